@@ -1,0 +1,1 @@
+"""Values and decisions: no I/O, no CUDA, no clock, no environment."""

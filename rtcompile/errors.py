@@ -1,0 +1,155 @@
+"""Every error a caller can meet is an `RtcompileError`; the compile errors are CuPy's too.
+
+Nothing here imports CuPy. Where CuPy is loaded, `adopt_cupy()` puts CuPy's exception classes
+under ours, so that ``except cupy.cuda.compiler.CompileException`` written for `cupy.RawModule`
+keeps catching. It is called wherever CuPy enters (`kernels`) and before a compile error is raised.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rtcompile.core.diagnostics import Diagnostic
+
+__all__ = [
+    "CompileError",
+    "CompileTimeout",
+    "CompilerCrashed",
+    "InvalidRequest",
+    "JitDisabled",
+    "JitifyError",
+    "LinkError",
+    "RtcompileError",
+    "ToolkitNotFound",
+    "UnsupportedArch",
+    "adopt_cupy",
+]
+
+
+class RtcompileError(Exception):
+    """Base of every error that rtcompile raises."""
+
+
+class InvalidRequest(RtcompileError, ValueError):
+    """The arguments cannot describe a build (both code and path, a NUL byte, an unknown backend)."""
+
+
+class ToolkitNotFound(RtcompileError):
+    """A compiler, a linker or a header set is not installed, or not of one version.
+
+    The message names what was looked for, where, and what to install.
+    """
+
+
+class UnsupportedArch(RtcompileError, ValueError):
+    """An architecture that this compiler, or this device, does not know."""
+
+
+class JitDisabled(RtcompileError):
+    """A build was needed while ``RTCOMPILE_JIT=0`` forbids compiling."""
+
+
+class CompileError(RtcompileError):
+    """The compiler refused the source.
+
+    Where CuPy is loaded this is also a ``cupy.cuda.compiler.CompileException``.
+
+    Attributes
+    ----------
+    source : str
+        The source as the compiler saw it.
+    name : str
+        The program's name in the log.
+    options : tuple of str
+        The compiler's command line.
+    backend : str
+        ``"nvrtc"``, ``"nvcc"`` or ``"nvjitlink"``.
+    diagnostics : tuple of Diagnostic
+        The log, parsed; the first real error first.
+    log : str
+        The log as the compiler wrote it.
+    """
+
+    def __init__(
+        self,
+        msg: str,
+        source: str = "",
+        name: str = "",
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        *,
+        diagnostics: tuple[Diagnostic, ...] = (),
+        log: str = "",
+    ) -> None:
+        # CuPy's __init__ is not called: it would reset args, and ours already carries its fields.
+        Exception.__init__(self, msg)
+        self._msg = msg
+        self.source = source
+        self.name = name
+        self.options = options
+        self.backend = backend
+        self.diagnostics = diagnostics
+        self.log = log
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self._msg, self.source, self.name, self.options, self.backend)
+        return type(self), arguments, self.__dict__
+
+    def __str__(self) -> str:
+        return self._msg
+
+    def __repr__(self) -> str:
+        return self._msg
+
+    def get_message(self) -> str:
+        """Return the message, as CuPy's exception does."""
+        return self._msg
+
+    def dump(self, f: IO[str]) -> None:
+        """Write the message, the options and the numbered source to `f`, in CuPy's layout."""
+        lines = self.source.split("\n")
+        digits = len(str(len(lines)))
+        f.write(f"{self.backend.upper()} compilation error: {self}\n-----\n")
+        f.write(f"Name: {self.name}\nOptions: {' '.join(self.options)}\nCUDA source:\n")
+        f.writelines(f"{i:0{digits}d} {line.rstrip()}\n" for i, line in enumerate(lines, 1))
+        f.write("-----\n")
+        f.flush()
+
+
+class JitifyError(CompileError):
+    """A `CompileError` of a build with ``jitify=True``; CuPy raises its ``JitifyException`` there."""
+
+
+class LinkError(CompileError):
+    """nvJitLink or ``nvcc -dlink`` refused the inputs: a missing symbol, a wrong architecture."""
+
+
+class CompilerCrashed(CompileError):
+    """The compiler died: a segmentation fault, an abort, a memory limit.
+
+    Attributes
+    ----------
+    reproducer : str or None
+        A folder with the source, the headers, the options and the command that crashed.
+    """
+
+    reproducer: str | None = None
+
+
+class CompileTimeout(CompilerCrashed):
+    """The compiler was killed when its time limit (seconds) had passed."""
+
+
+def adopt_cupy() -> None:
+    """Make the compile errors CuPy's too, once CuPy is loaded. Never imports CuPy.
+
+    Rebinding ``__bases__`` keeps one class object for its whole life: the `CompileError` that a
+    module imported before CuPy was loaded is the one that is raised after.
+    """
+    compiler = sys.modules.get("cupy.cuda.compiler")
+    if compiler is None or issubclass(CompileError, compiler.CompileException):
+        return
+    CompileError.__bases__ = (RtcompileError, compiler.CompileException)
+    JitifyError.__bases__ = (CompileError, compiler.JitifyException)
