@@ -1,0 +1,146 @@
+"""The right architecture for every device and every NVRTC, and the tables against real ones."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from rtcompile.core.arch import Arch, check, choose, runs_on, supported
+from rtcompile.errors import UnsupportedArch
+
+SPELLINGS = ["sm_90a", "compute_90a", "lto_90a", "90a", "9.0a", " SM_90A "]
+VERSIONS = [(12, 0), (12, 8), (12, 9), (13, 0), (13, 5)]
+
+# Device: what NVRTC 12.0, 12.8, 12.9, 13.0, 13.5 compile for it. None: an error.
+CHOICES = {
+    (5, 0): ("sm_50", "sm_50", "sm_50", None, None),
+    (5, 2): ("sm_52", "sm_52", "sm_52", None, None),
+    (5, 3): ("sm_53", "sm_53", "sm_53", None, None),
+    (6, 0): ("sm_60", "sm_60", "sm_60", None, None),
+    (6, 1): ("sm_61", "sm_61", "sm_61", None, None),
+    (6, 2): ("sm_62", "sm_62", "sm_62", None, None),
+    (7, 0): ("sm_70", "sm_70", "sm_70", None, None),
+    (7, 2): ("sm_72", "sm_72", "sm_72", None, None),
+    (7, 5): ("sm_75", "sm_75", "sm_75", "sm_75", "sm_75"),
+    (8, 0): ("sm_80", "sm_80", "sm_80", "sm_80", "sm_80"),
+    (8, 6): ("sm_86", "sm_86", "sm_86", "sm_86", "sm_86"),
+    (8, 7): ("sm_87", "sm_87", "sm_87", "sm_87", "sm_87"),
+    (8, 8): ("compute_87", "compute_87", "compute_87", "sm_88", "sm_88"),
+    (8, 9): ("sm_89", "sm_89", "sm_89", "sm_89", "sm_89"),
+    (9, 0): ("sm_90a", "sm_90a", "sm_90a", "sm_90a", "sm_90a"),
+    (10, 0): ("compute_90", "sm_100a", "sm_100a", "sm_100a", "sm_100a"),
+    (10, 1): ("compute_90", "sm_101a", "sm_101a", None, None),
+    (10, 3): ("compute_90", "sm_100", "sm_103a", "sm_103a", "sm_103a"),
+    (10, 7): ("compute_90", "sm_100", "sm_103f", "sm_103f", "sm_107a"),
+    (11, 0): ("compute_90", "compute_101", "compute_103", "sm_110a", "sm_110a"),
+    (12, 0): ("compute_90", "sm_120a", "sm_120a", "sm_120a", "sm_120a"),
+    (12, 1): ("compute_90", "sm_120", "sm_121a", "sm_121a", "sm_121a"),
+    (14, 0): ("compute_90", "compute_120", "compute_121", "compute_121", "compute_121"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_every_spelling_of_an_architecture_is_read(text: str) -> None:
+    assert Arch.parse(text) == Arch(9, 0, "a")
+
+
+@pytest.mark.parametrize("text", ["", "sm_", "sm_9", "sm_90b", "native", "sm_1234", "90,80"])
+def test_anything_else_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ValueError, match="not an architecture"):
+        Arch.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("capability", "nvrtc", "expected"),
+    [
+        pytest.param(capability, nvrtc, expected, id=f"{capability}-{nvrtc}")
+        for capability, row in CHOICES.items()
+        for nvrtc, expected in zip(VERSIONS, row, strict=True)
+    ],
+)
+def test_a_device_gets_the_best_that_its_compiler_knows(
+    capability: tuple[int, int], nvrtc: tuple[int, int], expected: str | None
+) -> None:
+    if expected is None:
+        with pytest.raises(UnsupportedArch, match=r"NVRTC 12\.[08] to 12\.9 does"):
+            choose(capability, nvrtc)
+        return
+    choice = choose(capability, nvrtc)
+    assert (choice.arch, choice.target) == (
+        Arch.parse(expected),
+        "cubin" if expected.startswith("sm_") else "ptx",
+    )
+    assert runs_on(choice.arch, choice.target, capability)
+    check(choice.arch, choice.target, nvrtc)
+
+
+def test_ptx_on_request_keeps_the_architecture() -> None:
+    choice = choose((9, 0), (12, 9), virtual=True)
+    assert (choice.arch, choice.target) == (Arch(9, 0, "a"), "ptx")
+
+
+def test_a_device_older_than_every_nvrtc_is_told_so() -> None:
+    with pytest.raises(UnsupportedArch, match=r"begins at 5\.0"):
+        choose((3, 5), (13, 0))
+
+
+def test_an_nvrtc_before_12_is_told_so() -> None:
+    with pytest.raises(UnsupportedArch, match=r"11\.8 is too old"):
+        choose((8, 0), (11, 8))
+
+
+@pytest.mark.parametrize(
+    ("arch", "nvrtc", "message"),
+    [
+        pytest.param("sm_110", (12, 9), r"NVRTC 13\.0 or newer does.*sm_101 there", id="too-new"),
+        pytest.param("sm_101f", (13, 0), r"NVRTC 12\.9 does\..*sm_110f there", id="renamed"),
+        pytest.param("sm_70", (13, 0), r"NVRTC 12\.0 to 12\.9 does", id="dropped"),
+        pytest.param("sm_100f", (12, 8), r"NVRTC 12\.9 or newer does", id="suffix-too-new"),
+        pytest.param("sm_80a", (12, 9), r"neither does any other.*sm_80, sm_86", id="no-suffix"),
+        pytest.param("sm_66", (12, 9), r"neither does any other", id="no-such-thing"),
+    ],
+)
+def test_cross_compiling_names_the_versions_that_could(
+    arch: str, nvrtc: tuple[int, int], message: str
+) -> None:
+    with pytest.raises(UnsupportedArch, match=message):
+        check(Arch.parse(arch), "cubin", nvrtc)
+
+
+def test_a_release_newer_than_the_table_decides_for_itself() -> None:
+    check(Arch(14, 0), "cubin", (14, 0))
+    assert choose((8, 0), (14, 0)).arch == Arch(8, 0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "target", "capability", "expected"),
+    [
+        pytest.param("sm_80", "cubin", (8, 6), True, id="newer-minor"),
+        pytest.param("sm_86", "cubin", (8, 0), False, id="older-minor"),
+        pytest.param("sm_80", "cubin", (9, 0), False, id="other-major"),
+        pytest.param("sm_80", "ptx", (12, 0), True, id="ptx-is-forward"),
+        pytest.param("sm_90", "ptx", (8, 0), False, id="ptx-is-not-backward"),
+        pytest.param("sm_90a", "cubin", (9, 0), True, id="a-at-home"),
+        pytest.param("sm_100a", "cubin", (10, 3), False, id="a-abroad"),
+        pytest.param("sm_90a", "ptx", (10, 0), False, id="a-ptx-abroad"),
+        pytest.param("sm_100f", "cubin", (10, 3), True, id="f-in-family"),
+        pytest.param("sm_100f", "ptx", (12, 0), False, id="f-outside"),
+        pytest.param("sm_100f", "ptx", (10, 1), False, id="10.1-is-no-kin-of-10.0"),
+        pytest.param("sm_101f", "ptx", (11, 0), True, id="10.1-became-11.0"),
+        pytest.param("sm_87", "cubin", (8, 9), True, id="integrated-left-to-the-driver"),
+    ],
+)
+def test_what_runs_where(
+    arch: str, target: str, capability: tuple[int, int], expected: bool
+) -> None:
+    assert runs_on(Arch.parse(arch), target, capability) is expected
+
+
+def test_the_table_is_what_this_nvrtc_compiles_for(nvrtc: Any) -> None:
+    known = supported(nvrtc.version)
+    assert [arch.number for arch in known if not arch.suffix] == nvrtc.architectures()
+    for number, suffix in itertools.product((90, 100, 103, 110, 120, 121), "af"):
+        compiles = nvrtc.compile("", f"-arch=compute_{number}{suffix}", kind="PTX").code is not None
+        assert compiles == (Arch.parse(f"{number}{suffix}") in known), f"{number}{suffix}"
