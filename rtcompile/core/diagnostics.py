@@ -1,10 +1,18 @@
-"""A compiler's log becomes a list of `Diagnostic`s. Pure."""
+"""A compiler's log becomes a list of `Diagnostic`s, and those become a message worth reading.
+
+`parse` reads what NVRTC, nvcc, the host compiler, ptxas, nvlink and nvJitLink write; `render` and
+`html` show the first real error, the user's line, and the hint. Pure, and linear in the log.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import html as _html
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-__all__ = ["Diagnostic"]
+__all__ = ["Diagnostic", "html", "parse", "render"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +27,7 @@ class Diagnostic:
     file : str
         The file as the compiler names it; empty where it names none.
     line, column : int
-        1-based; 0 where unknown.
+        1-based; 0 where unknown. Columns count characters.
     code : str
         The compiler's own number, ``"20014-D"``; empty where it gives none.
     excerpt : str
@@ -27,7 +35,7 @@ class Diagnostic:
     hint : str
         What to do about it, true of this build; empty where nothing is known.
     notes : tuple of Diagnostic
-        Notes and folded instantiation contexts that belong to this message.
+        Notes, details and instantiation contexts that belong to this message, innermost first.
     """
 
     severity: str
@@ -39,3 +47,445 @@ class Diagnostic:
     excerpt: str = ""
     hint: str = ""
     notes: tuple[Diagnostic, ...] = ()
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the build failed because of it."""
+        return self.severity in ("fatal", "error")
+
+    def __str__(self) -> str:
+        word = {"fatal": "fatal error"}.get(self.severity, self.severity)
+        return f"{_place(self)}{word}: {self.message}"
+
+
+# A log beyond this is read at both ends only: 200 MB of template errors must not hang the caller.
+_READ_AT_EACH_END = 4 << 20
+_LONGEST_LINE = 32 << 10
+_MOST_CONTINUATION_LINES = 100
+_MOST_LOOSE_LINES = 40
+_LONGEST_LOOSE_LINE = 1000
+
+_SEVERITY = {
+    "catastrophic error": "fatal",
+    "fatal error": "fatal",
+    "internal error": "fatal",
+    "Internal Compiler Error": "fatal",
+    "fatal": "fatal",
+    "error": "error",
+    "Error": "error",
+    "ERROR": "error",
+    "warning": "warning",
+    "Warning": "warning",
+    "remark": "remark",
+    "info": "remark",
+    ".": "remark",  # ptxas 12.9 continues an info line this way
+    "note": "note",
+}
+
+# What a line that begins a message looks like, by who writes it. A new format is a new row.
+_EDG = r"(?P<severity>catastrophic error|internal error|error|warning|remark|note)"
+_CODE = r"(?: #(?P<code>[\w-]+))?"
+_FORMATS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # NVRTC, cudafe++, cicc:   kernel.cu(3): error #20-D: identifier "x" is undefined
+        rf"(?P<file>\S.*?)\((?P<line>\d+)\): {_EDG}{_CODE}: (?P<message>.*)",
+        #                          At end of source: error: expected a "}}"
+        rf"(?P<file>At end of source): {_EDG}{_CODE}: (?P<message>.*)",
+        #                          Command-line error: invalid or no value specified …
+        rf"(?P<file>Command-line) {_EDG}{_CODE}: (?P<message>.*)",
+        # gcc, as:                 kernel.cu:3:10: fatal error: x.h: No such file or directory
+        r"(?P<file>\S[^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? "
+        r"(?P<severity>fatal error|error|warning|note|Error|Warning): (?P<message>.*)",
+        # ptxas:                   ptxas application ptx input, line 25; error   : Unknown …
+        r"ptxas (?P<file>.*), line (?P<line>\d+); (?P<severity>error|fatal|warning|info)\s*: "
+        r"(?P<message>.*)",
+        #                          ptxas info    : (C7510) Potential Performance Loss: …
+        # any tool:                nvcc fatal   : …   nvlink error   : …   nvrtc: error: …
+        r"(?P<tool>[\w+.-]+):?\s+(?P<severity>fatal error|error|fatal|warning|info|\.)\s*(?<!\.):?\s+"
+        r"(?:\((?P<code>C\d+)\) )?(?P<message>\S.*)",
+        # nvJitLink:               error   : Undefined reference to '_Z3fooi' in 'x'
+        r"(?P<severity>error|fatal|warning|info)\s*: (?P<message>.*)",
+        #                          ERROR NVJITLINK_ERROR_PTX_COMPILE: JIT the PTX (x)
+        r"(?P<severity>ERROR) (?:in )?(?P<code>\w+): (?P<message>.*)",
+        # NVVM:                    Internal Compiler Error (codegen): "…"
+        r"(?P<severity>Internal Compiler Error) (?P<message>\(.*)",
+    )
+)
+
+# gcc says where it is before it says what is wrong; these lines become notes of what follows.
+_GCC_CONTEXT = re.compile(
+    r"\s*(?:In file included )?from (?P<file>[^:]+):(?P<line>\d+)(?::\d+)?[,:]$"
+    r"|(?P<in_file>[^\s:][^:]*): (?P<message>(?:In|At) [^:].*):$"
+    r"|(?P<from_file>[^\s:][^:]*):(?P<from_line>\d+):\d+:\s+(?P<required>required (?:from|by) .*)"
+)
+
+# Lines that count or comment what was said before.
+_COUNTS = re.compile(
+    r"(?:\d+ (?:catastrophic )?errors? detected in| and \d+ catastrophic|[Cc]ompilation terminated"
+    r"|Remark: The warnings can be suppressed|Error limit reached)"
+)
+
+# Errors that only say that there were errors: left out when there is another.
+_AFTERMATH = re.compile(r"Ptx assembly aborted due to errors|JIT the PTX|finish$|empty elfw")
+
+# Errors that another error has caused: never shown first when there is another.
+_CONSEQUENCES = re.compile(
+    r"attribute \"__global__\" does not apply here"
+    r"|incomplete type \"void\" is not allowed"
+    r"|A namespace scope variable without memory space annotations"
+)
+
+# The folders nvcc and our workers run in say nothing to the user.
+_OUR_FOLDER = re.compile(
+    r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-[^\s/'\"]+/|tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_)"
+)
+
+_CARET = re.compile(r"\s*(?:\|\s*)?[~^]*\^[~^]*\s*$")
+_GCC_GUTTER = re.compile(r"\s*\d* \| ?")
+_FRAME = re.compile(
+    r"(?:detected )?(?:during )?(?P<what>.*?) at line (?P<line>\d+)(?: of (?P<file>.+))?$"
+)
+
+
+def parse(log: str) -> tuple[Diagnostic, ...]:
+    """Read a compiler's log.
+
+    Parameters
+    ----------
+    log : str
+        The log of any of the compilers and linkers, or of several, one after the other. Anything
+        may be in it; of a log beyond 8 MiB the two ends are read.
+
+    Returns
+    -------
+    tuple of Diagnostic
+        Errors first, then warnings, then remarks, each in the log's order, but what another error
+        caused after its cause. Text in no known format comes last, as a note holding it as it is.
+    """
+    drafts: list[_Draft] = []
+    context: list[Diagnostic] = []
+    loose: list[str] = []
+    current: _Draft | None = None
+    for line in _lines(log):
+        if not line.strip() or _COUNTS.match(line):
+            current = None
+        elif (note := _gcc_context(line)) is not None:
+            context.append(note)
+            current = None
+        elif line[0] in " \t" and current is not None:
+            current.add(line)
+        elif line[0] not in " \t" and (draft := _begin(line)) is not None:
+            draft.notes.extend(context)
+            context.clear()
+            if drafts and draft.belongs_to(drafts[-1]):
+                drafts[-1].notes.append(draft)
+            else:
+                drafts.append(draft)
+            current = draft
+        else:
+            loose.append(line)
+            current = None
+    return tuple(_in_order(draft.finish() for draft in drafts)) + _as_it_is(loose)
+
+
+def _lines(log: str) -> Iterator[str]:
+    if len(log) > 2 * _READ_AT_EACH_END:
+        log = log[:_READ_AT_EACH_END] + "\n" + log[-_READ_AT_EACH_END:]
+    for line in log.replace("\0", "").split("\n"):
+        if len(line) > _LONGEST_LINE:  # the end of an instantiation frame says where it is
+            line = f"{line[: _LONGEST_LINE - 1024]} … {line[-1024:]}"
+        if "tmpxft_" in line or "rtcompile-" in line:
+            line = _OUR_FOLDER.sub("", line)
+        yield line.rstrip()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A message whose following lines are still being read."""
+
+    severity: str
+    message: str
+    file: str
+    line: int
+    column: int
+    code: str
+    lines: list[str] = field(default_factory=list)
+    notes: list[Diagnostic | _Draft] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        if len(self.lines) < _MOST_CONTINUATION_LINES:
+            self.lines.append(line)
+
+    def belongs_to(self, other: _Draft) -> bool:
+        if self.severity == "note":
+            return True
+        # NVRTC says what is wrong with a name expression and then, in a second error, with which.
+        return self.message.startswith("Error in parsing name expression") and (
+            self.file == other.file and self.line == other.line
+        )
+
+    def finish(self) -> Diagnostic:
+        caret = next((i for i, line in enumerate(self.lines) if i and _CARET.match(line)), 0)
+        details = self.lines[: caret - 1] if caret else []
+        rest = self.lines[caret + 1 :] if caret else self.lines
+        excerpt = ""
+        if caret:
+            source, marks = (_ungutter(line) for line in self.lines[caret - 1 : caret + 1])
+            excerpt = f"{source}\n{marks}"
+            self.column = self.column or _column(source, marks)
+        notes = [Diagnostic("note", line.strip()) for line in details]
+        notes += [note.finish() if isinstance(note, _Draft) else note for note in self.notes]
+        notes += [_frame(line, self.file) for line in rest if not line.endswith("detected during:")]
+        return Diagnostic(
+            self.severity,
+            self.message,
+            self.file,
+            self.line,
+            self.column,
+            self.code,
+            excerpt,
+            notes=tuple(notes),
+        )
+
+
+def _begin(line: str) -> _Draft | None:
+    for pattern in _FORMATS:
+        match = pattern.fullmatch(line)
+        if match is not None:
+            group = match.groupdict()
+            return _Draft(
+                _SEVERITY[group["severity"]],
+                group["message"].strip(),
+                group.get("file") or group.get("tool") or "",
+                int(group.get("line") or 0),
+                int(group.get("column") or 0),
+                group.get("code") or "",
+            )
+    return None
+
+
+def _gcc_context(line: str) -> Diagnostic | None:
+    match = _GCC_CONTEXT.fullmatch(line)
+    if match is None:
+        return None
+    if match["file"]:
+        return Diagnostic("note", "included from here", match["file"], int(match["line"]))
+    if match["in_file"]:
+        return Diagnostic("note", match["message"], match["in_file"])
+    return Diagnostic("note", match["required"], match["from_file"], int(match["from_line"]))
+
+
+def _frame(line: str, file: str) -> Diagnostic:
+    """Read one line of ``detected during:``; a frame without a file is in the error's own."""
+    match = _FRAME.fullmatch(line.strip())
+    if match is None:
+        return Diagnostic("note", line.strip())
+    return Diagnostic("note", match["what"], match["file"] or file, int(match["line"]))
+
+
+def _ungutter(line: str) -> str:
+    gutter = _GCC_GUTTER.match(line)
+    return line[gutter.end() :] if gutter else line[2:]
+
+
+def _column(source: str, marks: str) -> int:
+    # EDG counts the bytes before the caret, not the characters.
+    before = source.encode("utf-8", "replace")[: marks.find("^")]
+    return len(before.decode("utf-8", "ignore")) + 1
+
+
+def _in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    ranks = {"fatal": 0, "error": 0, "warning": 2, "remark": 3, "note": 4}
+    unique = list(dict.fromkeys(diagnostics))
+    causes = [d for d in unique if not (d.is_error and _AFTERMATH.match(d.message))]
+    if any(d.is_error for d in causes):
+        unique = causes
+    return sorted(
+        unique,
+        key=lambda d: 1 if d.is_error and _CONSEQUENCES.match(d.message) else ranks[d.severity],
+    )
+
+
+def _as_it_is(loose: Sequence[str]) -> tuple[Diagnostic, ...]:
+    if not loose:
+        return ()
+    shown = [line[:_LONGEST_LOOSE_LINE] for line in loose[:_MOST_LOOSE_LINES]]
+    if len(loose) > len(shown):
+        shown.append(f"… {len(loose) - len(shown)} more lines")
+    return (Diagnostic("note", "\n".join(shown)),)
+
+
+_MOST_NOTES = 3
+_MOST_OTHER_ERRORS = 4
+_STYLES = {  # style: (ANSI, CSS)
+    "place": ("1", "font-weight:bold"),
+    "error": ("1;31", "color:#c00;font-weight:bold"),
+    "warning": ("1;35", "color:#a0a;font-weight:bold"),
+    "caret": ("32", "color:#080;font-weight:bold"),
+    "hint": ("36", "color:#06c"),
+    "dim": ("2", "color:#777"),
+}
+_Piece = tuple[str, str]
+
+
+def render(
+    diagnostics: Sequence[Diagnostic],
+    *,
+    source: str = "",
+    name: str = "",
+    width: int = 100,
+    color: bool = False,
+) -> str:
+    """Tell what went wrong: the cause, the user's line, the hint, what else there is.
+
+    Parameters
+    ----------
+    diagnostics : sequence of Diagnostic
+        As `parse` returns them.
+    source : str, optional
+        The program, to show the line from; else the compiler's excerpt is shown.
+    name : str, optional
+        The program's name in the log.
+    width : int, optional
+        Columns of the terminal, for the hint and for lines too long to show.
+    color : bool, optional
+        Whether to use ANSI colours.
+
+    Returns
+    -------
+    str
+        Several lines, without a newline at the end. The compiler's own words are kept.
+    """
+    pieces = _story(diagnostics, source, name, width)
+    if not color:
+        return "".join(text for _, text in pieces)
+    return "".join(
+        f"\033[{_STYLES[style][0]}m{text}\033[0m" if style else text for style, text in pieces
+    )
+
+
+def html(diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "") -> str:
+    """Return what `render` shows as one HTML ``<pre>``, every message escaped."""
+    return "<pre>{}</pre>".format(
+        "".join(
+            f'<span style="{_STYLES[style][1]}">{_html.escape(text)}</span>'
+            if style
+            else _html.escape(text)
+            for style, text in _story(diagnostics, source, name, 100)
+        )
+    )
+
+
+def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int) -> list[_Piece]:
+    if not diagnostics:
+        return []
+    first = diagnostics[0]
+    if first.severity == "note":  # nothing was understood: the compiler's words as they are
+        return [("", _printable(first.message))]
+    pieces = _headline(first)
+    pieces += _user_line(first, source.split("\n"), name, width)
+    for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
+        pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
+    if first.hint:
+        pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
+    others = [d for d in diagnostics[1:] if d.is_error]
+    for other in others[:_MOST_OTHER_ERRORS]:
+        pieces += [("dim", "\n  also: "), ("", _one_line(str(other), 3 * width))]
+    if len(others) > _MOST_OTHER_ERRORS:
+        more = len(others) - _MOST_OTHER_ERRORS
+        pieces += [("dim", f"\n  … {more} more errors; `.log` has the compiler's whole text")]
+    if diagnostics[-1].severity == "note":
+        for line in diagnostics[-1].message.split("\n")[:_MOST_NOTES]:
+            pieces += [("dim", f"\n  {_one_line(line, 3 * width)}")]
+    return pieces
+
+
+def _headline(first: Diagnostic) -> list[_Piece]:
+    severity = {"fatal": "fatal error"}.get(first.severity, first.severity)
+    style = "error" if first.is_error else "warning"
+    return [
+        ("place", _printable(_place(first))),
+        (style, f"{severity}: "),
+        ("", _one_line(first.message, 1000)),
+    ]
+
+
+def _user_line(first: Diagnostic, source: list[str], name: str, width: int) -> list[_Piece]:
+    """Show the line of the user's program: where the error is, or what led to it."""
+    if name and first.file != name:
+        frames = [note for note in first.notes if note.line and note.file == name]
+        if frames and 0 < frames[-1].line <= len(source):
+            cause = frames[-1]
+            return [
+                ("dim", f"\n  from {_place(cause)}{_one_line(cause.message, 2 * width)}"),
+                *_excerpt(source[cause.line - 1], cause.line, 0, width),
+            ]
+    if name and first.file == name and 0 < first.line <= len(source):
+        text = source[first.line - 1]
+        return _excerpt(text, first.line, _column_in(text, first), width)
+    if first.excerpt:
+        return _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
+    return []
+
+
+def _column_in(text: str, diagnostic: Diagnostic) -> int:
+    """Find the caret's place in the user's line: nvcc shows ``__global__`` and macros expanded."""
+    printed = diagnostic.excerpt.partition("\n")[0]
+    if not printed or printed == text:
+        return diagnostic.column
+    after = printed[diagnostic.column - 1 :]
+    return len(text) - len(after) + 1 if after and text.endswith(after) else 0
+
+
+def _excerpt(text: str, line: int, column: int, width: int) -> list[_Piece]:
+    gutter = f"{line:5d} | "
+    room = max(20, width - len(gutter))
+    start = max(0, column - 1 - room // 2) if len(text) > room and column > room // 2 else 0
+    shown = text[start : start + room].replace("\t", "    ")
+    pieces = [("dim", f"\n{gutter}"), ("", _printable(shown))]
+    if 0 < column <= len(text) + 1:
+        before = text[start : column - 1].replace("\t", "    ")
+        word = re.match(r"\w*", text[column - 1 : start + room])
+        marks = "^" + "~" * (len(word[0]) - 1 if word else 0)
+        pieces += [("dim", f"\n{'':5} | "), ("caret", " " * len(before) + marks)]
+    return pieces
+
+
+def _is_frame(note: Diagnostic) -> bool:
+    return note.message.startswith(("instantiation", "included from", "[ ", "In ", "At "))
+
+
+def _place(diagnostic: Diagnostic) -> str:
+    file = diagnostic.file
+    if file == "__nv_name_map":  # NVRTC's name for the list of name expressions
+        expression = diagnostic.excerpt.partition("nv_mangled_name ")[2].partition("\n")[0]
+        return f"name expression {expression.strip()!r}: "
+    if "/include/" in file:  # <cute/tensor.hpp> says more than where site-packages is
+        file = file.rpartition("/include/")[2]
+    parts = [file, str(diagnostic.line or ""), str((diagnostic.line and diagnostic.column) or "")]
+    place = ":".join(part for part in parts if part)
+    return f"{place}: " if place else ""
+
+
+def _one_line(text: str, longest: int) -> str:
+    text = _printable(" ".join(text.split()))
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} … {text[-longest // 2 :]}"
+
+
+def _printable(text: str) -> str:
+    # A log may hold anything; escape sequences in it must not reach the terminal.
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _wrapped(label: str, text: str, width: int) -> str:
+    return textwrap.fill(
+        text,
+        max(40, width),
+        initial_indent=f"  {label}",
+        subsequent_indent="  " + " " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
