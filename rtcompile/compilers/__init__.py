@@ -1,0 +1,1 @@
+"""The compilers: a `TranslationUnit` goes in, `Compiled` or `CompileFailure` comes out, run in a worker."""

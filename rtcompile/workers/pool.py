@@ -1,0 +1,270 @@
+"""Run jobs in worker processes: the caller's thread waits, nothing of a job outlives it.
+
+One zygote per compiler, started by the first job that needs it; see `protocol` for what a job is.
+There is no thread of ours in the caller's process: whoever asks waits on the job's own socket, so
+Ctrl-C is an exception there at once, and leaving, in whatever way, kills the job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from rtcompile.core.request import Limits
+from rtcompile.workers import protocol, zygote
+
+__all__ = ["Answer", "Death", "Job", "Pool", "run"]
+
+_IDLE_SECONDS = 300.0
+_BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
+# What must not reach a compiler: libraries forced into every process, and NVRTC's hidden switches.
+_DROPPED = re.compile(r"LD_PRELOAD|LD_AUDIT|PYTHON.*|NVRTC_.*|NVCC_(?:PREPEND|APPEND)_FLAGS")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A function of this package to run in a process of its own.
+
+    Parameters
+    ----------
+    function : str
+        ``"module:function"``, worker side; takes a dict of plain values, returns a plain value.
+    arguments : mapping
+        Plain values: what `marshal` takes.
+    prepare, argument : str
+        ``"module:function"`` that the zygote calls once with `argument`, to load what its children
+        share (a library); jobs with the same two share a zygote. It returns None or a function to
+        call when the zygote is first idle.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+    prepare: str = ""
+    argument: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the function returned, and the seconds the job waited for a free slot."""
+
+    value: Any
+    queued: float
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A job that gave no answer.
+
+    `kind` is "crash", "timeout", "memory" or "start" (as in `CompileFailure`); `signal` is 0 where
+    the process exited by itself; `stderr` is what it had written there.
+    """
+
+    kind: str
+    signal: int
+    text: str
+    stderr: bytes
+
+
+class Pool:
+    """A cap on the jobs that run at once, and the zygotes they are forked from."""
+
+    def __init__(self, jobs: int | None = None, idle: float = _IDLE_SECONDS) -> None:
+        self.jobs = jobs or default_jobs()
+        self._idle = idle
+        self._slots = threading.Semaphore(self.jobs)
+        self._lock = threading.Lock()
+        self._zygotes: dict[tuple[str, str], _Zygote] = {}
+
+    def run(self, job: Job, limits: Limits) -> Answer | Death:
+        """Run the job when a slot is free; an exception here (Ctrl-C) kills it."""
+        begin = time.monotonic()
+        with self._slots:
+            queued = time.monotonic() - begin
+            for last_try in (False, True):
+                worker = self._zygote(job)
+                outcome = worker.run(job, limits, queued)
+                if outcome is not None:
+                    return outcome
+                # It idled out while we asked, or was killed: start another, once.
+                self._forget(job, worker)
+                if last_try:
+                    break
+        text = f"The worker process ended before it answered. {worker.last_words()}".strip()
+        return Death("start", 0, text, b"")
+
+    def _zygote(self, job: Job) -> _Zygote:
+        with self._lock:
+            key = (job.prepare, job.argument)
+            found = self._zygotes.get(key)
+            if found is None:
+                found = self._zygotes[key] = _Zygote(job.prepare, job.argument, self._idle)
+            return found
+
+    def _forget(self, job: Job, worker: _Zygote) -> None:
+        with self._lock:
+            key = (job.prepare, job.argument)
+            if self._zygotes.get(key) is worker:
+                del self._zygotes[key]
+        worker.close()
+
+    def close(self) -> None:
+        """End every zygote, and with it its jobs."""
+        with self._lock:
+            zygotes, self._zygotes = self._zygotes, {}
+        for worker in zygotes.values():
+            worker.close()
+
+
+class _Zygote:
+    """The caller's end of one zygote process."""
+
+    def __init__(self, prepare: str, argument: str, idle: float) -> None:
+        scratch = os.path.join(
+            tempfile.gettempdir(), f"rtcompile-{os.getpid()}-{os.urandom(6).hex()}"
+        )
+        self._scratch = scratch
+        self._stderr = os.memfd_create("stderr")
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(os.devnull, "r+b", buffering=0) as null:
+            # High numbers first: a target of one dup2 must not be the source of a later one.
+            sources = [_above_standard(d) for d in (null.fileno(), self._stderr, theirs.fileno())]
+            try:
+                self.pid = os.posix_spawn(
+                    python := _interpreter(),
+                    [
+                        python, "-I", "-S", _MAIN,
+                        str(os.getpid()), str(idle), scratch, prepare, argument,
+                    ],
+                    _environment(),
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, sources[0], 0),
+                        (os.POSIX_SPAWN_DUP2, sources[0], 1),
+                        (os.POSIX_SPAWN_DUP2, sources[1], 2),
+                        (os.POSIX_SPAWN_DUP2, sources[2], zygote.CONTROL),
+                    ],
+                    setpgroup=0,
+                    setsigmask=(),
+                )  # fmt: skip
+            finally:
+                for descriptor in sources:
+                    os.close(descriptor)
+
+    def run(self, job: Job, limits: Limits, queued: float) -> Answer | Death | None:
+        """Run one job; None if the zygote has gone."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                arguments = protocol.pack(dict(job.arguments))
+                try:
+                    message = (job.function, limits.timeout, limits.memory)
+                    protocol.send(self._control, message, (theirs.fileno(), arguments))
+                except OSError:
+                    return None
+                finally:
+                    os.close(arguments)
+            reply = protocol.receive(ours)
+        if reply is None:
+            return None
+        message, descriptors = reply  # type: ignore[assignment]
+        if message[0] == protocol.ANSWER:
+            return Answer(protocol.unpack(descriptors[0]), queued)
+        _, kind, signal, text = message  # type: ignore[misc]
+        stderr = b"".join(protocol.drain(d) for d in descriptors)
+        return Death(str(kind), int(signal), str(text), stderr)
+
+    def last_words(self) -> str:
+        """Return what a zygote that ended had written on its stderr: why it could not start."""
+        return protocol.contents(self._stderr).decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        """Let it go: at the end of its control socket it kills its children, clears up and ends."""
+        self._control.close()
+        with suppress(ChildProcessError):  # reaped by somebody's os.wait()
+            os.waitpid(self.pid, 0)
+        shutil.rmtree(self._scratch, ignore_errors=True)  # left if it was killed itself
+
+
+_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
+
+
+def _above_standard(descriptor: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, zygote.CONTROL + 1)
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
+    # NVRTC 12.9 would look for a driver's PTX cache, and load libcuda for it.
+    return {**kept, "CUDA_CACHE_DISABLE": "1"}
+
+
+def _interpreter() -> str:
+    """Return a Python to run workers: this one, or where an application embeds it, that of its prefix."""
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    candidates = [
+        sys.executable,
+        getattr(sys, "_base_executable", None),
+        *(os.path.join(p, "bin", name) for p in (sys.prefix, sys.base_prefix)),
+        shutil.which(name),
+        shutil.which("python3"),
+    ]
+    for path in candidates:
+        if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):
+            return path
+    raise FileNotFoundError(f"no Python interpreter found to run compilers in; tried {candidates}")
+
+
+def default_jobs() -> int:
+    """Return how many jobs may run at once: a core each, and a gigabyte each."""
+    return max(1, min(len(os.sched_getaffinity(0)), _memory_allows()))
+
+
+def _memory_allows() -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            available = next(int(x.split()[1]) << 10 for x in file if x.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return 1 << 30
+    with suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max") as file:
+        available = min(available, int(file.read()))  # ValueError: "max"
+    return available // _BYTES_PER_JOB
+
+
+_pool: Pool | None = None
+_pool_lock = threading.Lock()
+
+
+def shared(jobs: int | None = None) -> Pool:
+    """Return this process's pool, made at the first call; `jobs` counts only then."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = Pool(jobs)
+        return _pool
+
+
+def run(job: Job, limits: Limits) -> Answer | Death:
+    """Run a job in the process's pool."""
+    from rtcompile.settings import Settings
+
+    return (_pool or shared(Settings.from_environ().jobs)).run(job, limits)
+
+
+def _forget_after_fork() -> None:
+    # The zygotes are the parent's: they would take jobs of ours, and die with it.
+    global _pool, _pool_lock
+    _pool, _pool_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,372 @@
+"""The zygote: loads one compiler, forks one child per job, and leaves nothing of any job behind.
+
+It has one thread, so forking is safe; it runs no user's code itself, so it outlives every crash.
+It ends with its parent, or after an idle while.
+"""
+
+# ruff: noqa: SIM105 -- `contextlib` costs 3 ms of a worker's 20 ms start.
+
+from __future__ import annotations
+
+import _socket
+import os
+import select
+import sys
+import time
+
+from rtcompile.workers import protocol
+
+CONTROL = 3  # the descriptor of the control socket, given by the caller
+_SIGKILL = 9
+_TICK = 0.05  # seconds between two looks at a child's memory
+_PAUSE = 0.1  # seconds without a job before the zygote spends time on making the next one faster
+_STACK_BYTES = 64 << 20
+
+
+def main(arguments: list[str]) -> None:
+    """Serve jobs from the control socket until there is no reason to go on."""
+    parent, idle, scratch, prepare, argument = arguments
+    _isolate()
+    os.mkdir(scratch, 0o700)
+    zygote = Zygote(_socket.socket(fileno=CONTROL), int(parent), float(idle), scratch)
+    try:
+        zygote.prepare(prepare, argument)
+        zygote.serve()
+    finally:
+        zygote.end()
+
+
+def resolve(name: str) -> object:
+    """Return what ``"module:attribute"`` names; only in this package."""
+    module, _, attribute = name.partition(":")
+    if not module.startswith("rtcompile."):
+        raise ValueError(f"{name!r} is not in rtcompile")
+    __import__(module)
+    return getattr(sys.modules[module], attribute)
+
+
+class Child:
+    """A running job, as the zygote sees it."""
+
+    __slots__ = ("deadline", "death", "folder", "memory", "pid", "pidfd", "socket", "stderr")
+
+    def __init__(
+        self,
+        pid: int,
+        socket: _socket.socket,
+        stderr: int,
+        folder: str,
+        timeout: float | None,
+        memory: int | None,
+    ) -> None:
+        self.pid = pid
+        self.pidfd = _open_pidfd(pid)
+        self.socket = socket
+        self.stderr = stderr
+        self.folder = folder
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.memory = memory
+        self.death = "crash"  # what its death is called, unless the zygote itself brings it about
+
+    def kill(self, reason: str = "") -> None:
+        """Kill the whole process group: a compiler may have started others."""
+        if reason:
+            self.death = reason
+        try:
+            os.killpg(self.pid, _SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # Nobody is left but the unreaped leader.
+
+    def reap(self) -> int | None:
+        """Return the wait status if the child has ended, else None. Kills what it left running."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, self.pid, flags) is None:
+            return None
+        self.kill()  # before the process id is given back: the group's number is still ours
+        return os.waitpid(self.pid, 0)[1]
+
+
+class Zygote:
+    """Supervises its children: limits, cancellation, death, and the clearing up after each."""
+
+    def __init__(self, control: _socket.socket, parent: int, idle: float, scratch: str) -> None:
+        self.control = control
+        self.parent = parent
+        self.idle = idle
+        self.scratch = scratch
+        self.children: dict[int, Child] = {}  # by pid
+        self.poller = select.poll()
+        self.poller.register(control.fileno(), select.POLLIN)
+        # The control socket's end of file is not enough: a process that the parent forked holds it.
+        self.parent_fd = _open_pidfd(parent)
+        if self.parent_fd is not None:
+            self.poller.register(self.parent_fd, select.POLLIN)
+        self.problem = ""
+        self.when_idle: object = None
+        self.serial = 0
+
+    def prepare(self, function: str, argument: str) -> None:
+        """Load what every child will need. A failure is told to each job, not to a dead pipe."""
+        if not function:
+            return
+        try:
+            self.when_idle = resolve(function)(argument)  # type: ignore[operator]
+        except Exception as error:
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def serve(self) -> None:
+        """Fork, watch, clear up; return when the parent has gone or nothing came for long."""
+        idle_since = time.monotonic()
+        while True:
+            if self.children:
+                timeout = self._next_look()
+            elif callable(self.when_idle):
+                timeout = _PAUSE
+            else:
+                timeout = idle_since + self.idle - time.monotonic()
+                if timeout <= 0:
+                    return
+            ready = dict(self.poller.poll(timeout * 1000))
+            if os.getppid() != self.parent or (self.parent_fd in ready):
+                return
+            if self.control.fileno() in ready and not self._accept():
+                return
+            if not ready and not self.children and callable(self.when_idle):
+                warm, self.when_idle = self.when_idle, None
+                warm()
+            for child in list(self.children.values()):
+                self._look_after(child, ready)
+                idle_since = time.monotonic()
+
+    def _next_look(self) -> float:
+        """Return the seconds until some child must be looked at, whatever happens."""
+        now = time.monotonic()
+        looks = [1.0]
+        for child in self.children.values():
+            if child.deadline is not None:
+                looks.append(max(0.0, child.deadline - now))
+            if child.memory is not None or child.pidfd is None:
+                looks.append(_TICK if child.pidfd is not None else _TICK / 10)
+        # Rounded up: poll() counts in milliseconds, and 0 would spin until the deadline.
+        return min(looks) + 0.001
+
+    def _look_after(self, child: Child, ready: dict[int, int]) -> None:
+        if child.pidfd is None or child.pidfd in ready:
+            status = child.reap()
+            if status is not None:
+                self._bury(child, status)
+                return
+        if child.socket.fileno() in ready:  # only ever a hang-up: the caller wants it no more
+            self.poller.unregister(child.socket.fileno())
+            child.kill()
+        if child.deadline is not None and time.monotonic() >= child.deadline:
+            child.deadline = None
+            child.kill("timeout")
+        if child.memory is not None and _anonymous_bytes(child.pid) > child.memory:
+            child.memory = None
+            child.kill("memory")
+
+    def _accept(self) -> bool:
+        """Take one job from the control socket; False at its end."""
+        try:
+            message = protocol.receive(self.control)
+        except OSError:
+            return False
+        if message is None:
+            return False
+        (function, timeout, memory), (socket_fd, arguments) = message  # type: ignore[misc]
+        socket = _socket.socket(fileno=socket_fd)
+        try:
+            if self.problem:
+                raise RuntimeError(self.problem)
+            resolve(function)  # here rather than in the child: imported once, forked often
+            self._fork(function, timeout, memory, socket, arguments)
+        except Exception as error:
+            _tell(socket, (protocol.DEATH, "start", 0, f"{type(error).__name__}: {error}"))
+            socket.close()
+        finally:
+            os.close(arguments)
+        return True
+
+    def _fork(
+        self,
+        function: str,
+        timeout: float | None,
+        memory: int | None,
+        socket: _socket.socket,
+        arguments: int,
+    ) -> None:
+        self.serial += 1
+        folder = os.path.join(self.scratch, str(self.serial))
+        for path in (folder, os.path.join(folder, "cwd"), os.path.join(folder, "tmp")):
+            os.mkdir(path, 0o700)
+        stderr = os.memfd_create("stderr")
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(stderr)
+            remove_tree(folder)
+            raise
+        if pid == 0:
+            self._become_child(function, socket, arguments, stderr, folder)
+        try:
+            os.setpgid(pid, pid)  # here too: whoever comes first, it is a group before any kill
+        except OSError:
+            pass  # It has ended already.
+        child = Child(pid, socket, stderr, folder, timeout, memory)
+        self.children[pid] = child
+        self.poller.register(socket.fileno(), 0)
+        if child.pidfd is not None:
+            self.poller.register(child.pidfd, select.POLLIN)
+
+    def _become_child(
+        self, function: str, socket: _socket.socket, arguments: int, stderr: int, folder: str
+    ) -> None:
+        """Run the job and exit. Never returns."""
+        status = 1
+        try:
+            os.setpgid(0, 0)
+            _die_with_parent()
+            _prefer_for_oom()
+            # Other jobs' sockets would look alive for as long as this child is.
+            for other in self.children.values():
+                other.socket.close()
+            self.control.close()
+            os.dup2(stderr, 2)
+            os.chdir(os.path.join(folder, "cwd"))
+            os.environ["TMPDIR"] = os.path.join(folder, "tmp")
+            value = resolve(function)(protocol.unpack(os.dup(arguments)))  # type: ignore[operator]
+            protocol.send(socket, (protocol.ANSWER,), (protocol.pack(value),))
+            status = 0
+        except BrokenPipeError:
+            pass  # cancelled
+        except BaseException as error:
+            import traceback
+
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            _tell(socket, (protocol.DEATH, "start", 0, text))
+        finally:
+            os._exit(status)
+
+    def _bury(self, child: Child, status: int) -> None:
+        """Clear up after a child; tell the caller why it died, unless it has answered."""
+        del self.children[child.pid]
+        try:
+            self.poller.unregister(child.socket.fileno())
+        except KeyError:
+            pass  # The caller had hung up.
+        if child.pidfd is not None:
+            self.poller.unregister(child.pidfd)
+            os.close(child.pidfd)
+        remove_tree(child.folder)
+        if status != 0:
+            signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            message = (protocol.DEATH, child.death, signal, "")
+            _tell(child.socket, message, (child.stderr,))
+        child.socket.close()
+        os.close(child.stderr)
+
+    def end(self) -> None:
+        """Kill every child and remove every trace."""
+        for child in list(self.children.values()):
+            child.kill()
+            self._bury(child, os.waitpid(child.pid, 0)[1])
+        remove_tree(self.scratch)
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a folder of scratch files; what cannot be removed stays. (`shutil` loads slowly.)"""
+    for where, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            _quietly(os.unlink, os.path.join(where, name))
+        for name in folders:
+            path = os.path.join(where, name)
+            _quietly(os.unlink if os.path.islink(path) else os.rmdir, path)
+    _quietly(os.rmdir, folder)
+
+
+def _quietly(function: object, path: str) -> None:
+    try:
+        function(path)  # type: ignore[operator]
+    except OSError:
+        pass
+
+
+def _tell(
+    socket: _socket.socket, message: tuple[object, ...], descriptors: tuple[int, ...] = ()
+) -> None:
+    try:
+        protocol.send(socket, message, descriptors)
+    except OSError:
+        pass  # The caller has gone.
+
+
+def _open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that is readable when `pid` has ended; None before Linux 5.3."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _isolate() -> None:
+    """Leave what a process inherits by accident: terminal, descriptors, directory, a small stack."""
+    try:
+        os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
+    except PermissionError:
+        pass  # It leads a session already.
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > CONTROL:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # That was the listing's own.
+    os.chdir("/")
+    import resource
+
+    # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates want more.
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < _STACK_BYTES:
+        wanted = _STACK_BYTES if hard == unlimited else min(hard, _STACK_BYTES)
+        resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill this child with its zygote, even if that is killed by -9.
+
+    Safe here only: the signal comes when the parent's *thread* ends, and the zygote has but one.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, _SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
+def _prefer_for_oom() -> None:
+    """Tell the kernel that, of all processes, it is this one that it may kill for memory."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # Not allowed here: a container's policy.
+
+
+def _anonymous_bytes(pid: int) -> int:
+    """Return the memory that a child and its descendants hold for themselves.
+
+    Watched from outside rather than by RLIMIT_AS: address space counts the gigabytes that NVRTC only
+    reserves, a limit would not add up over nvcc's many processes, and a failing `malloc` makes a
+    compiler crash in ways that do not say why.
+    """
+    total = 0
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+        total += (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                total += sum(_anonymous_bytes(int(child)) for child in file.read().split())
+    except (OSError, ValueError):
+        pass  # It ended while we looked, or the kernel lists no children.
+    return total
