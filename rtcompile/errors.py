@@ -32,8 +32,11 @@ class RtcompileError(Exception):
     """Base of every error that rtcompile raises."""
 
 
-class InvalidRequest(RtcompileError, ValueError):
-    """The arguments cannot describe a build (both code and path, a NUL byte, an unknown backend)."""
+class InvalidRequest(RtcompileError, TypeError, ValueError):
+    """The arguments cannot describe a build (both code and path, a NUL byte, an unknown backend).
+
+    CuPy raises TypeError for some of these and ValueError for others; this is both.
+    """
 
 
 class ToolkitNotFound(RtcompileError):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rtcompile.errors import InvalidRequest
 
 __all__ = ["Settings"]
 
+FALLBACKS = ("auto", "never", "always")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -40,16 +42,11 @@ class Settings:
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read the settings; raise `InvalidRequest` naming a variable that cannot be understood."""
         env = os.environ if environ is None else environ
-        fallback = env.get("RTCOMPILE_FALLBACK") or "auto"
-        if fallback not in ("auto", "never", "always"):
-            raise InvalidRequest(
-                f"RTCOMPILE_FALLBACK={fallback!r}: expected 'auto', 'never' or 'always'"
-            )
         return cls(
             cache_dir=_cache_dir(env),
             cache_size=_bytes(env, "RTCOMPILE_CACHE_SIZE", 4 << 30) or 0,
             cache_on_disk=not _flag(env, "CUPY_CACHE_IN_MEMORY", False),
-            fallback=fallback,
+            fallback=_choice("RTCOMPILE_FALLBACK", env.get("RTCOMPILE_FALLBACK") or "auto"),
             pch=_flag(env, "RTCOMPILE_PCH", True),
             timeout=_seconds(env, "RTCOMPILE_TIMEOUT"),
             memory_limit=_bytes(env, "RTCOMPILE_MEMORY_LIMIT", None),
@@ -62,6 +59,32 @@ class Settings:
             dump_source_on_error=_flag(env, "CUPY_DUMP_CUDA_SOURCE_ON_ERROR", False),
             ptx=_flag(env, "CUPY_COMPILE_WITH_PTX", False),
         )
+
+    def override(
+        self,
+        *,
+        fallback: str | None = None,
+        pch: bool | None = None,
+        timeout: float | None = None,
+        memory_limit: int | str | None = None,
+    ) -> Settings:
+        """Return these settings with the arguments that are not None in their place."""
+        changes: dict[str, Any] = {}
+        if fallback is not None:
+            changes["fallback"] = _choice("fallback", fallback)
+        if pch is not None:
+            changes["pch"] = bool(pch)
+        if timeout is not None:
+            changes["timeout"] = _seconds({"timeout": str(timeout)}, "timeout")
+        if memory_limit is not None:
+            changes["memory_limit"] = _bytes({"memory_limit": str(memory_limit)}, "memory_limit", 0)
+        return replace(self, **changes) if changes else self
+
+
+def _choice(name: str, value: str) -> str:
+    if value not in FALLBACKS:
+        raise InvalidRequest(f"{name}={value!r}: expected one of {FALLBACKS}")
+    return value
 
 
 def _cache_dir(env: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
-TARGETS = ("cubin", "ptx", "ltoir")
+TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 DEFAULT_NAME = "kernel.cu"
 
 
@@ -46,8 +46,9 @@ class CompileRequest:
         Program name, shown in diagnostics and part of the binary where line info is.
     backend : {"auto", "nvrtc", "nvcc"}
         ``"auto"`` is NVRTC, falling back to NVCC as the policy says.
-    target : {"cubin", "ptx", "ltoir"}
-        The kind of code wanted.
+    target : {"cubin", "ptx", "ltoir", "object", "fatbin"}
+        The kind of code wanted. ``"object"`` is relocatable machine code, to be linked;
+        ``"fatbin"`` is NVCC's.
     link : sequence
         Further inputs to link: source strings, paths, `ObjectCode`\\ s.
 
@@ -241,8 +242,8 @@ class ObjectCode:
     Attributes
     ----------
     code : bytes
-        The cubin, PTX text, or LTO-IR.
-    kind : {"cubin", "ptx", "ltoir"}
+        The cubin, PTX text, LTO-IR, relocatable object or fatbin.
+    kind : {"cubin", "ptx", "ltoir", "object", "fatbin"}
         What `code` is.
     arch : Arch
         The architecture it was compiled for.

@@ -1,0 +1,45 @@
+# Two commands: `make demo` runs the main job, `make test` checks everything that needs no GPU.
+# Both make their own environments from pinned versions; nothing else has to be installed.
+
+PYTHON ?= python3
+VENV := .venv
+CUDA13 := .cuda13
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
+	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
+
+.PHONY: demo test lint types unit test-gpu clean
+
+demo: $(VENV)/.made
+	$(BIN)/python -m examples.demo
+
+test: lint types unit
+
+lint: $(VENV)/.made
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.made
+	$(BIN)/mypy --strict rtcompile
+
+unit: $(VENV)/.made $(CUDA13)/.made
+	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/trials
+
+# On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
+test-gpu:
+	$(PYTHON) -m pytest tests/gpu
+
+$(VENV)/.made: pyproject.toml requirements/constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[cuda12,cutlass,cli,test]'
+	touch $@
+
+# CUDA 13 is compiled with too; only the toolkit is needed, so it is a folder and not an environment.
+$(CUDA13)/.made: requirements/constraints.txt | $(VENV)/.made
+	rm -rf $(CUDA13)
+	$(PIP) --no-deps --target $(CUDA13) $(CUDA13_PARTS)
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(CUDA13) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,64 @@
+"""What a result must carry: the machine and the versions it was measured with."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("rtcompile", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "cuda-core", "numpy")
+
+
+def describe() -> dict[str, str]:
+    facts = {
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    for package in PACKAGES:
+        try:
+            facts[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    facts.update(_toolchain())
+    facts["gpu"] = _gpu()
+    return facts
+
+
+def save(name: str, results: object) -> None:
+    """Print the results; write them to benchmarks/results/NAME.json if the script got --save."""
+    report = {"machine": describe(), "results": results}
+    text = json.dumps(report, indent=2)
+    print(text)
+    if "--save" in sys.argv:
+        folder = Path(os.environ.get("OUT") or Path(__file__).parent / "results")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.json").write_text(text + "\n")
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _toolchain() -> dict[str, str]:
+    from rtcompile import toolkit
+    from rtcompile.settings import Settings
+
+    return dict(toolkit.current(Settings.from_environ()).versions)
+
+
+def _gpu() -> str:
+    try:
+        import cupy
+
+        properties = cupy.cuda.runtime.getDeviceProperties(0)
+    except Exception:  # no CuPy, no driver, no device: all mean the same here
+        return "none"
+    return f"{properties['name'].decode()}, driver {cupy.cuda.runtime.driverGetVersion()}"

@@ -1,0 +1,88 @@
+"""rtcompile: CUDA C++ compiled at run time for CuPy, with the right architecture, headers and cache.
+
+``from rtcompile import RawModule`` is `cupy.RawModule`. Importing this package loads neither CuPy,
+CUDA nor a compiler: each public name is imported when it is first used (PEP 562).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rtcompile._version import __version__
+
+if TYPE_CHECKING:
+    from rtcompile.api import compile
+    from rtcompile.core.arch import Arch
+    from rtcompile.core.diagnostics import Diagnostic
+    from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
+    from rtcompile.errors import (
+        CompileError,
+        CompilerCrashed,
+        CompileTimeout,
+        InvalidRequest,
+        JitDisabled,
+        JitifyError,
+        LinkError,
+        RtcompileError,
+        ToolkitNotFound,
+        UnsupportedArch,
+    )
+    from rtcompile.kernels import RawKernel, RawModule
+
+__all__ = [
+    "Arch",
+    "BuildInfo",
+    "CompileError",
+    "CompileRequest",
+    "CompileTimeout",
+    "CompilerCrashed",
+    "Diagnostic",
+    "InvalidRequest",
+    "JitDisabled",
+    "JitifyError",
+    "LinkError",
+    "ObjectCode",
+    "RawKernel",
+    "RawModule",
+    "RtcompileError",
+    "ToolkitNotFound",
+    "UnsupportedArch",
+    "__version__",
+    "compile",
+]
+
+_HOME = {
+    "Arch": "core.arch",
+    "BuildInfo": "core.request",
+    "CompileError": "errors",
+    "CompileRequest": "core.request",
+    "CompileTimeout": "errors",
+    "CompilerCrashed": "errors",
+    "Diagnostic": "core.diagnostics",
+    "InvalidRequest": "errors",
+    "JitDisabled": "errors",
+    "JitifyError": "errors",
+    "LinkError": "errors",
+    "ObjectCode": "core.request",
+    "RawKernel": "kernels",
+    "RawModule": "kernels",
+    "RtcompileError": "errors",
+    "ToolkitNotFound": "errors",
+    "UnsupportedArch": "errors",
+    "compile": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'rtcompile' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"rtcompile.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,99 @@
+"""`rtcompile.compile`: source in, code out, with neither a GPU nor CuPy when `arch` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+from rtcompile import pipeline
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import DEFAULT_NAME, CompileRequest, ObjectCode
+from rtcompile.settings import Settings
+
+__all__ = ["compile"]
+
+
+def compile(
+    source: str,
+    *,
+    options: Sequence[str] | str = (),
+    arch: str | Arch | None = None,
+    name_expressions: Iterable[str] = (),
+    name: str = DEFAULT_NAME,
+    backend: str = "auto",
+    target: str = "cubin",
+    link: Sequence[Any] = (),
+    fallback: str | None = None,
+    pch: bool | None = None,
+    timeout: float | None = None,
+    memory_limit: int | str | None = None,
+    log_stream: IO[str] | None = None,
+) -> ObjectCode:
+    """Compile CUDA C++ to a cubin, PTX or LTO-IR, or find it in the cache.
+
+    The same path as `RawModule`, with the same implicit options (``-ftz=true``, default device
+    execution space, C++17 unless given), up to the bytes.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++ source of one translation unit.
+    options : sequence of str, or str
+        Compiler options, in NVRTC's or nvcc's spelling.
+    arch : str or Arch, optional
+        ``"sm_90a"``. None asks the current device.
+    name_expressions : iterable of str
+        C++ name expressions, ``"f<float>"``; `ObjectCode.lowered_names` maps them to symbols.
+    name : str
+        The program's name in diagnostics.
+    backend : {"auto", "nvrtc", "nvcc"}
+        ``"auto"`` is NVRTC, and NVCC for what NVRTC cannot handle. ``"nvrtc"`` never falls back.
+    target : {"cubin", "ptx", "ltoir", "object", "fatbin"}
+        The kind of code to produce: ``"object"`` is relocatable machine code, to be linked;
+        ``"fatbin"`` is NVCC's.
+    link : sequence
+        Further inputs for the linker: source strings, `CompileRequest`\\ s, `ObjectCode`\\ s, and
+        paths to cubin, PTX, LTO-IR, fatbin, object or archive files.
+    fallback : {"auto", "never", "always"}, optional
+        Whether NVCC may, must not or must build it; ``RTCOMPILE_FALLBACK`` sets the default.
+    pch : bool, optional
+        Whether precompiled headers may be used; ``RTCOMPILE_PCH`` sets the default.
+    timeout : float, optional
+        Seconds after which the compiler is killed; ``RTCOMPILE_TIMEOUT`` sets the default.
+    memory_limit : int or str, optional
+        Bytes (or ``"2G"``) after which the compiler is killed; ``RTCOMPILE_MEMORY_LIMIT``.
+    log_stream : file object, optional
+        Receives the compiler's log, warnings included, also when the code came from the cache.
+
+    Returns
+    -------
+    ObjectCode
+        The code, its lowered names, and how it came to be.
+
+    Raises
+    ------
+    InvalidRequest
+        An argument that cannot describe a build.
+    CompileError
+        The compiler refused the source; `CompilerCrashed`, `CompileTimeout` and `LinkError` are
+        its kinds.
+    ToolkitNotFound, UnsupportedArch
+        What is needed is not installed, or does not know the architecture.
+    """
+    request = CompileRequest(
+        source=source,
+        options=options,  # type: ignore[arg-type]  # normalised by CompileRequest
+        arch=arch,  # type: ignore[arg-type]
+        name_expressions=name_expressions,  # type: ignore[arg-type]
+        name=name,
+        backend=backend,
+        target=target,
+        link=tuple(link),
+    )
+    settings = Settings.from_environ().override(
+        fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
+    )
+    code = pipeline.build(request, settings)
+    if log_stream is not None:
+        log_stream.write(code.build.log)
+    return code

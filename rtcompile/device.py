@@ -1,0 +1,94 @@
+"""The compute capability of the current device, known before anything looks at a header.
+
+cuda-python decides. Where CuPy is already loaded its runtime is asked instead on the warm path:
+importing cuda-python costs 20 ms, CuPy's answer nothing, and both ask the same driver.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rtcompile.errors import ToolkitNotFound, UnsupportedArch
+
+__all__ = ["compute_capability", "confirmed_compute_capability"]
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*, cudaDevAttr* alike
+_known: dict[int, tuple[int, int]] = {}
+_confirmed: dict[int, tuple[int, int]] = {}
+
+
+def compute_capability() -> tuple[int, int]:
+    """Return (major, minor) of the current device, from what is already loaded.
+
+    Raises
+    ------
+    UnsupportedArch
+        There is no device to ask; the message says to pass ``arch=``.
+    ToolkitNotFound
+        Neither cuda-python nor CuPy is installed.
+    """
+    cupy = sys.modules.get("cupy")
+    runtime = None if cupy is None else cupy.cuda.runtime
+    if runtime is None:
+        return confirmed_compute_capability()
+    try:
+        device = runtime.getDevice()
+        if device not in _known:
+            _known[device] = (
+                runtime.deviceGetAttribute(_MAJOR, device),
+                runtime.deviceGetAttribute(_MINOR, device),
+            )
+    except runtime.CUDARuntimeError as error:
+        raise _no_device(str(error)) from None
+    return _known[device]
+
+
+def confirmed_compute_capability() -> tuple[int, int]:
+    """Return (major, minor) of the current device, from cuda-python; raises as the other one."""
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        if "cupy" in sys.modules:
+            return compute_capability()
+        raise ToolkitNotFound(
+            "the device's compute capability is read through cuda-python, which is not installed; "
+            "`pip install cuda-python`, or pass arch='sm_90a' to compile without asking a device"
+        ) from None
+
+    def ask(function: Any, *arguments: Any) -> Any:
+        status, *values = function(*arguments)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise _no_device(f"{function.__name__}: {status.name}")
+        return values[0] if values else None
+
+    try:
+        ask(driver.cuInit, 0)
+    except RuntimeError as error:  # cuda-python raises it where there is no libcuda at all
+        raise _no_device(str(error)) from None
+    context = ask(driver.cuCtxGetCurrent)
+    # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
+    device = ask(driver.cuCtxGetDevice) if int(context) else ask(driver.cuDeviceGet, 0)
+    ordinal = int(device)
+    if ordinal not in _confirmed:
+        attribute = driver.CUdevice_attribute
+        _confirmed[ordinal] = (
+            ask(
+                driver.cuDeviceGetAttribute,
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                device,
+            ),
+            ask(
+                driver.cuDeviceGetAttribute,
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                device,
+            ),
+        )
+    return _confirmed[ordinal]
+
+
+def _no_device(evidence: str) -> UnsupportedArch:
+    return UnsupportedArch(
+        f"no CUDA device to compile for ({evidence}); "
+        "pass arch='sm_90a' (or another) to compile without one"
+    )

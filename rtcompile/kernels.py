@@ -1,0 +1,454 @@
+"""`RawModule` and `RawKernel`: CuPy's classes, with rtcompile behind them.
+
+They subclass CuPy's, so ``isinstance`` holds and a launch is CuPy's own: `kernel` gives a ready
+``cupy.cuda.function.Function``, one per device.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+import cupy
+from cupy.cuda.function import Module
+
+from rtcompile import pipeline
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
+from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
+from rtcompile.settings import Settings
+
+__all__ = ["RawKernel", "RawModule"]
+
+adopt_cupy()
+_current_device = cupy.cuda.runtime.getDevice
+
+# cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
+_CUCOMPLEX = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*", re.MULTILINE)
+_CUPY_HEADERS = "".join(
+    f"#include <cupy/{header}>\n"
+    for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
+)
+
+
+class _Build:
+    """What `RawModule` and `RawKernel` share: the arguments of one build, and its results.
+
+    What it built it keeps, per device: an instance builds once, as CuPy's does. A *new* `RawModule`
+    of the same source asks the cache again, and so sees an edited header.
+    """
+
+    __slots__ = ("arguments", "modules", "objects", "path", "request")
+
+    def __init__(
+        self,
+        *,
+        code: str | None,
+        path: str | None,
+        options: Sequence[str] | str,
+        backend: str,
+        translate_cucomplex: bool,
+        enable_cooperative_groups: bool,
+        name_expressions: Iterable[str] | None,
+        jitify: bool | None,
+        arch: str | Arch | None,
+        link: Sequence[Any],
+        fallback: str | None,
+        pch: bool | None,
+        timeout: float | None,
+        memory_limit: int | str | None,
+    ) -> None:
+        if jitify and backend != "nvrtc":
+            raise InvalidRequest("jitify=True is for backend='nvrtc'")
+        if backend not in ("nvrtc", "nvcc"):
+            raise InvalidRequest(f"backend must be 'nvrtc' or 'nvcc', not {backend!r}")
+        if isinstance(options, str):
+            options = (options,)
+        expressions = None if name_expressions is None else tuple(name_expressions)
+        self.arguments: dict[str, Any] = {
+            "code": code,
+            "path": path,
+            "options": tuple(options),
+            "backend": backend,
+            "translate_cucomplex": bool(translate_cucomplex),
+            "enable_cooperative_groups": bool(enable_cooperative_groups),
+            "name_expressions": expressions,
+            "jitify": jitify,
+            "arch": arch,
+            "link": tuple(link),
+            "fallback": fallback,
+            "pch": pch,
+            "timeout": timeout,
+            "memory_limit": memory_limit,
+        }
+        self.path = path
+        self.modules: dict[int, Any] = {}
+        self.objects: dict[int, ObjectCode] = {}
+        if code is None:
+            self.request = None
+            return
+        if translate_cucomplex:
+            bridge = "#include <cupy/cuComplex_bridge.h>"
+            code = _CUPY_HEADERS + "#line 1\n" + _CUCOMPLEX.sub(bridge, code)
+        self.request = CompileRequest(
+            source=code,
+            options=tuple(options),
+            arch=arch,  # type: ignore[arg-type]
+            name_expressions=expressions or (),
+            backend="nvcc" if backend == "nvcc" else "auto",
+            link=tuple(link),
+        )
+
+    def module(self) -> Any:
+        """Return CuPy's module of this build on the current device, built and loaded if need be."""
+        try:
+            return self.modules[_current_device()]
+        except KeyError:
+            return self.rebuild()
+
+    def rebuild(self, log_stream: IO[str] | None = None) -> Any:
+        """Ask the cache and, failing that, a compiler; load the code on the current device."""
+        device = _current_device()
+        if self.request is None:
+            module = _load_file(self.path)
+        else:
+            code = self._compiled(self.request)
+            if log_stream is not None:
+                log_stream.write(code.build.log)
+            self.objects[device] = code
+            module = _load(code.code, tuple(code.lowered_names.items()))
+        self.modules[device] = module
+        return module
+
+    def _compiled(self, request: CompileRequest) -> ObjectCode:
+        arguments = self.arguments
+        settings = Settings.from_environ().override(
+            fallback=arguments["fallback"],
+            pch=arguments["pch"],
+            timeout=arguments["timeout"],
+            memory_limit=arguments["memory_limit"],
+        )
+        try:
+            return pipeline.build(request, settings)
+        except CompileError as error:
+            if settings.dump_source_on_error:
+                error.dump(sys.stderr)
+            # Code written for Jitify catches JitifyException, which is no CompileException.
+            if arguments["jitify"] and type(error) is CompileError:
+                function, values, state = JitifyError, *error.__reduce__()[1:]
+                jitify_error = function(*values)
+                jitify_error.__dict__.update(state)
+                raise jitify_error from None
+            raise
+
+    def object_code(self) -> ObjectCode | None:
+        """Return the code on the current device, building it if need be; None for a file."""
+        if self.request is None:
+            return None
+        device = _current_device()
+        if device not in self.objects:
+            self.rebuild()
+        return self.objects[device]
+
+
+# Two modules of the same code share one loaded module per device, and so their __constant__ and
+# __device__ variables, as they do in CuPy; cupy.clear_memo() forgets these too.
+@cupy.memoize(for_each_device=True)  # type: ignore[misc]
+def _load(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
+    module = Module()
+    module.load(code)
+    module._set_mapping(dict(lowered_names))
+    return module
+
+
+@cupy.memoize(for_each_device=True)  # type: ignore[misc]
+def _load_file(path: str) -> Any:
+    module = Module()
+    module.load_file(path)
+    return module
+
+
+class RawKernel(cupy.RawKernel):  # type: ignore[misc]
+    """A kernel from CUDA C++ source: `cupy.RawKernel`, built by rtcompile.
+
+    Nothing is compiled before the first call. Each device gets its own build.
+
+    Parameters
+    ----------
+    code : str
+        CUDA C++ source.
+    name : str
+        The kernel's name in it.
+    options : tuple of str
+        Compiler options, in NVRTC's or nvcc's spelling.
+    backend : {"nvrtc", "nvcc"}
+        ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` says no.
+    translate_cucomplex : bool
+        Replace ``cuComplex.h`` by CuPy's complex types.
+    enable_cooperative_groups : bool
+        Launch with ``cuLaunchCooperativeKernel``.
+    jitify : bool, optional
+        Accepted as CuPy's: headers are searched for anyway. A failed compile raises an error that
+        is CuPy's ``JitifyException`` too.
+    arch : str or Arch, optional
+        Compile for this architecture and not for the current device's.
+    link, fallback, pch, timeout, memory_limit
+        As in `rtcompile.compile`.
+
+    Raises
+    ------
+    InvalidRequest
+        An argument that cannot describe a build.
+    CompileError
+        At the first use, when the compiler refuses the source.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        name: str,
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        *,
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        jitify: bool | None = None,
+        arch: str | Arch | None = None,
+        link: Sequence[Any] = (),
+        fallback: str | None = None,
+        pch: bool | None = None,
+        timeout: float | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        build = _Build(
+            code=code,
+            path=None,
+            options=options,
+            backend=backend,
+            translate_cucomplex=translate_cucomplex,
+            enable_cooperative_groups=enable_cooperative_groups,
+            name_expressions=None,
+            jitify=jitify,
+            arch=arch,
+            link=link,
+            fallback=fallback,
+            pch=pch,
+            timeout=timeout,
+            memory_limit=memory_limit,
+        )
+        self._bind(build, name)
+
+    def _bind(self, build: _Build, name: str) -> None:
+        arguments = build.arguments
+        # CuPy's jitify argument is left out: giving it, even False, warns of its removal.
+        super().__init__(
+            arguments["code"],
+            name,
+            arguments["options"],
+            arguments["backend"],
+            translate_cucomplex=arguments["translate_cucomplex"],
+            enable_cooperative_groups=arguments["enable_cooperative_groups"],
+        )
+        self._build = build
+        self._functions: dict[int, Any] = {}
+
+    @property
+    def kernel(self) -> Any:
+        """The ``cupy.cuda.function.Function`` on the current device, built if need be."""
+        try:
+            return self._functions[_current_device()]
+        except KeyError:
+            return self._kernel()
+
+    def _kernel(self) -> Any:
+        function = self._build.module().get_function(self.name)
+        self._functions[_current_device()] = function
+        return function
+
+    def compile(self, log_stream: IO[str] | None = None) -> None:
+        """Build now, for the current device, and write the compiler's log to `log_stream`."""
+        self._functions.clear()
+        self._build.rebuild(log_stream)
+        self._kernel()
+
+    @property
+    def file_path(self) -> str | None:
+        """The file of a kernel that came from ``RawModule(path=…)``."""
+        return self._build.path
+
+    @property
+    def object_code(self) -> ObjectCode | None:
+        """The code for the current device, built if need be; None for one loaded from a file."""
+        return self._build.object_code()
+
+    @property
+    def build(self) -> BuildInfo | None:
+        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
+        code = self.object_code
+        return None if code is None else code.build
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_kernel, (type(self), self._build.arguments, self.name)
+
+
+class RawModule(cupy.RawModule):  # type: ignore[misc]
+    """A module of CUDA kernels: `cupy.RawModule`, built by rtcompile.
+
+    Nothing is compiled before the first use. Each device gets its own build.
+
+    Parameters
+    ----------
+    code : str
+        CUDA C++ source. Exactly one of `code` and `path` is given.
+    path : str
+        A cubin, PTX or fatbin file to load.
+    options : tuple of str
+        Compiler options, in NVRTC's or nvcc's spelling.
+    backend : {"nvrtc", "nvcc"}
+        ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` says no.
+    translate_cucomplex : bool
+        Replace ``cuComplex.h`` by CuPy's complex types.
+    enable_cooperative_groups : bool
+        Launch with ``cuLaunchCooperativeKernel``.
+    name_expressions : iterable of str
+        C++ names, ``"f<float>"``, that `get_function` and `get_global` will be asked for.
+    jitify : bool, optional
+        Accepted as CuPy's: headers are searched for anyway. A failed compile raises an error that
+        is CuPy's ``JitifyException`` too.
+    arch : str or Arch, optional
+        Compile for this architecture and not for the current device's.
+    link, fallback, pch, timeout, memory_limit
+        As in `rtcompile.compile`.
+
+    Raises
+    ------
+    InvalidRequest
+        An argument that cannot describe a build: neither or both of `code` and `path`, ….
+    CompileError
+        At the first use, when the compiler refuses the source.
+    """
+
+    def __init__(
+        self,
+        *,
+        code: str | None = None,
+        path: str | None = None,
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        name_expressions: Iterable[str] | None = None,
+        jitify: bool | None = None,
+        arch: str | Arch | None = None,
+        link: Sequence[Any] = (),
+        fallback: str | None = None,
+        pch: bool | None = None,
+        timeout: float | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        if (code is None) == (path is None):
+            given = "neither was" if code is None else "both were"
+            raise InvalidRequest(f"exactly one of code= and path= must be given; {given}")
+        if path is not None and (name_expressions is not None or jitify):
+            raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
+        if name_expressions is not None and backend != "nvrtc":
+            # CuPy's words, which its users match; ours is the second half.
+            raise InvalidRequest(
+                "only nvrtc supports retrieving the mangled names for the given name expressions; "
+                "with backend='nvrtc', fallback='always' builds with NVCC and retrieves them too"
+            )
+        self._build = _Build(
+            code=code,
+            path=path,
+            options=() if code is None else options,
+            backend="nvcc" if code is None else backend,
+            translate_cucomplex=translate_cucomplex and code is not None,
+            enable_cooperative_groups=enable_cooperative_groups,
+            name_expressions=name_expressions,
+            jitify=jitify,
+            arch=arch,
+            link=link,
+            fallback=fallback,
+            pch=pch,
+            timeout=timeout,
+            memory_limit=memory_limit,
+        )
+        self._hand_to_cupy()
+
+    def _hand_to_cupy(self) -> None:
+        arguments = self._build.arguments
+        # CuPy's jitify argument is left out: giving it, even False, warns of its removal.
+        super().__init__(
+            code=arguments["code"],
+            path=arguments["path"],
+            options=arguments["options"],
+            backend=arguments["backend"],
+            translate_cucomplex=arguments["translate_cucomplex"],
+            enable_cooperative_groups=arguments["enable_cooperative_groups"],
+            name_expressions=arguments["name_expressions"],
+        )
+
+    @property
+    def module(self) -> Any:
+        """The ``cupy.cuda.function.Module`` on the current device, built if need be."""
+        return self._build.module()
+
+    def compile(self, log_stream: IO[str] | None = None) -> None:
+        """Build now, for the current device, and write the compiler's log to `log_stream`."""
+        self._build.rebuild(log_stream)
+
+    def get_function(self, name: str) -> RawKernel:
+        """Return the kernel `name`, a C++ name, or one of `name_expressions`.
+
+        Raises
+        ------
+        cupy.cuda.driver.CUDADriverError
+            The module holds no such kernel.
+        """
+        if self.name_expressions:
+            name = self.module.mapping.get(name, name)
+        kernel = RawKernel.__new__(RawKernel)
+        kernel._bind(self._build, name)
+        _ = kernel.kernel  # CuPy finds a missing name here and not at the first launch
+        return kernel
+
+    def get_global(self, name: str) -> Any:
+        """Return a ``cupy.cuda.MemoryPointer`` to the variable `name`, or to a name expression's.
+
+        Raises
+        ------
+        cupy.cuda.driver.CUDADriverError
+            The module holds no such variable.
+        """
+        if self.name_expressions:
+            name = self.module.mapping.get(name, name)
+        return super().get_global(name)
+
+    @property
+    def object_code(self) -> ObjectCode | None:
+        """The code for the current device, built if need be; None for one loaded from a file."""
+        return self._build.object_code()
+
+    @property
+    def build(self) -> BuildInfo | None:
+        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
+        code = self.object_code
+        return None if code is None else code.build
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_module, (type(self), self._build.arguments)
+
+
+def _restore_kernel(cls: type[RawKernel], arguments: dict[str, Any], name: str) -> RawKernel:
+    kernel = cls.__new__(cls)
+    kernel._bind(_Build(**arguments), name)
+    return kernel
+
+
+def _restore_module(cls: type[RawModule], arguments: dict[str, Any]) -> RawModule:
+    module = cls.__new__(cls)
+    module._build = _Build(**arguments)
+    module._hand_to_cupy()
+    return module

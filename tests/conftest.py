@@ -1,0 +1,28 @@
+"""What every test stands on: a cache of its own, a clean environment, the other toolkit's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_environment(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test reads the developer's settings or writes to the developer's cache."""
+    for name in list(os.environ):
+        if name.startswith(("RTCOMPILE_", "CUPY_")) and name != "RTCOMPILE_TEST_CUDA13":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def cuda13_prefix() -> Path:
+    """The folder of a CUDA 13 toolkit installed from wheels (`make test` makes one)."""
+    folder = os.environ.get("RTCOMPILE_TEST_CUDA13", "")
+    if not folder:
+        pytest.skip("RTCOMPILE_TEST_CUDA13 names no folder with CUDA 13 wheels; `make test` does")
+    return Path(folder)

@@ -1,0 +1,30 @@
+"""GPU tests are skipped, with the reason, where there is no device."""
+
+from __future__ import annotations
+
+import pytest
+
+HERE = "tests/gpu/"
+
+
+def devices() -> int:
+    try:
+        import cupy
+    except ImportError:
+        return 0
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    count = devices()
+    for item in items:
+        if HERE not in item.nodeid and HERE not in str(item.path.as_posix()):
+            continue
+        item.add_marker(pytest.mark.gpu)
+        if count == 0:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        elif count < 2 and item.get_closest_marker("multi_gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs two CUDA devices"))
