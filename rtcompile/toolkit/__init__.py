@@ -1,0 +1,26 @@
+"""Where the compilers and their headers are, and whether they are of one version.
+
+>>> toolchain = current()
+>>> toolchain.nvrtc.version, [d.label for d in toolchain.search]
+('12.9.86', ['cudart', 'crt', 'cccl', 'cutlass', 'cupy', 'rtcompile', 'shims'])
+"""
+
+from __future__ import annotations
+
+from rtcompile.toolkit.model import Library, Program, Toolchain
+from rtcompile.toolkit.remembered import current
+
+__all__ = ["Library", "Program", "Toolchain", "current", "find", "missing_header"]
+
+
+def __getattr__(name: str) -> object:
+    # The search and its tables are not needed while the last answer is remembered.
+    if name == "find":
+        from rtcompile.toolkit.search import find
+
+        return find
+    if name == "missing_header":
+        from rtcompile.toolkit.packages import missing_header
+
+        return missing_header
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,383 @@
+"""Turn what was found into a `Toolchain`: the search path in order, and sentences for what lacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from rtcompile.core.request import SearchDir
+from rtcompile.toolkit import versions
+from rtcompile.toolkit.catalogue import (
+    CUDA_ENVIRONMENT,
+    CUTLASS_ENVIRONMENT,
+    HOST_COMPILER_ENVIRONMENT,
+    PARTS,
+    Part,
+)
+from rtcompile.toolkit.model import Library, Program, Toolchain, version_pair
+from rtcompile.toolkit.programs import describe_nvcc, which
+from rtcompile.toolkit.search import Hit, Place, Surroundings, Toolset
+
+__all__ = ["assemble"]
+
+_PART = {part.name: part for part in PARTS}
+_HEADER_PARTS = ("cudart", "crt", "cccl", "curand")
+
+
+class _Draft:
+    """The answer while it is being put together; every finding says how it was found."""
+
+    def __init__(self) -> None:
+        self.search: list[SearchDir] = []
+        self.versions: dict[str, str] = {}
+        self.found_via: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.depends: list[str] = []
+
+    def found(self, name: str, version: str, found_via: str) -> None:
+        self.versions[name] = version
+        self.found_via[name] = found_via
+
+    def lacks(self, name: str, why: str, *, problem: bool) -> None:
+        self.missing[name] = why
+        if problem:
+            self.problems.append(why)
+
+
+def assemble(
+    where: Surroundings, places: Sequence[Place], chosen: Toolset | None, shims: str
+) -> Toolchain:
+    """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims.
+
+    The order of the search path: CUDA, what stands on it (CUTLASS, CuPy), ours last, so that a
+    shim never hides a header that somebody really ships.
+    """
+    draft = _Draft()
+    draft.problems.extend(_useless_variables(where, places))
+    nvrtc = nvjitlink = None
+    cudadevrt = None
+    if chosen is None:
+        why = f"NVRTC not found; looked in {_looked_in(where)}. {_INSTALL_ANYTHING}"
+        draft.lacks("nvrtc", why, problem=True)
+    else:
+        nvrtc, nvjitlink, cudadevrt = _libraries(draft, chosen)
+        _headers(draft, chosen, where)
+    _cutlass(draft, where)
+    _cupy(draft, where)
+    draft.search.append(SearchDir("rtcompile", shims))
+    draft.search.append(SearchDir("shims", os.path.join(shims, "std")))
+    nvcc = _nvcc(draft, where, places, chosen)
+    host_compiler = _host_compiler(draft, where)
+    return Toolchain(
+        nvrtc=nvrtc,
+        nvcc=nvcc,
+        nvjitlink=nvjitlink,
+        cudadevrt=cudadevrt,
+        host_compiler=host_compiler,
+        search=tuple(draft.search),
+        versions=draft.versions,
+        found_via=draft.found_via,
+        missing=draft.missing,
+        problems=tuple(dict.fromkeys(draft.problems)),
+        depends=tuple(dict.fromkeys(_depends(draft, where, places))),
+    )
+
+
+# --- the set's own parts -------------------------------------------------------------------------
+
+
+def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None, str | None]:
+    nvrtc = chosen.nvrtc
+    builtins = versions.nvrtc_builtins(nvrtc.path)
+    if builtins is None:
+        draft.problems.append(
+            f"libnvrtc-builtins is not beside {nvrtc.path}: nothing will compile. "
+            f"Reinstall it: {_install(_PART['nvrtc'], chosen)}"
+        )
+    paths: dict[str, str] = {}
+    for name in ("nvrtc", "nvjitlink", "cudadevrt"):
+        hit = chosen.hits.get(name)
+        if hit is None:
+            draft.lacks(name, _why_missing(_PART[name], chosen), problem=name in chosen.rejected)
+            continue
+        draft.found(name, hit.version or nvrtc.version, hit.place.found_via)
+        draft.depends.append(hit.path)
+        paths[name] = hit.path
+    nvjitlink = paths.get("nvjitlink")
+    return (
+        Library(nvrtc.path, nvrtc.version, (builtins,) if builtins else ()),
+        Library(nvjitlink, draft.versions["nvjitlink"]) if nvjitlink else None,
+        paths.get("cudadevrt"),
+    )
+
+
+def _headers(draft: _Draft, chosen: Toolset, where: Surroundings) -> None:
+    for name in _HEADER_PARTS:
+        hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
+        if hit is not None:
+            draft.found(name, hit.version or chosen.nvrtc.version, hit.place.found_via)
+            draft.depends.append(hit.path)
+            if hit.directory not in [directory.path for directory in draft.search]:
+                draft.search.append(SearchDir(name, hit.directory))
+            continue
+        why = _why_missing(_PART[name], chosen)
+        if name == "cccl" and _use_cupy_cccl(draft, where):
+            if name in chosen.rejected:
+                draft.problems.append(f"{why} Until then CuPy's own copy of CCCL is used.")
+            continue
+        draft.lacks(name, why, problem=_PART[name].required or name in chosen.rejected)
+
+
+def _the_only_cccl(chosen: Toolset) -> Hit | None:
+    """Return the CCCL in the runtime headers' own folder, if there is one, else the set's.
+
+    Toolkits before 13 keep CCCL and the runtime headers in one folder: a second CCCL beside it
+    would be mixed with it header by header.
+    """
+    cudart, cccl = chosen.hits.get("cudart"), chosen.hits.get("cccl")
+    if cudart and cccl and cccl.directory != cudart.directory:
+        path = os.path.join(cudart.directory, _PART["cccl"].markers[0])
+        if os.path.isfile(path):
+            return Hit(_PART["cccl"], cudart.directory, path, cudart.version, cudart.place)
+    return cccl
+
+
+def _use_cupy_cccl(draft: _Draft, where: Surroundings) -> bool:
+    for site_dir in where.site_dirs:
+        root = os.path.join(site_dir, "cupy/_core/include/cupy/_cccl")
+        libcudacxx = os.path.join(root, "libcudacxx")
+        if os.path.isfile(os.path.join(libcudacxx, _PART["cccl"].markers[0])):
+            draft.found("cccl", versions.of_cccl(libcudacxx), "cupy")
+            draft.search += [
+                SearchDir("cccl", libcudacxx),
+                SearchDir("cccl-cub", os.path.join(root, "cub")),
+                SearchDir("cccl-thrust", os.path.join(root, "thrust")),
+            ]
+            return True
+    return False
+
+
+# --- what stands on CUDA -------------------------------------------------------------------------
+
+
+def _cutlass(draft: _Draft, where: Surroundings) -> None:
+    for directory, found_via in _cutlass_candidates(where):
+        marker = os.path.join(directory, "cutlass/version.h")
+        if os.path.isfile(marker):
+            draft.found("cutlass", versions.of_cutlass(directory), found_via)
+            draft.search.append(SearchDir("cutlass", directory))
+            draft.depends.append(marker)
+            return
+    tried = ", ".join(
+        f"{name}={where.environ[name]}" for name in _given(CUTLASS_ENVIRONMENT, where)
+    )
+    draft.lacks(
+        "cutlass",
+        "CUTLASS (cute/, cutlass/) not found; looked in site-packages"
+        + (f", {tried}" if tried else "")
+        + ". `pip install nvidia-cutlass`, or set RTCOMPILE_CUTLASS_PATH to a checkout.",
+        problem=bool(tried),
+    )
+
+
+def _cutlass_candidates(where: Surroundings) -> Iterator[tuple[str, str]]:
+    for name in _given(CUTLASS_ENVIRONMENT, where):
+        root = os.path.abspath(where.environ[name])
+        yield os.path.join(root, "include"), name
+        yield root, name
+    for site_dir in where.site_dirs:
+        yield os.path.join(site_dir, "cutlass_library/source/include"), "site-packages"
+
+
+def _cupy(draft: _Draft, where: Surroundings) -> None:
+    for site_dir in where.site_dirs:
+        directory = os.path.join(site_dir, "cupy/_core/include")
+        marker = os.path.join(directory, "cupy/carray.cuh")
+        if os.path.isfile(marker):
+            draft.search.append(SearchDir("cupy", directory))
+            draft.found_via["cupy"] = "site-packages"
+            draft.depends.append(marker)
+            return
+    draft.lacks(
+        "cupy",
+        "CuPy's headers (cupy/) not found; looked in site-packages. `pip install cupy-cuda12x` "
+        "or cupy-cuda13x.",
+        problem=False,
+    )
+
+
+# --- nvcc ----------------------------------------------------------------------------------------
+
+
+def _nvcc(
+    draft: _Draft, where: Surroundings, places: Sequence[Place], chosen: Toolset | None
+) -> Program | None:
+    """Return the nvcc of NVRTC's version if there is one, else the first that works.
+
+    nvcc brings its own headers, so another version does no harm that a missing nvcc would not.
+    """
+    first: tuple[Program, str] | None = None
+    for path, version, place in _nvcc_candidates(where, places):
+        program = describe_nvcc(path, version, where.environ)
+        if program is None:
+            draft.problems.append(f"{path} does not run: `{path} --version` printed no version.")
+            continue
+        trouble = _wheels_out_of_step(program, place)
+        if trouble:
+            draft.problems.append(trouble)
+            continue
+        found_via = place.found_via if place else "PATH"
+        first = first or (program, found_via)
+        if chosen and program.version_pair == version_pair(chosen.nvrtc.version):
+            first = program, found_via
+            break
+    if first is None:
+        draft.lacks(
+            "nvcc",
+            f"nvcc not found; looked in {_looked_in(where)}, PATH. "
+            + (_install(_PART["nvcc"], chosen) if chosen else _INSTALL_ANYTHING),
+            problem=False,
+        )
+        return None
+    program, found_via = first
+    draft.found("nvcc", program.version, found_via)
+    draft.depends += [program.path, program.binary]
+    return program
+
+
+def _nvcc_candidates(
+    where: Surroundings, places: Sequence[Place]
+) -> Iterator[tuple[str, str, Place | None]]:
+    system = [place for place in places if place.found_via == "system"]
+    for place in [place for place in places if place not in system]:
+        yield from _nvcc_in(place)
+    on_path = which("nvcc", where.environ)
+    if on_path:
+        yield on_path, "", None
+    for place in system:
+        yield from _nvcc_in(place)
+
+
+def _nvcc_in(place: Place) -> Iterator[tuple[str, str, Place]]:
+    hit = place.look(_PART["nvcc"])
+    if hit is not None and os.access(hit.path, os.X_OK):
+        yield hit.path, hit.version, place
+
+
+def _wheels_out_of_step(nvcc: Program, place: Place | None) -> str:
+    """Return what is wrong with pip's nvcc: it runs another wheel's cicc on another's headers.
+
+    pip lets them drift apart (``nvidia-cuda-nvcc`` asks for any ``nvidia-nvvm``), and nvcc 13.5
+    then fails with ``invalid option: --simt-only``.
+    """
+    if place is None or place.layout != "wheels13":
+        return ""
+    for name in ("nvvm", "crt"):
+        part = _PART[name]
+        package, pair = part.packages["wheels13"], nvcc.version_pair
+        hit = place.look(part)
+        wanted = f'`pip install "{package}=={pair[0]}.{pair[1]}.*"`'
+        if hit is None:
+            return f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {wanted}"
+        if hit.version and version_pair(hit.version) != pair:
+            return (
+                f"nvcc {nvcc.version} ({nvcc.path}) and {package} {hit.version} ({hit.path}) are "
+                f"of different versions: nvcc is not used. {wanted}"
+            )
+    return ""
+
+
+def _host_compiler(draft: _Draft, where: Surroundings) -> str | None:
+    named = [where.environ[name] for name in _given(HOST_COMPILER_ENVIRONMENT, where)]
+    for candidate in (*named, "g++", "c++"):
+        # nvcc's -ccbin may be a folder as well as a program.
+        found = candidate if os.path.isdir(candidate) else which(candidate, where.environ)
+        if found:
+            draft.depends.append(found)
+            return found
+    draft.lacks(
+        "host_compiler",
+        "no C++ compiler for nvcc; looked for "
+        + ", ".join((*named, "g++", "c++"))
+        + " on PATH. Install g++ (`apt install g++`, `conda install gxx`) or set NVCC_CCBIN.",
+        problem=False,
+    )
+    return None
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+_INSTALL_ANYTHING = (
+    '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'
+)
+
+
+def _given(names: Sequence[str], where: Surroundings) -> Iterator[str]:
+    return (name for name in names if where.environ.get(name))
+
+
+def _looked_in(where: Surroundings) -> str:
+    named = [f"{name}={where.environ[name]}" for name in _given(CUDA_ENVIRONMENT, where)]
+    if where.environ.get("CONDA_PREFIX"):
+        named.insert(0, f"CONDA_PREFIX={where.environ['CONDA_PREFIX']}")
+    return ", ".join(["site-packages/nvidia", *named, *where.usual_roots])
+
+
+def _useless_variables(where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
+    for name in _given(CUDA_ENVIRONMENT, where):
+        root = os.path.abspath(where.environ[name])
+        place = next((place for place in places if place.root == root), None)
+        if place and not any(place.look(part) for part in PARTS):
+            state = "holds no CUDA toolkit" if os.path.isdir(root) else "is not there"
+            yield f"{name}={where.environ[name]} {state}: ignored. Correct it or unset it."
+
+
+def _why_missing(part: Part, chosen: Toolset) -> str:
+    nvrtc, other = chosen.nvrtc, chosen.rejected.get(part.name)
+    if other is None:
+        return f"{part.what} not found for NVRTC {nvrtc.version} ({nvrtc.path}). " + _install(
+            part, chosen
+        )
+    return (
+        f"{part.what} are {other.version or 'of an unstated version'} ({other.path}) but NVRTC is "
+        f"{nvrtc.version} ({nvrtc.path}): not used. {_install(part, chosen)} Or remove the other."
+    )
+
+
+def _install(part: Part, chosen: Toolset) -> str:
+    """Return the command that brings `part` at NVRTC's version, in the way NVRTC itself came."""
+    major, minor = version_pair(chosen.nvrtc.version)
+    layout = chosen.nvrtc.place.layout
+    if layout == "toolkit":
+        layout = f"wheels{major}"
+    package = part.packages.get(layout)
+    if package is None:
+        return f"Install the CUDA toolkit {major}.{minor} and set CUDA_PATH to it."
+    if layout == "conda":
+        return f"`conda install {package} cuda-version={major}.{minor}`."
+    if part.name == "curand":
+        return f"`pip install {package}`."
+    return f'`pip install "{package}=={major}.{minor}.*"`.'
+
+
+def _depends(draft: _Draft, where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
+    """Yield what changes on disk when this answer might: the files found and where others appear.
+
+    Folders' times change when something is installed into them or removed.
+    """
+    yield from draft.depends
+    yield from where.site_dirs
+    for place in places:
+        if place.layout == "conda":
+            yield os.path.join(place.root, "conda-meta")
+        elif place.layout == "toolkit":
+            yield place.root
+            for name in ("version.json", "include", "lib64", "lib", "bin"):
+                yield os.path.join(place.root, name)
+    for pattern in where.usual_roots:
+        yield os.path.dirname(pattern)
+    for name in _given(CUTLASS_ENVIRONMENT, where):
+        yield os.path.abspath(where.environ[name])
+    if "nvcc" in draft.missing or "host_compiler" in draft.missing:
+        yield from where.environ.get("PATH", "").split(os.pathsep)

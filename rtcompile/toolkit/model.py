@@ -1,0 +1,154 @@
+"""What the search found: frozen values that know how to say what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NoReturn
+
+from rtcompile.core.request import SearchDir
+from rtcompile.errors import ToolkitNotFound
+
+__all__ = ["Library", "Program", "Toolchain"]
+
+
+def version_pair(version: str) -> tuple[int, int]:
+    """Return ``(12, 9)`` for ``"12.9.86"``."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A shared library on disk. Finding it has not loaded it.
+
+    Attributes
+    ----------
+    path : str
+        Absolute path, as found (links are not followed: the loader finds siblings by this path).
+    version : str
+        ``"12.9.86"``, or ``"12.9"`` where the place says no more.
+    preload : tuple of str
+        Libraries to open first: NVRTC opened by path does not find its own builtins.
+    build : str
+        The compiler's own word on its build, filled in by the worker; empty until then.
+    """
+
+    path: str
+    version: str
+    preload: tuple[str, ...] = ()
+    build: str = ""
+
+    @property
+    def version_pair(self) -> tuple[int, int]:
+        """Major and minor version."""
+        return version_pair(self.version)
+
+    def identity(self) -> str:
+        """Return what changes when the file does: path, size, mtime.
+
+        Not ctime or the link count: package managers that hard-link from a store change those.
+        """
+        return _identity(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An executable, and the binary it ends up running.
+
+    Attributes
+    ----------
+    path : str
+        What to run.
+    version : str
+        ``"13.0.88"``.
+    binary : str
+        The program behind a wrapper script; `path` where there is none.
+    """
+
+    path: str
+    version: str
+    binary: str
+
+    @property
+    def version_pair(self) -> tuple[int, int]:
+        """Major and minor version."""
+        return version_pair(self.version)
+
+    def identity(self) -> str:
+        """Return what changes when the compiler behind `path` does."""
+        return _identity(self.binary)
+
+
+def _identity(path: str) -> str:
+    stat = os.stat(path)
+    return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """One consistent set of compilers and headers.
+
+    Attributes
+    ----------
+    nvrtc, nvjitlink : Library or None
+    nvcc : Program or None
+        May be of another version than NVRTC: it brings its own CUDA headers.
+    cudadevrt, host_compiler : str or None
+        Paths.
+    search : tuple of SearchDir
+        Header directories for NVRTC, in search order, all of NVRTC's version.
+    versions, found_via : mapping of str to str
+        By part ("nvrtc", "cudart", "crt", "cccl", …): its version, and how it was found.
+    missing : mapping of str to str
+        By part: why it is not here and what to install.
+    problems : tuple of str
+        What will hurt: missing headers, versions that do not go together.
+    depends : tuple of str
+        Files and folders whose change makes this answer stale.
+    """
+
+    nvrtc: Library | None = None
+    nvcc: Program | None = None
+    nvjitlink: Library | None = None
+    cudadevrt: str | None = None
+    host_compiler: str | None = None
+    search: tuple[SearchDir, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    found_via: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    depends: tuple[str, ...] = ()
+
+    # nvcc finds CUDA's and the host's headers itself: the shims would hide the host's, and CUDA
+    # headers of NVRTC's version would mix with its own.
+    _FOR_NVCC: ClassVar[frozenset[str]] = frozenset({"cutlass", "cupy", "rtcompile"})
+
+    @property
+    def nvcc_search(self) -> tuple[SearchDir, ...]:
+        """The directories of `search` that nvcc does not bring itself."""
+        return tuple(d for d in self.search if d.label in self._FOR_NVCC)
+
+    def require_nvrtc(self) -> Library:
+        """Return NVRTC; raise `ToolkitNotFound` that says where it was looked for."""
+        return self.nvrtc or self._not_found("nvrtc")
+
+    def require_nvjitlink(self) -> Library:
+        """Return nvJitLink; raise `ToolkitNotFound` that says what to install."""
+        return self.nvjitlink or self._not_found("nvjitlink")
+
+    def require_nvcc(self) -> Program:
+        """Return nvcc; raise `ToolkitNotFound` that says where it was looked for."""
+        return self.nvcc or self._not_found("nvcc")
+
+    def require_cudadevrt(self) -> str:
+        """Return the path of libcudadevrt.a; raise `ToolkitNotFound` if it is not installed."""
+        return self.cudadevrt or self._not_found("cudadevrt")
+
+    def require_host_compiler(self) -> str:
+        """Return the host C++ compiler that nvcc needs; raise `ToolkitNotFound` without one."""
+        return self.host_compiler or self._not_found("host_compiler")
+
+    def _not_found(self, part: str) -> NoReturn:
+        raise ToolkitNotFound(self.missing.get(part, f"{part} not found"))

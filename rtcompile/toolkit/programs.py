@@ -1,0 +1,64 @@
+"""Executables: where they are on PATH and what they say of themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+
+from rtcompile.toolkit.model import Program
+
+__all__ = ["describe_nvcc", "which"]
+
+_SECONDS = 30.0  # a cold network file system, not a hang
+
+
+def which(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return the absolute path of `name` on PATH, or None."""
+    import shutil
+
+    found = shutil.which(name, path=environ.get("PATH", ""))
+    return os.path.abspath(found) if found else None
+
+
+def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Program | None:
+    """Return the nvcc at `path`, asked for its version if that is not known; None if it fails."""
+    if not version:
+        said = _output([path, "--version"], environ)
+        match = re.search(r"release \d+\.\d+, V(\d+\.\d+\.\d+)", said)
+        if match is None:
+            return None
+        version = match[1]
+    return Program(path, version, _behind_wrapper(path, environ))
+
+
+def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
+    """Return the binary that a wrapper script runs: the script stays when the toolkit is upgraded.
+
+    nvcc states its own folder in a dry run (``#$ _HERE_=``; the format is not documented): where
+    that does not lead to an nvcc, the script itself is taken.
+    """
+    with open(path, "rb") as file:
+        if file.read(2) != b"#!":
+            return path
+    said = _output([path, "--dryrun", "-x", "cu", "-c", os.devnull], environ)
+    match = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
+    binary = os.path.join(match[1], "nvcc") if match else path
+    return binary if os.path.isfile(binary) else path
+
+
+def _output(command: list[str], environ: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace")
