@@ -85,7 +85,7 @@ class _Build:
         }
         self.path = path
         self.modules: dict[int, Any] = {}
-        self.objects: dict[int, ObjectCode] = {}
+        self.objects: dict[int | None, ObjectCode] = {}
         if code is None:
             self.request = None
             return
@@ -117,7 +117,7 @@ class _Build:
             code = self._compiled(self.request)
             if log_stream is not None:
                 log_stream.write(code.build.log)
-            self.objects[device] = code
+            self.objects[self._place()] = code
             module = _load(code.code, tuple(code.lowered_names.items()))
         self.modules[device] = module
         return module
@@ -144,13 +144,17 @@ class _Build:
             raise
 
     def object_code(self) -> ObjectCode | None:
-        """Return the code on the current device, building it if need be; None for a file."""
+        """Return the code for the current device, or for `arch` without one; None for a file."""
         if self.request is None:
             return None
-        device = _current_device()
-        if device not in self.objects:
-            self.rebuild()
-        return self.objects[device]
+        place = self._place()
+        if place not in self.objects:
+            self.objects[place] = self._compiled(self.request)
+        return self.objects[place]
+
+    def _place(self) -> int | None:
+        assert self.request is not None
+        return None if self.request.arch is not None else _current_device()
 
 
 # Two modules of the same code share one loaded module per device, and so their __constant__ and
@@ -280,7 +284,7 @@ class RawKernel(cupy.RawKernel):  # type: ignore[misc]
 
     @property
     def object_code(self) -> ObjectCode | None:
-        """The code for the current device, built if need be; None for one loaded from a file."""
+        """The code, built if need be (with `arch` it needs no device); None for a file's."""
         return self._build.object_code()
 
     @property
@@ -428,7 +432,7 @@ class RawModule(cupy.RawModule):  # type: ignore[misc]
 
     @property
     def object_code(self) -> ObjectCode | None:
-        """The code for the current device, built if need be; None for one loaded from a file."""
+        """The code, built if need be (with `arch` it needs no device); None for a file's."""
         return self._build.object_code()
 
     @property

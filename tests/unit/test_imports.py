@@ -1,0 +1,108 @@
+"""Imports go one way, and importing the package loads nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+
+PACKAGE = Path(rtcompile.__file__).parent
+
+# Lower may not import higher. What is not named is a face.
+FLOORS = {
+    "_version": 0,
+    "errors": 0,
+    "core": 1,
+    "settings": 1,
+    "device": 2,
+    "toolkit": 2,
+    "workers": 2,
+    "compilers": 2,
+    "cache": 2,
+    "pipeline": 3,
+    "compiling": 3,
+    "failures": 3,
+}
+FACE = 4
+
+
+def floor(module: str) -> int:
+    parts = module.split(".")
+    return FLOORS.get(parts[1], FACE) if len(parts) > 1 else FACE
+
+
+def imported_by(file: Path) -> set[str]:
+    """Return the modules of ours that a file imports when it runs, wherever the statement is."""
+    tree = ast.parse(file.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "rtcompile":
+                found.update(f"rtcompile.{alias.name}" for alias in node.names)
+            else:
+                found.add(node.module)
+    return {name for name in found if name.startswith("rtcompile.")}
+
+
+MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_go_one_way(file: Path):
+    own = floor("rtcompile." + str(file.relative_to(PACKAGE).with_suffix("")).replace("/", "."))
+    upward = {name for name in imported_by(file) if floor(name) > own}
+    assert not upward
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    ("statement", "forbidden"),
+    [
+        pytest.param(
+            "import rtcompile",
+            {"cupy", "numpy", "cuda", "diskcache", "sqlite3", "ctypes", "subprocess", "rich"},
+            id="package",
+        ),
+        pytest.param(
+            "from rtcompile import compile",
+            {"cupy", "numpy", "cuda", "diskcache", "sqlite3", "ctypes", "subprocess", "rich"},
+            id="compile",
+        ),
+        pytest.param("from rtcompile import CompileError", {"cupy", "numpy"}, id="errors"),
+    ],
+)
+def test_an_import_loads_nothing_heavy(statement: str, forbidden: set[str]):
+    assert not loaded_by(statement) & forbidden
+
+
+@pytest.mark.parametrize("name", rtcompile.__all__)
+def test_every_public_name_is_there(name: str):
+    if name in ("RawKernel", "RawModule"):
+        pytest.importorskip("cupy")
+    assert getattr(rtcompile, name) is not None
+    assert name in dir(rtcompile)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'RawModul'"):
+        rtcompile.RawModul  # noqa: B018
