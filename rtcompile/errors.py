@@ -22,6 +22,7 @@ __all__ = [
     "JitifyError",
     "LinkError",
     "RtcompileError",
+    "RtcompileWarning",
     "ToolkitNotFound",
     "UnsupportedArch",
     "adopt_cupy",
@@ -30,6 +31,10 @@ __all__ = [
 
 class RtcompileError(Exception):
     """Base of every error that rtcompile raises."""
+
+
+class RtcompileWarning(UserWarning):
+    """Something works less well than it should: a cache that cannot be written, for one."""
 
 
 class InvalidRequest(RtcompileError, TypeError, ValueError):

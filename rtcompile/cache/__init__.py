@@ -1,0 +1,1 @@
+"""Objects, manifests and books: what was built is found again, or built again; never guessed."""

@@ -1,0 +1,133 @@
+"""One builder per question: threads wait for a thread, processes for a process, nobody for the dead."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rtcompile.cache import files
+
+__all__ = ["SingleFlight", "machine_wide"]
+
+PATIENCE = 900.0  # seconds to wait for another process's build before building as well
+
+_held: set[int] = set()
+
+
+def _forget_in_child() -> None:
+    # A forked child shares the lock's open file: as long as it keeps that open, the parent's death
+    # would not free the lock.
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+@contextmanager
+def machine_wide(path: str, patience: float = PATIENCE) -> Iterator[bool]:
+    """Hold the lock file at `path` against other processes; yield whether it was had.
+
+    False where there are no locks (some network file systems), where the folder cannot be written,
+    or when the holder outlasts `patience` (seconds): two builds of one thing are better than none.
+    The kernel frees the lock of a process that dies.
+    """
+    descriptor = _acquire(path, patience)
+    try:
+        yield descriptor is not None
+    finally:
+        # In a child forked meanwhile the descriptor is closed and the lock is the parent's.
+        if descriptor in _held:
+            _held.discard(descriptor)
+            # Unlinked while held, so that who waits on this file sees that it is gone.
+            files.discard(path)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+def _acquire(path: str, patience: float) -> int | None:
+    deadline = time.monotonic() + patience
+    pause = 0.001
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The holder before us may have unlinked the file that we hold.
+            if _is_at(descriptor, path):
+                _held.add(descriptor)
+                return descriptor
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+                os.close(descriptor)
+                return None
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(pause)  # not a blocking flock: that could not give up
+            pause = min(2 * pause, 0.05)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+class _Flight:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.failures = 0
+        self.error: BaseException | None = None
+
+
+class SingleFlight:
+    """One thread at a time per key; who waits while a build fails is given its failure."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._flights: dict[str, _Flight] = {}
+
+    @contextmanager
+    def flight(self, key: str, shared: Callable[[BaseException], bool]) -> Iterator[None]:
+        """Run the body alone among the threads that ask for `key`.
+
+        An error that is `shared` is raised in the threads that were waiting, too: a compiler that
+        refused the source would refuse it again. After any other error the next one tries.
+        """
+        with self._guard:
+            flight = self._flights.setdefault(key, _Flight())
+            flight.users += 1
+            seen = flight.failures
+        try:
+            with flight.lock:
+                if flight.error is not None and flight.failures > seen:
+                    raise copy.copy(flight.error)
+                try:
+                    yield
+                except BaseException as error:
+                    if shared(error):
+                        flight.failures += 1
+                        flight.error = error
+                    raise
+        finally:
+            with self._guard:
+                flight.users -= 1
+                if not flight.users:
+                    self._flights.pop(key, None)

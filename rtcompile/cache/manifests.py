@@ -1,0 +1,121 @@
+"""A manifest: under a question's key, the builds it had and what each depended on.
+
+Columns, not records: the 392 headers of CuTe are read in a third of a millisecond. Places are kept
+as the position of their search directory and the rest, so that one form serves the manifest of one
+place (whose key fixes the directories) and the portable one (whose reader brings its own).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rtcompile.cache import files
+from rtcompile.core.includes import Dependencies, place
+from rtcompile.core.request import Header, SearchDir
+
+__all__ = ["MOST_BUILDS", "Build", "decode", "encode"]
+
+MOST_BUILDS = 4  # an edit and its revert, and each under two compilers
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One build of a question: who made it, its object's key, its dependencies."""
+
+    backend: str
+    compiler: str
+    object_key: str
+    dependencies: Dependencies
+
+
+def encode(builds: Sequence[Build], search: Sequence[SearchDir]) -> bytes:
+    """Return the file for `builds`, the latest first."""
+    fields = []
+    for build in builds[:MOST_BUILDS]:
+        names = (build.backend, build.compiler, build.object_key)
+        fields += [_join(names), *_columns(build.dependencies, search)]
+    return files.seal("manifest", fields)
+
+
+def decode(data: bytes, search: Sequence[SearchDir]) -> list[Build] | None:
+    """Return the builds in a file, the latest first; None if it does not verify."""
+    fields = files.unseal("manifest", data)
+    if fields is None or len(fields) % _COLUMNS:
+        return None
+    directories = [d.path.rstrip("/") + "/" for d in search] + [""]  # -1: outside all of them
+    labels = [d.label for d in search] + [""]
+    builds = []
+    try:
+        for at in range(0, len(fields), _COLUMNS):
+            names, *columns = fields[at : at + _COLUMNS]
+            backend, compiler, object_key = _split(names)
+            dependencies = _dependencies(columns, directories, labels)
+            builds.append(Build(backend, compiler, object_key, dependencies))
+    except (struct.error, IndexError, ValueError):
+        return None
+    return builds
+
+
+_COLUMNS = 11
+
+
+def _columns(dependencies: Dependencies, search: Sequence[SearchDir]) -> list[bytes]:
+    headers = dependencies.headers
+    return [
+        *_pack_paths([h.path for h in headers], search),
+        bytes.fromhex("".join(h.digest for h in headers)),
+        struct.pack(f"<{4 * len(headers)}q", *(number for h in headers for number in h[4:])),
+        *_pack_paths(dependencies.absent, search),
+        *_pack_paths(dependencies.present, search),
+        _join(dependencies.answers),
+        _join(dependencies.names_files),
+    ]
+
+
+def _dependencies(
+    columns: Sequence[bytes], directories: list[str], labels: list[str]
+) -> Dependencies:
+    places, rests, digests, numbers, *probes, answers, names_files = columns
+    relatives = _split(rests)
+    positions = struct.unpack(f"<{len(relatives)}h", places)
+    stats = struct.unpack(f"<{4 * len(relatives)}q", numbers)
+    digest = digests.hex()
+    headers = map(
+        Header,
+        [directories[i] + rest for i, rest in zip(positions, relatives, strict=True)],
+        [labels[i] for i in positions],
+        relatives,
+        [digest[i : i + 64] for i in range(0, len(digest), 64)],
+        stats[0::4],
+        stats[1::4],
+        stats[2::4],
+        stats[3::4],
+    )
+    return Dependencies(
+        headers=tuple(headers),
+        absent=_unpack_paths(probes[0], probes[1], directories),
+        present=_unpack_paths(probes[2], probes[3], directories),
+        answers=tuple(_split(answers)),
+        names_files=tuple(_split(names_files)),
+    )
+
+
+def _pack_paths(paths: Sequence[str], search: Sequence[SearchDir]) -> tuple[bytes, bytes]:
+    placed = [place(path, search) for path in paths]
+    return struct.pack(f"<{len(placed)}h", *(i for i, _ in placed)), _join(r for _, r in placed)
+
+
+def _unpack_paths(places: bytes, rests: bytes, directories: list[str]) -> tuple[str, ...]:
+    relatives = _split(rests)
+    positions = struct.unpack(f"<{len(relatives)}h", places)
+    return tuple([directories[i] + rest for i, rest in zip(positions, relatives, strict=True)])
+
+
+def _join(texts: Iterable[str]) -> bytes:
+    return "".join([text + "\0" for text in texts]).encode("utf-8", "surrogateescape")
+
+
+def _split(data: bytes) -> list[str]:
+    return data.decode("utf-8", "surrogateescape").split("\0")[:-1]

@@ -1,0 +1,42 @@
+"""An object file: the code, and beside it all that is needed to use and to describe it. No pickle."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from rtcompile.cache import files
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import BuildInfo, ObjectCode
+
+__all__ = ["decode", "encode"]
+
+
+def encode(obj: ObjectCode, name: str) -> bytes:
+    """Return the file for `obj`, the build of a program called `name`."""
+    build = obj.build
+    texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
+    # Why NVCC was used stays true; why this one was a miss does not.
+    texts.append(build.why if build.backend == "nvcc" else "")
+    for expression, symbol in obj.lowered_names.items():
+        texts += [expression, symbol]
+    return files.seal("object", [obj.code, *(t.encode("utf-8", "surrogateescape") for t in texts)])
+
+
+def decode(data: bytes) -> tuple[str, ObjectCode] | None:
+    """Return (program name, object) of a file; None if it does not verify."""
+    fields = files.unseal("object", data)
+    if fields is None or len(fields) < 8 or len(fields) % 2:
+        return None
+    texts = [f.decode("utf-8", "surrogateescape") for f in fields[1:]]
+    name, kind, arch, backend, compiler, log, why = texts[:7]
+    try:
+        parsed = Arch.parse(arch)
+    except ValueError:
+        return None
+    return name, ObjectCode(
+        code=fields[0],
+        kind=kind,
+        arch=parsed,
+        lowered_names=MappingProxyType(dict(zip(texts[7::2], texts[8::2], strict=True))),
+        build=BuildInfo(backend=backend, log=log, why=why, compiler=compiler),
+    )

@@ -1,0 +1,346 @@
+"""The cache: a question finds its object in memory, then on disk; whatever goes wrong is a miss.
+
+A hit reads two small files, a manifest and an object, and opens no database. Storage that cannot
+be used costs one warning and is replaced by memory; it never costs a build.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+
+from rtcompile.cache import files, headers, locks, manifests, objects
+from rtcompile.cache.folder import Folder, UntrustedError
+from rtcompile.cache.manifests import Build
+from rtcompile.core import includes
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.key import Question
+from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
+from rtcompile.settings import Settings
+
+__all__ = ["Store"]
+
+_MEMORY_BYTES = 128 << 20
+_USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
+
+_stores: dict[tuple[str, bool, int], Store] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A build whose object is in memory."""
+
+    build: Build
+    obj: ObjectCode
+
+
+class Store:
+    """Objects by question. `open` gives the process's one store of a directory.
+
+    Parameters
+    ----------
+    path : str
+        The cache's directory.
+    on_disk : bool
+        Whether to use it; else memory is all there is.
+    size : int
+        Bytes that the directory may hold.
+    """
+
+    def __init__(self, path: str, *, on_disk: bool, size: int) -> None:
+        self.size = size
+        self._folder = Folder(path)
+        self._readable = self._writable = on_disk
+        self._prepared = self._warned = False
+        self._guard = threading.Lock()
+        self._memory: OrderedDict[str, list[_Known]] = OrderedDict()
+        self._flights = locks.SingleFlight()
+        self._started: dict[str, int] = {}
+        self._refusals: dict[str, str] = {}
+        if on_disk:
+            try:
+                self._folder.check()
+            except UntrustedError as error:
+                self._readable = False
+                self._degrade(error)
+
+    @classmethod
+    def open(cls, settings: Settings) -> Store:
+        """Return the store that `settings` describe, the same one each time."""
+        key = (settings.cache_dir, settings.cache_on_disk, settings.cache_size)
+        store = _stores.get(key)
+        if store is None:
+            path, on_disk, size = key
+            store = _stores.setdefault(key, cls(path, on_disk=on_disk, size=size))
+        return store
+
+    # --- asking --------------------------------------------------------------------------
+
+    def find(self, question: Question) -> ObjectCode | None:
+        """Return the object that a build of `question` would give now, None if there is none."""
+        found = self._search(question)
+        return found if isinstance(found, ObjectCode) else None
+
+    def why(self, question: Question) -> str:
+        """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
+        found = self._search(question)
+        return "" if isinstance(found, ObjectCode) else found
+
+    def _search(self, question: Question) -> ObjectCode | str:
+        key = question.lookup_key()
+        known = self._memory.get(key, [])
+        for entry in known:
+            if question.serves(entry.build.backend, entry.build.compiler) and headers.same(
+                entry.build.dependencies
+            ):
+                return _hit(entry.obj, entry.build, "memory")
+        builds = self._builds(key, question.search)
+        usable = [b for b in builds if question.serves(b.backend, b.compiler)]
+        for build in usable:
+            if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
+                self._remember(key, build, obj)
+                return _hit(obj, build, "disk")
+        # Nothing is as it was by stat: is it by content?
+        objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
+        usable += [e.build for e in known if question.serves(e.build.backend, e.build.compiler)]
+        usable += self._moved(question)
+        for build in usable:
+            fresh = headers.refresh(build.dependencies)
+            if fresh is None:
+                continue
+            obj = objects_in_memory.get(build.object_key) or self._object(build.object_key)
+            if obj is not None:
+                build = replace(build, dependencies=fresh)
+                self._remember(key, build, obj)
+                self._publish_manifest(key, build, question.search)
+                return _hit(
+                    obj, build, "memory" if build.object_key in objects_in_memory else "disk"
+                )
+        return self._reason(question, builds, usable)
+
+    def _reason(self, question: Question, builds: Sequence[Build], usable: Sequence[Build]) -> str:
+        if clock := includes.clock_macros(question.source):
+            return f"{clock} is different in every build: never cached"
+        if usable:
+            return headers.difference(usable[0].dependencies) or "its object was evicted or damaged"
+        if builds:
+            latest = builds[0]
+            wanted = question.backend if question.backend != "auto" else "any compiler here"
+            return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
+        return "no build of this source with these options"
+
+    def _builds(self, key: str, search: Sequence[SearchDir]) -> list[Build]:
+        if not self._readable:
+            return []
+        path = self._folder.file("manifests", key)
+        data = files.read(path)
+        if data is None:
+            return []
+        builds = manifests.decode(data, search)
+        if builds is None:
+            files.discard(path)
+            return []
+        self._use(path)
+        return builds
+
+    def _moved(self, question: Question) -> list[Build]:
+        """Return the builds of the same question in another place, as if they were here."""
+        return self._builds(question.portable_key(), question.search)
+
+    def _object(self, key: str) -> ObjectCode | None:
+        if not self._readable:
+            return None
+        path = self._folder.file("objects", key)
+        data = files.read(path)
+        if data is None:
+            return None
+        decoded = objects.decode(data)
+        if decoded is None:
+            files.discard(path)
+            return None
+        self._use(path)
+        return decoded[1]
+
+    def _use(self, path: str) -> None:
+        """Note the use of a file in its modification time: what eviction goes by."""
+        with suppress(OSError):  # read-only, or evicted a moment ago
+            if time.time() - os.stat(path).st_mtime > _USE_RESOLUTION:
+                os.utime(path)
+
+    # --- keeping -------------------------------------------------------------------------
+
+    def add(self, question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
+        """Keep a build; say whether it could be kept.
+
+        Not kept: what is different in every build, and what a file that changed while the
+        compiler ran went into, one cannot tell in which of its versions.
+        """
+        key = question.lookup_key()
+        started = self._started.get(key)
+        if started is not None and dependencies.newest_ns >= started:
+            return False
+        if dependencies.uncacheable or _macro_of_the_moment(question):
+            return False
+        backend = obj.build.backend
+        path_bound = _path_bound(question, obj, dependencies)
+        object_key = question.object_key(dependencies, backend=backend, path_bound=path_bound)
+        build = Build(backend, question.compilers.get(backend, ""), object_key, dependencies)
+        self._remember(key, build, obj)
+        data = objects.encode(obj, question.name.rpartition("/")[2])
+        if self._publish("objects", object_key, data):
+            self._publish_manifest(key, build, question.search)
+            if not path_bound and all(header.label for header in dependencies.headers):
+                self._publish_manifest(question.portable_key(), build, question.search)
+        return True
+
+    def _publish_manifest(self, key: str, build: Build, search: Sequence[SearchDir]) -> None:
+        others = [b for b in self._builds(key, search) if b.object_key != build.object_key]
+        self._publish("manifests", key, manifests.encode([build, *others], search))
+
+    def _publish(self, folder: str, name: str, data: bytes) -> bool:
+        if not self._writable:
+            return False
+        try:
+            self._prepare()
+            try:
+                files.publish(self._folder.file(folder, name), data)
+            except FileNotFoundError:  # somebody removed the cache under us: make it again
+                self._prepared = False
+                self._prepare()
+                files.publish(self._folder.file(folder, name), data)
+        except OSError as error:
+            self._degrade(error)
+            return False
+        return True
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._folder.prepare()
+            self._prepared = True
+
+    def _degrade(self, error: OSError) -> None:
+        self._writable = False
+        if self._warned:
+            return
+        self._warned = True
+        reason = error.strerror or str(error)
+        warnings.warn(
+            f"the kernel cache {self._folder.path} cannot be used ({reason}); builds are kept in "
+            "memory until this process ends. Set RTCOMPILE_CACHE_DIR to a directory of your own "
+            "with room.",
+            RtcompileWarning,
+            stacklevel=2,
+        )
+
+    def _remember(self, key: str, build: Build, obj: ObjectCode) -> None:
+        with self._guard:
+            others = [
+                entry
+                for entry in self._memory.pop(key, [])
+                if entry.build.object_key != build.object_key
+            ]
+            self._memory[key] = [_Known(build, obj), *others][: manifests.MOST_BUILDS]
+            held = sum(len(e.obj.code) for entries in self._memory.values() for e in entries)
+            while held > _MEMORY_BYTES and len(self._memory) > 1:
+                _, dropped = self._memory.popitem(last=False)
+                held -= sum(len(entry.obj.code) for entry in dropped)
+
+    # --- building once -------------------------------------------------------------------
+
+    @contextmanager
+    def building(self, question: Question) -> Iterator[None]:
+        """Hold the right to build `question`: one thread of one process on this machine.
+
+        Ask `find` again inside: whoever held it before may have built the same. A thread that
+        waited while the compiler refused the source gets that error. Storage without locks, or
+        a holder that never ends, makes for a second build, not for an end of building.
+        """
+        key = question.lookup_key()
+        with self._flights.flight(key, _would_fail_again):
+            lock: AbstractContextManager[object] = nullcontext()
+            if self._writable:
+                try:
+                    self._prepare()
+                except OSError as error:
+                    self._degrade(error)
+                else:
+                    lock = locks.machine_wide(self._folder.file("locks", key))
+            with lock:
+                self._started[key] = _next_tick()
+                try:
+                    yield
+                finally:
+                    self._started.pop(key, None)
+
+    # --- what NVRTC could not do ---------------------------------------------------------
+
+    def refusal(self, question: Question) -> str | None:
+        """Return why NVRTC could not build `question`, None if it is not known to have failed."""
+        return self._refusals.get(_refusal_key(question))
+
+    def remember_refusal(self, question: Question, reason: str) -> None:
+        """Note that this build of NVRTC cannot build `question`, so that NVCC is asked at once."""
+        self._refusals[_refusal_key(question)] = reason
+
+
+def _refusal_key(question: Question) -> str:
+    return f"{question.lookup_key()} {question.compilers.get('nvrtc', '')}"
+
+
+def _hit(obj: ObjectCode, build: Build, where: str) -> ObjectCode:
+    return replace(obj, build=replace(obj.build, headers=build.dependencies.headers, hit=where))
+
+
+def _would_fail_again(error: BaseException) -> bool:
+    return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)
+
+
+def _next_tick() -> int:
+    """Wait for the file clock to move on (4 ms at most) and return it.
+
+    A header written just before a build then is older than it, one written during it is not.
+    """
+    before = headers.file_clock_ns()
+    while (now := headers.file_clock_ns()) <= before:
+        time.sleep(0.0005)
+    return now
+
+
+def _macro_of_the_moment(question: Question) -> bool:
+    """Say whether source or options ask for the time, or options for files that may come and go."""
+    return bool(includes.clock_macros(question.source)) or any(
+        includes.clock_macros(value) or "has_include" in value.lower()
+        for _, value in question.options
+    )
+
+
+def _path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
+    """Say whether a path reached the code: then it is the object of this place alone.
+
+    The user's own ``__FILE__`` may have been computed with, so a mention is enough; a toolkit
+    header's is an assertion's, and shows in the code. LTO-IR is packed and shows nothing.
+    """
+    if question.paths_matter or includes.file_macros(question.source):
+        return True
+    if any(label.startswith("user") or not label for label in dependencies.names_files):
+        return True
+    if obj.kind == "ltoir" and dependencies.names_files:
+        return True
+    places = [directory.path for directory in question.search]
+    places.append(os.path.dirname(question.name))
+    return any(len(place) > 1 and os.fsencode(place) in obj.code for place in places)
+
+
+def _after_fork() -> None:
+    # A thread of the parent may hold any of their locks, and it is not here to release it.
+    _stores.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,135 @@
+"""Keys: labelled, length-prefixed fields in, one digest out; each key says what it leaves out.
+
+A field that is in a key twice under different labels, or split differently between two fields, is
+a different key: ``field("a", "bc")`` never equals ``field("ab", "c")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from types import MappingProxyType
+
+from rtcompile._version import __version__
+from rtcompile.core.arch import Arch
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.request import SearchDir
+
+try:  # hashlib loads OpenSSL: 2.5 ms in front of a cache hit of less than one
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
+__all__ = ["Question", "content_digest", "digest", "field"]
+
+
+def field(label: str, value: str) -> bytes:
+    """Return one field of a key: ``field("nvrtc", "12.9.86")``."""
+    # Paths may hold bytes that are not UTF-8; Python gives them as lone surrogates.
+    name, data = label.encode(), value.encode("utf-8", "surrogateescape")
+    return b"%d:%s=%d:%s;" % (len(name), name, len(data), data)
+
+
+def digest(fields: Iterable[bytes]) -> str:
+    """Return the key that these fields make, in hexadecimal."""
+    return content_digest(b"".join(fields))
+
+
+def content_digest(data: bytes) -> str:
+    """Return the digest of a file's bytes, in hexadecimal."""
+    return blake2b(data, digest_size=32).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the cache is asked for: a request with all that its environment adds.
+
+    Attributes
+    ----------
+    source : str
+        Source of the translation unit.
+    name : str
+        Program name; its last component is part of some binaries, its directory is searched
+        first by ``#include "…"``.
+    options : tuple of (str, str)
+        `Options.key_fields()`: effective options without paths and without meaningless order.
+    arch : Arch
+        The architecture compiled for.
+    target : str
+        The kind of code wanted.
+    name_expressions : tuple of str
+        Names to lower; their order means nothing.
+    backend : str
+        The compiler asked for; an object of another is no answer, except to ``"auto"``.
+    compilers : mapping of str to str
+        Backend to the identity of its compiler's build.
+    search : tuple of SearchDir
+        Header directories in the order they are searched.
+    links : tuple of str
+        Digests of further link inputs, in order.
+    paths_matter : bool
+        Whether the options write paths into the binary (``-G``, ``-lineinfo``).
+    """
+
+    source: str
+    name: str
+    options: tuple[tuple[str, str], ...]
+    arch: Arch
+    target: str = "cubin"
+    name_expressions: tuple[str, ...] = ()
+    backend: str = "auto"
+    compilers: Mapping[str, str] = dataclass_field(default_factory=lambda: MappingProxyType({}))
+    search: tuple[SearchDir, ...] = ()
+    links: tuple[str, ...] = ()
+    paths_matter: bool = False
+
+    def lookup_key(self) -> str:
+        """Return the manifest's key: all that is known before anything is read, places included."""
+        return digest([field("key", "lookup"), *self._content(), *self._places()])
+
+    def portable_key(self) -> str:
+        """Return the key of the manifest that another place with the same contents can use."""
+        return digest([field("key", "portable"), *self._content()])
+
+    def object_key(
+        self, dependencies: Dependencies, *, backend: str, path_bound: bool = False
+    ) -> str:
+        """Return the object's key: who built it, out of which contents.
+
+        No place is in it unless `path_bound`: two virtual environments make one object.
+        """
+        fields = [field("key", "object"), *self._content()]
+        fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
+        read = sorted({(h.label, h.relative, h.digest) for h in dependencies.headers})
+        for label, relative, header_digest in read:
+            fields += [field(f"header {label}", relative), field("digest", header_digest)]
+        fields += [field("__has_include", answer) for answer in dependencies.answers]
+        if path_bound:
+            fields += self._places()
+        return digest(fields)
+
+    def serves(self, backend: str, compiler: str) -> bool:
+        """Say whether an object that `compiler` made as `backend` answers this question."""
+        return self.backend in ("auto", backend) and self.compilers.get(backend) == compiler
+
+    def _content(self) -> list[bytes]:
+        return [
+            # Another version may spell the same normal form as other flags.
+            field("rtcompile", __version__),
+            field("source", self.source),
+            field("program", self.name.rpartition("/")[2]),
+            *(field(f"option {label}", value) for label, value in self.options),
+            field("arch", str(self.arch)),
+            field("target", self.target),
+            *(field("name expression", name) for name in sorted(set(self.name_expressions))),
+            *(field("link", link) for link in self.links),
+            *(field("label", directory.label) for directory in self.search),
+            field("paths matter", str(self.paths_matter)),
+        ]
+
+    def _places(self) -> list[bytes]:
+        return [
+            field("program directory", self.name.rpartition("/")[0]),
+            *(field("directory", directory.path) for directory in self.search),
+        ]
