@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import repeat
 
 from rtcompile.core import includes
-from rtcompile.core.includes import Dependencies
+from rtcompile.core.includes import Dependencies, Mentions
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import Header, SearchDir
 
@@ -22,6 +22,9 @@ def file_clock_ns() -> int:
     return time.clock_gettime_ns(5)
 
 
+# --- recording -------------------------------------------------------------------------------
+
+
 def record(
     trace: Iterable[str], search: Sequence[SearchDir], *, source: str = "", name: str = ""
 ) -> Dependencies:
@@ -32,147 +35,158 @@ def record(
     trace : iterable of str
         Paths that the compiler read, as it spelled them.
     search : sequence of SearchDir
-        The directories it searched, in order.
+        The directories that this compiler searched, in order.
     source, name : str
         The translation unit: its own includes and ``__has_include`` are looked at too.
 
     Returns
     -------
     Dependencies
-        With `uncacheable` set if their answer cannot be checked later.
+        With `uncacheable` set if they cannot be checked later.
     """
-    return _Recorder(tuple(dict.fromkeys(trace)), search).record(source, name)
+    now = file_clock_ns()
+    headers: list[Header] = []
+    own_path: dict[str, None] = {}
+    texts: list[tuple[str, Mentions]] = [(os.path.dirname(name), includes.scan(source))]
+    read = dict.fromkeys(trace)
+    for path in read:
+        if not path.startswith("/"):
+            return Dependencies(uncacheable=f"header {path} was found by a relative path")
+        try:
+            header, mentions = _read(path, search, now)
+        except OSError as error:
+            return Dependencies(uncacheable=f"header {path} cannot be read: {error.strerror}")
+        headers.append(header)
+        texts.append((os.path.dirname(path), mentions))
+        if mentions.own_path:
+            own_path[header.label] = None
+
+    probes = _Probes(search)
+    names: dict[str, None] = {}
+    for path in read:
+        for position, name_there in includes.spellings(path, search):
+            names[name_there] = None
+            for directory in probes.directories[:position]:
+                probes.must_not_appear(directory, name_there)
+    uncacheable = ""
+    for directory, mentions in texts:
+        if directory.startswith("/"):  # the compiler's own working directory is empty
+            for quoted in (*mentions.quoted, *(names if mentions.computed else ())):
+                if f"{directory}/{quoted}" not in read:
+                    probes.must_not_appear(directory, quoted)
+        for asked in mentions.asked:
+            if asked[0] in '<"':
+                probes.ask(directory if asked[0] == '"' else "", asked[1:-1])
+            else:
+                uncacheable = f"what __has_include({asked}) asks for is computed"
+        if mentions.clock:
+            uncacheable = f"{mentions.clock} is different in every build"
+
+    changed = [header.ctime_ns for header in headers] + [probes.newest_ns]
+    return Dependencies(
+        headers=tuple(_distrust(header, now) for header in headers),
+        absent=tuple(probes.absent),
+        present=tuple(probes.present),
+        answers=tuple(sorted(probes.answers)),
+        newest_ns=max(changed),
+        own_path=tuple(own_path),
+        uncacheable=uncacheable,
+    )
 
 
-class _Recorder:
-    def __init__(self, trace: tuple[str, ...], search: Sequence[SearchDir]) -> None:
-        self.trace = trace
-        self.search = search
-        self.headers: list[Header] = []
+class _Probes:
+    """Places that were looked at, and what has to stay as it is there."""
+
+    def __init__(self, search: Sequence[SearchDir]) -> None:
+        self.directories = [directory.path.rstrip("/") for directory in search]
         self.absent: dict[str, None] = {}
         self.present: dict[str, None] = {}
         self.answers: set[str] = set()
-        self.names_files: dict[str, None] = {}
         self.newest_ns = 0
-        self.uncacheable = ""
-        self._changed_ns: dict[str, int | None] = {}
+        self._search = search
+        self._looked: set[tuple[str, str]] = set()
+        self._there: dict[str, bool] = {}
 
-    def record(self, source: str, name: str) -> Dependencies:
-        read = frozenset(self.trace)
-        # (directory of the file, names in its #include "…", whether one is computed)
-        quoting: list[tuple[str, tuple[str, ...], bool]] = []
-        self._scan(source, os.path.dirname(name), "", quoting)
-        for path in self.trace:
-            try:
-                data, header = _read(path, self.search)
-            except OSError as error:
-                self.uncacheable = f"header {path} cannot be read: {error.strerror}"
-                break
-            if not path.startswith("/"):
-                self.uncacheable = f"header {path} was found from the compiler's working directory"
-                break
-            self.headers.append(header)
-            self.newest_ns = max(self.newest_ns, header.ctime_ns)
-            text = data.decode("utf-8", "surrogateescape")
-            self._scan(text, os.path.dirname(path), header.label, quoting)
-            if includes.file_macros(text):
-                self.names_files[header.label] = None
-        found_by: dict[str, None] = {}
-        for path in self.trace:
-            for directory, spelling in includes.shadows(path, self.search):
-                self._must_not_appear(directory, spelling)
-            for directory in self.search:
-                prefix = directory.path.rstrip("/") + "/"
-                if path.startswith(prefix):
-                    found_by[path[len(prefix) :]] = None
-        for directory, spellings, computed in quoting:
-            for spelling in (*spellings, *(found_by if computed else ())):
-                if f"{directory}/{spelling}" not in read:
-                    self._must_not_appear(directory, spelling)
-        now = file_clock_ns()
-        return Dependencies(
-            headers=tuple(_distrust(header, now) for header in self.headers),
-            absent=tuple(self.absent),
-            present=tuple(self.present),
-            answers=tuple(sorted(self.answers)),
-            newest_ns=self.newest_ns,
-            names_files=tuple(self.names_files),
-            uncacheable=self.uncacheable,
-        )
-
-    def _scan(
-        self,
-        text: str,
-        directory: str,
-        label: str,
-        quoting: list[tuple[str, tuple[str, ...], bool]],
-    ) -> None:
-        if clock := includes.clock_macros(text):
-            self.uncacheable = f"{clock} is different in every build"
-        if directory.startswith("/"):
-            spellings, computed = includes.include_spellings(text)
-            if spellings or computed:
-                quoting.append((directory, spellings, computed))
-        for asked in includes.has_include_names(text):
-            if asked[0] not in '<"':
-                self.uncacheable = f"__has_include({asked}) is computed"
-                continue
-            own = (directory,) if asked[0] == '"' and directory.startswith("/") else ()
-            for folder in (*own, *(d.path.rstrip("/") for d in self.search)):
-                self._ask(folder, asked[1:-1])
-
-    def _must_not_appear(self, directory: str, spelling: str) -> None:
-        """Note that no file may come to be at this place, by its first ancestor that is not there.
+    def must_not_appear(self, directory: str, name: str) -> None:
+        """Note that no file may come to be there, by its first ancestor that is not there.
 
         A missing ``user0/cute`` speaks for every header below it: CuTe's 770 candidates come down
         to some tens.
         """
+        if (directory, name) in self._looked:
+            return
+        self._looked.add((directory, name))
         path = directory
-        for part in ("", *spelling.split("/")):
-            path = f"{path}/{part}" if part else path
-            if self._change_time(path) is None:
-                self.absent[path] = None
+        for part in (".", *name.split("/")):
+            path = f"{path}/{part}" if part != "." else path
+            probe = f"{path}/." if part == "." else path
+            if not self._exists(probe):
+                self.absent[probe] = None
                 return
-        if os.path.isdir(path):
+        if os.path.isdir(path):  # no header; a file could take its place
             self.present[f"{path}/."] = None
 
-    def _ask(self, directory: str, name: str) -> None:
-        path = os.path.join(directory, name)
-        if self._change_time(path) is None:
-            self._must_not_appear(*((directory, name) if name[:1] != "/" else (path, "")))
-            return
-        self.present[path] = None
-        index, rest = includes.place(path, self.search)
-        self.answers.add(f"{self.search[index].label if index >= 0 else ''}/{rest}")
+    def ask(self, own_directory: str, name: str) -> None:
+        """Note what ``__has_include`` finds for `name`, in all places and not in the first alone.
 
-    def _change_time(self, path: str) -> int | None:
-        if path not in self._changed_ns:
+        Which of them counts is the compiler's affair: ``__has_include_next`` starts further down.
+        """
+        own = [own_directory] if own_directory.startswith("/") else []
+        for directory in [""] if name.startswith("/") else [*own, *self.directories]:
+            path = f"{directory}/{name}" if directory else name
+            if self._exists(path):
+                self.present[path] = None
+                position, rest = includes.place(path, self._search)
+                label = self._search[position].label if position >= 0 else ""
+                self.answers.add(f"{label}/{rest}")
+            else:
+                self.must_not_appear(directory, name)
+
+    def _exists(self, path: str) -> bool:
+        there = self._there.get(path)
+        if there is None:
             try:
                 status = os.stat(path)
             except OSError:
-                self._changed_ns[path] = None
+                there = False
             else:
-                self._changed_ns[path] = status.st_ctime_ns
+                there = True
                 if not os.path.isdir(path):
                     self.newest_ns = max(self.newest_ns, status.st_ctime_ns)
-        return self._changed_ns[path]
+            self._there[path] = there
+        return there
 
 
-def _read(path: str, search: Sequence[SearchDir]) -> tuple[bytes, Header]:
+# Toolkit headers come again with every build of a process: reading, hashing and scanning CuTe's
+# takes 60 ms, a stat of each 1 ms.
+_read_before: dict[str, tuple[Header, Mentions]] = {}
+_MOST_READ = 8192
+
+
+def _read(path: str, search: Sequence[SearchDir], now_ns: int) -> tuple[Header, Mentions]:
+    before = _read_before.get(path)
+    if before is not None and _stat_of(os.stat(path)) == before[0][4:]:
+        header, mentions = before
+    else:
+        header, data = _contents(path)
+        mentions = includes.scan(data.decode("utf-8", "surrogateescape"))
+        if len(_read_before) >= _MOST_READ:
+            _read_before.clear()
+        _read_before[path] = _distrust(header, now_ns), mentions
+    position, relative = includes.place(path, search)
+    label = search[position].label if position >= 0 else ""
+    return header._replace(label=label, relative=relative), mentions
+
+
+def _contents(path: str) -> tuple[Header, bytes]:
     with open(path, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())  # before the bytes: a change after it shows next time
         data = file.read()
-    index, relative = includes.place(path, search)
-    return data, Header(
-        path=path,
-        label=search[index].label if index >= 0 else "",
-        relative=relative,
-        digest=content_digest(data),
-        size=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        ctime_ns=status.st_ctime_ns,
-        inode=status.st_ino,
-    )
+    return Header(path, "", path, content_digest(data), *_stat_of(status)), data
+
+
+def _stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _distrust(header: Header, now_ns: int) -> Header:
@@ -185,8 +199,11 @@ def _distrust(header: Header, now_ns: int) -> Header:
     return header._replace(mtime_ns=0, ctime_ns=0)
 
 
+# --- checking --------------------------------------------------------------------------------
+
+
 def same(dependencies: Dependencies) -> bool:
-    """Say by stat alone whether every file is as it was recorded. 392 headers: 0.6 ms."""
+    """Say by stat alone whether every file is as it was recorded. 392 headers: 0.7 ms."""
     stat = os.stat
     try:
         for path, _, _, _, size, mtime_ns, ctime_ns, inode in dependencies.headers:
@@ -224,17 +241,15 @@ def refresh(dependencies: Dependencies) -> Dependencies | None:
 
 
 def _again(header: Header) -> Header | None:
-    """Return the header as it is now; read only if its stat differs; None if it cannot be read."""
+    """Return the header as it is now, read only if its stat differs; None if it cannot be read."""
     try:
-        status = os.stat(header.path)
-        now = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-        if now == header[4:]:
+        if _stat_of(os.stat(header.path)) == header[4:]:
             return header
-        tick = file_clock_ns()
-        _, fresh = _read(header.path, ())
+        now = file_clock_ns()
+        fresh, _ = _contents(header.path)
     except OSError:
         return None
-    return _distrust(fresh._replace(label=header.label, relative=header.relative), tick)
+    return _distrust(fresh._replace(label=header.label, relative=header.relative), now)
 
 
 def unchanged(dependencies: Dependencies) -> bool:
@@ -252,7 +267,7 @@ def difference(dependencies: Dependencies) -> str:
             return f"header {header.path} changed"
     for path in dependencies.absent:
         if os.access(path, os.F_OK):
-            return f"{path} is new and comes first in the search, or answers a __has_include"
+            return f"new file {path} comes first in the search, or answers a __has_include"
     for path in dependencies.present:
         if not os.access(path, os.F_OK):
             return f"{path.removesuffix('/.')} is gone"

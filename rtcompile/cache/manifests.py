@@ -70,14 +70,14 @@ def _columns(dependencies: Dependencies, search: Sequence[SearchDir]) -> list[by
         *_pack_paths(dependencies.absent, search),
         *_pack_paths(dependencies.present, search),
         _join(dependencies.answers),
-        _join(dependencies.names_files),
+        _join(dependencies.own_path),
     ]
 
 
 def _dependencies(
     columns: Sequence[bytes], directories: list[str], labels: list[str]
 ) -> Dependencies:
-    places, rests, digests, numbers, *probes, answers, names_files = columns
+    places, rests, digests, numbers, *probes, answers, own_path = columns
     relatives = _split(rests)
     positions = struct.unpack(f"<{len(relatives)}h", places)
     stats = struct.unpack(f"<{4 * len(relatives)}q", numbers)
@@ -98,7 +98,7 @@ def _dependencies(
         absent=_unpack_paths(probes[0], probes[1], directories),
         present=_unpack_paths(probes[2], probes[3], directories),
         answers=tuple(_split(answers)),
-        names_files=tuple(_split(names_files)),
+        own_path=tuple(_split(own_path)),
     )
 
 

@@ -126,8 +126,8 @@ class Store:
         return self._reason(question, builds, usable)
 
     def _reason(self, question: Question, builds: Sequence[Build], usable: Sequence[Build]) -> str:
-        if clock := includes.clock_macros(question.source):
-            return f"{clock} is different in every build: never cached"
+        if reason := _not_of_files(question):
+            return f"never cached: {reason}"
         if usable:
             return headers.difference(usable[0].dependencies) or "its object was evicted or damaged"
         if builds:
@@ -186,7 +186,7 @@ class Store:
         started = self._started.get(key)
         if started is not None and dependencies.newest_ns >= started:
             return False
-        if dependencies.uncacheable or _macro_of_the_moment(question):
+        if dependencies.uncacheable or _not_of_files(question):
             return False
         backend = obj.build.backend
         path_bound = _path_bound(question, obj, dependencies)
@@ -313,12 +313,15 @@ def _next_tick() -> int:
     return now
 
 
-def _macro_of_the_moment(question: Question) -> bool:
-    """Say whether source or options ask for the time, or options for files that may come and go."""
-    return bool(includes.clock_macros(question.source)) or any(
-        includes.clock_macros(value) or "has_include" in value.lower()
-        for _, value in question.options
-    )
+def _not_of_files(question: Question) -> str:
+    """Return why the answer hangs on more than files that can be checked, ``""`` if it does not."""
+    if clock := includes.scan(question.source).clock:
+        return f"{clock} is different in every build"
+    for _, value in question.options:
+        # A macro defined by an option is not scanned for the names that it is used with.
+        if "has_include" in value.lower() or includes.scan(value).clock:
+            return f"the option {value!r} asks for what changes without a header changing"
+    return ""
 
 
 def _path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
@@ -327,11 +330,12 @@ def _path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies)
     The user's own ``__FILE__`` may have been computed with, so a mention is enough; a toolkit
     header's is an assertion's, and shows in the code. LTO-IR is packed and shows nothing.
     """
-    if question.paths_matter or includes.file_macros(question.source):
+    own_texts = (question.source, *(value for _, value in question.options))
+    if question.paths_matter or any(includes.scan(text).own_path for text in own_texts):
         return True
-    if any(label.startswith("user") or not label for label in dependencies.names_files):
+    if any(label.startswith("user") or not label for label in dependencies.own_path):
         return True
-    if obj.kind == "ltoir" and dependencies.names_files:
+    if obj.kind == "ltoir" and dependencies.own_path:
         return True
     places = [directory.path for directory in question.search]
     places.append(os.path.dirname(question.name))

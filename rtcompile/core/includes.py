@@ -8,22 +8,20 @@ the clock. They are taken from the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rtcompile.core.request import Header, SearchDir
 
 __all__ = [
     "Dependencies",
-    "clock_macros",
-    "file_macros",
-    "has_include_names",
-    "include_spellings",
+    "Mentions",
     "parse_depfile",
     "parse_trace",
     "pch_prefix",
     "place",
-    "shadows",
+    "scan",
+    "spellings",
 ]
 
 
@@ -44,7 +42,7 @@ class Dependencies:
         The ``__has_include`` candidates that exist, as label and name: their place-free form.
     newest_ns : int
         Change time (ns since the epoch) of the last changed of these files.
-    names_files : tuple of str
+    own_path : tuple of str
         Labels of the headers that mention ``__FILE__`` or its kind.
     uncacheable : str
         Why the build cannot be cached, ``""`` if it can.
@@ -55,7 +53,7 @@ class Dependencies:
     present: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     newest_ns: int = 0
-    names_files: tuple[str, ...] = ()
+    own_path: tuple[str, ...] = ()
     uncacheable: str = ""
 
 
@@ -93,111 +91,135 @@ def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
     return best, path[length:]
 
 
-def shadows(path: str, search: Sequence[SearchDir]) -> Iterator[tuple[str, str]]:
-    """Yield the (directory, name) at which a file would have been found before `path`.
+def spellings(path: str, search: Sequence[SearchDir]) -> list[tuple[int, str]]:
+    """Return every (index of a search directory, name) under which `path` may have been included.
 
-    The trace does not say how `path` was spelled, so every directory that holds it counts: a
-    spelling that was not used gives a probe too many, never one too few.
+    The trace does not say how a header was spelled. Too many spellings give a check too many,
+    too few a stale hit; so a header outside all directories (a host compiler's own, say) counts
+    as found after all of them, by any of its tails.
     """
+    found = []
     for index, directory in enumerate(search):
         prefix = directory.path.rstrip("/") + "/"
         if path.startswith(prefix):
-            for earlier in search[:index]:
-                yield earlier.path.rstrip("/"), path[len(prefix) :]
+            found.append((index, path[len(prefix) :]))
+    if not found:
+        parts = path.strip("/").split("/")
+        found = [(len(search), "/".join(parts[start:])) for start in range(len(parts))]
+    return found
 
 
 # --- what the text says ----------------------------------------------------------------------
 
+_CLOCK = ("__DATE__", "__TIME__", "__TIMESTAMP__")
+_OWN_PATH = ("__FILE", "__BASE_FILE__", "__builtin_FILE", "source_location")
 _CONTINUATION = re.compile(r"\\[ \t]*\r?\n")
+_COMMENT_OR_STRING = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"', re.DOTALL
+)
 _GAP = r"(?:[ \t]|/\*[^\n]*?\*/)*"
 _INCLUDE = re.compile(rf'include(?:_next)?\b{_GAP}(?:"([^"\n]*)"|(<)|(\w))')
 _HASH = re.compile(rf"(?:#|%:){_GAP}\Z")
+_HAS_INCLUDE = re.compile(
+    r'(\w*(?:has_include|HAS_INCLUDE)\w*)[ \t]*(?:\([ \t]*(?:(<[^>\n]*>|"[^"\n]*")|(\w*)))?'
+)
+_DEFINE = re.compile(r"[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)(?:\(([^)\n]*)\))?")
 
 
-def _splice(text: str) -> str:
-    return _CONTINUATION.sub("", text)
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What a file's text says that its result may depend on.
 
+    Comments and branches that are not taken count too, where that costs only a check too many.
 
-def include_spellings(text: str) -> tuple[tuple[str, ...], bool]:
-    """Return the names in ``#include "…"`` and whether some include is computed by a macro.
-
-    Branches that are not taken and comments count too: they only add probes.
+    Attributes
+    ----------
+    quoted : tuple of str
+        Names in ``#include "…"``.
+    computed : bool
+        Whether a macro is included: any name may have been meant.
+    asked : tuple of str
+        What ``__has_include`` and its wrappers are asked for: ``<x>``, ``"x"``. A name without
+        delimiters is a macro's, and nobody knows which file it asks for.
+    clock : str
+        The first of ``__DATE__``, ``__TIME__``, ``__TIMESTAMP__`` in the code, ``""`` if none.
+    own_path : bool
+        Whether the text can put its own path into the code (``__FILE__``).
     """
-    names: dict[str, None] = {}
+
+    quoted: tuple[str, ...]
+    computed: bool
+    asked: tuple[str, ...]
+    clock: str
+    own_path: bool
+
+
+def scan(text: str) -> Mentions:
+    """Read a source or a header for what the compiler's trace does not show."""
+    text = _CONTINUATION.sub("", text)
+    quoted, computed = _inclusions(text)
+    return Mentions(
+        quoted=quoted,
+        computed=computed,
+        asked=_asked(text),
+        clock=_clock(text),
+        own_path=any(word in text for word in _OWN_PATH),
+    )
+
+
+def _inclusions(text: str) -> tuple[tuple[str, ...], bool]:
+    quoted: dict[str, None] = {}
     computed = False
-    text = _splice(text)
     for match in _INCLUDE.finditer(text):
         line_start = text.rfind("\n", 0, match.start()) + 1
         if not _HASH.search(text[line_start : match.start()]):
             continue
         if match[1] is not None:
-            names[match[1]] = None
+            quoted[match[1]] = None
         elif match[3]:
             computed = True
-    return tuple(names), computed
+    return tuple(quoted), computed
 
 
-_HAS_INCLUDE = re.compile(
-    r'(\w*has_include\w*)[ \t]*(?:\([ \t]*(?:(<[^>\n]*>|"[^"\n]*")|(\w*)))?', re.IGNORECASE
-)
-_DEFINE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)(?:\(([^)\n]*)\))?")
+def _asked(text: str) -> tuple[str, ...]:
+    """Return what is asked of ``__has_include``, directly or through a macro named for it.
 
-
-def has_include_names(text: str) -> tuple[str, ...]:
-    """Return what ``__has_include`` and its wrappers are asked for: ``<x>``, ``"x"``.
-
-    A wrapper is a macro with ``has_include`` in its name that hands its parameter on, as
-    ``_CCCL_HAS_INCLUDE(_X)`` does. Anything computed otherwise comes back without its delimiters:
-    nobody knows which file it asks for.
+    ``#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)`` hands its parameter on: its uses count, its
+    definition does not. A macro of another name hides its uses, so its parameter comes back.
     """
-    names: dict[str, None] = {}
-    if "has_include" not in text.lower():  # the search below costs a second for CuTe's headers
+    # Searched for first: the expression alone takes a second for CuTe's headers.
+    if "has_include" not in text and "HAS_INCLUDE" not in text:
         return ()
-    text = _splice(text)
+    asked: dict[str, None] = {}
     for match in _HAS_INCLUDE.finditer(text):
         word, literal, argument = match.groups()
         start = text.rfind("\n", 0, match.start()) + 1
-        end = text.find("\n", match.end())
-        define = _DEFINE.match(text[start : end if end >= 0 else len(text)])
+        define = _DEFINE.match(text, start)
         if literal:
-            names[literal] = None
-        elif define is not None and start + define.start(1) == match.start():
-            pass  # the definition of a wrapper, not a use of it
-        elif argument is None:  # `#ifdef __has_include` asks for nothing, an alias for anything
+            asked[literal] = None
+        elif define is not None and define.start(1) == match.start():
+            pass  # the definition's own name
+        elif argument is None:
+            # "#ifdef __has_include" asks for nothing; "#define ASK __has_include" for anything.
             if define is not None:
-                names[word] = None
+                asked[word] = None
         elif argument:
-            parameters = [p.strip() for p in (define[2] or "").split(",")] if define else []
+            parameters = [name.strip() for name in (define[2] or "").split(",")] if define else []
             wrapper = define is not None and "has_include" in define[1].lower()
             if not (wrapper and argument in parameters):
-                names[argument] = None
-    return tuple(names)
+                asked[argument] = None
+    return tuple(asked)
 
 
-_COMMENT_OR_STRING = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"', re.DOTALL
-)
-_CLOCK = ("__DATE__", "__TIME__", "__TIMESTAMP__")
-_FILE = ("__FILE__", "__builtin_FILE", "source_location", "__BASE_FILE__", "__FILE_NAME__")
+def _clock(text: str) -> str:
+    """Return the clock's macro that is in the code; a mention in a comment or a string is none.
 
-
-def clock_macros(text: str) -> str:
-    """Return ``__DATE__``, ``__TIME__`` or ``__TIMESTAMP__`` if the code has one, else ``""``.
-
-    A mention in a comment or a string is none. No header of CUDA 12.9, 13.0 or CUTLASS 4.2 has
-    one, so any mention counts, expanded or not.
+    No header of CUDA 12.9, 13.0 or CUTLASS 4.2 has one, so any in the code counts, expanded or not.
     """
-    text = _splice(text)
-    if not any(macro in text for macro in _CLOCK):
+    if "__DATE__" not in text and "__TIME" not in text:
         return ""
     code = _COMMENT_OR_STRING.sub(" ", text)
     return next((macro for macro in _CLOCK if macro in code), "")
-
-
-def file_macros(text: str) -> bool:
-    """Say whether the text can put its own path into the code, or into a constant made from it."""
-    text = _splice(text)
-    return any(macro in text for macro in _FILE)
 
 
 # --- precompiled headers ---------------------------------------------------------------------
@@ -222,7 +244,7 @@ def pch_prefix(source: str) -> str:
         directive = _DIRECTIVE.match(source, position)
         if directive is None:
             break
-        text, word = _splice(directive[0]).rstrip(), directive[1]
+        text, word = _CONTINUATION.sub("", directive[0]).rstrip(), directive[1]
         if word == "line" or re.match(r"(?:#|%:)\s*pragma\s+nv_no_pch\b", text):
             break
         position = directive.end()
