@@ -15,12 +15,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcompile.core.request import Limits
+from rtcompile.settings import Settings
 from rtcompile.workers import protocol, zygote
 
 __all__ = ["Answer", "Death", "Job", "Pool", "run"]
@@ -44,13 +45,14 @@ class Job:
     prepare, argument : str
         ``"module:function"`` that the zygote calls once with `argument`, to load what its children
         share (a library); jobs with the same two share a zygote. It returns None or a function to
-        call when the zygote is first idle.
+        call when the zygote is first idle, or by a job that asks to find it done (`warm`).
     """
 
     function: str
     arguments: Mapping[str, Any]
     prepare: str = ""
     argument: str = ""
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Answer:
     """What the function returned, and the seconds the job waited for a free slot."""
 
     value: Any
-    queued: float
+    queued: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +87,26 @@ class Pool:
         self._lock = threading.Lock()
         self._zygotes: dict[tuple[str, str], _Zygote] = {}
 
-    def run(self, job: Job, limits: Limits) -> Answer | Death:
-        """Run the job when a slot is free; an exception here (Ctrl-C) kills it."""
+    def run(self, job: Job | Callable[[], Job], limits: Limits) -> Answer | Death:
+        """Run the job when a slot is free; an exception here (Ctrl-C) kills it.
+
+        A callable is called when the slot is had: for what may change while the job is queued.
+        """
         begin = time.monotonic()
         with self._slots:
             queued = time.monotonic() - begin
-            for last_try in (False, True):
-                worker = self._zygote(job)
-                outcome = worker.run(job, limits, queued)
-                if outcome is not None:
-                    return outcome
-                # It idled out while we asked, or was killed: start another, once.
-                self._forget(job, worker)
-                if last_try:
-                    break
+            outcome = self.run_beside(job() if callable(job) else job, limits)
+        return replace(outcome, queued=queued) if isinstance(outcome, Answer) else outcome
+
+    def run_beside(self, job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Death:
+        """Run the job now, without a slot; `leftovers` are files to remove if it leaves them."""
+        for _ in range(2):
+            worker = self._zygote(job)
+            outcome = worker.run(job, limits, leftovers)
+            if outcome is not None:
+                return outcome
+            # It idled out while we asked, or was killed: start another, once.
+            self._forget(job, worker)
         text = f"The worker process ended before it answered. {worker.last_words()}".strip()
         return Death("start", 0, text, b"")
 
@@ -159,14 +167,14 @@ class _Zygote:
                 for descriptor in sources:
                     os.close(descriptor)
 
-    def run(self, job: Job, limits: Limits, queued: float) -> Answer | Death | None:
+    def run(self, job: Job, limits: Limits, leftovers: Sequence[str]) -> Answer | Death | None:
         """Run one job; None if the zygote has gone."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
                 arguments = protocol.pack(dict(job.arguments))
                 try:
-                    message = (job.function, limits.timeout, limits.memory)
+                    message = (job.function, limits.timeout, limits.memory, job.warm, *leftovers)
                     protocol.send(self._control, message, (theirs.fileno(), arguments))
                 except OSError:
                     return None
@@ -175,10 +183,10 @@ class _Zygote:
             reply = protocol.receive(ours)
         if reply is None:
             return None
-        message, descriptors = reply  # type: ignore[assignment]
+        message, descriptors = reply
         if message[0] == protocol.ANSWER:
-            return Answer(protocol.unpack(descriptors[0]), queued)
-        _, kind, signal, text = message  # type: ignore[misc]
+            return Answer(protocol.unpack(descriptors[0]))
+        _, kind, signal, text = message
         stderr = b"".join(protocol.drain(d) for d in descriptors)
         return Death(str(kind), int(signal), str(text), stderr)
 
@@ -245,20 +253,22 @@ _pool: Pool | None = None
 _pool_lock = threading.Lock()
 
 
-def shared(jobs: int | None = None) -> Pool:
-    """Return this process's pool, made at the first call; `jobs` counts only then."""
+def _shared() -> Pool:
     global _pool
     with _pool_lock:
         if _pool is None:
-            _pool = Pool(jobs)
+            _pool = Pool(Settings.from_environ().jobs)
         return _pool
 
 
-def run(job: Job, limits: Limits) -> Answer | Death:
-    """Run a job in the process's pool."""
-    from rtcompile.settings import Settings
+def run(job: Job | Callable[[], Job], limits: Limits) -> Answer | Death:
+    """Run a job in the process's pool: `Pool.run`."""
+    return _shared().run(job, limits)
 
-    return (_pool or shared(Settings.from_environ().jobs)).run(job, limits)
+
+def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Death:
+    """Run a job in the process's pool without waiting for a slot: `Pool.run_beside`."""
+    return _shared().run_beside(job, limits, leftovers)
 
 
 def _forget_after_fork() -> None:

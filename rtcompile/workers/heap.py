@@ -1,0 +1,80 @@
+"""NVRTC's heap for precompiled headers, at the same address in every worker of every process.
+
+A precompiled header is an image of that heap: it can be used only where the heap lies at the address
+at which it was made. Children of one zygote share it by inheritance; two zygotes only if both were
+brought to put it at `BASE`. That is undocumented behaviour of NVRTC 12.8 and later and of Linux; the
+check is in `pin` itself, and the fallback is to do without precompiled headers.
+
+Worker side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Free on x86-64 and on aarch64 with 48-bit addresses: far above the heap, far below the libraries.
+BASE = 0x300000000000
+# CuTe's takes 291 MB, CUTLASS's 311. What is not used costs address space, not memory.
+SIZE = 1 << 30
+
+_PROT_NONE = 0
+# PRIVATE, ANONYMOUS, NORESERVE, FIXED_NOREPLACE: a mere hint would be moved away from the stack.
+_MAP_HERE_ONLY = 0x2 | 0x20 | 0x4000 | 0x100000
+_KERNEL_HALF = 1 << 56  # x86-64's vsyscall page lies there
+
+
+def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
+    """Make NVRTC allocate the heap at `BASE`; say whether it lies there now.
+
+    Linux gives a new mapping the highest gap that is large enough. With every such gap above `BASE`
+    taken for a moment, that is the one at `BASE`.
+
+    Parameters
+    ----------
+    library : CDLL
+        NVRTC, after its first compile: what that maps for good is out of the way.
+    allocate : callable
+        Runs a compile that makes NVRTC allocate the heap.
+    """
+    if not hasattr(library, "nvrtcSetPCHHeapSize"):  # before 12.8
+        return False
+    if library.nvrtcSetPCHHeapSize(ctypes.c_size_t(SIZE)) != 0:
+        return False
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    held = []
+    try:
+        for start, size in _gaps_above(BASE + SIZE):
+            got = libc.mmap(start, size, _PROT_NONE, _MAP_HERE_ONLY, -1, 0)
+            if got != start:
+                return False  # no address space: `ulimit -v`
+            held.append((start, size))
+        allocate()
+    finally:
+        for start, size in held:
+            libc.munmap(start, size)
+    return any(start == BASE for start, _ in _mappings())
+
+
+def _gaps_above(address: int) -> list[tuple[int, int]]:
+    gaps = []
+    for start, end in _mappings():
+        if start > _KERNEL_HALF:
+            break
+        # NVRTC may ask for a little less than it was told to.
+        if start - address >= SIZE // 2:
+            gaps.append((address, start - address))
+        address = max(address, end)
+    return gaps
+
+
+def _mappings() -> list[tuple[int, int]]:
+    with open("/proc/self/maps", "rb") as maps:
+        ranges = [line.split(None, 1)[0].split(b"-") for line in maps]
+    return [(int(start, 16), int(end, 16)) for start, end in ranges]
