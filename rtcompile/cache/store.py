@@ -196,7 +196,7 @@ class Store:
         data = objects.encode(obj, question.name.rpartition("/")[2])
         if self._publish("objects", object_key, data):
             self._publish_manifest(key, build, question.search)
-            if not path_bound and all(header.label for header in dependencies.headers):
+            if not path_bound and _portable(dependencies, question.search):
                 self._publish_manifest(question.portable_key(), build, question.search)
         return True
 
@@ -340,6 +340,13 @@ def _path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies)
     places = [directory.path for directory in question.search]
     places.append(os.path.dirname(question.name))
     return any(len(place) > 1 and os.fsencode(place) in obj.code for place in places)
+
+
+def _portable(dependencies: Dependencies, search: Sequence[SearchDir]) -> bool:
+    """Say whether another place has a counterpart for every file that was looked at."""
+    paths = [header.path for header in dependencies.headers]
+    paths += [*dependencies.absent, *dependencies.present]
+    return all(includes.place(path, search)[0] >= 0 for path in paths)
 
 
 def _after_fork() -> None:

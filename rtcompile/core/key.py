@@ -6,14 +6,14 @@ a different key: ``field("a", "bc")`` never equals ``field("ab", "c")``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
 
 from rtcompile._version import __version__
 from rtcompile.core.arch import Arch
-from rtcompile.core.includes import Dependencies
+from rtcompile.core.includes import Dependencies, place
 from rtcompile.core.request import SearchDir
 
 try:  # hashlib loads OpenSSL: 2.5 ms in front of a cache hit of less than one
@@ -70,6 +70,8 @@ class Question:
         Digests of further link inputs, in order.
     paths_matter : bool
         Whether the options write paths into the binary (``-G``, ``-lineinfo``).
+    pre_includes : tuple of str
+        Headers read before the source, as the options spell them.
     """
 
     source: str
@@ -83,6 +85,7 @@ class Question:
     search: tuple[SearchDir, ...] = ()
     links: tuple[str, ...] = ()
     paths_matter: bool = False
+    pre_includes: tuple[str, ...] = ()
 
     def lookup_key(self) -> str:
         """Return the manifest's key: all that is known before anything is read, places included."""
@@ -125,11 +128,30 @@ class Question:
             *(field("name expression", name) for name in sorted(set(self.name_expressions))),
             *(field("link", link) for link in self.links),
             *(field("label", directory.label) for directory in self.search),
+            *self._layout(),
             field("paths matter", str(self.paths_matter)),
         ]
+
+    def _layout(self) -> Iterator[bytes]:
+        """How the directories lie in each other: it decides which names a header can be found by.
+
+        ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file; where the second directory
+        is elsewhere they are two, and a manifest of the first place does not hold in the second.
+        """
+        for position, directory in enumerate(self.search):
+            parent, rest = place(directory.path, self.search)
+            yield field("inside", f"{parent} {rest}" if parent not in (-1, position) else "")
+        program = self.name.rpartition("/")[0]
+        for label, path in (
+            ("program in", f"{program}/"),
+            *(("-include", p) for p in self.pre_includes),
+        ):
+            parent, rest = place(path, self.search)
+            yield field(label, f"{parent} {rest}" if parent >= 0 else path.rpartition("/")[2])
 
     def _places(self) -> list[bytes]:
         return [
             field("program directory", self.name.rpartition("/")[0]),
             *(field("directory", directory.path) for directory in self.search),
+            *(field("-include", path) for path in self.pre_includes),
         ]
