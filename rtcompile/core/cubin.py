@@ -1,0 +1,299 @@
+"""What a cubin says of itself, read from its ELF sections without a GPU or a CUDA tool. Pure.
+
+ELF64 as everybody's, with NVIDIA's sections: ``.text.K`` is kernel K's code, ``.nv.info`` and
+``.nv.info.K`` hold attributes (undocumented; the ones below were compared with the log of
+``-Xptxas -v``, CUDA 12.4 to 13.5). Spills are in no section, only in that log.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rtcompile.core.arch import Arch
+
+__all__ = ["Cubin", "Kernel", "Relocation", "Symbol", "read", "relocations"]
+
+_HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_REL = struct.Struct("<QQ")
+_RELA = struct.Struct("<QQq")
+
+_EM_CUDA = 190
+_SHT_NOBITS = 8
+_STT_FUNC = 2
+_STO_CUDA_ENTRY = 0x10
+
+_KINDS = {0: "none", 1: "object", 2: "function", 3: "section", 4: "file"}
+_BINDINGS = {0: "local", 1: "global", 2: "weak"}
+
+# Attributes of .nv.info: a symbol's index and a number.
+_MIN_STACK_SIZE = 0x12  # the frame and those of what it calls
+_REGISTERS = 0x2F
+# Attributes of .nv.info.K
+_MAX_THREADS = 0x05
+_REQUIRED_THREADS = 0x10
+_PARAMETER = 0x17
+_PARAMETER_BYTES = 0x19
+_LARGE_PARAMETER = 0x45  # kernels with more than 4 KB of parameters
+
+# Static shared memory from 9.0 on begins with what the system keeps for itself.
+_RESERVED_SHARED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A ``__global__`` function.
+
+    Attributes
+    ----------
+    name : str
+        Its symbol, mangled where C++ mangles it.
+    registers : int
+        For each thread.
+    stack_bytes : int
+        Local memory for its frame and its callees'; recursion counts as nothing, and so does
+        everything before the linking of relocatable code.
+    shared_bytes : int
+        Static shared memory.
+    constant_bytes : int
+        The module's ``__constant__`` variables, which every kernel of it sees.
+    parameters : tuple of (int, int)
+        Offset and size in bytes, in order.
+    parameter_bytes : int
+        All of them, padding included.
+    max_threads : int or None
+        Threads in a block that ``__launch_bounds__`` allows.
+    required_threads : tuple of int or None
+        The block that ``__block_size__`` or ``reqntid`` asks for.
+    code_bytes : int
+        Machine code.
+    """
+
+    name: str
+    registers: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+    constant_bytes: int = 0
+    parameters: tuple[tuple[int, int], ...] = ()
+    parameter_bytes: int = 0
+    max_threads: int | None = None
+    required_threads: tuple[int, int, int] | None = None
+    code_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A symbol: `kind` "function", "object", …, `binding` "local", "global", "weak".
+
+    `section` is the name of the section that holds it, "" where it is undefined.
+    """
+
+    name: str
+    kind: str
+    size: int
+    binding: str
+    section: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """At `offset` of its section goes the address of `symbol`, plus `addend`."""
+
+    offset: int
+    symbol: str
+    addend: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """One cubin."""
+
+    arch: Arch
+    kernels: tuple[Kernel, ...]
+    symbols: tuple[Symbol, ...]
+
+
+def read(code: bytes) -> Cubin:
+    """Read a cubin.
+
+    Raises
+    ------
+    ValueError
+        `code` is not a cubin, or not all of one.
+    """
+    elf = _Elf(code)
+    symbols = elf.symbols()
+    return Cubin(elf.arch(), tuple(_kernels(elf, symbols)), tuple(s for s in symbols if s.name))
+
+
+def relocations(code: bytes, section: str) -> tuple[Relocation, ...]:
+    """Return what the loader writes into `section` (``".nv.global.init"``), in order of offset.
+
+    Raises
+    ------
+    ValueError
+        `code` is not a cubin, or not all of one.
+    """
+    elf = _Elf(code)
+    symbols = elf.symbols()
+    found = []
+    for prefix, layout in ((".rel", _REL), (".rela", _RELA)):
+        for offset, info, *addend in elf.table(prefix + section, layout):
+            if info >> 32 >= len(symbols):
+                raise ValueError("not a whole cubin: a relocation of no symbol")
+            found.append(Relocation(offset, symbols[info >> 32].name, *addend or (0,)))
+    return tuple(sorted(found, key=lambda relocation: relocation.offset))
+
+
+class _Elf:
+    """Sections by name; every access is checked against the file's end."""
+
+    def __init__(self, code: bytes) -> None:
+        if code[:5] != b"\x7fELF\x02" or len(code) < _HEADER.size:
+            raise ValueError("not a cubin: no 64-bit ELF header")
+        self.code = code
+        (_, machine, _, _, segments, sections, self.flags, _, segment_size, segment_count,
+         section_size, section_count, names) = _HEADER.unpack_from(code)  # fmt: skip
+        if machine != _EM_CUDA:
+            raise ValueError(f"not a cubin: an ELF file for machine {machine}, not CUDA's 190")
+        if section_size != _SECTION.size or names >= section_count:
+            raise ValueError("not a whole cubin: its section headers make no sense")
+        self._slice(segments, segment_size * segment_count)
+        headers = list(_SECTION.iter_unpack(self._slice(sections, section_size * section_count)))
+        self._headers = headers
+        strings = self._contents(names)
+        self.names = [_string(strings, header[0]) for header in headers]
+        self._index = {name: index for index, name in enumerate(self.names)}
+
+    def _slice(self, offset: int, size: int) -> bytes:
+        if offset + size > len(self.code):
+            raise ValueError(
+                f"not a whole cubin: {len(self.code)} bytes, and it speaks of {offset + size}"
+            )
+        return self.code[offset : offset + size]
+
+    def _contents(self, index: int) -> bytes:
+        _, kind, _, _, offset, size, *_ = self._headers[index]
+        return b"" if kind == _SHT_NOBITS else self._slice(offset, size)
+
+    def section(self, name: str) -> bytes:
+        """Return a section's bytes; none where there is no such section."""
+        index = self._index.get(name)
+        return b"" if index is None else self._contents(index)
+
+    def size(self, name: str) -> int:
+        """Return a section's size, which for shared memory is no size in the file."""
+        index = self._index.get(name)
+        return 0 if index is None else int(self._headers[index][5])
+
+    def table(self, name: str, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
+        """Yield the records of a section."""
+        contents = self.section(name)
+        if len(contents) % layout.size:
+            raise ValueError(f"not a whole cubin: section {name} ends within a record")
+        return layout.iter_unpack(contents)
+
+    def symbols(self) -> list[Symbol]:
+        strings = self.section(".strtab")
+        return [
+            Symbol(
+                _string(strings, name),
+                _KINDS.get(info & 15, str(info & 15)),
+                size,
+                _BINDINGS.get(info >> 4, str(info >> 4)),
+                self.names[section] if 0 < section < len(self.names) else "",
+                value,
+            )
+            for name, info, _, section, value, size in self.table(".symtab", _SYMBOL)
+        ]
+
+    def entries(self) -> list[int]:
+        """Return the indices of the symbols that are kernels."""
+        return [
+            index
+            for index, (_, info, other, section, _, _) in enumerate(self.table(".symtab", _SYMBOL))
+            if info & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY and section
+        ]
+
+    def arch(self) -> Arch:
+        """Return what it was compiled for.
+
+        From ABI 8 (sm_100 in 12.9, everything in 13) the flags hold the number alone, and the
+        suffix is in the note that ptxas leaves about its command line.
+        """
+        said = re.search(rb"-arch[ =](sm_\d+[af]?)", self.section(".note.nv.tkinfo"))
+        if said is not None:
+            return Arch.parse(said[1].decode())
+        modern = self.code[8] >= 8
+        number = self.flags >> 8 & 0xFF if modern else self.flags & 0xFF
+        specific = self.flags & (0x8 if modern else 0x800)
+        major, minor = divmod(number, 10)
+        return Arch(major, minor, "a" if specific else "")
+
+
+def _kernels(elf: _Elf, symbols: list[Symbol]) -> Iterator[Kernel]:
+    common: dict[tuple[int, int], int] = {}
+    for attribute, value in _attributes(elf.section(".nv.info")):
+        if len(value) == 8:
+            symbol, number = struct.unpack("<II", value)
+            common[symbol, attribute] = number
+    arch = elf.arch()
+    reserved = _RESERVED_SHARED if arch.major >= 9 else 0
+    for index in elf.entries():
+        name = symbols[index].name
+        parameters: list[tuple[int, int, int]] = []
+        parameter_bytes = 0
+        max_threads: int | None = None
+        required_threads: tuple[int, int, int] | None = None
+        for attribute, value in _attributes(elf.section(f".nv.info.{name}")):
+            if attribute == _PARAMETER and len(value) == 12:
+                _, ordinal, offset, packed = struct.unpack("<IHHI", value)
+                parameters.append((ordinal, offset, packed >> 18))
+            elif attribute == _LARGE_PARAMETER and len(value) == 12:
+                parameters.append(struct.unpack("<4xHHI", value))
+            elif attribute == _PARAMETER_BYTES and len(value) == 2:
+                (parameter_bytes,) = struct.unpack("<H", value)
+            elif attribute == _MAX_THREADS and len(value) == 12:
+                x, y, z = struct.unpack("<III", value)
+                max_threads = x * y * z
+            elif attribute == _REQUIRED_THREADS and len(value) == 12:
+                required_threads = struct.unpack("<III", value)
+        yield Kernel(
+            name=name,
+            registers=common.get((index, _REGISTERS), 0),
+            stack_bytes=common.get((index, _MIN_STACK_SIZE), 0),
+            shared_bytes=max(0, elf.size(f".nv.shared.{name}") - reserved),
+            constant_bytes=elf.size(".nv.constant3"),
+            parameters=tuple((offset, size) for _, offset, size in sorted(parameters)),
+            parameter_bytes=parameter_bytes,
+            max_threads=max_threads,
+            required_threads=required_threads,
+            code_bytes=elf.size(f".text.{name}"),
+        )
+
+
+def _attributes(contents: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the attributes of a .nv.info section: format, attribute, then a value or its size."""
+    at = 0
+    while at + 4 <= len(contents):
+        form, attribute, short = struct.unpack_from("<BBH", contents, at)
+        if form not in (1, 2, 3, 4):
+            raise ValueError(f"not a cubin we know: attribute {attribute:#x} of form {form}")
+        size = short if form == 4 else 0
+        value = contents[at + 4 : at + 4 + size] if form == 4 else contents[at + 2 : at + 4]
+        if form == 4 and len(value) < size:
+            raise ValueError("not a whole cubin: an attribute runs past its section")
+        yield attribute, value
+        at += 4 + size
+
+
+def _string(strings: bytes, start: int) -> str:
+    end = strings.find(b"\0", start)
+    if end < 0:
+        raise ValueError("not a whole cubin: a name without an end")
+    return strings[start:end].decode("utf-8", "replace")

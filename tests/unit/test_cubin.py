@@ -1,0 +1,190 @@
+"""What a cubin says of itself is what ptxas said while making it."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile.core.arch import Arch, supported
+from rtcompile.core.cubin import Kernel, Relocation, read, relocations
+
+SOURCE = r"""
+struct Triple { int a; double b; char c; };
+__constant__ int table[100];
+__device__ float value = 2.f;
+extern "C" __device__ void* const volatile marker = (void*)&value;
+
+extern "C" __global__ void empty() {}
+
+extern "C" __global__ void __launch_bounds__(256) shared(float* p, int n, Triple t) {
+    __shared__ float s[64];
+    s[threadIdx.x] = p[n] + table[n];
+    __syncthreads();
+    p[0] = s[threadIdx.x ^ 1] + t.b;
+}
+
+__device__ __noinline__ int callee(int* p) {
+    volatile int v[50];
+    for (int i = 0; i < 50; i++) v[i] = p[i];
+    return v[p[0] % 50];
+}
+
+extern "C" __global__ void stack(int* p) {
+    volatile int v[20];
+    for (int i = 0; i < 20; i++) v[i] = p[i];
+    *p = callee(p) + v[p[1] % 20] + *(volatile float*)&value;
+}
+
+template <class T> __global__ void generic(T* p) { *p = 1; }
+template __global__ void generic<int>(int*);
+"""
+
+ARCHITECTURES = ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_100f", "sm_120a"]
+
+
+def said_by_ptxas(log: str) -> dict[str, tuple[int, int, int]]:
+    """Kernel to registers, static shared memory and stack, from the log of -Xptxas -v."""
+    said = {}
+    for part in log.split("Compiling entry function ")[1:]:
+        name = part.split("'")[1]
+        numbers = [re.search(pattern, part) for pattern in
+                   (r"Used (\d+) registers", r"(\d+) bytes smem", r"(\d+) bytes cumulative stack")]  # fmt: skip
+        said[name] = tuple(int(found[1]) if found else 0 for found in numbers)
+    return said
+
+
+@pytest.fixture(scope="module")
+def sample(nvrtc12: Any) -> bytes:
+    code = nvrtc12.compile(SOURCE, "-arch=sm_90a").code
+    assert code is not None
+    return code
+
+
+def kernels(code: bytes) -> dict[str, Kernel]:
+    return {kernel.name: kernel for kernel in read(code).kernels}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_resources_are_what_ptxas_said(nvrtc: Any, arch: str) -> None:
+    assert Arch.parse(arch) in supported(nvrtc.version)
+    outcome = nvrtc.compile(SOURCE, f"-arch={arch}", "-Xptxas=-v")
+    assert outcome.code is not None, outcome.log
+    found = {
+        name: (kernel.registers, kernel.shared_bytes, kernel.stack_bytes)
+        for name, kernel in kernels(outcome.code).items()
+    }
+    assert found == said_by_ptxas(outcome.log)
+    assert found["shared"][1] == 256
+    assert found["stack"][2] > 0
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_architecture_is_read_with_its_suffix(nvrtc: Any, arch: str) -> None:
+    assert read(nvrtc.compile(SOURCE, f"-arch={arch}").code).arch == Arch.parse(arch)
+
+
+def test_a_kernel_tells_its_parameters_and_bounds(nvrtc: Any) -> None:
+    kernel = kernels(nvrtc.compile(SOURCE, "-arch=sm_90a").code)["shared"]
+    assert kernel.parameters == ((0, 8), (8, 4), (16, 24))
+    assert kernel.parameter_bytes == 40
+    assert kernel.max_threads == 256
+    assert kernel.required_threads is None
+    assert kernel.constant_bytes == 400
+    assert kernel.code_bytes > 0
+
+
+def test_more_than_4_kb_of_parameters_are_read(nvrtc: Any) -> None:
+    source = "struct B { char c[20000]; }; __global__ void k(int* p, B b) { *p = b.c[*p]; }"
+    (kernel,) = read(nvrtc.compile(source, "-arch=sm_90").code).kernels
+    assert kernel.parameters == ((0, 8), (8, 20000))
+
+
+def test_a_required_block_is_read(nvrtc: Any) -> None:
+    source = "__global__ void __block_size__((64, 2, 1)) k(int* p) { *p = 1; }"
+    (kernel,) = read(nvrtc.compile(source, "-arch=sm_90").code).kernels
+    assert kernel.required_threads == (64, 2, 1)
+
+
+def test_kernels_are_told_from_device_functions(nvrtc: Any) -> None:
+    code = nvrtc.compile(SOURCE, "-arch=sm_80", "-rdc=true").code
+    assert set(kernels(code)) == {"empty", "shared", "stack", "_Z7genericIiEvPT_"}
+    callee = next(symbol for symbol in read(code).symbols if symbol.name == "_Z6calleePi")
+    assert (callee.kind, callee.section) == ("function", ".text._Z6calleePi")
+
+
+def test_symbols_and_relocations_lead_from_a_marker_to_what_it_marks(sample: bytes) -> None:
+    symbols = {symbol.name: symbol for symbol in read(sample).symbols}
+    marker = symbols["marker"]
+    assert (marker.kind, marker.size, marker.section) == ("object", 8, ".nv.global.init")
+    assert symbols["table"].size == 400
+    assert symbols["empty"].binding == "global"
+    assert relocations(sample, ".nv.global.init") == (Relocation(marker.value, "value", 0),)
+    assert relocations(sample, ".nv.none") == ()
+
+
+def test_a_cubin_of_nvcc_is_read(tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("nvcc is not on PATH")
+    (tmp_path / "k.cu").write_text(
+        'extern "C" __global__ void k(int* p) { *p = 1; }\n'
+        'extern "C" __device__ void* const volatile marker = (void*)&k;\n'
+    )
+    subprocess.run([nvcc, "-cubin", "-arch=sm_90a", "k.cu"], cwd=tmp_path, check=True)
+    code = (tmp_path / "k.cubin").read_bytes()
+    assert read(code).arch == Arch(9, 0, "a")
+    assert list(kernels(code)) == ["k"]
+    assert [r.symbol for r in relocations(code, ".nv.global.init")] == ["k"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b".version 8.8\n.target sm_90\n", id="ptx"),
+        pytest.param(b"\x7fELF\x02", id="magic-alone"),
+        pytest.param(b"\x7fELF\x01" + bytes(100), id="32-bit"),
+        pytest.param(b"\x7fELF\x02" + bytes(100), id="zeros"),
+        pytest.param(b"\x7fELF\x02" + b"\xff" * 100, id="ones"),
+        pytest.param(b"x" * (32 << 20), id="huge"),
+    ],
+)
+def test_what_is_no_cubin_is_a_value_error(code: bytes) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        read(code)
+    with pytest.raises(ValueError, match="not a"):
+        relocations(code, ".nv.global.init")
+
+
+def test_the_hosts_own_elf_files_are_no_cubins() -> None:
+    with pytest.raises(ValueError, match="for machine"):
+        read(Path("/proc/self/exe").read_bytes())
+
+
+def test_a_truncated_cubin_is_never_taken_for_a_whole_one(sample: bytes) -> None:
+    for end in [*range(0, len(sample), 97), len(sample) - 1]:
+        with pytest.raises(ValueError, match="not a"):
+            read(sample[:end])
+
+
+def test_damage_is_a_value_error_or_harmless(sample: bytes) -> None:
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(1500):
+        damaged = bytearray(sample)
+        for _ in range(chance.randint(1, 8)):
+            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        # The headers are where damage does most; they are a small part of the file.
+        damaged[chance.randrange(16, 64)] = chance.randrange(256)
+        for reading in (read, lambda code: relocations(code, ".nv.global.init")):
+            try:
+                reading(bytes(damaged))
+            except ValueError:
+                refused += 1
+    assert refused > 500
