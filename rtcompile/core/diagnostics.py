@@ -69,13 +69,10 @@ _SEVERITY = {
     "catastrophic error": "fatal",
     "fatal error": "fatal",
     "internal error": "fatal",
-    "Internal Compiler Error": "fatal",
+    "internal compiler error": "fatal",
     "fatal": "fatal",
     "error": "error",
-    "Error": "error",
-    "ERROR": "error",
     "warning": "warning",
-    "Warning": "warning",
     "remark": "remark",
     "info": "remark",
     ".": "remark",  # ptxas 12.9 continues an info line this way
@@ -83,7 +80,9 @@ _SEVERITY = {
 }
 
 # What a line that begins a message looks like, by who writes it. A new format is a new row.
-_EDG = r"(?P<severity>catastrophic error|internal error|error|warning|remark|note)"
+_EDG = (
+    r"(?P<severity>[Cc]atastrophic error|[Ii]nternal error|[Ee]rror|[Ww]arning|[Rr]emark|[Nn]ote)"
+)
 _CODE = r"(?: #(?P<code>[\w-]+))?"
 _FORMATS = tuple(
     re.compile(pattern)
@@ -91,7 +90,8 @@ _FORMATS = tuple(
         # NVRTC, cudafe++, cicc:   kernel.cu(3): error #20-D: identifier "x" is undefined
         rf"(?P<file>\S.*?)\((?P<line>\d+)\): {_EDG}{_CODE}: (?P<message>.*)",
         #                          At end of source: error: expected a "}}"
-        rf"(?P<file>At end of source): {_EDG}{_CODE}: (?P<message>.*)",
+        #                          Catastrophic error: cannot open precompiled header file "x.pch"
+        rf"(?:(?P<file>At end of source): )?{_EDG}{_CODE}: (?P<message>.*)",
         #                          Command-line error: invalid or no value specified …
         rf"(?P<file>Command-line) {_EDG}{_CODE}: (?P<message>.*)",
         # gcc, as:                 kernel.cu:3:10: fatal error: x.h: No such file or directory
@@ -255,7 +255,7 @@ def _begin(line: str) -> _Draft | None:
         if match is not None:
             group = match.groupdict()
             return _Draft(
-                _SEVERITY[group["severity"]],
+                _SEVERITY[group["severity"].lower()],
                 group["message"].strip(),
                 group.get("file") or group.get("tool") or "",
                 int(group.get("line") or 0),

@@ -1,0 +1,387 @@
+"""What rows of the catalogue say about one build: tables of facts, and the functions that look.
+
+Each function takes the match of a row's pattern and the `BuildContext`, and returns names for the
+row's templates, or None where the row does not fit this build after all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from rtcompile.core import arch as archs
+from rtcompile.core.arch import Arch
+from rtcompile.core.context import BuildContext
+from rtcompile.errors import UnsupportedArch
+
+Values = Mapping[str, str]
+Match = re.Match[str]
+_T = TypeVar("_T")
+
+
+def nothing_more(match: Match, context: BuildContext) -> Values | None:
+    """Add nothing: the row fits every build."""
+    return {}
+
+
+def of_build(context: BuildContext) -> Values:
+    """Return the names that every row may use."""
+    parts = ("nvrtc", "nvcc", "nvjitlink", "cudart", "crt", "cccl", "cutlass")
+    capability = context.capability
+    return {
+        **{part: context.describe(part) for part in parts},
+        "arch": str(context.arch or "the architecture compiled for"),
+        "device": "the device"
+        + (" (compute capability {}.{})".format(*capability) if capability else ""),
+        "compiler": context.describe(context.backend),
+    }
+
+
+def _table(*rows: tuple[_T, str]) -> dict[str, _T]:
+    return {name: answer for answer, names in rows for name in names.split()}
+
+
+_NVCC_ONLY = re.compile(
+    r"-O\d?$|-Xcompiler|--compiler-options|-Xlinker|-gencode|--generate-code|--expt-|-ccbin"
+    r"|--?extended-lambda|-cubin|-fatbin|-dc$|-c$|-f[a-z]|-W|-l|-L"
+)
+
+# option -> the first NVRTC that takes it
+_FIRST_NVRTC = _table(
+    ("12.8", "--pch -pch --create-pch -create-pch --use-pch -use-pch"),
+    ("13.3", "--use-bundled-headers"),
+)
+
+# identifier -> the header that declares it for device code
+_DECLARED_IN = _table(
+    (
+        "<cstdint>",
+        "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t intptr_t "
+        "INT32_MAX INT64_MAX UINT32_MAX UINT64_MAX",
+    ),
+    ("<cuda_fp16.h>", "half half2 __half __half2 __float2half __half2float"),
+    ("<cuda_bf16.h>", "__nv_bfloat16 __nv_bfloat162 nv_bfloat16"),
+    ("<cuda_fp8.h>", "__nv_fp8_e4m3 __nv_fp8_e5m2 __nv_fp8_e8m0"),
+    ("<cfloat>", "FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON"),
+    ("<climits>", "INT_MAX INT_MIN UINT_MAX LONG_MAX CHAR_BIT"),
+    ("<cmath>", "INFINITY NAN M_PI HUGE_VAL"),
+    ("<math_constants.h>", "CUDART_INF_F CUDART_NAN_F CUDART_PI_F CUDART_INF CUDART_NAN CUDART_PI"),
+    ("<curand_kernel.h>", "curandState curand_init curandStatePhilox4_32_10_t"),
+    ("<cooperative_groups.h>", "cooperative_groups"),
+    (
+        "<cuda_device_runtime_api.h>",
+        "cudaGridDependencySynchronize cudaTriggerProgrammaticLaunchCompletion",
+    ),
+    ("<cupy/complex.cuh>", "complex"),
+    ("<cuComplex.h>", "cuFloatComplex cuDoubleComplex cuComplex"),
+    ("<mma.h>", "nvcuda wmma"),
+)
+
+# device function -> the first compute capability that has it
+_NEEDS_ARCH = _table(
+    (70, "__nanosleep __match_any_sync __match_all_sync"),
+    (80, "__reduce_add_sync __reduce_min_sync __reduce_max_sync"),
+    (80, "__reduce_and_sync __reduce_or_sync __reduce_xor_sync"),
+    (90, "this_cluster cluster_group __cluster_dims__"),
+)
+
+# what went with compute capability 7.0: the same with _sync takes a mask
+_NEEDS_MASK = frozenset(
+    ["__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__ballot", "__any", "__all"]
+)
+
+# member of std that our shims declare for device code -> the header
+_STD_ON_DEVICE = _table(
+    ("<algorithm>", "max min clamp swap"),
+    ("<limits>", "numeric_limits"),
+    ("<array>", "array"),
+    ("<tuple>", "tuple make_tuple get tie"),
+    ("<utility>", "pair move forward make_pair index_sequence exchange"),
+    ("<complex>", "complex"),
+    ("<type_traits>", "is_same is_same_v enable_if enable_if_t conditional_t decay_t"),
+    ("<cstdint>", "int32_t uint32_t int64_t uint64_t uint8_t int8_t"),
+    ("<cstddef>", "size_t ptrdiff_t byte nullptr_t"),
+    ("<cmath>", "sqrt abs exp log pow sin cos fma isnan isinf"),
+)
+_HOST_HEADERS = frozenset(
+    [
+        "string",
+        "map",
+        "unordered_map",
+        "set",
+        "list",
+        "deque",
+        "iostream",
+        "fstream",
+        "thread",
+        "mutex",
+        "future",
+        "random",
+        "regex",
+        "filesystem",
+        "memory_resource",
+        "format",
+    ]
+)
+
+# WMMA's element types: their shapes (m, n, k) and the first compute capability
+_WIDE = "16x16x16, 32x8x16, 8x32x16"
+_WMMA = {
+    "__half": (_WIDE, 70),
+    "signed char": (_WIDE, 72),
+    "unsigned char": (_WIDE, 72),
+    "__nv_bfloat16": (_WIDE, 80),
+    "nvcuda::wmma::precision::tf32": ("16x16x8", 80),
+    "double": ("8x8x4", 80),
+    "nvcuda::wmma::experimental::precision::s4": ("8x8x32", 75),
+    "nvcuda::wmma::experimental::precision::u4": ("8x8x32", 75),
+    "nvcuda::wmma::experimental::precision::b1": ("8x8x128", 75),
+}
+
+
+def _archs(names: str) -> tuple[Arch, ...]:
+    return tuple(Arch.parse(name) for name in names.split())
+
+
+# how an instruction's name begins -> where it exists, and the architectures to compile for
+_SPECIFIC = {
+    "wgmma": ("only on compute capability 9.0, as sm_90a", _archs("90a")),
+    "tcgen05": (
+        "on compute capability 10.x and 11.0, as sm_100a and its kin",
+        _archs("100a 103a 110a"),
+    ),
+    "setmaxnreg": (
+        "from compute capability 9.0 on, with an architecture's suffix a",
+        _archs("90a 100a 103a 110a 120a 121a"),
+    ),
+}
+
+# PTX ISA -> the CUDA release that brought it
+_PTX_RELEASE = {
+    "8.0": "12.0", "8.1": "12.1", "8.2": "12.2", "8.3": "12.3", "8.4": "12.4", "8.5": "12.5",
+    "8.6": "12.7", "8.7": "12.8", "8.8": "12.9", "9.0": "13.0",
+}  # fmt: skip
+
+_SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
+
+
+def supported_by(match: Match, context: BuildContext) -> Values:
+    nvrtc = context.version_pair("nvrtc")
+    support = "`rtcompile doctor` lists what this one compiles for."
+    if context.arch and nvrtc:
+        try:
+            archs.check(context.arch, context.target, nvrtc)
+        except UnsupportedArch as error:
+            support = f"{error}."
+    return {"support": support}
+
+
+def arch_options(match: Match, context: BuildContext) -> Values:
+    given = [o for o in context.options if re.match(r"--?(?:gpu-)?arch", o)]
+    return {"given": " and ".join(given) or "the -arch options"}
+
+
+def nvcc_only(match: Match, context: BuildContext) -> Values | None:
+    return {} if _NVCC_ONLY.match(match["option"]) else None
+
+
+def too_new(match: Match, context: BuildContext) -> Values | None:
+    needs = _FIRST_NVRTC.get(match["option"].partition("=")[0])
+    return {"needs": needs} if needs else None
+
+
+def leak(match: Match, context: BuildContext) -> Values:
+    folder = context.user_dir_of(match[0])
+    if not folder:
+        hosts = [d for d in context.user_dirs() if d.startswith(("/usr/include", "/usr/lib/gcc"))]
+        folder = hosts[0] if hosts else ""
+    return {"leak": f"-I{folder}" if folder else "the -I that leads there"}
+
+
+def crt_package(match: Match, context: BuildContext) -> Values:
+    version = context.version_pair("nvrtc")
+    if version is None:
+        return {"package": "nvidia-cuda-nvcc-cu12' (CUDA 12) or 'nvidia-cuda-crt' (CUDA 13)"}
+    major, minor = version
+    name = "nvidia-cuda-nvcc-cu12" if major == 12 else "nvidia-cuda-crt"
+    return {"package": f"{name}=={major}.{minor}.*'"}
+
+
+def packaged(match: Match, context: BuildContext) -> Values | None:
+    package = context.package_of(match["header"])
+    return {"package": package} if package else None
+
+
+def host_header(match: Match, context: BuildContext) -> Values | None:
+    return {} if match["header"] in _HOST_HEADERS else None
+
+
+def searched(match: Match, context: BuildContext) -> Values:
+    if not context.search:
+        return {"searched": "No include directory was given"}
+    users = ", ".join(context.user_dirs()) or "none of your own"
+    return {
+        "searched": f"It is in none of the {len(context.search)} directories searched ({users})"
+    }
+
+
+def declared(match: Match, context: BuildContext) -> Values | None:
+    header = _DECLARED_IN.get(match["identifier"])
+    return {"header": header} if header else None
+
+
+def needs_mask(match: Match, context: BuildContext) -> Values | None:
+    return {} if match["identifier"] in _NEEDS_MASK else None
+
+
+def beyond_arch(match: Match, context: BuildContext) -> Values | None:
+    needs = _NEEDS_ARCH.get(match["identifier"])
+    if needs is None or (context.arch is not None and context.arch.number >= needs):
+        return None
+    return {"needs": f"sm_{needs}"}
+
+
+def std_on_device(match: Match, context: BuildContext) -> Values | None:
+    header = _STD_ON_DEVICE.get(match["member"])
+    return {"header": header} if header else None
+
+
+def namespace(match: Match, context: BuildContext) -> Values:
+    if context.arch is not None and context.arch.number < 70:
+        return {"why": f"{context.arch} has no tensor cores; WMMA begins with sm_70."}
+    if "mma.h" not in context.source and context.source:
+        return {"why": "The source does not include <mma.h>."}
+    if not context.has_option("-arch", "--gpu-architecture"):
+        return {"why": "No architecture was fixed, and mma.h declares nothing below sm_70."}
+    return {"why": f"mma.h declares nothing below sm_70; this build is for {context.arch}."}
+
+
+def fragment(match: Match, context: BuildContext) -> Values:
+    arguments = [a.strip() for a in (match["fragment"] or "").split(",")]
+    if len(arguments) < 5:
+        kinds = "; ".join(f"{t.split('::')[-1]}: {s}, sm_{n}" for t, (s, n) in _WMMA.items())
+        return {"why": f"WMMA has these shapes, from these architectures on: {kinds}."}
+    use, shape, element = arguments[0], "x".join(arguments[1:4]), arguments[4]
+    name = element.rpartition("::")[2]
+    if element not in _WMMA or use.endswith("accumulator"):
+        if use.endswith("accumulator"):
+            return {"why": f"{name} accumulators of {shape} do not exist for {context.arch}."}
+        return {
+            "why": f"{name} is no input type of WMMA: float goes in as precision::tf32 or __half."
+        }
+    shapes, needs = _WMMA[element]
+    if context.arch is not None and context.arch.number < needs:
+        return {"why": f"{name} fragments begin with sm_{needs}; this build is for {context.arch}."}
+    if shape not in shapes.split(", "):
+        return {"why": f"{name} has the shapes {shapes} (m x n x k), not {shape}."}
+    return {"why": f"{name} {shape} needs sm_{needs}: was mma.h read for {context.arch}?"}
+
+
+def standard(match: Match, context: BuildContext) -> Values:
+    given = [o for o in context.options if re.match(r"--?std", o)]
+    return {"given": given[-1] if given else "an older standard"}
+
+
+def mixed(match: Match, context: BuildContext) -> Values:
+    found = [context.describe(part) for part in ("nvrtc", "cudart", "crt", "cccl")]
+    folder = context.user_dir_of(match.string)
+    if folder:
+        remove = f"Remove -I{folder}: the file named above comes from there"
+    elif context.user_dirs():
+        remove = f"Remove the one of {', '.join(context.user_dirs())} that holds CUDA headers"
+    else:
+        remove = "Install one version of all of them; `rtcompile doctor` shows which differ"
+    return {"found": "; ".join(found), "remove": remove}
+
+
+def cutlass(match: Match, context: BuildContext) -> Values:
+    return {"found": f"{context.describe('cutlass')} and {context.describe('cccl')}"}
+
+
+def copied_type(match: Match, context: BuildContext) -> Values:
+    kind = match["type"]
+    return {"type": f"cp.async of one {kind}" if kind else "A cp.async of this size"}
+
+
+def expression(match: Match, context: BuildContext) -> Values:
+    given = re.search(r"nv_mangled_name (?P<text>[^\n]+)", match.string)
+    return {"expression": f"`{given['text'].strip()}`" if given else "A name expression"}
+
+
+def one_letter(match: Match, context: BuildContext) -> Values | None:
+    macros = [o for o in context.options if re.match(r"(?:-D ?|--define-macro=)[A-Z]\w?(?:=|$)", o)]
+    return {"macros": ", ".join(macros)} if macros else None
+
+
+def minimal(match: Match, context: BuildContext) -> Values | None:
+    return {} if context.has_option("-minimal", "--minimal") else None
+
+
+def instruction(match: Match, context: BuildContext) -> Values | None:
+    family = next((f for f in _SPECIFIC if match["instruction"].startswith(f)), None)
+    if family is None:
+        return None
+    where, targets = _SPECIFIC[family]
+    own = [t for t in targets if context.arch and t.major == context.arch.major]
+    exact = [t for t in own if context.arch and t.minor == context.arch.minor]
+    if context.capability and not any(
+        archs.runs_on(t, "cubin", context.capability) for t in targets
+    ):
+        return {"where": where, "do": "Your device has none of it: choose another kernel."}
+    if exact or own:
+        return {"where": where, "do": f"Compile with arch='{(exact or own)[0]}'."}
+    named = ", ".join(str(t) for t in targets)
+    return {"where": where, "do": f"{context.arch or 'This one'} has none of it: only {named}."}
+
+
+def above(match: Match, context: BuildContext) -> Values:
+    needs = Arch.parse(match["needs"])
+    if context.capability and context.capability < (needs.major, needs.minor):
+        return {"do": "{}.{} is the device's: it cannot run this.".format(*context.capability)}
+    return {"do": f"Compile with arch='{needs}' for a device of {needs.major}.{needs.minor} or up."}
+
+
+def shared(match: Match, context: BuildContext) -> Values:
+    used, most = int(match["used"], 16), int(match["most"], 16)
+    return {"size": f"{used}", "limit": f"{most}"}
+
+
+def symbol(match: Match, context: BuildContext) -> Values:
+    mangled = match["symbol"]
+    plain = re.match(r"_Z(?P<length>\d+)(?P<rest>\w+)", mangled)
+    name = plain["rest"][: int(plain["length"])] if plain else mangled
+    return {"name": name}
+
+
+def device_runtime(match: Match, context: BuildContext) -> Values | None:
+    return {} if re.match(r"cuda[A-Z]", match["symbol"]) else None
+
+
+def ptx(match: Match, context: BuildContext) -> Values:
+    def release(version: str) -> str:
+        known = _PTX_RELEASE.get(version)
+        return f"PTX {version}" + (f" (CUDA {known})" if known else "")
+
+    return {"newer": release(match["ptx"]), "own": release(match["known"])}
+
+
+def nvrtc_option(match: Match, context: BuildContext) -> Values | None:
+    ours = ("device-as-default", "pch", "create-pch", "use-pch", "device-int128", "minimal")
+    return {} if match["option"].lstrip("-").startswith(ours) else None
+
+
+def signal(match: Match, context: BuildContext) -> Values:
+    number = match["signal"] or ""
+    return {"how": _SIGNALS.get(number, f"signal {number}" if number else "a signal")}
+
+
+def signal_in_cute(match: Match, context: BuildContext) -> Values | None:
+    return signal(match, context) if re.search(r"<(?:cute|cutlass)/", context.source) else None
+
+
+def not_the_devices(match: Match, context: BuildContext) -> Values:
+    if context.capability is None:
+        return {"do": "Give no arch= to compile for the current device."}
+    own = "{}.{}".format(*context.capability)
+    return {"do": f"Give no arch=, or one that a device of {own} runs."}
