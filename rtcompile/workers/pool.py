@@ -7,16 +7,15 @@ Ctrl-C is an exception there at once, and leaving, in whatever way, kills the jo
 
 from __future__ import annotations
 
+import _socket  # `socket` would cost a fresh process 8 ms of its first build
+import contextvars
 import os
 import re
-import shutil
-import socket
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from rtcompile.core.request import Limits
 from rtcompile.settings import Settings
 from rtcompile.workers import protocol, zygote
 
-__all__ = ["Answer", "Death", "Job", "Pool", "run"]
+__all__ = ["Answer", "Cancellation", "Cancelled", "Death", "Job", "Pool", "run", "run_beside"]
 
 _IDLE_SECONDS = 300.0
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
@@ -75,6 +74,49 @@ class Death:
     signal: int
     text: str
     stderr: bytes
+
+
+class Cancelled(BaseException):
+    """The job was cancelled by a `Cancellation`. No `Exception`: nobody may take it for a failure."""
+
+
+class Cancellation:
+    """Cancels, from any thread, the jobs that run where it is `current`, and those that would."""
+
+    current: contextvars.ContextVar[Cancellation | None] = contextvars.ContextVar(
+        "rtcompile_cancellation", default=None
+    )
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sockets: set[_socket.socket] = set()
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Kill the jobs; their callers get `Cancelled`."""
+        with self._lock:
+            self._cancelled = True
+            for socket in self._sockets:
+                with suppress(OSError):
+                    socket.shutdown(_socket.SHUT_RDWR)
+
+    def check(self) -> None:
+        """Raise `Cancelled` if it is."""
+        if self._cancelled:
+            raise Cancelled
+
+    @contextmanager
+    def over(self, socket: _socket.socket) -> Iterator[None]:
+        """Shut the socket down if cancelled meanwhile."""
+        with self._lock:
+            self.check()
+            self._sockets.add(socket)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sockets.discard(socket)
+            self.check()
 
 
 class Pool:
@@ -137,50 +179,48 @@ class _Zygote:
     """The caller's end of one zygote process."""
 
     def __init__(self, prepare: str, argument: str, idle: float) -> None:
-        scratch = os.path.join(
-            tempfile.gettempdir(), f"rtcompile-{os.getpid()}-{os.urandom(6).hex()}"
+        self._scratch = os.path.join(
+            _temporary_folder(), f"{zygote.SCRATCH_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         )
-        self._scratch = scratch
         self._stderr = os.memfd_create("stderr")
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(os.devnull, "r+b", buffering=0) as null:
-            # High numbers first: a target of one dup2 must not be the source of a later one.
-            sources = [_above_standard(d) for d in (null.fileno(), self._stderr, theirs.fileno())]
-            try:
-                self.pid = os.posix_spawn(
-                    python := _interpreter(),
-                    [
-                        python, "-I", "-S", _MAIN,
-                        str(os.getpid()), str(idle), scratch, prepare, argument,
-                    ],
-                    _environment(),
-                    file_actions=[
-                        (os.POSIX_SPAWN_DUP2, sources[0], 0),
-                        (os.POSIX_SPAWN_DUP2, sources[0], 1),
-                        (os.POSIX_SPAWN_DUP2, sources[1], 2),
-                        (os.POSIX_SPAWN_DUP2, sources[2], zygote.CONTROL),
-                    ],
-                    setpgroup=0,
-                    setsigmask=(),
-                )  # fmt: skip
-            finally:
-                for descriptor in sources:
-                    os.close(descriptor)
+        self._control, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        # By high numbers: the target of one dup2 must not be the source of a later one.
+        sources = [_above_standard(d) for d in (null, self._stderr, theirs.fileno())]
+        python = _interpreter()
+        command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
+        try:
+            self.pid = os.posix_spawn(
+                python,
+                [*command, self._scratch, prepare, argument],
+                _environment(),
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, sources[0], 0),
+                    (os.POSIX_SPAWN_DUP2, sources[0], 1),
+                    (os.POSIX_SPAWN_DUP2, sources[1], 2),
+                    (os.POSIX_SPAWN_DUP2, sources[2], zygote.CONTROL),
+                ],
+                setpgroup=0,
+                setsigmask=(),
+            )
+        finally:
+            theirs.close()
+            for descriptor in (null, *sources):
+                os.close(descriptor)
 
     def run(self, job: Job, limits: Limits, leftovers: Sequence[str]) -> Answer | Death | None:
         """Run one job; None if the zygote has gone."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours:
-            with theirs:
-                arguments = protocol.pack(dict(job.arguments))
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        cancellation = Cancellation.current.get()
+        try:
+            with cancellation.over(ours) if cancellation else nullcontext():
                 try:
-                    message = (job.function, limits.timeout, limits.memory, job.warm, *leftovers)
-                    protocol.send(self._control, message, (theirs.fileno(), arguments))
+                    self._ask(job, limits, leftovers, theirs)
                 except OSError:
                     return None
-                finally:
-                    os.close(arguments)
-            reply = protocol.receive(ours)
+                reply = protocol.receive(ours)
+        finally:
+            ours.close()
         if reply is None:
             return None
         message, descriptors = reply
@@ -189,6 +229,17 @@ class _Zygote:
         _, kind, signal, text = message
         stderr = b"".join(protocol.drain(d) for d in descriptors)
         return Death(str(kind), int(signal), str(text), stderr)
+
+    def _ask(
+        self, job: Job, limits: Limits, leftovers: Sequence[str], theirs: _socket.socket
+    ) -> None:
+        arguments = protocol.pack(dict(job.arguments))
+        try:
+            message = (job.function, limits.timeout, limits.memory, job.warm, *leftovers)
+            protocol.send(self._control, message, (theirs.fileno(), arguments))
+        finally:
+            os.close(arguments)
+            theirs.close()
 
     def last_words(self) -> str:
         """Return what a zygote that ended had written on its stderr: why it could not start."""
@@ -199,10 +250,17 @@ class _Zygote:
         self._control.close()
         with suppress(ChildProcessError):  # reaped by somebody's os.wait()
             os.waitpid(self.pid, 0)
-        shutil.rmtree(self._scratch, ignore_errors=True)  # left if it was killed itself
+        zygote.remove_tree(self._scratch)  # left if it was killed itself
 
 
 _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
+
+
+def _temporary_folder() -> str:
+    for folder in (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp"):
+        if folder and os.access(folder, os.W_OK | os.X_OK):
+            return os.path.abspath(folder)
+    return os.getcwd()
 
 
 def _above_standard(descriptor: int) -> int:
@@ -224,8 +282,7 @@ def _interpreter() -> str:
         sys.executable,
         getattr(sys, "_base_executable", None),
         *(os.path.join(p, "bin", name) for p in (sys.prefix, sys.base_prefix)),
-        shutil.which(name),
-        shutil.which("python3"),
+        *(os.path.join(p, name) for p in os.get_exec_path()),
     ]
     for path in candidates:
         if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTROL = 3  # the descriptor of the control socket, given by the caller
+SCRATCH_PREFIX = "rtcompile-"
+_CLAIM_SECONDS = 60.0
 _SIGKILL = 9
 _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # seconds without a job before the zygote spends time on making the next one faster
@@ -31,7 +33,7 @@ def main(arguments: list[str]) -> None:
     """Serve jobs from the control socket until there is no reason to go on."""
     parent, idle, scratch, prepare, argument = arguments
     _isolate()
-    os.mkdir(scratch, 0o700)
+    _claim(scratch)
     zygote = Zygote(_socket.socket(fileno=CONTROL), int(parent), float(idle), scratch)
     try:
         zygote.prepare(prepare, argument)
@@ -298,6 +300,38 @@ class Zygote:
             child.kill()
             self._bury(child, os.waitpid(child.pid, 0)[1])
         remove_tree(self.scratch)
+        _sweep(os.path.dirname(self.scratch))
+
+
+def _claim(scratch: str) -> None:
+    """Make the scratch folder, and hold a lock on it for as long as this process or a child lives."""
+    os.mkdir(scratch, 0o700)
+    import fcntl
+
+    fcntl.flock(os.open(scratch, os.O_RDONLY), fcntl.LOCK_EX)
+
+
+def _sweep(folder: str) -> None:
+    """Remove scratch folders whose zygote and parent were both killed: nobody holds their lock."""
+    import fcntl
+
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if not name.startswith(SCRATCH_PREFIX):
+            continue
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            continue  # somebody else's
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # One that was made just now may not have been locked yet.
+            if os.fstat(descriptor).st_mtime < time.time() - _CLAIM_SECONDS:
+                remove_tree(path)
+        except OSError:
+            pass  # in use
+        finally:
+            os.close(descriptor)
 
 
 def remove_tree(folder: str) -> None:
@@ -353,9 +387,12 @@ def _isolate() -> None:
     # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates want more.
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     unlimited = resource.RLIM_INFINITY
-    if soft != unlimited and soft < _STACK_BYTES:
-        wanted = _STACK_BYTES if hard == unlimited else min(hard, _STACK_BYTES)
+    wanted = _STACK_BYTES if hard == unlimited else min(hard, _STACK_BYTES)
+    if soft == unlimited or soft < wanted:
         resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
+    if soft == unlimited:
+        # Linux lays memory out from the bottom then, where `heap.pin` finds no way: start anew.
+        os.execv(sys.executable, sys.orig_argv)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
