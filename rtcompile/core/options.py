@@ -404,8 +404,10 @@ class Options:
             f"-{_JITLINK_BOOLEANS[name]}={int(value == 'true')}" for name, value in values.items()
         ]
         for name, value in self.flags:
-            if name in _JITLINK_FLAGS:
-                spelling = _JITLINK_FLAGS[name]
+            if name not in _JITLINK_FLAGS:
+                continue
+            spelling, since = _JITLINK_FLAGS[name]
+            if nvjitlink >= since:  # splitting and tables only tune: an older linker does without
                 line.append(f"{spelling}={value}" if value else spelling)
         line += [f"-Xptxas={option}" for option in self.ptxas]
         return tuple(line)
@@ -444,12 +446,12 @@ class Options:
 
 # nvJitLink's names for what it shares with the compilers.
 _JITLINK_BOOLEANS = {"ftz": "ftz", "prec-div": "prec-div", "prec-sqrt": "prec-sqrt", "fmad": "fma"}
-_JITLINK_FLAGS = {
-    "device-debug": "-g",
-    "generate-line-info": "-lineinfo",
-    "maxrregcount": "-maxrregcount",
-    "split-compile": "-split-compile",
-    "jump-table-density": "-jump-table-density",
+_JITLINK_FLAGS: dict[str, tuple[str, Version]] = {
+    "device-debug": ("-g", (12, 0)),
+    "generate-line-info": ("-lineinfo", (12, 0)),
+    "maxrregcount": ("-maxrregcount", (12, 0)),
+    "split-compile": ("-split-compile", (12, 4)),
+    "jump-table-density": ("-jump-table-density", (12, 4)),
 }
 
 

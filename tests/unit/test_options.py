@@ -384,26 +384,35 @@ def test_nvcc_takes_a_directory_with_a_comma_and_is_kept_from_one_that_its_shell
         parse([]).to_nvcc(SM_80, "cubin", (13, 0), ["/$HOME"])
 
 
+def test_lto_ir_of_either_nvrtc_comes_from_the_virtual_architecture(nvrtc: Any) -> None:
+    line = parse([]).to_nvrtc(Arch(9, 0, "a"), "ltoir", nvrtc.version, ())
+    assert line[0] == "--gpu-architecture=compute_90a"
+    assert nvrtc.compile("__global__ void kernel() {}", *line, kind="LTOIR").code
+
+
+FOR_THE_LINKER = (
+    "-dlto --use_fast_math -prec-div=true -lineinfo -G -maxrregcount=32 -DX -Xptxas=-v "
+    "-jtd=101 -split-compile=2"
+)
+
+
 def test_nvjitlink_is_given_what_still_means_something() -> None:
-    parsed = parse(
-        [
-            "-dlto",
-            "--use_fast_math",
-            "-prec-div=true",
-            "-lineinfo",
-            "-maxrregcount=32",
-            "-DX",
-            "-Xptxas=-v",
-        ]
-    )
-    assert parsed.to_nvjitlink(Arch(9, 0, "a"), (12, 9)) == (
+    assert parse([FOR_THE_LINKER]).to_nvjitlink(Arch(9, 0, "a"), (12, 0)) == (
         "-arch=sm_90a",
         "-lto",
         "-ftz=1",
         "-prec-div=1",
         "-prec-sqrt=0",
         "-fma=1",
+        "-g",
         "-lineinfo",
         "-maxrregcount=32",
         "-Xptxas=-v",
     )
+
+
+def test_nvjitlink_takes_every_option_that_is_emitted() -> None:
+    nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink")
+    options = parse([FOR_THE_LINKER]).to_nvjitlink(Arch(9, 0, "a"), nvjitlink.version())
+    assert len(options) == 12
+    nvjitlink.destroy(nvjitlink.create(len(options), list(options)))
