@@ -6,17 +6,20 @@ be used costs one warning and is replaced by memory; it never costs a build.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from rtcompile.cache import files, headers, locks, manifests, objects
+from rtcompile.cache import files, headers, inventory, locks, manifests, objects
 from rtcompile.cache.folder import Folder, UntrustedError
+from rtcompile.cache.inventory import Entry
 from rtcompile.cache.manifests import Build
 from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
@@ -25,9 +28,15 @@ from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
 from rtcompile.settings import Settings
 
+if TYPE_CHECKING:
+    from rtcompile.cache.books import Books, Usage
+
 __all__ = ["Store"]
 
+_T = TypeVar("_T")
+
 _MEMORY_BYTES = 128 << 20
+_MOST_UNACCOUNTED = 64  # files
 _USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
 
 _stores: dict[tuple[str, bool, int], Store] = {}
@@ -61,9 +70,12 @@ class Store:
         self._prepared = self._warned = False
         self._guard = threading.Lock()
         self._memory: OrderedDict[str, list[_Known]] = OrderedDict()
+        self._held = 0  # bytes of code in it
         self._flights = locks.SingleFlight()
         self._started: dict[str, int] = {}
-        self._refusals: dict[str, str] = {}
+        self._refusals: dict[str, str] | None = None
+        self._unaccounted: dict[str, int] = {}  # file written, by size
+        self._hits = self._misses = 0
         if on_disk:
             try:
                 self._folder.check()
@@ -86,7 +98,10 @@ class Store:
     def find(self, question: Question) -> ObjectCode | None:
         """Return the object that a build of `question` would give now, None if there is none."""
         found = self._search(question)
-        return found if isinstance(found, ObjectCode) else None
+        if not isinstance(found, ObjectCode):
+            return None
+        self._hits += 1
+        return found
 
     def why(self, question: Question) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
@@ -198,6 +213,10 @@ class Store:
             self._publish_manifest(key, build, question.search)
             if not path_bound and _portable(dependencies, question.search):
                 self._publish_manifest(question.portable_key(), build, question.search)
+        self._misses += 1
+        pending = self._unaccounted
+        if len(pending) > _MOST_UNACCOUNTED or sum(pending.values()) > self.size / 16:
+            self.settle()
         return True
 
     def _publish_manifest(self, key: str, build: Build, search: Sequence[SearchDir]) -> None:
@@ -218,6 +237,8 @@ class Store:
         except OSError as error:
             self._degrade(error)
             return False
+        with self._guard:
+            self._unaccounted[f"{folder}/{name}"] = len(data)
         return True
 
     def _prepare(self) -> None:
@@ -227,30 +248,27 @@ class Store:
 
     def _degrade(self, error: OSError) -> None:
         self._writable = False
-        if self._warned:
-            return
-        self._warned = True
-        reason = error.strerror or str(error)
-        warnings.warn(
-            f"the kernel cache {self._folder.path} cannot be used ({reason}); builds are kept in "
-            "memory until this process ends. Set RTCOMPILE_CACHE_DIR to a directory of your own "
-            "with room.",
-            RtcompileWarning,
-            stacklevel=2,
+        self._warn(
+            f"it cannot be written ({error.strerror or error}); builds are kept in memory until "
+            "this process ends. Set RTCOMPILE_CACHE_DIR to a directory of your own with room"
         )
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            text = f"kernel cache {self._folder.path}: {what}."
+            warnings.warn(text, RtcompileWarning, stacklevel=2)
 
     def _remember(self, key: str, build: Build, obj: ObjectCode) -> None:
         with self._guard:
-            others = [
-                entry
-                for entry in self._memory.pop(key, [])
-                if entry.build.object_key != build.object_key
-            ]
-            self._memory[key] = [_Known(build, obj), *others][: manifests.MOST_BUILDS]
-            held = sum(len(e.obj.code) for entries in self._memory.values() for e in entries)
-            while held > _MEMORY_BYTES and len(self._memory) > 1:
+            before = self._memory.pop(key, [])
+            others = [known for known in before if known.build.object_key != build.object_key]
+            now = [_Known(build, obj), *others][: manifests.MOST_BUILDS]
+            self._memory[key] = now
+            self._held += _weight(now) - _weight(before)
+            while self._held > _MEMORY_BYTES and len(self._memory) > 1:
                 _, dropped = self._memory.popitem(last=False)
-                held -= sum(len(entry.obj.code) for entry in dropped)
+                self._held -= _weight(dropped)
 
     # --- building once -------------------------------------------------------------------
 
@@ -283,11 +301,93 @@ class Store:
 
     def refusal(self, question: Question) -> str | None:
         """Return why NVRTC could not build `question`, None if it is not known to have failed."""
-        return self._refusals.get(_refusal_key(question))
+        return self._known_refusals().get(_refusal_key(question))
 
     def remember_refusal(self, question: Question, reason: str) -> None:
         """Note that this build of NVRTC cannot build `question`, so that NVCC is asked at once."""
-        self._refusals[_refusal_key(question)] = reason
+        key = _refusal_key(question)
+        self._known_refusals()[key] = reason
+        self._ask_books(lambda books: books.remember_refusal(key, reason))
+
+    def _known_refusals(self) -> dict[str, str]:
+        if self._refusals is None:
+            there = os.path.exists(self._folder.file("books", "cache.db"))
+            found = self._ask_books(lambda books: books.refusals()) if there else None
+            self._refusals = found or {}
+        return self._refusals
+
+    # --- books and upkeep ----------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Enter what was built and found since the last time into the books; evict what is too much.
+
+        Called when much is unaccounted for, and when the process ends.
+        """
+        with self._guard:
+            built, self._unaccounted = self._unaccounted, {}
+            hits, self._hits = self._hits, 0
+            misses, self._misses = self._misses, 0
+        if built or misses:
+            self._ask_books(lambda books: books.built(built, hits=hits, misses=misses))
+        elif hits and self._writable:
+            self._folder.note_hits(hits)
+
+    def usage(self) -> Usage | None:
+        """Return sizes and counts, None where no books can be kept."""
+        self.settle()
+        return self._ask_books(lambda books: books.usage())
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield every object in the directory."""
+        return inventory.entries(self._folder)
+
+    def verify(self) -> list[str]:
+        """Read every file, remove the damaged ones; return their paths."""
+        paths = [self._folder.file(path) for path in inventory.damaged(self._folder)]
+        for path in paths:
+            files.discard(path)
+        return paths
+
+    def prune(self, size: int | None = None) -> int:
+        """Evict down to `size` bytes (default: the limit), sweep up; return the bytes freed."""
+        self.settle()
+        inventory.sweep(self._folder)
+        limit = self.size if size is None else size
+        return self._ask_books(lambda books: books.evict(limit)) or 0
+
+    def clear(self) -> None:
+        """Forget everything, in memory and on disk."""
+        with self._guard:
+            self._memory.clear()
+            self._held = 0
+            self._unaccounted.clear()
+            self._refusals = None
+        inventory.empty(self._folder)
+
+    def export(self, path: str) -> int:
+        """Copy all that verifies into a cache directory at `path`; return the number of files."""
+        return inventory.export(self._folder, Folder(path))
+
+    def _ask_books(self, ask: Callable[[Books], _T]) -> _T | None:
+        if not self._writable:
+            return None
+        from rtcompile.cache.books import Books, BooksError  # 16 ms that a hit does not pay
+
+        try:
+            self._prepare()
+            return ask(Books(self._folder, self.size))
+        except BooksError as error:
+            # Objects are kept all the same; only their size is nobody's concern meanwhile.
+            self._warn(
+                f"its books cannot be written ({error}): its size limit waits until they can"
+            )
+        except OSError as error:
+            self._degrade(error)
+        return None
+
+
+def _weight(known: Sequence[_Known]) -> int:
+    return sum(len(entry.obj.code) for entry in known)
 
 
 def _refusal_key(question: Question) -> str:
@@ -303,12 +403,13 @@ def _would_fail_again(error: BaseException) -> bool:
 
 
 def _next_tick() -> int:
-    """Wait for the file clock to move on (4 ms at most) and return it.
+    """Return the time, once the file clock has reached it (4 ms at most).
 
-    A header written just before a build then is older than it, one written during it is not.
+    A header written before it carries an earlier time, one written from now on a later one. Since
+    Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
     """
-    before = headers.file_clock_ns()
-    while (now := headers.file_clock_ns()) <= before:
+    now = time.time_ns()
+    while headers.file_clock_ns() < now:
         time.sleep(0.0005)
     return now
 
@@ -354,4 +455,10 @@ def _after_fork() -> None:
     _stores.clear()
 
 
+def _settle() -> None:
+    for store in _stores.values():
+        store.settle()
+
+
+atexit.register(_settle)
 os.register_at_fork(after_in_child=_after_fork)
