@@ -27,6 +27,7 @@ FLOORS = {
     "pipeline": 3,
     "compiling": 3,
     "failures": 3,
+    "linking": 3,
 }
 FACE = 4
 

@@ -1,0 +1,217 @@
+"""A miss: NVRTC, or NVCC for what is beyond NVRTC, then the linker, then the cache."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+
+from rtcompile import device, pipeline, toolkit
+from rtcompile.cache import headers
+from rtcompile.cache.store import Store
+from rtcompile.compilers import nvcc, nvjitlink, nvrtc
+from rtcompile.core import fallback
+from rtcompile.core.request import (
+    BuildInfo,
+    Compiled,
+    CompileFailure,
+    CompileRequest,
+    Limits,
+    LinkInput,
+    ObjectCode,
+    SearchDir,
+    TranslationUnit,
+)
+from rtcompile.errors import JitDisabled, ToolkitNotFound
+from rtcompile.failures import as_error
+from rtcompile.pipeline import Plan
+from rtcompile.settings import Settings
+
+__all__ = ["compile_once"]
+
+
+def compile_once(request: CompileRequest, settings: Settings, store: Store) -> ObjectCode:
+    """Build what is not in the cache; of all who ask at once, on this machine, one compiles."""
+    plan = _identified(request, settings)
+    with store.building(plan.question):
+        return store.find(plan.question) or _Build(plan, settings, store).run()
+
+
+def _identified(request: CompileRequest, settings: Settings) -> Plan:
+    """Plan again with what only a build can afford to ask: cuda-python, and the compiler's build."""
+    plan = pipeline.plan(request, settings, device.confirmed_compute_capability)
+    if not settings.jit:
+        raise JitDisabled(
+            f"{plan.request.name} for {plan.choice.arch} is not in the cache "
+            f"({settings.cache_dir}), and RTCOMPILE_JIT=0 forbids compiling it"
+        )
+    library = plan.toolchain.nvrtc
+    if plan.backend != "nvcc" and library is not None and not library.build:
+        toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
+        plan = pipeline.plan(request, settings, device.confirmed_compute_capability)
+    if plan.backend == "nvcc":
+        plan = _knowing_nvcc(plan, settings)
+    return plan
+
+
+def _knowing_nvcc(plan: Plan, settings: Settings) -> Plan:
+    if plan.toolchain.require_nvcc().build:
+        return plan
+    toolkit.remember_build("nvcc", nvcc.identify(plan.toolchain), settings)
+    return pipeline.plan(plan.request, settings, device.confirmed_compute_capability)
+
+
+class _Build:
+    """One build under way."""
+
+    def __init__(self, plan: Plan, settings: Settings, store: Store) -> None:
+        self.plan = plan
+        self.settings = settings
+        self.store = store
+        self.limits = Limits(settings.timeout, settings.memory_limit)
+        self.why = store.why(plan.question)
+
+    def run(self) -> ObjectCode:
+        plan = self.plan
+        if plan.question.paths_matter:
+            _keep_source(plan)
+        if plan.backend == "nvcc":
+            return self._with_nvcc(self.why)
+        refusal = self.store.refusal(plan.question) if plan.backend == "auto" else None
+        if refusal:
+            return self._with_nvcc(refusal)
+        outcome = self._nvrtc()
+        decision = fallback.decide(outcome.log) if isinstance(outcome, CompileFailure) else None
+        if decision is not None and decision.action == "add-flags":
+            # Kept under the question as it was asked: the next process need not be refused again.
+            self.plan = replace(plan, options=plan.options.adding(*decision.flags))
+            self.why = f"{self.why}; {' '.join(decision.flags)} added: {decision.reason}"
+            outcome = self._nvrtc()
+        if isinstance(outcome, Compiled):
+            return self._finish("nvrtc", outcome)
+        decision = fallback.decide(outcome.log)
+        if decision.action == "nvcc" and outcome.kind == "error" and plan.backend == "auto":
+            return self._instead_of(outcome, decision.reason)
+        raise as_error(outcome, plan)
+
+    def _nvrtc(self) -> Compiled | CompileFailure:
+        plan = self.plan
+        library = plan.toolchain.require_nvrtc()
+        target = _unlinked(plan)
+        options = plan.options.adding("-rdc=true") if target == "object" else plan.options
+        # To NVRTC relocatable machine code is a cubin like any other.
+        target = "cubin" if target == "object" else target
+        flags = options.to_nvrtc(
+            plan.choice.arch, target, library.version_pair, [d.path for d in plan.search]
+        )
+        return nvrtc.compile(
+            self._unit(flags, target),
+            library,
+            limits=self.limits,
+            pch=self.settings.pch,
+            cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
+            search=plan.search,
+        )
+
+    def _instead_of(self, refused: CompileFailure, reason: str) -> ObjectCode:
+        try:
+            code = self._with_nvcc(reason)
+        except ToolkitNotFound as missing:
+            raise as_error(refused, self.plan, then=f"NVCC could build it ({reason}): {missing}") from None
+        self.store.remember_refusal(self.plan.question, reason)
+        return code
+
+    def _with_nvcc(self, why: str) -> ObjectCode:
+        self.plan = plan = _knowing_nvcc(self.plan, self.settings)
+        program = plan.toolchain.require_nvcc()
+        own = [d for d in plan.search if d.label.startswith("user")]
+        directories: list[SearchDir] = [*own, *plan.toolchain.nvcc_search]
+        target = _unlinked(plan)
+        code = target if target in ("ptx", "ltoir") else "cubin"
+        flags = plan.options.to_nvcc(
+            plan.choice.arch, code, program.version_pair, [d.path for d in directories]
+        )
+        outcome = nvcc.compile(self._unit(flags, target), plan.toolchain, limits=self.limits)
+        if isinstance(outcome, CompileFailure):
+            raise as_error(outcome, plan)
+        self.why = why
+        return self._finish("nvcc", outcome)
+
+    def _unit(self, flags: tuple[str, ...], target: str) -> TranslationUnit:
+        request, choice = self.plan.request, self.plan.choice
+        return TranslationUnit(
+            request.source,
+            self.plan.question.name,
+            flags,
+            request.name_expressions,
+            target,
+            choice.arch,
+        )
+
+    def _finish(self, backend: str, compiled: Compiled) -> ObjectCode:
+        plan = self.plan
+        milliseconds = sum(compiled.milliseconds.values())
+        log = compiled.log
+        code = compiled.code
+        if _must_link(plan):
+            own = LinkInput(_unlinked(plan), plan.request.name, code)
+            flags = plan.options.to_nvjitlink(
+                plan.choice.arch, plan.toolchain.require_nvjitlink().version_pair
+            )
+            linked = nvjitlink.link(
+                (own, *plan.links),
+                plan.choice.arch,
+                flags,
+                plan.toolchain,
+                limits=self.limits,
+                target=plan.choice.target,
+            )
+            if isinstance(linked, CompileFailure):
+                raise as_error(linked, plan)
+            code, log = linked.code, log + linked.log
+            milliseconds += sum(linked.milliseconds.values())
+        dependencies = headers.record(
+            compiled.trace, plan.search, source=plan.request.source, name=plan.question.name
+        )
+        built = ObjectCode(
+            code,
+            plan.choice.target,
+            plan.choice.arch,
+            MappingProxyType(dict(compiled.lowered_names)),
+            BuildInfo(
+                backend,
+                log,
+                dependencies.headers,
+                milliseconds,
+                why=self.why,
+                compiler=f"{backend} {plan.question.compilers.get(backend, '')}",
+            ),
+        )
+        self.store.add(plan.question, built, dependencies)
+        return built
+
+
+def _unlinked(plan: Plan) -> str:
+    """Return what the compiler makes on the way to what was asked for."""
+    if not _must_link(plan):
+        return plan.choice.target
+    return "ltoir" if plan.options.lto else "object"
+
+
+def _must_link(plan: Plan) -> bool:
+    relocatable = plan.options.rdc or plan.options.lto
+    return bool(plan.links) or (relocatable and plan.choice.target in ("cubin", "ptx"))
+
+
+def _keep_source(plan: Plan) -> None:
+    """Put the source where the line info says it is."""
+    path = plan.question.name
+    with suppress(OSError):  # without it the kernel runs all the same, a debugger shows no source
+        if not os.path.exists(path):
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            temporary = f"{path}.{os.getpid()}.{time.monotonic_ns()}"
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(plan.request.source)
+            os.replace(temporary, path)

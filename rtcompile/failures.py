@@ -1,0 +1,59 @@
+"""A `CompileFailure` becomes the error that the caller sees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rtcompile import toolkit
+from rtcompile.core import diagnostics, hints
+from rtcompile.core.context import BuildContext
+from rtcompile.core.request import CompileFailure
+from rtcompile.errors import (
+    CompileError,
+    CompilerCrashed,
+    CompileTimeout,
+    LinkError,
+    adopt_cupy,
+)
+
+if TYPE_CHECKING:
+    from rtcompile.pipeline import Plan
+
+__all__ = ["as_error"]
+
+_KINDS: dict[str, type[CompileError]] = {
+    "link": LinkError,
+    "crash": CompilerCrashed,
+    "memory": CompilerCrashed,
+    "timeout": CompileTimeout,
+}
+
+
+def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:
+    """Return the error for a failed build; `then` is what else was tried, and how it ended."""
+    request = plan.request
+    name = plan.question.name
+    context = BuildContext(
+        arch=plan.choice.arch,
+        target=plan.choice.target,
+        backend=failure.backend,
+        options=failure.command,
+        versions=plan.toolchain.versions,
+        search=plan.search,
+        source=request.source,
+        package_of=toolkit.missing_header,
+    )
+    parsed = hints.annotate(diagnostics.parse(failure.log), context)
+    message = diagnostics.render(parsed, source=request.source, name=name) or failure.log
+    if then:
+        message = f"{message}\n{then}"
+    adopt_cupy()
+    return _KINDS.get(failure.kind, CompileError)(
+        message,
+        request.source,
+        name,
+        failure.command,
+        failure.backend,
+        diagnostics=parsed,
+        log=failure.log,
+    )

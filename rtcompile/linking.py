@@ -1,0 +1,108 @@
+"""What `link=` was given becomes bytes for the linker, each compiled or read, and named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rtcompile import pipeline
+from rtcompile.compilers import nvjitlink
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode
+from rtcompile.errors import InvalidRequest
+from rtcompile.settings import Settings
+
+__all__ = ["inputs", "needed_option"]
+
+_SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
+
+
+def inputs(request: CompileRequest, arch: Arch, settings: Settings) -> tuple[LinkInput, ...]:
+    """Return `request.link` as linker inputs; sources among them are compiled for `arch`.
+
+    Parameters
+    ----------
+    request : CompileRequest
+        Whose `link` holds source strings, `CompileRequest`\\ s, `ObjectCode`\\ s, `LinkInput`\\ s,
+        and paths to sources, cubins, PTX, LTO-IR, fatbins, objects or archives.
+    arch : Arch
+        The architecture to compile sources for.
+    settings : Settings
+        As for `pipeline.build`.
+
+    Raises
+    ------
+    InvalidRequest
+        An input that is none of these, cannot be read, or is an empty file.
+    """
+    given = [_given(item, index) for index, item in enumerate(request.link)]
+    lto = compiler_options.parse(request.options).lto or any(
+        isinstance(item, LinkInput) and item.kind == "ltoir" for item in given
+    )
+    target = "ltoir" if lto else "object"
+    return tuple(_compiled(item, request, arch, target, settings) for item in given)
+
+
+def needed_option(links: Sequence[LinkInput]) -> str:
+    """Return the option that makes a translation unit fit to be linked with these."""
+    return "-dlto" if any(link.kind == "ltoir" for link in links) else "-rdc=true"
+
+
+def _given(item: Any, index: int) -> LinkInput | CompileRequest:
+    if isinstance(item, (LinkInput, CompileRequest)):
+        return item
+    if isinstance(item, ObjectCode):
+        return LinkInput(item.kind, f"link[{index}]", item.code)
+    if isinstance(item, str) and _is_source(item):
+        return CompileRequest(item, name=f"link{index}.cu")
+    if isinstance(item, (str, os.PathLike)):
+        return _file(os.fspath(item), index)
+    raise InvalidRequest(
+        f"link[{index}] is {type(item).__name__}; it may be a source string, a CompileRequest, "
+        "an ObjectCode, or the path of a cubin, PTX, LTO-IR, fatbin, object or archive file"
+    )
+
+
+def _is_source(text: str) -> bool:
+    # No path holds these, and no translation unit worth linking is without them.
+    return any(character in text for character in "\n;{")
+
+
+def _file(path: str, index: int) -> LinkInput | CompileRequest:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise InvalidRequest(f"link[{index}]: cannot read {path}: {error.strerror}") from None
+    if path.endswith(_SOURCE_SUFFIXES):
+        folder = os.path.dirname(os.path.abspath(path))
+        return CompileRequest(data.decode(), name=os.path.basename(path), options=(f"-I{folder}",))
+    kind = nvjitlink.kind_of(data)
+    if kind is None:
+        raise InvalidRequest(
+            f"link[{index}]: {path} is no cubin, PTX, LTO-IR, fatbin, object or archive "
+            f"(it begins with {data[:8]!r})"
+        )
+    return LinkInput(kind, os.path.basename(path), data)
+
+
+def _compiled(
+    item: LinkInput | CompileRequest,
+    request: CompileRequest,
+    arch: Arch,
+    target: str,
+    settings: Settings,
+) -> LinkInput:
+    if isinstance(item, LinkInput):
+        return item
+    if item.link:
+        raise InvalidRequest(f"{item.name} has link= of its own; give all inputs to one link")
+    # Options of the whole program (-std, -G, …) hold for its parts; their own win.
+    unit = replace(
+        item, options=(*request.options, *item.options), arch=arch, target=target, link=()
+    )
+    code = pipeline.build(unit, settings)
+    return LinkInput(code.kind, item.name, code.code)

@@ -1,0 +1,172 @@
+"""A request becomes a key; the key becomes code, from memory, the disk, or a compiler elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from rtcompile import device, toolkit
+from rtcompile.cache.store import Store
+from rtcompile.core import arch as archs
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch, Choice
+from rtcompile.core.key import Question, content_digest
+from rtcompile.core.options import Options
+from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode, SearchDir, TranslationUnit
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Toolchain
+
+__all__ = ["Plan", "build", "choose_architecture", "header_search", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One build, decided: what is asked of the cache, and what a compiler would be given."""
+
+    request: CompileRequest
+    options: Options
+    choice: Choice
+    toolchain: Toolchain
+    search: tuple[SearchDir, ...]
+    links: tuple[LinkInput, ...]
+    question: Question
+
+    @property
+    def backend(self) -> str:
+        """``"auto"``, or the one compiler that may build it."""
+        return self.question.backend
+
+
+def build(request: CompileRequest, settings: Settings) -> ObjectCode:
+    """Return the code of `request`, from the cache or from a compiler.
+
+    Raises
+    ------
+    CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
+    """
+    started = time.perf_counter()
+    decided = plan(request, settings)
+    store = Store.open(settings)
+    code = store.find(decided.question)
+    if code is None:
+        from rtcompile import compiling  # only a miss pays for compilers and workers
+
+        code = compiling.compile_once(request, settings, store)
+    milliseconds = (time.perf_counter() - started) * 1e3
+    return replace(code, build=replace(code.build, milliseconds=milliseconds))
+
+
+def plan(
+    request: CompileRequest,
+    settings: Settings,
+    capability: Callable[[], tuple[int, int]] = device.compute_capability,
+) -> Plan:
+    """Decide everything about a build. Compiles nothing but what `link` needs compiled."""
+    options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
+    toolchain = toolkit.current(settings)
+    backend = _backend(request, settings, toolchain)
+    version = (
+        toolchain.require_nvcc() if backend == "nvcc" else toolchain.require_nvrtc()
+    ).version_pair
+    choice = choose_architecture(request, options, version, settings.ptx, capability)
+    links: tuple[LinkInput, ...] = ()
+    if request.link:
+        from rtcompile import linking
+
+        links = linking.inputs(request, choice.arch, settings)
+        if not (options.rdc or options.lto):
+            options = options.adding(linking.needed_option(links))
+    search = header_search(options, toolchain, arch=choice.arch)
+    paths_matter = options.debug or options.lineinfo
+    name = _source_path(request, settings) if paths_matter else request.name
+    question = Question(
+        source=request.source,
+        name=name,
+        options=options.key_fields(),
+        arch=choice.arch,
+        target=choice.target,
+        name_expressions=request.name_expressions,
+        backend=backend,
+        compilers=MappingProxyType(_builds(toolchain)),
+        search=search,
+        links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
+        paths_matter=paths_matter,
+    )
+    return Plan(request, options, choice, toolchain, search, links, question)
+
+
+def choose_architecture(
+    request: CompileRequest,
+    options: Options,
+    compiler: tuple[int, int],
+    virtual: bool,
+    capability: Callable[[], tuple[int, int]],
+) -> Choice:
+    """Fix the architecture, before anything looks at a header.
+
+    ``arch=`` wins, then the options, then the current device; only the last needs a GPU.
+    """
+    if request.arch is not None:
+        return _checked(request.arch, request.target, compiler, "asked for by arch=")
+    if options.arch:
+        asked = options.arch_for(_capability_if_any(capability))
+        assert asked is not None
+        target = "ptx" if asked.virtual and request.target == "cubin" else request.target
+        return _checked(asked.arch, target, compiler, "asked for by the options")
+    choice = archs.choose(capability(), compiler, virtual=virtual)
+    if request.target != "cubin":
+        return replace(choice, target=request.target)
+    return choice
+
+
+def header_search(
+    options: Options, toolchain: Toolchain, *, arch: Arch
+) -> tuple[SearchDir, ...]:
+    """Return the directories to search: the user's first, then one toolkit's.
+
+    The architecture is an argument although no directory depends on it today: headers ask
+    ``__CUDA_ARCH__``, and a search or scan of them before it is known is what broke
+    ``wmma::fragment`` under Jitify. Nothing looks at a header without going through here.
+    """
+    assert isinstance(arch, Arch)
+    own = tuple(
+        SearchDir(f"user{index}", os.path.abspath(directory))
+        for index, directory in enumerate(options.include_dirs)
+    )
+    return own + toolchain.search
+
+
+def _backend(request: CompileRequest, settings: Settings, toolchain: Toolchain) -> str:
+    if request.backend == "nvcc" or settings.fallback == "always" or request.target == "fatbin":
+        return "nvcc"
+    if request.backend == "nvrtc" or settings.fallback == "never":
+        return "nvrtc"
+    return "nvcc" if toolchain.nvrtc is None and toolchain.nvcc is not None else "auto"
+
+
+def _checked(arch: Arch, target: str, compiler: tuple[int, int], why: str) -> Choice:
+    archs.check(arch, target, compiler)
+    return Choice(arch, target, why)
+
+
+def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
+    from rtcompile.errors import ToolkitNotFound, UnsupportedArch
+
+    try:
+        return capability()
+    except (ToolkitNotFound, UnsupportedArch):
+        return None  # no device: cross-compiling for what the options name
+
+
+def _builds(toolchain: Toolchain) -> dict[str, str]:
+    compilers = {"nvrtc": toolchain.nvrtc, "nvcc": toolchain.nvcc}
+    return {name: found.build for name, found in compilers.items() if found is not None}
+
+
+def _source_path(request: CompileRequest, settings: Settings) -> str:
+    """Return where the source is kept for debuggers and profilers to find, as line info names it."""
+    digest = content_digest(request.source.encode())[:16]
+    return os.path.join(settings.cache_dir, "sources", f"{digest}-{os.path.basename(request.name)}")

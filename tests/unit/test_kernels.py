@@ -1,0 +1,145 @@
+"""`RawModule` and `RawKernel` up to the launch: what needs CuPy but no device."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import warnings
+
+import pytest
+
+cupy = pytest.importorskip("cupy")
+
+import rtcompile  # noqa: E402
+from rtcompile import kernels  # noqa: E402
+
+CODE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
+TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
+
+
+@pytest.mark.parametrize("ours", [rtcompile.RawKernel, rtcompile.RawModule])
+def test_signatures_are_cupys_with_keywords_after_them(ours):
+    cupys = {
+        rtcompile.RawKernel: ["code", "name", "options", "backend"],
+        rtcompile.RawModule: [],
+    }[ours]
+    parameters = inspect.signature(ours).parameters
+    positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert positional == cupys
+    for name in ("translate_cucomplex", "enable_cooperative_groups", "jitify"):
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+    assert issubclass(ours, getattr(cupy, ours.__name__))
+
+
+def test_nothing_is_compiled_before_the_first_use():
+    kernel = rtcompile.RawKernel("this is no C++", "k")
+    assert (kernel.code, kernel.name, kernel.__name__) == ("this is no C++", "k", "k")
+    with pytest.raises(rtcompile.CompileError):
+        rtcompile.RawKernel("this is no C++", "k", arch="sm_80").object_code  # noqa: B018
+
+
+@pytest.mark.parametrize("jitify", [None, False, True])
+def test_jitify_is_accepted_without_a_warning(jitify):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rtcompile.RawKernel(CODE, "k", jitify=jitify)
+        rtcompile.RawModule(code=CODE, jitify=jitify)
+
+
+def test_a_missing_header_under_jitify_is_an_error_that_names_it():
+    from cupy.cuda.compiler import CompileException, JitifyException
+
+    module = rtcompile.RawModule(code='#include "gone.h"\n' + CODE, jitify=True, arch="sm_80")
+    with pytest.raises(JitifyException, match=r"gone\.h") as caught:
+        module.object_code  # noqa: B018
+    assert isinstance(caught.value, CompileException)
+    assert caught.value.log
+    assert caught.value.diagnostics
+
+
+def test_name_expressions_come_from_any_iterable():
+    names = {"a": "f<int>", "b": "f<float>"}
+    module = rtcompile.RawModule(code=TEMPLATE, name_expressions=names.values(), arch="sm_80")
+    assert module.name_expressions == ("f<int>", "f<float>")
+    assert set(module.object_code.lowered_names) == {"f<int>", "f<float>"}
+
+
+def test_options_may_be_one_string_with_a_space(tmp_path):
+    (tmp_path / "mine.h").write_text("")
+    kernel = rtcompile.RawKernel(
+        '#include "mine.h"\n' + CODE, "k", (f"-I {tmp_path}",), arch="sm_80"
+    )
+    assert kernel.build.headers[0].relative == "mine.h"
+
+
+def test_cucomplex_becomes_cupys_complex():
+    code = '#include <cuComplex.h>\nextern "C" __global__ void k(cuComplex* x) { *x = cuConjf(*x); }'
+    kernel = rtcompile.RawKernel(code, "k", translate_cucomplex=True, arch="sm_80")
+    read = {header.relative for header in kernel.build.headers}
+    assert "cupy/cuComplex_bridge.h" in read
+    assert not any(name.endswith("cuComplex.h") for name in read)
+    assert kernel.code == code
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        rtcompile.RawKernel(CODE, "k", ("-DX",), enable_cooperative_groups=True, arch="sm_80"),
+        rtcompile.RawModule(code=TEMPLATE, name_expressions=["f<int>"], fallback="never"),
+        rtcompile.RawModule(path="/somewhere/k.cubin"),
+    ],
+    ids=["kernel", "module", "file"],
+)
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_both_classes_pickle_and_copy_with_all_their_arguments(original, again):
+    other = again(original)
+    assert type(other) is type(original)
+    assert other._build.arguments == original._build.arguments
+    for name in ("code", "options", "backend", "file_path", "enable_cooperative_groups"):
+        assert getattr(other, name) == getattr(original, name)
+
+
+def test_a_subclass_pickles_as_itself():
+    other = pickle.loads(pickle.dumps(Doubling(CODE, "k")))
+    assert type(other) is Doubling
+
+
+class Doubling(rtcompile.RawKernel):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param({}, "neither was", id="neither"),
+        pytest.param({"code": CODE, "path": "k.cubin"}, "both were", id="both"),
+        pytest.param(
+            {"code": CODE, "backend": "nvcc", "name_expressions": ["f"]}, "nvrtc", id="nvcc names"
+        ),
+        pytest.param({"path": "k.cubin", "name_expressions": ["f"]}, "need code=", id="path names"),
+        pytest.param({"path": "k.cubin", "jitify": True}, "need code=", id="path jitify"),
+        pytest.param({"code": CODE, "backend": "nvcc", "jitify": True}, "jitify", id="nvcc jitify"),
+        pytest.param({"code": CODE, "backend": "clang"}, "'nvrtc' or 'nvcc'", id="backend"),
+        pytest.param({"code": b"x"}, "source must be str", id="bytes"),
+    ],
+)
+def test_arguments_that_cannot_describe_a_build_are_refused_at_once(arguments, says):
+    with pytest.raises(rtcompile.InvalidRequest, match=says):
+        rtcompile.RawModule(**arguments)
+
+
+def test_a_failing_source_is_dumped_when_cupys_variable_asks(monkeypatch, capsys):
+    monkeypatch.setenv("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", "1")
+    with pytest.raises(rtcompile.CompileError):
+        rtcompile.RawKernel("int x = y;", "k", arch="sm_80").object_code  # noqa: B018
+    assert "1 int x = y;" in capsys.readouterr().err
+
+
+def test_kernels_of_a_module_share_its_build():
+    module = rtcompile.RawModule(code=CODE, arch="sm_80")
+    kernel = kernels.RawKernel.__new__(kernels.RawKernel)
+    kernel._bind(module._build, "k")
+    assert kernel.object_code is module.object_code

@@ -1,0 +1,430 @@
+"""From source to code, end to end, with a real NVRTC and no GPU."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile import pipeline
+from rtcompile.cache import store
+from rtcompile.core import cubin
+from rtcompile.core.request import CompileRequest
+from rtcompile.settings import Settings
+
+PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
+WMMA = r"""
+#include <mma.h>
+using namespace nvcuda;
+extern "C" __global__ void k(const half* a, float* c) {
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> fa;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> fb;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> fc;
+    wmma::fill_fragment(fc, 0.0f);
+    wmma::load_matrix_sync(fa, a, 16);
+    wmma::load_matrix_sync(fb, a, 16);
+    wmma::mma_sync(fc, fa, fb, fc);
+    wmma::store_matrix_sync(c, fc, 16, wmma::mem_row_major);
+}
+"""
+TEMPLATE = "template <class T, int N> __global__ void scale(T* x) { x[threadIdx.x] *= N; }"
+
+
+def compile(source=PLAIN, *, arch="sm_80", **arguments):
+    return rtcompile.compile(source, arch=arch, **arguments)
+
+
+def forget_process():
+    """Forget what this process keeps in memory, as a fresh process would have it."""
+    store._stores.clear()
+
+
+def files_below(folder) -> set[str]:
+    return {str(path) for path in Path(folder).rglob("*") if path.is_file()}
+
+
+# --- the architecture --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
+def test_code_is_for_the_architecture_asked_for(arch):
+    assert str(cubin.read(compile(WMMA, arch=arch).code).arch) == arch
+
+
+def test_the_architecture_is_fixed_before_any_header_is_looked_at(monkeypatch):
+    order = []
+    for name in ("choose_architecture", "header_search"):
+        real = getattr(pipeline, name)
+
+        def spy(*args, _real=real, _name=name, **kwargs):
+            order.append(_name)
+            return _real(*args, **kwargs)
+
+        monkeypatch.setattr(pipeline, name, spy)
+    request = CompileRequest(PLAIN, arch="sm_90a")
+    decided = pipeline.plan(request, Settings.from_environ())
+    assert order == ["choose_architecture", "header_search"]
+    assert decided.search
+    arch = inspect.signature(real).parameters["arch"]
+    assert arch.kind is arch.KEYWORD_ONLY
+    assert arch.default is arch.empty
+
+
+@pytest.mark.parametrize(
+    ("options", "arch"),
+    [
+        (("-arch=sm_86",), "sm_86"),
+        (("-arch", "sm_86"), "sm_86"),
+        (("--gpu-architecture=sm_86",), "sm_86"),
+        (("-gencode=arch=compute_86,code=sm_86",), "sm_86"),
+        (("--generate-code arch=compute_90a,code=sm_90a",), "sm_90a"),
+    ],
+)
+def test_an_architecture_among_the_options_needs_no_gpu(options, arch):
+    assert str(compile(arch=None, options=options).arch) == arch
+
+
+def test_a_virtual_architecture_gives_ptx():
+    code = compile(arch=None, options=("-arch=compute_80",))
+    assert code.kind == "ptx"
+    assert b".target sm_80" in code.code
+
+
+def test_without_a_device_the_error_says_to_pass_arch():
+    pytest.importorskip("cuda.bindings.driver")
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("there is a device")
+    with pytest.raises(rtcompile.UnsupportedArch, match="pass arch="):
+        compile(arch=None)
+
+
+# --- headers -----------------------------------------------------------------------------------
+
+SOURCES = {
+    "std": "#include <cstdint>\n#include <type_traits>\n#include <limits>\n#include <utility>\n"
+    'extern "C" __global__ void k(std::uint32_t* x) { *x = std::numeric_limits<int>::max(); }',
+    "cooperative groups": "#include <cooperative_groups.h>\n"
+    'extern "C" __global__ void k() { cooperative_groups::this_grid().sync(); }',
+    "cub block": "#include <cub/block/block_reduce.cuh>\n"
+    'extern "C" __global__ void k(int* x) { using R = cub::BlockReduce<int, 128>;\n'
+    "  __shared__ R::TempStorage t; *x = R(t).Sum(threadIdx.x); }",
+    "cupy": "#include <cupy/complex.cuh>\n"
+    'extern "C" __global__ void k(complex<float>* x) { *x = exp(*x); }',
+    "cute": "#include <cute/tensor.hpp>\n"
+    'extern "C" __global__ void k(float* x) {\n'
+    "  auto t = cute::make_tensor(x, cute::Int<4>{}); t(threadIdx.x) = 1; }",
+    "curand": "#include <curand_kernel.h>\n"
+    'extern "C" __global__ void k(float* x) {\n'
+    "  curandState s; curand_init(1, 0, 0, &s); *x = curand_uniform(&s); }",
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_headers_are_found_in_the_wheels(source):
+    code = compile(source, arch="sm_90a")
+    assert [kernel.name for kernel in cubin.read(code.code).kernels] == ["k"]
+    assert code.build.headers
+
+
+def test_a_kernel_that_includes_nothing_reads_nothing():
+    assert compile().build.headers == ()
+
+
+def test_the_users_directories_come_first(tmp_path):
+    (tmp_path / "mma.h").write_text("#define MINE 1\n")
+    source = '#include <mma.h>\n#if !MINE\n#error theirs\n#endif\nextern "C" __global__ void k() {}'
+    assert compile(source, options=(f"-I {tmp_path}",)).build.headers[0].label == "user0"
+
+
+def test_a_relative_include_directory_is_the_users_and_not_the_workers(tmp_path, monkeypatch):
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc/mine.h").write_text("")
+    monkeypatch.chdir(tmp_path)
+    code = compile("#include <mine.h>\n" + PLAIN, options=("-Iinc",))
+    assert code.build.headers[0].path == str(tmp_path / "inc/mine.h")
+
+
+def test_a_header_beside_the_notebook_does_not_shadow_the_toolkits(tmp_path, monkeypatch):
+    (tmp_path / "mma.h").write_text("#error read from the current directory\n")
+    monkeypatch.chdir(tmp_path)
+    compile(WMMA)
+
+
+# --- the cache ---------------------------------------------------------------------------------
+
+
+def test_the_second_build_is_a_hit_from_memory_and_in_the_next_process_from_disk():
+    first = compile(TEMPLATE, name_expressions=["scale<float, 3>"])
+    assert first.build.hit is None
+    memory = compile(TEMPLATE, name_expressions=["scale<float, 3>"])
+    assert memory.build.hit == "memory"
+    forget_process()
+    disk = compile(TEMPLATE, name_expressions=["scale<float, 3>"])
+    assert disk.build.hit == "disk"
+    assert (disk.code, disk.lowered_names) == (first.code, first.lowered_names)
+    assert disk.build.log == first.build.log
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"source": PLAIN + " "}, id="source"),
+        pytest.param({"options": ("-DX=1",)}, id="define"),
+        pytest.param({"options": ("-G",)}, id="debug"),
+        pytest.param({"options": ("-ftz=false",)}, id="ftz"),
+        pytest.param({"options": ("--maxrregcount=32",)}, id="registers"),
+        pytest.param({"arch": "sm_86"}, id="arch"),
+        pytest.param({"name_expressions": ("k",)}, id="name expression"),
+        pytest.param({"target": "ptx"}, id="target"),
+    ],
+)
+def test_what_changes_the_code_is_another_build(changed):
+    compile()
+    assert compile(**{"source": PLAIN, **changed}).build.hit is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(("-DA=1", "-DB=2"), ("-DB=2", "-DA=1"), id="order of macros"),
+        pytest.param(("-DA=1",), ("--define-macro=A=1",), id="spelling"),
+        pytest.param(("-std=c++17",), (), id="the default said aloud"),
+        pytest.param(("-ftz=true", "-std=c++17"), ("--std", "c++17"), id="defaults"),
+    ],
+)
+def test_what_means_the_same_is_the_same_build(first, second):
+    compile(options=first)
+    assert compile(options=second).build.hit
+
+
+def value_of(folder: Path, *extra: str) -> tuple[int, str | None]:
+    """Compile a kernel that stores what the headers say; read it back from the PTX."""
+    source = """
+    #include "value.h"
+    #if __has_include("extra.h")
+    #include "extra.h"
+    #endif
+    #ifndef EXTRA
+    #define EXTRA 0
+    #endif
+    extern "C" __global__ void k(int* out) { *out = VALUE + EXTRA; }
+    """
+    forget_process()
+    options = (f"-I{folder}/first", f"-I{folder}/second", *extra)
+    code = compile(source, options=options, target="ptx")
+    stored = [line for line in code.code.decode().split("\n") if "mov.b32" in line or "mov.u32" in line]
+    return int(stored[0].rpartition(",")[2].strip(" ;")), code.build.hit
+
+
+@pytest.fixture
+def headers(tmp_path) -> Path:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "second/value.h").write_text('#include "nested.h"\n#define VALUE NESTED\n')
+    (tmp_path / "second/nested.h").write_text("#define NESTED 10\n")
+    assert value_of(tmp_path) == (10, None)
+    assert value_of(tmp_path) == (10, "disk")
+    return tmp_path
+
+
+def edit_within_one_tick(folder: Path) -> None:
+    header = folder / "second/nested.h"
+    before = header.stat()
+    header.write_text("#define NESTED 20\n")
+    os.utime(header, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def retarget(folder: Path) -> None:
+    (folder / "other.h").write_text("#define NESTED 20\n")
+    (folder / "second/nested.h").unlink()
+    (folder / "second/nested.h").symlink_to(folder / "other.h")
+
+
+@pytest.mark.parametrize(
+    ("edit", "value"),
+    [
+        pytest.param(
+            lambda d: (d / "second/value.h").write_text("#define VALUE 20\n"), 20, id="edit"
+        ),
+        pytest.param(
+            lambda d: (d / "second/nested.h").write_text("#define NESTED 20\n"), 20, id="nested"
+        ),
+        pytest.param(edit_within_one_tick, 20, id="within one mtime tick"),
+        pytest.param(
+            lambda d: (d / "first/value.h").write_text("#define VALUE 20\n"), 20, id="shadow"
+        ),
+        pytest.param(
+            lambda d: (d / "second/extra.h").write_text("#define EXTRA 7\n"), 17, id="__has_include"
+        ),
+        pytest.param(retarget, 20, id="symlink"),
+    ],
+)
+def test_an_edited_header_is_noticed(headers, edit, value):
+    edit(headers)
+    assert value_of(headers) == (value, None)
+    assert value_of(headers) == (value, "disk")
+
+
+def test_a_touched_header_is_read_again_and_hits(headers):
+    os.utime(headers / "second/nested.h")
+    assert value_of(headers) == (10, "disk")
+
+
+def test_an_edit_and_its_revert_hit(headers):
+    (headers / "second/nested.h").write_text("#define NESTED 20\n")
+    assert value_of(headers) == (20, None)
+    (headers / "second/nested.h").write_text("#define NESTED 10\n")
+    assert value_of(headers) == (10, "disk")
+
+
+def test_the_same_headers_in_another_folder_hit(headers, tmp_path_factory):
+    moved = tmp_path_factory.mktemp("elsewhere") / "project"
+    shutil.copytree(headers, moved)
+    assert value_of(moved) == (10, "disk")
+
+
+def test_a_deleted_header_is_an_error_that_names_it(headers):
+    (headers / "second/nested.h").unlink()
+    with pytest.raises(rtcompile.CompileError, match=r"nested\.h"):
+        value_of(headers)
+
+
+@pytest.mark.parametrize("macro", ["__DATE__", "__TIME__"])
+def test_a_build_that_tells_the_time_is_not_cached(macro):
+    source = f'__device__ const char when[] = {macro};\nextern "C" __global__ void k() {{}}'
+    for _ in range(2):
+        assert compile(source).build.hit is None
+
+
+@pytest.mark.parametrize("option", ["-lineinfo", "-G"])
+def test_line_info_names_a_file_that_is_there_and_holds_the_source(option):
+    code = compile(options=(option,), name="mine.cu")
+    folder = Path(os.environ["RTCOMPILE_CACHE_DIR"]) / "sources"
+    (kept,) = folder.iterdir()
+    assert kept.read_text() == PLAIN
+    assert kept.name.endswith("-mine.cu")
+    assert kept.name.encode() in code.code
+
+
+def test_threads_that_want_one_kernel_compile_it_once():
+    built = []
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait()
+        built.append(compile(TEMPLATE, name_expressions=["scale<int, 2>"]).build.hit)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert built.count(None) == 1
+
+
+def test_jit_can_be_forbidden(monkeypatch):
+    compile()
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    forget_process()
+    assert compile().build.hit == "disk"
+    with pytest.raises(rtcompile.JitDisabled, match="sm_90a is not in the cache"):
+        compile(arch="sm_90a")
+
+
+def test_cupys_in_memory_switch_writes_nothing(monkeypatch):
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
+    compile()
+    assert compile().build.hit == "memory"
+    assert not files_below(os.environ["RTCOMPILE_CACHE_DIR"])
+
+
+def test_an_unwritable_cache_costs_a_warning_and_no_build(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "file/cache"))
+    forget_process()
+    with pytest.warns(UserWarning, match="cannot be used") as caught:
+        assert compile().code
+        assert compile(arch="sm_86").code
+    assert len(caught) == 1
+
+
+# --- what goes wrong ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "error", "says"),
+    [
+        pytest.param("", {"name_expressions": ["k"]}, rtcompile.CompileError, "k", id="empty"),
+        pytest.param("a\0b", {}, rtcompile.InvalidRequest, "NUL", id="NUL"),
+        pytest.param(b"x", {}, rtcompile.InvalidRequest, "decode", id="bytes"),
+        pytest.param("\udcff", {}, rtcompile.InvalidRequest, "UTF-8", id="not UTF-8"),
+        pytest.param(
+            '#include "no_such.h"', {}, rtcompile.CompileError, r"no_such\.h", id="missing header"
+        ),
+        pytest.param("int x = y;", {}, rtcompile.CompileError, '"y" is undefined', id="typo"),
+        pytest.param(
+            PLAIN, {"options": ("--no-such",)}, rtcompile.CompileError, "no-such", id="option"
+        ),
+        pytest.param(
+            PLAIN, {"arch": "sm_42"}, rtcompile.UnsupportedArch, "sm_42", id="impossible arch"
+        ),
+        pytest.param(
+            TEMPLATE,
+            {"name_expressions": ["scale<flaot, 1>"]},
+            rtcompile.CompileError,
+            "flaot",
+            id="name expression",
+        ),
+    ],
+)
+def test_bad_input_is_a_clear_error_that_leaves_nothing(source, arguments, error, says):
+    compile()  # so that the cache's own folders are there
+    cache = os.environ["RTCOMPILE_CACHE_DIR"]
+    before = files_below(cache), set(os.listdir(tempfile.gettempdir()))
+    with pytest.raises(error, match=says) as caught:
+        compile(source, **arguments)
+    assert isinstance(caught.value, rtcompile.RtcompileError)
+    kept = {path for path in files_below(cache) - before[0] if "/objects/" in path}
+    assert not kept
+    left = set(os.listdir(tempfile.gettempdir())) - before[1]
+    assert not {name for name in left if name.startswith("rtcompile")}
+
+
+def test_an_error_points_at_the_users_line_and_keeps_the_log():
+    with pytest.raises(rtcompile.CompileError) as caught:
+        compile("\n\n__device__ int x = y;", name="mine.cu")
+    error = caught.value
+    first = error.diagnostics[0]
+    assert (first.file, first.line, first.severity) == ("mine.cu", 3, "error")
+    assert "__device__ int x = y;" in str(error)
+    assert 'identifier "y" is undefined' in error.log
+    assert error.backend == "nvrtc"
+    assert "--std=c++17" in error.options
+
+
+@pytest.mark.slow
+def test_a_source_of_fifty_megabytes_compiles():
+    source = "// " + "x" * 50_000_000 + "\n" + PLAIN
+    assert compile(source).code == compile("//\n" + PLAIN, name="kernel.cu").code
+
+
+def test_the_log_goes_to_the_stream_also_on_a_hit():
+    source = 'extern "C" __global__ void k() { int unused; }'
+    for _ in range(2):
+        stream = io.StringIO()
+        compile(source, log_stream=stream)
+        assert "unused" in stream.getvalue()
+
+
+def test_a_compile_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile('extern "C" __global__ void k() { int unused; }')
