@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import repeat
+from typing import TYPE_CHECKING
 
 from rtcompile.core import includes
-from rtcompile.core.includes import Dependencies, Mentions
+from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import Header, SearchDir
+
+if TYPE_CHECKING:
+    from rtcompile.core.mentions import Mentions
 
 __all__ = ["difference", "file_clock_ns", "record", "refresh", "same", "unchanged"]
 
@@ -44,16 +48,18 @@ def record(
     Dependencies
         With `uncacheable` set if they cannot be checked later.
     """
+    from rtcompile.core.mentions import scan  # a hit needs none of its regular expressions
+
     now = file_clock_ns()
     headers: list[Header] = []
     own_path: dict[str, None] = {}
-    texts: list[tuple[str, Mentions]] = [(os.path.dirname(name), includes.scan(source))]
+    texts: list[tuple[str, Mentions]] = [(os.path.dirname(name), scan(source))]
     read = dict.fromkeys(trace)
     for path in read:
         if not path.startswith("/"):
             return Dependencies(uncacheable=f"header {path} was found by a relative path")
         try:
-            header, mentions = _read(path, search, now)
+            header, mentions = _read(path, search, now, scan)
         except OSError as error:
             return Dependencies(uncacheable=f"header {path} cannot be read: {error.strerror}")
         headers.append(header)
@@ -163,13 +169,15 @@ _read_before: dict[str, tuple[Header, Mentions]] = {}
 _MOST_READ = 8192
 
 
-def _read(path: str, search: Sequence[SearchDir], now_ns: int) -> tuple[Header, Mentions]:
+def _read(
+    path: str, search: Sequence[SearchDir], now_ns: int, scan: Callable[[str], Mentions]
+) -> tuple[Header, Mentions]:
     before = _read_before.get(path)
     if before is not None and _stat_of(os.stat(path)) == before[0][4:]:
         header, mentions = before
     else:
         header, data = _contents(path)
-        mentions = includes.scan(data.decode("utf-8", "surrogateescape"))
+        mentions = scan(data.decode("utf-8", "surrogateescape"))
         if len(_read_before) >= _MOST_READ:
             _read_before.clear()
         _read_before[path] = _distrust(header, now_ns), mentions

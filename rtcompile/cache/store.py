@@ -17,9 +17,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from rtcompile.cache import files, headers, inventory, locks, manifests, objects
+from rtcompile.cache import files, headers, locks, manifests, objects
 from rtcompile.cache.folder import Folder, UntrustedError
-from rtcompile.cache.inventory import Entry
 from rtcompile.cache.manifests import Build
 from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
@@ -30,6 +29,7 @@ from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
     from rtcompile.cache.books import Books, Usage
+    from rtcompile.cache.inventory import Entry
 
 __all__ = ["Store"]
 
@@ -339,10 +339,14 @@ class Store:
 
     def entries(self) -> Iterator[Entry]:
         """Yield every object in the directory."""
+        from rtcompile.cache import inventory
+
         return inventory.entries(self._folder)
 
     def verify(self) -> list[str]:
         """Read every file, remove the damaged ones; return their paths."""
+        from rtcompile.cache import inventory
+
         paths = [self._folder.file(path) for path in inventory.damaged(self._folder)]
         for path in paths:
             files.discard(path)
@@ -350,6 +354,8 @@ class Store:
 
     def prune(self, size: int | None = None) -> int:
         """Evict down to `size` bytes (default: the limit), sweep up; return the bytes freed."""
+        from rtcompile.cache import inventory
+
         self.settle()
         inventory.sweep(self._folder)
         limit = self.size if size is None else size
@@ -357,6 +363,8 @@ class Store:
 
     def clear(self) -> None:
         """Forget everything, in memory and on disk."""
+        from rtcompile.cache import inventory
+
         with self._guard:
             self._memory.clear()
             self._held = 0
@@ -366,6 +374,8 @@ class Store:
 
     def export(self, path: str) -> int:
         """Copy all that verifies into a cache directory at `path`; return the number of files."""
+        from rtcompile.cache import inventory
+
         return inventory.export(self._folder, Folder(path))
 
     def _ask_books(self, ask: Callable[[Books], _T]) -> _T | None:
@@ -416,11 +426,13 @@ def _next_tick() -> int:
 
 def _not_of_files(question: Question) -> str:
     """Return why the answer hangs on more than files that can be checked, ``""`` if it does not."""
-    if clock := includes.scan(question.source).clock:
+    from rtcompile.core.mentions import scan  # only a miss needs its regular expressions
+
+    if clock := scan(question.source).clock:
         return f"{clock} is different in every build"
     for _, value in question.options:
         # A macro defined by an option is not scanned for the names that it is used with.
-        if "has_include" in value.lower() or includes.scan(value).clock:
+        if "has_include" in value.lower() or scan(value).clock:
             return f"the option {value!r} asks for what changes without a header changing"
     return ""
 
@@ -431,8 +443,10 @@ def _path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies)
     The user's own ``__FILE__`` may have been computed with, so a mention is enough; a toolkit
     header's is an assertion's, and shows in the code. LTO-IR is packed and shows nothing.
     """
+    from rtcompile.core.mentions import scan
+
     own_texts = (question.source, *(value for _, value in question.options))
-    if question.paths_matter or any(includes.scan(text).own_path for text in own_texts):
+    if question.paths_matter or any(scan(text).own_path for text in own_texts):
         return True
     if any(label.startswith("user") or not label for label in dependencies.own_path):
         return True
