@@ -1,0 +1,104 @@
+"""CuPy arrays and torch tensors as one thing: where a matrix lies, and whose stream to work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in device memory, without its owner.
+
+    Attributes
+    ----------
+    pointer : int
+        Device address of the first element.
+    shape, strides : (int, int)
+        In elements.
+    dtype : str
+        ``"float16"``, ``"bfloat16"``, …
+    device : int
+        Ordinal of the device it lies on.
+    """
+
+    pointer: int
+    shape: tuple[int, int]
+    strides: tuple[int, int]
+    dtype: str
+    device: int
+
+    @property
+    def row_major(self) -> bool:
+        """Whether the elements of a row are neighbours."""
+        return self.strides[1] == 1
+
+    @property
+    def column_major(self) -> bool:
+        """Whether the elements of a column are neighbours, as in ``x.T``."""
+        return self.strides[0] == 1
+
+
+def matrix(name: str, array: Any) -> Matrix:
+    """Describe a CuPy array, a CUDA torch tensor, or what has ``__cuda_array_interface__``.
+
+    Raises
+    ------
+    TypeError
+        It is none of these, or not two-dimensional, or lies in host memory.
+    """
+    if is_torch(array):
+        if not array.is_cuda:
+            raise TypeError(f"{name} is a torch tensor on {array.device}; move it to a CUDA device")
+        pointer, device = array.data_ptr(), array.device.index
+        strides, dtype = tuple(array.stride()), str(array.dtype).removeprefix("torch.")
+    elif hasattr(array, "__cuda_array_interface__"):
+        import cupy as cp
+
+        array = cp.asarray(array)  # a view: never a copy
+        pointer, device, dtype = array.data.ptr, array.device.id, array.dtype.name
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+    else:
+        raise TypeError(f"{name} is a {type(array).__name__}, which has no device memory")
+    if len(strides) != 2:
+        raise TypeError(f"{name} has {len(strides)} dimensions; a matrix has two")
+    return Matrix(pointer, tuple(array.shape), strides, dtype, device)
+
+
+def is_torch(array: Any) -> bool:
+    """Whether it is a torch tensor; torch is not imported to find out."""
+    return type(array).__module__.partition(".")[0] == "torch"
+
+
+def empty(like: Any, rows: int, columns: int, *, multiple: int = 1) -> Any:
+    """Return a matrix of the same library and dtype, its row pitch a multiple of elements."""
+    pitch = -(-columns // multiple) * multiple
+    if is_torch(like):
+        return like.new_empty((rows, pitch))[:, :columns]
+    import cupy as cp
+
+    return cp.empty((rows, pitch), cp.asarray(like).dtype)[:, :columns]
+
+
+@contextmanager
+def on_stream_of(array: Any, device: int) -> Iterator[None]:
+    """Make CuPy launch on `device`, and on torch's current stream if the array is torch's."""
+    import cupy as cp
+
+    with cp.cuda.Device(device):
+        if not is_torch(array):
+            yield
+            return
+        import torch
+
+        with cp.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream):
+            yield
+
+
+def by_value(data: bytes) -> np.ndarray:
+    """Return bytes as CuPy passes a struct to a kernel: an array of one element of that size."""
+    return np.frombuffer(data, dtype=np.void(data).dtype)
