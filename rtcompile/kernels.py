@@ -27,8 +27,8 @@ _current_device = cupy.cuda.runtime.getDevice
 
 # cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
 _CUCOMPLEX = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*", re.MULTILINE)
-_CUPY_HEADERS = "".join(
-    f"#include <cupy/{header}>\n"
+_CUPY_HEADERS = tuple(
+    f"--pre-include=cupy/{header}"
     for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
 )
 
@@ -90,8 +90,8 @@ class _Build:
             self.request = None
             return
         if translate_cucomplex:
-            bridge = "#include <cupy/cuComplex_bridge.h>"
-            code = _CUPY_HEADERS + "#line 1\n" + _CUCOMPLEX.sub(bridge, code)
+            code = _CUCOMPLEX.sub("#include <cupy/cuComplex_bridge.h>", code)
+            options = (*options, *_CUPY_HEADERS)
         self.request = CompileRequest(
             source=code,
             options=tuple(options),

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from rtcompile import pipeline
-from rtcompile.compilers import nvjitlink
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
+from rtcompile.core.linkable import kind_of
 from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
@@ -80,7 +80,7 @@ def _file(path: str, index: int) -> LinkInput | CompileRequest:
     if path.endswith(_SOURCE_SUFFIXES):
         folder = os.path.dirname(os.path.abspath(path))
         return CompileRequest(data.decode(), name=os.path.basename(path), options=(f"-I{folder}",))
-    kind = nvjitlink.kind_of(data)
+    kind = kind_of(data)
     if kind is None:
         raise InvalidRequest(
             f"link[{index}]: {path} is no cubin, PTX, LTO-IR, fatbin, object or archive "

@@ -16,6 +16,7 @@ from rtcompile.core.arch import Arch, Choice
 from rtcompile.core.key import Question, content_digest
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode, SearchDir, TranslationUnit
+from rtcompile.logs import announce
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
@@ -56,7 +57,9 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
 
         code = compiling.compile_once(request, settings, store)
     milliseconds = (time.perf_counter() - started) * 1e3
-    return replace(code, build=replace(code.build, milliseconds=milliseconds))
+    code = replace(code, build=replace(code.build, milliseconds=milliseconds))
+    announce(request, code, settings.log)
+    return code
 
 
 def plan(

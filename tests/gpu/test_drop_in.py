@@ -204,7 +204,7 @@ def test_a_kernel_computes_the_same_bits_as_under_cupy():
 def test_cucomplex_is_translated_to_cupys_complex():
     source = r"""
     #include <cuComplex.h>
-    extern "C" __global__ void fma(cuComplex* a, cuDoubleComplex* b) {
+    extern "C" __global__ void combine(cuComplex* a, cuDoubleComplex* b) {
         a[threadIdx.x] = cuCfmaf(a[threadIdx.x], a[threadIdx.x], make_cuComplex(1, 2));
         b[threadIdx.x] = cuCmul(b[threadIdx.x], cuConj(b[threadIdx.x]));
     }
@@ -212,7 +212,7 @@ def test_cucomplex_is_translated_to_cupys_complex():
     a = cp.arange(8).astype(cp.complex64) * (1 + 2j)
     b = cp.arange(8).astype(cp.complex128) * (1 - 3j)
     expected = a * a + (1 + 2j), b * b.conj()
-    rtcompile.RawKernel(source, "fma", translate_cucomplex=True)((1,), (8,), (a, b))
+    rtcompile.RawKernel(source, "combine", translate_cucomplex=True)((1,), (8,), (a, b))
     cp.testing.assert_allclose(a, expected[0])
     cp.testing.assert_allclose(b, expected[1])
 

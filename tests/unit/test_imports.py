@@ -28,6 +28,7 @@ FLOORS = {
     "compiling": 3,
     "failures": 3,
     "linking": 3,
+    "logs": 3,
 }
 FACE = 4
 

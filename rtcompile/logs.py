@@ -1,0 +1,77 @@
+"""One line per build through `logging`, silent unless somebody listens or ``RTCOMPILE_LOG`` asks."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import logging
+
+__all__ = ["announce"]
+
+
+def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
+    """Log a finished build at INFO to the logger ``rtcompile``.
+
+    The record carries the fields of the line too (``extra``): ``program``, ``arch``, ``backend``,
+    ``hit``, ``why``, ``milliseconds``, ``code_bytes``.
+
+    Parameters
+    ----------
+    request : CompileRequest
+        What was asked for.
+    code : ObjectCode
+        What it became.
+    level : str or None
+        ``RTCOMPILE_LOG``: a level to show on stderr; None leaves that to the application.
+    """
+    # Where nobody has imported logging nobody listens, and a cache hit need not load it.
+    if level is None and "logging" not in sys.modules:
+        return
+    import logging
+
+    logger = logging.getLogger("rtcompile")
+    if level is not None:
+        _show_on_stderr(logger, level)
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    build = code.build
+    outcome = f"hit ({build.hit})" if build.hit else "built"
+    why = f": {build.why}" if build.why else ""
+    logger.info(
+        "%s for %s by %s, %s in %.1f ms%s",
+        request.name,
+        code.arch,
+        build.backend,
+        outcome,
+        build.milliseconds,
+        why,
+        extra={
+            "program": request.name,
+            "arch": str(code.arch),
+            "backend": build.backend,
+            "hit": build.hit,
+            "why": build.why,
+            "milliseconds": build.milliseconds,
+            "code_bytes": len(code.code),
+        },
+    )
+
+
+def _show_on_stderr(logger: logging.Logger, level: str) -> None:
+    import logging
+
+    number = logging.getLevelName(level.upper())
+    if not isinstance(number, int):
+        raise InvalidRequest(f"RTCOMPILE_LOG={level!r}: expected debug, info, warning or error")
+    if any(handler.get_name() == "rtcompile" for handler in logger.handlers):
+        return
+    handler = logging.StreamHandler()
+    handler.set_name("rtcompile")
+    handler.setFormatter(logging.Formatter("rtcompile: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(number)
