@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 from rtcompile.toolkit.model import Library, Program, Toolchain
-from rtcompile.toolkit.remembered import current
+from rtcompile.toolkit.remembered import current, remember_build
 
-__all__ = ["Library", "Program", "Toolchain", "current", "find", "missing_header"]
+__all__ = ["Library", "Program", "Toolchain", "current", "find", "missing_header", "remember_build"]
 
 
 def __getattr__(name: str) -> object:

@@ -116,7 +116,8 @@ def _headers(draft: _Draft, chosen: Toolset, where: Surroundings) -> None:
     for name in _HEADER_PARTS:
         hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
         if hit is not None:
-            draft.found(name, hit.version or chosen.nvrtc.version, hit.place.found_via)
+            own = versions.of_cccl(hit.directory) if name == "cccl" else hit.version
+            draft.found(name, own or chosen.nvrtc.version, hit.place.found_via)
             draft.depends.append(hit.path)
             if hit.directory not in [directory.path for directory in draft.search]:
                 draft.search.append(SearchDir(name, hit.directory))
@@ -358,6 +359,8 @@ def _install(part: Part, chosen: Toolset) -> str:
         return f"`conda install {package} cuda-version={major}.{minor}`."
     if part.name == "curand":
         return f"`pip install {package}`."
+    if part.name == "cccl" and (major, minor) >= (13, 3):  # numbered 13.<CCCL's own> since then
+        return f'`pip install "{package}=={major}.3.{minor}.*"`.'
     return f'`pip install "{package}=={major}.{minor}.*"`.'
 
 

@@ -54,8 +54,8 @@ class Part:
         By layout: where under the root, in order.
     packages : mapping of str to str
         By layout: the package that brings it (``toolkit``: its entry in ``version.json``).
-    macro : str
-        The macro in the marker that holds its version as a number; empty where there is none.
+    states : tuple of str and str, optional
+        The header, relative to the marker's folder, and the macro in it that holds the version.
     required : bool
         Without it something a user may write in a kernel does not compile.
     what : str
@@ -67,7 +67,7 @@ class Part:
     markers: tuple[str, ...]
     dirs: Mapping[str, tuple[str, ...]]
     packages: Mapping[str, str] = field(default_factory=dict)
-    macro: str = ""
+    states: tuple[str, str] | None = None
     required: bool = False
 
 
@@ -106,7 +106,7 @@ PARTS: tuple[Part, ...] = (
             "conda": "cuda-cudart-dev",
             "toolkit": "cuda_cudart",
         },
-        macro="CUDART_VERSION",
+        states=("cuda_runtime_api.h", "CUDART_VERSION"),
         required=True,
     ),
     Part(
@@ -143,6 +143,7 @@ PARTS: tuple[Part, ...] = (
             "conda": "cuda-cccl",
             "toolkit": "cuda_cccl",
         },
+        states=("cuda/std/__cccl/version.h", "CCCL_VERSION"),
         required=True,
     ),
     Part(

@@ -65,11 +65,14 @@ class Program:
         ``"13.0.88"``.
     binary : str
         The program behind a wrapper script; `path` where there is none.
+    build : str
+        Its own word on its build, and that of the host compiler; empty until it was asked.
     """
 
     path: str
     version: str
     binary: str
+    build: str = ""
 
     @property
     def version_pair(self) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from rtcompile.core.request import SearchDir
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library, Program, Toolchain
 
-__all__ = ["current"]
+__all__ = ["current", "remember_build"]
 
 # Every variable that the search reads; the catalogue is not imported to learn them.
 _VARIABLES = (
@@ -31,7 +31,9 @@ _VARIABLES = (
     "CUDA_PATH",
     "CUTLASS_PATH",
     "LD_LIBRARY_PATH",
+    "NVCC_APPEND_FLAGS",
     "NVCC_CCBIN",
+    "NVCC_PREPEND_FLAGS",
     "PATH",
     "RTCOMPILE_CUTLASS_PATH",
 )
@@ -79,6 +81,27 @@ def current(settings: Settings | None = None) -> Toolchain:
             _write(path, key, known)
     _in_this_process[key] = known
     return known[1]
+
+
+def remember_build(part: str, build: str, settings: Settings) -> None:
+    """Keep a compiler's own word on its build, for this process and the next ones.
+
+    Parameters
+    ----------
+    part : {"nvrtc", "nvcc"}
+        A part of the toolchain that `current` returned last.
+    build : str
+        What the compiler says of itself.
+    settings : Settings
+        As for `current`.
+    """
+    key = _key()
+    stamps, toolchain = _in_this_process[key]
+    compiler = dataclasses.replace(getattr(toolchain, part), build=build)
+    known = stamps, dataclasses.replace(toolchain, **{part: compiler})
+    _in_this_process[key] = known
+    if settings.cache_on_disk:
+        _write(os.path.join(settings.cache_dir, "toolchains", f"{_digest(key)}.json"), key, known)
 
 
 def _key() -> str:

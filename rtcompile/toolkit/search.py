@@ -62,7 +62,7 @@ class Place:
                 path = os.path.join(directory, marker)
                 if os.path.isfile(path):
                     package = self.installed.get(part.packages.get(self.layout, ""), "")
-                    version = versions.of_file(path, part.macro, package)
+                    version = versions.of_part(part, directory, path, package)
                     return Hit(part, directory, path, version, self)
         return None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-__all__ = ["of_cccl", "of_conda", "of_cutlass", "of_file", "of_toolkit", "of_wheels"]
+from rtcompile.toolkit.catalogue import Part
+
+__all__ = ["of_cccl", "of_conda", "of_cutlass", "of_part", "of_toolkit", "of_wheels"]
 
 # The version macros stand near the top, after the licence: cuda_runtime_api.h alone is 600 KB.
 _HEAD = 64 << 10
@@ -46,21 +48,39 @@ def of_toolkit(root: str) -> Mapping[str, str]:
         return {}
 
 
-def of_file(path: str, macro: str, package: str) -> str:
-    """Return the version of one file: what it says itself, in the words of its package.
+def of_part(part: Part, directory: str, path: str, package: str) -> str:
+    """Return the CUDA version of a part: what its files say, in the words of its package.
 
-    The package knows more digits ("12.9.86" where the file says 12.9), but metadata can be left
-    behind by an upgrade: where the two differ in major.minor, the file is right.
+    The package knows more digits ("12.9.86" where the file says 12.9). But metadata can be left
+    behind by an upgrade, and not every package is numbered as CUDA is (``nvidia-cuda-cccl``
+    13.3.5.0 is CUDA 13.5's): where the two differ in major.minor, the file is right.
     """
-    stated = _of_macro(path, macro) if macro else _of_name(path)
-    if not stated or package.startswith(stated + ".") or package == stated:
+    if part.states is not None:
+        header, macro = part.states
+        stated = _CUDA_VERSION[macro](_macro(os.path.join(directory, header), macro))
+    else:
+        stated = _of_name(path)
+    if not stated or package == stated or package.startswith(f"{stated}."):
         return package
     return stated
 
 
-def _of_macro(path: str, macro: str) -> str:
-    number = _macro(path, macro)  # CUDART_VERSION 12090
-    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
+def _cuda_of_cudart(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}" if number else ""  # 12090
+
+
+def _cuda_of_cccl(number: int) -> str:
+    """Return the CUDA version that a CCCL came with: 2.7 with 12.8, 2.8 with 12.9, 3.n with 13.n."""
+    major, minor = number // 1000000, number // 1000 % 1000
+    if major == 2:
+        return f"12.{minor + 1}"
+    return f"{major + 10}.{minor}" if major else ""
+
+
+_CUDA_VERSION: Mapping[str, Callable[[int], str]] = {
+    "CUDART_VERSION": _cuda_of_cudart,
+    "CCCL_VERSION": _cuda_of_cccl,
+}
 
 
 def _of_name(path: str) -> str:

@@ -1,0 +1,2 @@
+#pragma once
+#include <cuda/std/cstddef>  // offsetof; NVRTC has size_t, ptrdiff_t and NULL itself

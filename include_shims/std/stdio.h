@@ -1,0 +1,2 @@
+// printf is NVRTC's own; the device has no files.
+#pragma once

@@ -1,0 +1,3 @@
+// clock is NVRTC's own; the device has no calendar.
+#pragma once
+#include <cuda/std/ctime>
