@@ -8,6 +8,7 @@ Ctrl-C is an exception there at once, and leaving, in whatever way, kills the jo
 from __future__ import annotations
 
 import _socket  # `socket` would cost a fresh process 8 ms of its first build
+import atexit
 import contextvars
 import os
 import re
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from rtcompile.core.request import Limits
 from rtcompile.settings import Settings
@@ -143,13 +144,16 @@ class Pool:
     def run_beside(self, job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Death:
         """Run the job now, without a slot; `leftovers` are files to remove if it leaves them."""
         for _ in range(2):
-            worker = self._zygote(job)
+            try:
+                worker = self._zygote(job)
+            except OSError as error:  # no interpreter, or no more processes
+                return Death("start", 0, str(error), b"")
             outcome = worker.run(job, limits, leftovers)
             if outcome is not None:
                 return outcome
             # It idled out while we asked, or was killed: start another, once.
             self._forget(job, worker)
-        text = f"The worker process ended before it answered. {worker.last_words()}".strip()
+        text = f"The worker process ended before it answered. {worker.last_words}".strip()
         return Death("start", 0, text, b"")
 
     def _zygote(self, job: Job) -> _Zygote:
@@ -176,18 +180,25 @@ class Pool:
 
 
 class _Zygote:
-    """The caller's end of one zygote process."""
+    """The caller's end of one zygote process.
+
+    `last_words` is what it had written on its stderr when it ended: why it could not start.
+    """
+
+    alive: ClassVar[set[_Zygote]] = set()
+    lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, prepare: str, argument: str, idle: float) -> None:
+        self.last_words = ""
         self._scratch = os.path.join(
             _temporary_folder(), f"{zygote.SCRATCH_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         )
+        python = _interpreter()
         self._stderr = os.memfd_create("stderr")
         self._control, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         # By high numbers: the target of one dup2 must not be the source of a later one.
         sources = [_above_standard(d) for d in (null, self._stderr, theirs.fileno())]
-        python = _interpreter()
         command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
         try:
             self.pid = os.posix_spawn(
@@ -200,13 +211,17 @@ class _Zygote:
                     (os.POSIX_SPAWN_DUP2, sources[1], 2),
                     (os.POSIX_SPAWN_DUP2, sources[2], zygote.CONTROL),
                 ],
-                setpgroup=0,
                 setsigmask=(),
             )
+        except OSError:
+            self.abandon()
+            raise
         finally:
             theirs.close()
             for descriptor in (null, *sources):
                 os.close(descriptor)
+        with _Zygote.lock:
+            _Zygote.alive.add(self)
 
     def run(self, job: Job, limits: Limits, leftovers: Sequence[str]) -> Answer | Death | None:
         """Run one job; None if the zygote has gone."""
@@ -221,6 +236,7 @@ class _Zygote:
                 reply = protocol.receive(ours)
         finally:
             ours.close()
+            theirs.close()
         if reply is None:
             return None
         message, descriptors = reply
@@ -239,18 +255,25 @@ class _Zygote:
             protocol.send(self._control, message, (theirs.fileno(), arguments))
         finally:
             os.close(arguments)
-            theirs.close()
-
-    def last_words(self) -> str:
-        """Return what a zygote that ended had written on its stderr: why it could not start."""
-        return protocol.contents(self._stderr).decode("utf-8", "replace").strip()
+        theirs.close()  # or the end of file would never come
 
     def close(self) -> None:
         """Let it go: at the end of its control socket it kills its children, clears up and ends."""
+        with _Zygote.lock:
+            if self not in _Zygote.alive:
+                return
+            _Zygote.alive.discard(self)
         self._control.close()
         with suppress(ChildProcessError):  # reaped by somebody's os.wait()
             os.waitpid(self.pid, 0)
-        zygote.remove_tree(self._scratch)  # left if it was killed itself
+        self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
+        if os.path.exists(self._scratch):
+            zygote.clear(self._scratch)
+
+    def abandon(self) -> None:
+        """Forget a zygote that is not ours: not born, or a forking parent's."""
+        self._control.close()
+        os.close(self._stderr)
 
 
 _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
@@ -331,7 +354,16 @@ def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answe
 def _forget_after_fork() -> None:
     # The zygotes are the parent's: they would take jobs of ours, and die with it.
     global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()
+    _pool, _pool_lock, _Zygote.lock = None, threading.Lock(), threading.Lock()
+    for worker in _Zygote.alive:
+        worker.abandon()
+    _Zygote.alive.clear()
+
+
+def _end() -> None:
+    for worker in list(_Zygote.alive):
+        worker.close()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_end)

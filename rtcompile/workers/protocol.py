@@ -100,7 +100,7 @@ def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) 
 def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
     """Receive one message and its descriptors; None at the end of file."""
     space = _socket.CMSG_SPACE(_MAX_DESCRIPTORS * _INT_BYTES)
-    frame, ancillary, _, _ = socket.recvmsg(_MESSAGE_BYTES, space)
+    frame, ancillary, _, _ = socket.recvmsg(_MESSAGE_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
     descriptors = [
         int.from_bytes(data[i : i + _INT_BYTES], "little")
         for level, kind, data in ancillary

@@ -327,11 +327,26 @@ def _sweep(folder: str) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # One that was made just now may not have been locked yet.
             if os.fstat(descriptor).st_mtime < time.time() - _CLAIM_SECONDS:
-                remove_tree(path)
+                clear(path)
         except OSError:
             pass  # in use
         finally:
             os.close(descriptor)
+
+
+def clear(scratch: str) -> None:
+    """Clear up after a zygote that was killed itself: its jobs' processes, then their files.
+
+    Its children died with it (`_die_with_parent`), but not what they had started.
+    """
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.readlink(f"/proc/{name}/cwd").startswith(scratch + "/"):
+                    os.kill(int(name), _SIGKILL)
+            except OSError:
+                pass  # It has ended, or it is not ours.
+    remove_tree(scratch)
 
 
 def remove_tree(folder: str) -> None:
@@ -374,7 +389,7 @@ def _isolate() -> None:
     try:
         os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     except PermissionError:
-        pass  # It leads a session already.
+        pass  # It leads a session already: started anew, below.
     for name in os.listdir("/proc/self/fd"):
         if int(name) > CONTROL:
             try:

@@ -1,0 +1,423 @@
+"""Worker processes: a job's value comes back, and whatever happens to a job ends with the job."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile.core.request import Limits
+from rtcompile.workers import pool as workers
+from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Death, Job, Pool
+
+FOREVER = "sleep 1000"
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's workers keep their files: a folder of its own, to look for remains."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def pool(scratch: Path) -> Iterator[Pool]:
+    pool = Pool(jobs=2)
+    yield pool
+    pool.close()
+    assert list(scratch.iterdir()) == []
+
+
+class Fifo:
+    """A named pipe by which a shell script says where it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"fifo{os.urandom(4).hex()}"
+        os.mkfifo(self.path)
+
+    def read(self) -> str:
+        """Wait for the script to write."""
+        return self.path.read_text().strip()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Fifo:
+    return Fifo(tmp_path)
+
+
+def shell(script: str, **fields: Any) -> Job:
+    """A job that runs a shell script; its parent is the worker."""
+    arguments = {
+        "command": ["/bin/sh", "-c", script],
+        "environ": {"PATH": os.environ["PATH"]},
+        "files": {},
+        "results": fields.pop("results", []),
+    }
+    return Job("rtcompile.workers.program:run", arguments, **fields)
+
+
+def output(outcome: Answer | Death) -> str:
+    assert isinstance(outcome, Answer), outcome
+    return str(outcome.value["log"]).strip()
+
+
+def ended(pid: int | str) -> bool:
+    """Wait for a process to end (no child of ours)."""
+    try:
+        descriptor = os.pidfd_open(int(pid))
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 10.0)[0])
+    finally:
+        os.close(descriptor)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Wait for something that gives no sign."""
+    deadline = time.monotonic() + 10.0
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return condition()
+
+
+def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+def test_values_come_back_as_they_were_returned(pool: Pool) -> None:
+    outcome = pool.run(shell("printf '\\000\\377' > made", results=["made"]), Limits())
+    assert isinstance(outcome, Answer)
+    assert outcome.value["files"] == {"made": b"\0\xff"}
+
+
+def test_a_job_finds_an_empty_folder_and_a_temporary_folder_of_its_own(
+    pool: Pool, scratch: Path
+) -> None:
+    script = "pwd; echo $TMPDIR; ls -A . $TMPDIR | grep -v : ; touch left $TMPDIR/left"
+    here, temporary = output(pool.run(shell(script), Limits())).split()
+    assert here.startswith(str(scratch))
+    assert temporary.startswith(str(scratch))
+    assert eventually(lambda: not os.path.exists(os.path.dirname(here)))
+
+
+def test_jobs_of_one_compiler_share_a_zygote(pool: Pool) -> None:
+    script = "ps -o ppid= -p $PPID"
+    parents = {output(pool.run(shell(script), Limits())) for _ in range(3)}
+    assert len(parents) == 1
+
+
+def test_a_worker_leaves_the_callers_terminal_and_process_group(pool: Pool) -> None:
+    session, group = output(pool.run(shell("ps -o sid=,pgid= -p $PPID"), Limits())).split()
+    assert int(session) != os.getsid(0)
+    assert int(group) != os.getpgrp()
+
+
+def test_libraries_forced_into_the_caller_stay_out_of_workers(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/nowhere/libnone.so")
+    monkeypatch.setenv("NVRTC_DISABLE_PCH", "1")
+    environ = output(pool.run(shell("tr '\\0' '\\n' < /proc/$PPID/environ"), Limits()))
+    assert "LD_PRELOAD" not in environ
+    assert "NVRTC_" not in environ
+    assert "CUDA_CACHE_DISABLE=1" in environ
+
+
+def test_descriptors_of_the_caller_stay_out_of_workers(pool: Pool, tmp_path: Path) -> None:
+    with open(tmp_path / "secret", "w") as file:
+        os.set_inheritable(file.fileno(), True)
+        assert "secret" not in output(pool.run(shell("ls -l /proc/$PPID/fd"), Limits()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_worker_that_dies_is_told_as_a_crash_and_the_next_job_works(
+    pool: Pool, number: signal.Signals
+) -> None:
+    outcome = pool.run(shell(f"kill -{int(number)} $PPID; {FOREVER}"), Limits())
+    assert isinstance(outcome, Death)
+    assert (outcome.kind, outcome.signal) == ("crash", number)
+    assert output(pool.run(shell("echo alive"), Limits())) == "alive"
+
+
+def test_what_a_dead_worker_had_said_on_its_stderr_is_kept(pool: Pool) -> None:
+    outcome = pool.run(shell("echo last words >&2; kill -6 $PPID"), Limits())
+    assert isinstance(outcome, Death)
+    assert outcome.stderr == b"last words\n"
+
+
+def test_an_exception_in_a_worker_is_told_with_its_traceback(pool: Pool) -> None:
+    outcome = pool.run(Job("rtcompile.workers.program:run", {}), Limits())
+    assert isinstance(outcome, Death)
+    assert outcome.kind == "start"
+    assert "KeyError: 'files'" in outcome.text
+
+
+def test_only_functions_of_this_package_are_run(pool: Pool) -> None:
+    outcome = pool.run(Job("os:system", {}), Limits())
+    assert isinstance(outcome, Death)
+    assert "'os:system' is not in rtcompile" in outcome.text
+
+
+def test_a_time_limit_kills_the_job_and_all_it_started(pool: Pool, fifo: Fifo) -> None:
+    script = f"({FOREVER}) & echo $! > {fifo}; wait"
+    thread, results = in_thread(lambda: pool.run(shell(script), Limits(timeout=0.5)))
+    grandchild = fifo.read()
+    thread.join()
+    assert results[0].kind == "timeout"
+    assert ended(grandchild)
+
+
+def test_what_a_job_left_running_is_killed_with_it(pool: Pool) -> None:
+    assert ended(output(pool.run(shell(f"({FOREVER}) >/dev/null 2>&1 & echo $!"), Limits())))
+
+
+def test_a_memory_limit_counts_all_processes_of_a_job(pool: Pool) -> None:
+    hog = f"{sys.executable} -c 'import time; held = bytearray(60 << 20); time.sleep(1000)'"
+    outcome = pool.run(shell(f"{hog} & {hog} & wait"), Limits(memory=100 << 20))
+    assert isinstance(outcome, Death)
+    assert outcome.kind == "memory"
+
+
+def test_no_more_jobs_run_at_once_than_the_pool_has_slots(tmp_path: Path) -> None:
+    pool = Pool(jobs=1)
+    first, second = Fifo(tmp_path), Fifo(tmp_path)
+    try:
+        holder, _ = in_thread(
+            lambda: pool.run(shell(f"echo up > {first}; read x < {first}"), Limits())
+        )
+        first.read()
+        waiter, results = in_thread(lambda: pool.run(shell("echo ran"), Limits()))
+        assert eventually(lambda: waiter.is_alive() and not results)
+        beside = pool.run_beside(shell("echo beside"), Limits())
+        assert output(beside) == "beside"
+        assert not results
+        first.path.write_text("go on\n")
+        holder.join()
+        waiter.join()
+        assert output(results[0]) == "ran"
+        assert results[0].queued > 0
+    finally:
+        pool.close()
+    assert second.path.exists()
+
+
+def test_many_threads_use_one_pool(pool: Pool) -> None:
+    running = [in_thread(lambda i=i: pool.run(shell(f"echo {i}"), Limits())) for i in range(16)]
+    for thread, _ in running:
+        thread.join()
+    assert [output(results[0]) for _, results in running] == [str(i) for i in range(16)]
+
+
+def test_a_cancelled_job_frees_its_caller_and_is_killed(pool: Pool, fifo: Fifo) -> None:
+    cancellation = Cancellation()
+
+    def run() -> Answer | Death:
+        Cancellation.current.set(cancellation)
+        return pool.run(shell(f"echo $PPID > {fifo}; {FOREVER}"), Limits())
+
+    thread, results = in_thread(run)
+    worker = fifo.read()
+    cancellation.cancel()
+    thread.join()
+    assert isinstance(results[0], Cancelled)
+    assert ended(worker)
+    assert output(pool.run(shell("echo next"), Limits())) == "next"
+
+
+def test_a_cancelled_job_that_is_still_queued_never_runs(tmp_path: Path, fifo: Fifo) -> None:
+    pool = Pool(jobs=1)
+    cancellation = Cancellation()
+
+    def queued() -> Answer | Death:
+        Cancellation.current.set(cancellation)
+        return pool.run(shell(f"touch {tmp_path}/ran"), Limits())
+
+    try:
+        holder, _ = in_thread(
+            lambda: pool.run(shell(f"echo up > {fifo}; read x < {fifo}"), Limits())
+        )
+        fifo.read()
+        waiter, results = in_thread(queued)
+        cancellation.cancel()
+        fifo.path.write_text("go on\n")
+        holder.join()
+        waiter.join()
+    finally:
+        pool.close()
+    assert isinstance(results[0], Cancelled)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_killed_zygote_is_replaced_and_its_job_run_again(
+    pool: Pool, tmp_path: Path, fifo: Fifo
+) -> None:
+    once = tmp_path / "once"
+    script = f"if mkdir {once} 2>/dev/null; then ps -o ppid= -p $PPID > {fifo}; {FOREVER}; fi; echo again"
+    thread, results = in_thread(lambda: pool.run(shell(script), Limits()))
+    os.kill(int(fifo.read()), signal.SIGKILL)
+    thread.join()
+    assert output(results[0]) == "again"
+
+
+def test_a_zygote_that_has_idled_out_is_replaced(scratch: Path) -> None:
+    pool = Pool(jobs=1, idle=0.01)
+    try:
+        first = output(pool.run(shell("ps -o ppid= -p $PPID"), Limits()))
+        # A zombie until the pool finds out; its folder goes before it does.
+        assert eventually(lambda: list(scratch.iterdir()) == [])
+        assert output(pool.run(shell("ps -o ppid= -p $PPID"), Limits())) != first
+    finally:
+        pool.close()
+
+
+def test_a_forked_process_has_workers_of_its_own(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_pool", pool)
+    script = "ps -o ppid= -p $PPID"
+    ours = output(workers.run(shell(script), Limits()))
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        theirs = output(workers.run(shell(script), Limits()))
+        os.write(write, theirs.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100).decode() not in ("", ours)
+    assert output(workers.run(shell(script), Limits())) == ours
+
+
+@pytest.mark.parametrize("executable", ["", None, "/usr/sbin/an-application"])
+def test_an_application_that_embeds_python_gets_workers_from_its_prefix(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, executable: str | None
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(sys, "_base_executable", executable)
+    assert output(pool.run(shell("echo works"), Limits())) == "works"
+
+
+def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]:
+    """Start a program that uses a pool, with `job` ready: it says its worker's pid and stays."""
+    opening = f"""
+        import os, sys, threading
+        assert __name__ == "__main__"
+        os.write(2, b"main ran\\n")
+        from rtcompile.core.request import Limits
+        from rtcompile.workers import pool
+        command = ["/bin/sh", "-c", "echo $PPID > {fifo}; exec {FOREVER}"]
+        arguments = dict(command=command, environ=dict(os.environ), files={{}}, results=[])
+        job = pool.Job("rtcompile.workers.program:run", arguments)
+    """
+    text = textwrap.dedent(opening) + textwrap.dedent(script)
+    path = fifo.path.with_suffix(".py")
+    path.write_text(text)
+    root = str(Path(workers.__file__).parents[2])
+    environ = {**os.environ, "PYTHONPATH": root}
+    return subprocess.Popen(
+        [sys.executable, str(path)],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_ctrl_c_frees_the_caller_and_kills_the_worker(fifo: Fifo, scratch: Path) -> None:
+    program = run_script(
+        """
+        try:
+            pool.run(job, Limits())
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+        fifo,
+        start_new_session=True,
+    )
+    worker = fifo.read()
+    os.killpg(program.pid, signal.SIGINT)  # as the terminal does
+    assert program.communicate()[0] == "interrupted\n"
+    assert ended(worker)
+    assert eventually(lambda: list(scratch.iterdir()) == [])
+
+
+def test_workers_die_with_a_killed_caller(fifo: Fifo, scratch: Path) -> None:
+    program = run_script("pool.run(job, Limits())", fifo)
+    worker = fifo.read()
+    zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
+    program.kill()
+    program.communicate()
+    assert ended(worker)
+    assert ended(zygote)
+    assert eventually(lambda: list(scratch.iterdir()) == [])
+
+
+def test_workers_die_with_a_killed_caller_whose_own_children_live_on(fifo: Fifo) -> None:
+    program = run_script(
+        f"""
+        run = threading.Thread(target=pool.run, args=(job, Limits()))
+        run.start()
+        worker = open("{fifo}").read()
+        if os.fork() == 0:  # holds copies of the parent's sockets
+            import time
+            time.sleep(1000)
+        print(worker, flush=True)
+        """,
+        fifo,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    worker = program.stdout.readline().strip()
+    program.kill()
+    try:
+        assert ended(worker)
+    finally:
+        os.killpg(program.pid, signal.SIGKILL)
+        program.communicate()
+
+
+def test_the_callers_main_module_is_not_run_again(fifo: Fifo) -> None:
+    program = run_script(
+        f"""
+        threading.Thread(target=pool.run, args=(job, Limits()), daemon=True).start()
+        open("{fifo}").read()
+        """,
+        fifo,
+    )
+    assert program.communicate()[1] == "main ran\n"
+
+
+def test_what_killed_zygotes_left_is_removed_by_later_ones(scratch: Path) -> None:
+    remains = scratch / "rtcompile-1-dead"
+    (remains / "1").mkdir(parents=True)
+    os.utime(remains, (0, 0))
+    pool = Pool(jobs=1)
+    pool.run(shell("true"), Limits())
+    pool.close()
+    assert list(scratch.iterdir()) == []
