@@ -387,9 +387,10 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
     pieces += _user_line(first, source.split("\n"), name, width)
     for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
         pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
-    if first.hint:
-        pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
     others = [d for d in diagnostics[1:] if d.is_error]
+    hint = first.hint or next((other.hint for other in others if other.hint), "")
+    if hint:
+        pieces += [("", "\n"), ("hint", _wrapped("hint: ", hint, width))]
     for other in others[:_MOST_OTHER_ERRORS]:
         pieces += [("dim", "\n  also: "), ("", _one_line(str(other), 3 * width))]
     if len(others) > _MOST_OTHER_ERRORS:
@@ -424,15 +425,30 @@ def _user_line(first: Diagnostic, source: list[str], name: str, width: int) -> l
     if name and first.file == name and 0 < first.line <= len(source):
         text = source[first.line - 1]
         return _excerpt(text, first.line, _column_in(text, first), width)
+    asm = _asm_line(first, source)
+    if asm:
+        return _excerpt(source[asm - 1], asm, 0, width)
     if first.excerpt:
         return _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
     return []
 
 
+def _asm_line(first: Diagnostic, source: list[str]) -> int:
+    """Find the asm statement that an error of ptxas is about: its own lines are those of the PTX."""
+    if not first.file.endswith("ptx input"):
+        return 0
+    for word in re.findall(r"'([\w.:]{3,})'", first.message):
+        for number, text in enumerate(source, 1):
+            if word in text:
+                return number
+    return 0
+
+
 def _column_in(text: str, diagnostic: Diagnostic) -> int:
     """Find the caret's place in the user's line: nvcc shows ``__global__`` and macros expanded."""
     printed = diagnostic.excerpt.partition("\n")[0]
-    if not printed or printed == text:
+    # gcc counts columns right, but shows a line of the file that it was given, with our #line in it.
+    if printed in ("", text) or printed.startswith("#line "):
         return diagnostic.column
     after = printed[diagnostic.column - 1 :]
     return len(text) - len(after) + 1 if after and text.endswith(after) else 0

@@ -42,9 +42,13 @@ def _table(*rows: tuple[_T, str]) -> dict[str, _T]:
     return {name: answer for answer, names in rows for name in names.split()}
 
 
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _NVCC_ONLY = re.compile(
     r"-O\d?$|-Xcompiler|--compiler-options|-Xlinker|-gencode|--generate-code|--expt-|-ccbin"
-    r"|--?extended-lambda|-cubin|-fatbin|-dc$|-c$|-f[a-z]|-W|-l|-L"
+    r"|--?extended-lambda|-cubin|-fatbin|-dc$|-c$|-W"
 )
 
 # option -> the first NVRTC that takes it
@@ -87,9 +91,7 @@ _NEEDS_ARCH = _table(
 )
 
 # what went with compute capability 7.0: the same with _sync takes a mask
-_NEEDS_MASK = frozenset(
-    ["__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__ballot", "__any", "__all"]
-)
+_NEEDS_MASK = _words("__shfl __shfl_up __shfl_down __shfl_xor __ballot __any __all")
 
 # member of std that our shims declare for device code -> the header
 _STD_ON_DEVICE = _table(
@@ -104,25 +106,9 @@ _STD_ON_DEVICE = _table(
     ("<cstddef>", "size_t ptrdiff_t byte nullptr_t"),
     ("<cmath>", "sqrt abs exp log pow sin cos fma isnan isinf"),
 )
-_HOST_HEADERS = frozenset(
-    [
-        "string",
-        "map",
-        "unordered_map",
-        "set",
-        "list",
-        "deque",
-        "iostream",
-        "fstream",
-        "thread",
-        "mutex",
-        "future",
-        "random",
-        "regex",
-        "filesystem",
-        "memory_resource",
-        "format",
-    ]
+_HOST_HEADERS = _words(
+    "vector string map unordered_map set list deque iostream fstream thread mutex future random "
+    "regex filesystem memory_resource format"
 )
 
 # WMMA's element types: their shapes (m, n, k) and the first compute capability
@@ -163,6 +149,7 @@ _PTX_RELEASE = {
     "8.6": "12.7", "8.7": "12.8", "8.8": "12.9", "9.0": "13.0",
 }  # fmt: skip
 
+_WORDS = {"Segmentation fault": "11", "Aborted": "6"}  # a shell says, where nvcc runs through one
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
 
 
@@ -372,8 +359,8 @@ def nvrtc_option(match: Match, context: BuildContext) -> Values | None:
 
 
 def signal(match: Match, context: BuildContext) -> Values:
-    number = match["signal"] or ""
-    return {"how": _SIGNALS.get(number, f"signal {number}" if number else "a signal")}
+    number = match["signal"] or _WORDS[match[0]]
+    return {"how": _SIGNALS.get(number, f"signal {number}")}
 
 
 def signal_in_cute(match: Match, context: BuildContext) -> Values | None:

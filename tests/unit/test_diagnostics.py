@@ -1,0 +1,334 @@
+"""Compilers' logs, collected live, become diagnostics; anything else is shown as it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile.core.diagnostics import Diagnostic, html, parse, render
+
+
+def fields(diagnostic: Diagnostic) -> tuple[object, ...]:
+    return diagnostic.severity, diagnostic.file, diagnostic.line, diagnostic.column
+
+
+@pytest.mark.parametrize(
+    ("log", "severity", "file", "line", "message"),
+    [
+        pytest.param(
+            'kernel.cu(3): error: identifier "yy" is undefined\n',
+            "error", "kernel.cu", 3, 'identifier "yy" is undefined', id="nvrtc",
+        ),
+        pytest.param(
+            'my (own) file.cu(100): warning #177-D: variable "x" was declared\n',
+            "warning", "my (own) file.cu", 100, 'variable "x" was declared', id="numbered",
+        ),
+        pytest.param(
+            'kernel.cu(1): catastrophic error: cannot open source file "x.h"\n',
+            "fatal", "kernel.cu", 1, 'cannot open source file "x.h"', id="catastrophic",
+        ),
+        pytest.param(
+            'At end of source: error: expected a "}"\n',
+            "error", "At end of source", 0, 'expected a "}"', id="end-of-source",
+        ),
+        pytest.param(
+            "Command-line error: invalid option: --simt-only\n",
+            "error", "Command-line", 0, "invalid option: --simt-only", id="command-line",
+        ),
+        pytest.param(
+            'Catastrophic error: cannot open precompiled header file "y.pch"\n',
+            "fatal", "", 0, 'cannot open precompiled header file "y.pch"', id="no-place",
+        ),
+        pytest.param(
+            "nvrtc: error: unrecognized option -O3 found\n",
+            "error", "nvrtc", 0, "unrecognized option -O3 found", id="nvrtc-option",
+        ),
+        pytest.param(
+            "ptxas application ptx input, line 25; error   : Unknown modifier '.bar'\n",
+            "error", "application ptx input", 25, "Unknown modifier '.bar'", id="ptxas-line",
+        ),
+        pytest.param(
+            "ptxas fatal   : Unresolved extern function '_Z3fooi'\n",
+            "fatal", "ptxas", 0, "Unresolved extern function '_Z3fooi'", id="ptxas-fatal",
+        ),
+        pytest.param(
+            "ptxas info    : (C7510) Potential Performance Loss: serialized\n",
+            "remark", "ptxas", 0, "Potential Performance Loss: serialized", id="ptxas-info",
+        ),
+        pytest.param(
+            "ptxas         .     672 bytes stack frame, 264 bytes spill stores\n",
+            "remark", "ptxas", 0, "672 bytes stack frame, 264 bytes spill stores", id="ptxas-more",
+        ),
+        pytest.param(
+            "nvcc fatal   : Unknown option '--pch'\n",
+            "fatal", "nvcc", 0, "Unknown option '--pch'", id="nvcc",
+        ),
+        pytest.param(
+            "nvlink error   : Undefined reference to '_Z3fooi' in '/tmp/tmpxft_00001ada_00000000-10_d.o'\n",
+            "error", "nvlink", 0, "Undefined reference to '_Z3fooi' in 'd.o'", id="nvlink",
+        ),
+        pytest.param(
+            "error   : Undefined reference to '_Z3fooi' in 'ext'\n",
+            "error", "", 0, "Undefined reference to '_Z3fooi' in 'ext'", id="nvjitlink",
+        ),
+        pytest.param(
+            "ERROR in nvvmCompileProgram: NVVM_ERROR_NO_MODULE_IN_PROGRAM\n",
+            "error", "", 0, "NVVM_ERROR_NO_MODULE_IN_PROGRAM", id="nvvm",
+        ),
+        pytest.param(
+            'Internal Compiler Error (codegen): "no instruction"\n',
+            "fatal", "", 0, '(codegen): "no instruction"', id="code-generator",
+        ),
+        pytest.param(
+            "x.cu:2:10: fatal error: nope.h: No such file or directory\n",
+            "fatal", "x.cu", 2, "nope.h: No such file or directory", id="gcc",
+        ),
+        pytest.param(
+            "cc1plus: fatal error: x.cu: No such file or directory\n",
+            "fatal", "cc1plus", 0, "x.cu: No such file or directory", id="gcc-driver",
+        ),
+        pytest.param(
+            "as.cu:2: Error: no such instruction: `foo %bar'\n",
+            "error", "as.cu", 2, "no such instruction: `foo %bar'", id="assembler",
+        ),
+    ],
+)  # fmt: skip
+def test_each_format_is_read(log: str, severity: str, file: str, line: int, message: str) -> None:
+    (found,) = parse(log)
+    assert (found.severity, found.file, found.line, found.message) == (
+        severity,
+        file,
+        line,
+        message,
+    )
+
+
+def nvrtc_log(nvrtc: Any, source: str, *options: str) -> str:
+    outcome = nvrtc.compile(source, "-arch=sm_80", "-std=c++17", "-default-device", *options)
+    log: str = outcome.log
+    return log
+
+
+def test_nvrtc_errors_come_before_its_warnings_with_their_places(nvrtc: Any) -> None:
+    source = "__global__ void k(float* x) {\n\tint unused;\n\tx[0] = yy\n}\n"
+    found = parse(nvrtc_log(nvrtc, source))
+    assert [fields(d) for d in found] == [
+        ("error", "kernel.cu", 3, 9),
+        ("error", "kernel.cu", 4, 1),
+        ("warning", "kernel.cu", 2, 6),
+    ]
+    assert found[0].excerpt == "\tx[0] = yy\n\t       ^"
+    assert found[2].code == "177-D"
+
+
+def test_columns_count_characters_not_bytes(nvrtc: Any) -> None:
+    source = '__global__ void k(int* x) { x[0] = "größe"[0] + nope; }\n'
+    (found,) = parse(nvrtc_log(nvrtc, source))
+    assert found.column == source.index("nope") + 1
+
+
+def test_candidates_and_argument_types_are_notes_of_their_error(nvrtc: Any) -> None:
+    source = "__device__ void f(int, double);\n__device__ void f(double, int);\n"
+    first = parse(nvrtc_log(nvrtc, source + "__global__ void k() { f(1, 1); }\n"))[0]
+    assert [note.message for note in first.notes] == [
+        'function "f(int, double)" (declared at line 1)',
+        'function "f(double, int)" (declared at line 2)',
+        "argument types are: (int, int)",
+    ]
+
+
+def test_the_cause_goes_before_its_consequences(nvrtc: Any) -> None:
+    found = parse(nvrtc_log(nvrtc, "__global__ void k(uint32_t* x) {}\n"))
+    assert found[0].message == 'identifier "uint32_t" is undefined'
+    assert any("does not apply here" in other.message for other in found[1:])
+
+
+def test_the_aftermath_is_left_out(nvrtc: Any) -> None:
+    found = parse(nvrtc_log(nvrtc, '__global__ void k() { asm volatile("foo.bar;"); }\n'))
+    assert found
+    assert not any("aborted due to errors" in d.message for d in found)
+
+
+def test_an_error_in_a_template_leads_to_the_users_line(nvrtc: Any) -> None:
+    source = (
+        "template<class T> struct A { typename T::foo x; };\n"
+        "template<class T> __device__ void f(T t) { A<T> a; }\n"
+        "__global__ void k() {\n  f(3);\n}\n"
+    )
+    first = parse(nvrtc_log(nvrtc, source))[0]
+    frames = [(n.message, n.file, n.line) for n in first.notes]
+    assert frames == [
+        ('instantiation of class "A<T> [with T=int]"', "kernel.cu", 2),
+        ('instantiation of "void f(T) [with T=int]"', "kernel.cu", 4),
+    ]
+
+
+HEADER_LOG = """\
+/site-packages/lib/include/cute/copy.hpp(53): error: static assertion failed with "no"
+    static_assert(sizeof(TS) == 4, "no");
+    ^
+          detected during:
+            instantiation of "void copy(T) [with T=short]" at line 545 of /site-packages/lib/include/cute/algorithm.hpp
+            [ 190 instantiation contexts not shown ]
+            instantiation of "void f(T) [with T=short]" at line 2 of kernel.cu
+
+1 error detected in the compilation of "kernel.cu".
+"""
+
+
+def test_an_error_in_a_header_is_shown_from_the_line_that_led_to_it() -> None:
+    text = render(parse(HEADER_LOG), source="__global__ void k() {\n  f(x);\n}\n", name="kernel.cu")
+    assert text.split("\n") == [
+        'cute/copy.hpp:53:3: error: static assertion failed with "no"',
+        '  from kernel.cu:2: instantiation of "void f(T) [with T=short]"',
+        "    2 |   f(x);",
+    ]
+
+
+def test_the_message_shows_the_line_the_hint_and_the_other_errors() -> None:
+    first = Diagnostic(
+        "error", 'identifier "yy" is undefined', "kernel.cu", 3, 9, hint="Declare it."
+    )
+    others = [Diagnostic("error", f"error {i}", "kernel.cu", i) for i in range(10, 16)]
+    source = "__global__ void k(float* x) {\n\tint unused;\n\tx[0] = yy + 1;\n}\n"
+    text = render((first, *others), source=source, name="kernel.cu")
+    assert text.split("\n") == [
+        'kernel.cu:3:9: error: identifier "yy" is undefined',
+        "    3 |     x[0] = yy + 1;",
+        "      |            ^~",
+        "  hint: Declare it.",
+        "  also: kernel.cu:10: error: error 10",
+        "  also: kernel.cu:11: error: error 11",
+        "  also: kernel.cu:12: error: error 12",
+        "  also: kernel.cu:13: error: error 13",
+        "  … 2 more errors; `.log` has the compiler's whole text",
+    ]
+
+
+def test_the_compilers_own_words_survive(nvrtc: Any) -> None:
+    log = nvrtc_log(nvrtc, "#error precision not supported\n")
+    assert "precision not supported" in render(parse(log))
+
+
+def test_a_wrong_name_expression_is_shown_as_the_user_wrote_it() -> None:
+    log = """\
+__nv_name_map(3): error: identifier "nosuch" is undefined
+  #pragma nv_mangled_name k<nosuch>
+                            ^
+
+__nv_name_map(3): error: Error in parsing name expression for lowered name lookup. Input name expression was: " k < nosuch >"
+  #pragma nv_mangled_name k<nosuch>
+                          ^
+
+2 errors detected in the compilation of "kernel.cu".
+"""
+    text = render(parse(log), source="template<class T> __global__ void k();", name="kernel.cu")
+    assert text.startswith("name expression 'k<nosuch>': error: identifier \"nosuch\" is undefined")
+    assert "Error in parsing name expression" in text
+
+
+def test_a_line_of_ptx_leads_to_the_asm_statement() -> None:
+    log = "ptxas application ptx input, line 25; error   : Instruction 'wgmma.fence' not supported on .target 'sm_90'\n"
+    source = '__global__ void k() {\n  asm volatile("wgmma.fence.sync.aligned;");\n}\n'
+    text = render(parse(log), source=source, name="kernel.cu")
+    assert '    2 |   asm volatile("wgmma.fence.sync.aligned;");' in text.split("\n")
+
+
+def test_a_long_line_is_shown_around_its_caret() -> None:
+    source = "x" * 500 + " here " + "y" * 500
+    text = render(
+        (Diagnostic("error", "wrong", "kernel.cu", 1, 502),),
+        source=source,
+        name="kernel.cu",
+        width=80,
+    )
+    line, marks = text.split("\n")[1:]
+    assert len(line) <= 80
+    assert line[marks.index("^") :].startswith("here ")
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc on PATH")
+def test_nvcc_shows_global_expanded_and_the_caret_still_fits(tmp_path: Path) -> None:
+    source = "__global__ void k(int* x) { *x = nope; }\n"
+    (tmp_path / "kernel.cu").write_text(source)
+    done = subprocess.run(
+        ["nvcc", "-arch=sm_80", "-cubin", "kernel.cu"], cwd=tmp_path, capture_output=True, text=True
+    )
+    found = parse(done.stderr)
+    assert "__attribute__((global))" in found[0].excerpt
+    _, line, marks = render(found, source=source, name="kernel.cu").split("\n")[:3]
+    assert line[marks.index("^") :].startswith("nope;")
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
+def test_gcc_says_where_it_was_before_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "x.h").write_text("template<class T> int f(T t) { return t.foo(); }\n")
+    (tmp_path / "x.cpp").write_text('#include "x.h"\nint g() { return f(3); }\n')
+    done = subprocess.run(
+        ["g++", "-c", "x.cpp"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+    (found,) = parse(done.stderr)
+    assert (found.file, found.line, found.message.split(" for ")[0]) == ("x.h", 1, "request")
+    assert ("x.cpp", 1) in [(n.file, n.line) for n in found.notes]
+    assert ("x.cpp", 2) in [(n.file, n.line) for n in found.notes]
+
+
+def test_a_text_in_no_known_format_is_shown_as_it_is() -> None:
+    text = "something went wrong\nin a way nobody foresaw"
+    assert render(parse(text)) == text
+
+
+def test_what_is_not_understood_beside_an_error_is_kept() -> None:
+    log = "gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.\n"
+    text = render(parse(log))
+    assert text.startswith("nvcc: fatal error: Failed to preprocess")
+    assert "gcc: No such file or directory" in text
+
+
+def test_an_empty_log_gives_nothing() -> None:
+    assert parse("") == ()
+    assert render(()) == ""
+
+
+def test_escape_sequences_do_not_reach_the_terminal() -> None:
+    text = render(parse("kernel.cu(1): error: \033[2Jgone\a\n\033]0;title\a\n"), color=False)
+    assert "\033" not in text
+    assert "\a" not in text
+
+
+def test_binary_garbage_is_read_without_an_error() -> None:
+    garbage = bytes(range(256)) * 4000
+    for encoding in ("latin-1", "utf-8"):
+        log = garbage.decode(encoding, "replace")
+        assert len(render(parse(log))) < 100_000
+        assert html(parse(log))
+
+
+def test_of_a_log_of_200_megabytes_both_ends_are_read() -> None:
+    noise = "kernel.cu(2): warning #177-D: something\n" * 5_000_000
+    log = f"kernel.cu(1): error: first\n\n{noise}\nkernel.cu(3): error: last\n"
+    assert [d.message for d in parse(log) if d.is_error] == ["first", "last"]
+
+
+def test_a_message_said_twice_is_kept_once() -> None:
+    assert len(parse("kernel.cu(1): error: same\n\n" * 3)) == 1
+
+
+def test_colours_and_html_hold_the_same_text() -> None:
+    found = parse('kernel.cu(1): error: expected <a> & "b"\n  a<b>\n  ^\n')
+    plain = render(found)
+    coloured = render(found, color=True)
+    assert "\033[" in coloured
+    assert "expected <a> &" in plain
+    page = html(found)
+    assert "expected &lt;a&gt; &amp; &quot;b&quot;" in page
+    assert "<a>" not in page
