@@ -117,15 +117,15 @@ class Store:
             ):
                 return _hit(entry.obj, entry.build, "memory")
         builds = self._builds(key, question.search)
-        usable = [b for b in builds if question.serves(b.backend, b.compiler)]
-        for build in usable:
+        for build in _serving(question, builds):
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
                 self._remember(key, build, obj)
                 return _hit(obj, build, "disk")
-        # Nothing is as it was by stat: is it by content?
+        # Nothing is as it was by stat: is it by content, here or moved here from another place?
         objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
-        usable += [e.build for e in known if question.serves(e.build.backend, e.build.compiler)]
-        usable += self._moved(question)
+        builds += [entry.build for entry in known]
+        builds += self._builds(question.portable_key(), question.search)
+        usable = _serving(question, builds)
         for build in usable:
             fresh = headers.refresh(build.dependencies)
             if fresh is None:
@@ -164,10 +164,6 @@ class Store:
             return []
         self._use(path)
         return builds
-
-    def _moved(self, question: Question) -> list[Build]:
-        """Return the builds of the same question in another place, as if they were here."""
-        return self._builds(question.portable_key(), question.search)
 
     def _object(self, key: str) -> ObjectCode | None:
         if not self._readable:
@@ -394,6 +390,10 @@ class Store:
         except OSError as error:
             self._degrade(error)
         return None
+
+
+def _serving(question: Question, builds: Sequence[Build]) -> list[Build]:
+    return [build for build in builds if question.serves(build.backend, build.compiler)]
 
 
 def _weight(known: Sequence[_Known]) -> int:

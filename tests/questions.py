@@ -1,0 +1,72 @@
+"""Questions, objects and header trees for the cache's tests: a test says only what differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rtcompile.cache import headers
+from rtcompile.cache.store import Store
+from rtcompile.core.arch import Arch
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.key import Question
+from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
+
+COMPILERS = {"nvrtc": "12.9.86 CL-36037853", "nvcc": "12.9.86 at /usr/local/cuda"}
+
+
+def make_question(**changes: Any) -> Question:
+    fields: dict[str, Any] = {
+        "source": 'extern "C" __global__ void k() {}',
+        "name": "kernel.cu",
+        "options": (("std", "c++17"), ("fmad", "true")),
+        "arch": Arch(9, 0, "a"),
+        "compilers": COMPILERS,
+    }
+    return Question(**{**fields, **changes})
+
+
+def make_object(code: bytes = b"\x7fELF code", backend: str = "nvrtc", **changes: Any) -> ObjectCode:
+    fields: dict[str, Any] = {
+        "kind": "cubin",
+        "arch": Arch(9, 0, "a"),
+        "lowered_names": {"f<int>": "_Z1fIiEvv"},
+        "build": BuildInfo(backend, log="a warning", compiler=f"{backend} 12.9.86"),
+    }
+    return ObjectCode(code, **{**fields, **changes})
+
+
+class Place:
+    """A folder with header directories in it, and a compiler that reads what it is told to."""
+
+    def __init__(self, root: Path, *labels: str) -> None:
+        self.root = root
+        self.search = tuple(SearchDir(label, str(root / label)) for label in labels)
+        for label in labels:
+            (root / label).mkdir(parents=True)
+
+    def write(self, name: str, text: str) -> str:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    def path(self, name: str) -> str:
+        return str(self.root / name)
+
+    def question(self, **changes: Any) -> Question:
+        return make_question(**{"search": self.search, **changes})
+
+    def record(self, *names: str, question: Question | None = None) -> Dependencies:
+        """Record a build that read these headers."""
+        asked = question or self.question()
+        trace = [name if name.startswith("/") else self.path(name) for name in names]
+        return headers.record(trace, asked.search, source=asked.source, name=asked.name)
+
+    def build(
+        self, store: Store, question: Question, *names: str, code: bytes = b"\x7fELF code"
+    ) -> bool:
+        """Build `question`, reading these headers, and add it to the store."""
+        with store.building(question):
+            dependencies = self.record(*names, question=question)
+            return store.add(question, make_object(code), dependencies)

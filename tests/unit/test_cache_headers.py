@@ -1,0 +1,270 @@
+"""Dependencies: every change that would change the build is seen, by stat or by content."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rtcompile.cache import headers
+from tests.questions import Place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """user0 is searched before user1; a.h in user1 includes "b.h" beside it."""
+    place = Place(tmp_path, "user0", "user1")
+    place.write("user1/a.h", '#include "b.h"\n#include <sub/c.h>\n')
+    place.write("user1/b.h", "b")
+    place.write("user1/sub/c.h", "c")
+    later(tmp_path)
+    return place
+
+
+def later(folder: Path) -> None:
+    """Wait until the file clock has left the tick in which `folder`'s files were written."""
+    newest = max(path.stat().st_ctime_ns for path in [folder, *folder.rglob("*")])
+    while headers.file_clock_ns() <= newest:
+        time.sleep(0.0005)
+
+
+def test_a_header_is_recorded_by_label_name_content_and_stat(place: Place) -> None:
+    (header,) = place.record("user1/sub/c.h").headers
+    status = os.stat(place.path("user1/sub/c.h"))
+    assert header.path == place.path("user1/sub/c.h")
+    assert (header.label, header.relative) == ("user1", "sub/c.h")
+    assert header[4:] == (1, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def edit(place: Place) -> None:
+    place.write("user1/a.h", "edited")
+
+
+def edit_of_equal_size_with_its_old_mtime(place: Place) -> None:
+    path = place.path("user1/b.h")
+    times = os.stat(path)
+    place.write("user1/b.h", "B")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def removal(place: Place) -> None:
+    os.unlink(place.path("user1/sub/c.h"))
+
+
+def shadow(place: Place) -> None:
+    place.write("user0/a.h", "another")
+
+
+def shadow_in_a_new_folder(place: Place) -> None:
+    place.write("user0/sub/c.h", "another")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(edit, "header {}/user1/a.h changed", id="edit"),
+        pytest.param(
+            edit_of_equal_size_with_its_old_mtime,
+            "header {}/user1/b.h changed",
+            id="edit of equal size and mtime",
+        ),
+        pytest.param(removal, "header {}/user1/sub/c.h is gone", id="removal"),
+        pytest.param(shadow, "new file {}/user0/a.h comes first", id="new shadow"),
+        pytest.param(shadow_in_a_new_folder, "new file {}/user0/sub comes", id="new folder"),
+    ],
+)
+def test_a_change_is_seen_and_named(
+    place: Place, change: Callable[[Place], None], why: str
+) -> None:
+    recorded = place.record("user1/a.h", "user1/b.h", "user1/sub/c.h")
+    assert headers.same(recorded)
+    change(place)
+    assert not headers.unchanged(recorded)
+    assert headers.difference(recorded).startswith(why.format(place.root))
+
+
+def test_a_dangling_link_that_comes_alive_shadows(place: Place) -> None:
+    os.symlink("elsewhere", place.path("user0/sub"))
+    recorded = place.record("user1/sub/c.h")
+    assert headers.unchanged(recorded)
+    place.write("user0/elsewhere/c.h", "another")
+    assert not headers.unchanged(recorded)
+
+
+def test_a_quoted_include_would_be_found_beside_the_file_that_has_it(place: Place) -> None:
+    place.write("user0/q.h", '#include "x.h"\n')
+    recorded = place.record("user0/q.h", "user1/a.h")
+    place.write("user1/x.h", "")
+    assert headers.unchanged(recorded), "x.h was read by nobody: its place in user1 means nothing"
+    place.write("user0/x.h", "")
+    assert not headers.unchanged(recorded)
+
+
+def test_a_quoted_include_of_the_source_would_be_found_beside_the_program(place: Place) -> None:
+    question = place.question(source='#include "a.h"', name=place.path("project/kernel.cu"))
+    recorded = place.record("user1/a.h", question=question)
+    place.write("project/a.h", "")
+    assert not headers.unchanged(recorded)
+
+
+def test_a_computed_include_may_have_been_quoted(place: Place) -> None:
+    place.write("user0/q.h", "#define X <a.h>\n#include X\n")
+    recorded = place.record("user0/q.h", "user1/a.h")
+    place.write("user0/a.h", "")
+    assert not headers.unchanged(recorded)
+
+
+def test_a_header_of_the_host_is_shadowed_by_any_of_its_tails(place: Place) -> None:
+    host = place.write("usr/include/c++/13/bits/stl.h", "")
+    recorded = place.record(host)
+    place.write("user1/bits/stl.h", "")
+    assert not headers.unchanged(recorded)
+
+
+def test_a_name_taken_by_a_folder_is_free_for_a_header_once_it_is_gone(place: Place) -> None:
+    Path(place.path("user0/a.h")).mkdir()
+    recorded = place.record("user1/a.h")
+    assert headers.unchanged(recorded)
+    Path(place.path("user0/a.h")).rmdir()
+    place.write("user0/a.h", "")
+    assert not headers.unchanged(recorded)
+
+
+def test_a_search_directory_that_is_not_there_may_come(tmp_path: Path) -> None:
+    place = Place(tmp_path, "user0", "user1")
+    place.write("user1/a.h", "")
+    os.rmdir(place.path("user0"))
+    recorded = place.record("user1/a.h")
+    place.write("user0/other.h", "")
+    assert not headers.same(recorded)
+
+
+@pytest.mark.parametrize("spelling", ["<opt.h>", '"opt.h"', "<folder/opt.h>"])
+def test_what_has_include_did_not_find_must_not_appear(place: Place, spelling: str) -> None:
+    question = place.question(source=f"#if __has_include({spelling})\n#endif")
+    recorded = place.record(question=question)
+    assert headers.unchanged(recorded)
+    assert not recorded.answers
+    place.write(f"user1/{spelling[1:-1]}", "")
+    assert not headers.unchanged(recorded)
+
+
+def test_what_has_include_found_must_stay(place: Place) -> None:
+    question = place.question(source="#if __has_include(<a.h>)\n#endif")
+    recorded = place.record(question=question)
+    assert recorded.answers == ("user1/a.h",)
+    os.unlink(place.path("user1/a.h"))
+    assert not headers.unchanged(recorded)
+
+
+def test_has_include_of_a_header_looks_beside_it(place: Place) -> None:
+    place.write("user1/sub/c.h", '#if __has_include("opt.h")\n#endif')
+    recorded = place.record("user1/sub/c.h")
+    place.write("user1/sub/opt.h", "")
+    assert not headers.unchanged(recorded)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("const char* t = __TIME__;", "__TIME__ is different", id="clock"),
+        pytest.param("#if __has_include(X)\n#endif", "__has_include(X)", id="computed question"),
+    ],
+)
+@pytest.mark.parametrize("where", ["source", "header"])
+def test_what_cannot_be_checked_is_not_cacheable(
+    place: Place, text: str, reason: str, where: str
+) -> None:
+    place.write("user1/a.h", text if where == "header" else "")
+    question = place.question(source=text if where == "source" else "")
+    assert reason in place.record("user1/a.h", question=question).uncacheable
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        pytest.param("gone.h", "cannot be read", id="gone since"),
+        pytest.param("user0", "cannot be read", id="a folder"),
+    ],
+)
+def test_what_cannot_be_read_again_is_not_cacheable(place: Place, path: str, reason: str) -> None:
+    assert reason in place.record(path).uncacheable
+
+
+def test_a_header_found_by_a_relative_path_is_not_cacheable(place: Place) -> None:
+    recorded = headers.record(["rel.h"], place.search)
+    assert "relative path" in recorded.uncacheable
+
+
+def test_the_same_content_with_another_stat_is_unchanged(place: Place) -> None:
+    recorded = place.record("user1/a.h", "user1/b.h")
+    os.utime(place.path("user1/a.h"))
+    place.write("user1/b.h", "b")
+    assert not headers.same(recorded)
+    later(place.root)
+    fresh = headers.refresh(recorded)
+    assert fresh is not None
+    assert headers.same(fresh)
+    assert [h.digest for h in fresh.headers] == [h.digest for h in recorded.headers]
+
+
+def test_a_link_that_turns_to_a_twin_is_seen(place: Place) -> None:
+    one, other = place.write("v1/x.h", "1"), place.write("v2/x.h", "2")
+    times = os.stat(one)
+    os.symlink(one, place.path("user1/x.h"))
+    later(place.root)
+    recorded = place.record("user1/x.h")
+    # The twin differs in the inode alone, as two files written within one tick would.
+    (header,) = recorded.headers
+    os.unlink(place.path("user1/x.h"))
+    os.symlink(other, place.path("user1/x.h"))
+    twin = os.stat(other)
+    as_if = header._replace(
+        mtime_ns=header.mtime_ns + twin.st_mtime_ns - times.st_mtime_ns,
+        ctime_ns=header.ctime_ns + twin.st_ctime_ns - times.st_ctime_ns,
+    )
+    assert not headers.unchanged(headers.Dependencies(headers=(as_if,)))
+
+
+def test_a_header_that_may_still_change_within_its_tick_is_read_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place.path("user1/a.h")
+    tick = os.stat(path).st_ctime_ns
+    monkeypatch.setattr(headers, "file_clock_ns", lambda: tick)
+    recorded = place.record("user1/a.h")
+    assert not headers.same(recorded), "no stat may vouch for it yet"
+    assert headers.unchanged(recorded)
+    fresh = headers.refresh(recorded)
+    assert fresh is not None
+    assert not headers.same(fresh), "the clock has not moved on"
+    monkeypatch.setattr(headers, "file_clock_ns", lambda: tick + 1)
+    fresh = headers.refresh(recorded)
+    assert fresh is not None
+    assert headers.same(fresh)
+
+
+def test_the_newest_change_is_that_of_headers_and_candidates(place: Place) -> None:
+    candidate = place.write("user0/b.h", "not read: a.h has one beside it")
+    recorded = place.record("user1/a.h", "user1/b.h")
+    assert recorded.newest_ns == os.stat(candidate).st_ctime_ns
+    assert headers.unchanged(recorded)
+
+
+def test_a_second_recording_sees_an_edit(place: Place) -> None:
+    before = place.record("user1/a.h")
+    place.write("user1/a.h", "edited")
+    after = place.record("user1/a.h")
+    assert before.headers[0].digest != after.headers[0].digest
+
+
+def test_missing_folders_speak_for_all_below_them(tmp_path: Path) -> None:
+    place = Place(tmp_path, "user0", "cudart", "cutlass")
+    names = [f"cutlass/cute/part{i}/h{j}.h" for i in range(5) for j in range(20)]
+    for name in names:
+        place.write(name, "")
+    recorded = place.record(*names)
+    assert set(recorded.absent) == {place.path("user0/cute"), place.path("cudart/cute")}

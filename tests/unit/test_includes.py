@@ -1,0 +1,215 @@
+"""Includes: the compilers' traces, what texts say, and the prefix that can be precompiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from rtcompile.core.includes import parse_depfile, parse_trace, pch_prefix, place, spellings
+from rtcompile.core.mentions import scan
+from rtcompile.core.request import SearchDir
+
+# As NVRTC 12.9.86 and 13.0.88 wrote it.
+TRACE = b"""\
+__nv_nvrtc_builtin_header.h
+/i1/a.h
+ /i1/sub/b.h
+  /i1/sub/c.h
+  /i1/sub/../sub/./e.h
+  /i1/only i1.h
+ /i1/a.h
+/i1/sub/c.h
+/i1/sub//c.h
+__nv_name_map
+"""
+
+
+def test_a_trace_lists_each_header_once_in_order_of_first_inclusion() -> None:
+    assert parse_trace(TRACE) == (
+        "/i1/a.h",
+        "/i1/sub/b.h",
+        "/i1/sub/c.h",
+        "/i1/sub/../sub/./e.h",
+        "/i1/only i1.h",
+        "/i1/sub//c.h",
+    )
+
+
+def test_a_trace_keeps_the_bytes_of_a_path_that_is_not_utf8() -> None:
+    (path,) = parse_trace(b"/i/\xff.h\n")
+    assert path.encode("utf-8", "surrogateescape") == b"/i/\xff.h"
+
+
+def test_no_trace_is_no_headers() -> None:
+    assert parse_trace(b"") == ()
+
+
+def test_a_depfile_lists_its_prerequisites_unescaped() -> None:
+    text = "kernel.o : kernel.cu /usr/include/a.h \\\n  /with\\ blank/b.h \\\n /d$$/c\\#.h\n"
+    assert parse_depfile(text) == (
+        "kernel.cu",
+        "/usr/include/a.h",
+        "/with blank/b.h",
+        "/d$/c#.h",
+    )
+
+
+SEARCH = (
+    SearchDir("user0", "/p"),
+    SearchDir("cudart", "/t/include"),
+    SearchDir("cccl", "/t/include/cccl/"),
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        pytest.param("/p/a/b.h", (0, "a/b.h"), id="below a directory"),
+        pytest.param("/t/include/cccl/cub/x.h", (2, "cub/x.h"), id="innermost of two"),
+        pytest.param("/t/include/x.h", (1, "x.h"), id="outermost of two"),
+        pytest.param("/t/includes/x.h", (-1, "/t/includes/x.h"), id="a name's beginning only"),
+        pytest.param("/p/../q/x.h", (0, "../q/x.h"), id="as spelled, not as resolved"),
+    ],
+)
+def test_a_path_is_placed_in_the_innermost_search_directory(
+    path: str, expected: tuple[int, str]
+) -> None:
+    assert place(path, SEARCH) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        pytest.param("/p/a/b.h", [(0, "a/b.h")], id="one directory holds it"),
+        pytest.param(
+            "/t/include/cccl/x.h", [(1, "cccl/x.h"), (2, "x.h")], id="two directories hold it"
+        ),
+        pytest.param("/u/v/x.h", [(3, "u/v/x.h"), (3, "v/x.h"), (3, "x.h")], id="none does"),
+    ],
+)
+def test_every_spelling_that_could_have_found_a_header_counts(
+    path: str, expected: list[tuple[int, str]]
+) -> None:
+    assert spellings(path, SEARCH) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted", "computed"),
+    [
+        pytest.param('#include "a.h"', ("a.h",), False, id="plain"),
+        pytest.param("#include <a.h>", (), False, id="angle"),
+        pytest.param('  #  include  "a/b.h" // x', ("a/b.h",), False, id="blanks"),
+        pytest.param('#include/**/"a.h"', ("a.h",), False, id="comment between"),
+        pytest.param('#/* x */include "a.h"', ("a.h",), False, id="comment before"),
+        pytest.param('#inc\\\nlude "a.\\\nh"', ("a.h",), False, id="continued lines"),
+        pytest.param('%:include "a.h"', ("a.h",), False, id="digraph"),
+        pytest.param('#include_next "a.h"', ("a.h",), False, id="include_next"),
+        pytest.param('#if 0\n#include "a.h"\n#endif', ("a.h",), False, id="branch not taken"),
+        pytest.param("#define X <a.h>\n#include X", (), True, id="macro"),
+        pytest.param("#include HEADER(a)", (), True, id="macro with arguments"),
+        pytest.param("int include_count; // include me", (), False, id="no directive"),
+    ],
+)
+def test_a_text_says_what_it_includes_by_quotes(
+    text: str, quoted: tuple[str, ...], computed: bool
+) -> None:
+    mentions = scan(text)
+    assert (mentions.quoted, mentions.computed) == (quoted, computed)
+
+
+WRAPPER = "#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        pytest.param("#if __has_include(<a.h>)", ("<a.h>",), id="angle"),
+        pytest.param('#if __has_include ( "a.h" )', ('"a.h"',), id="quotes and blanks"),
+        pytest.param("#if __has_include_next(<a.h>)", ("<a.h>",), id="next"),
+        pytest.param("#if __has_inc\\\nlude(<a.h>)", ("<a.h>",), id="continued line"),
+        pytest.param("#ifdef __has_include", (), id="is it there"),
+        pytest.param("#if defined(__has_include)", (), id="is it defined"),
+        pytest.param(WRAPPER, (), id="wrapper's definition"),
+        pytest.param(WRAPPER + "#if _CCCL_HAS_INCLUDE(<b.h>)", ("<b.h>",), id="wrapper's use"),
+        pytest.param("#if __has_include(NAME)", ("NAME",), id="computed"),
+        pytest.param("#define HAVE(x) __has_include(x)", ("x",), id="wrapper of another name"),
+        pytest.param("#define ASK __has_include", ("__has_include",), id="alias"),
+    ],
+)
+def test_a_text_says_what_it_asks_has_include_for(text: str, asked: tuple[str, ...]) -> None:
+    assert scan(text).asked == asked
+
+
+@pytest.mark.parametrize(
+    ("text", "clock"),
+    [
+        pytest.param("const char* t = __TIME__;", "__TIME__", id="time"),
+        pytest.param("const char* t = __DATE__;", "__DATE__", id="date"),
+        pytest.param("const char* t = __TIMESTAMP__;", "__TIMESTAMP__", id="timestamp"),
+        pytest.param("#define BUILT __DATE__", "__DATE__", id="in a macro that may be expanded"),
+        pytest.param("__DA\\\nTE__", "__DATE__", id="continued line"),
+        pytest.param('"a // no comment" __TIME__', "__TIME__", id="after a string with slashes"),
+        pytest.param("// __DATE__\n/* __TIME__ \n*/", "", id="in comments"),
+        pytest.param('const char* t = "__DATE__";', "", id="in a string"),
+        pytest.param('R"x( " __DATE__ )x"', "", id="in a raw string"),
+        pytest.param("int timed;", "", id="nowhere"),
+    ],
+)
+def test_a_text_says_whether_it_reads_the_clock(text: str, clock: str) -> None:
+    assert scan(text).clock == clock
+
+
+@pytest.mark.parametrize(
+    ("text", "own_path"),
+    [
+        pytest.param("const char* f = __FILE__;", True, id="__FILE__"),
+        pytest.param("const char* f = __builtin_FILE();", True, id="builtin"),
+        pytest.param("cuda::std::source_location::current()", True, id="source_location"),
+        pytest.param("int x = __LINE__;", False, id="line only"),
+    ],
+)
+def test_a_text_says_whether_it_names_itself(text: str, own_path: bool) -> None:
+    assert scan(text).own_path is own_path
+
+
+@pytest.mark.parametrize(
+    ("source", "prefix"),
+    [
+        pytest.param("#include <a.h>\nint x;", "#include <a.h>\n", id="one include"),
+        pytest.param(
+            '// c\n\n#include <a.h>  // why\n/* d\n*/ #include "b.h"\nint x;\n#include <c.h>',
+            '#include <a.h>  // why\n#include "b.h"\n',
+            id="comments and blanks are left out",
+        ),
+        pytest.param(
+            "#define N 4\n#include <a.h>\n#define M 5\nint x;",
+            "#define N 4\n#include <a.h>\n",
+            id="up to the last include",
+        ),
+        pytest.param(
+            "#if N\n#include <a.h>\n#else\n#include <b.h>\n#endif\nint x;",
+            "#if N\n#include <a.h>\n#else\n#include <b.h>\n#endif\n",
+            id="whole conditionals",
+        ),
+        pytest.param("#if N\n#include <a.h>\nint x;\n#endif", "", id="no half conditional"),
+        pytest.param(
+            "#include <a.h>\n#pragma nv_no_pch\n#include <b.h>",
+            "#include <a.h>\n",
+            id="ends where the user forbids it",
+        ),
+        pytest.param('#include <a.h>\n#line 3 "x"\n#include <b.h>', "#include <a.h>\n", id="#line"),
+        pytest.param("#inc\\\nlude <a.h>", "", id="a split directive is not understood"),
+        pytest.param(
+            "#define A \\\n 1\n#include <a.h>",
+            "#define A  1\n#include <a.h>\n",
+            id="continued line",
+        ),
+        pytest.param("#define N 4\nint x;", "", id="nothing included"),
+        pytest.param("int x;\n#include <a.h>", "", id="code first"),
+        pytest.param("/* never closed #include <a.h>", "", id="open comment"),
+        pytest.param("", "", id="empty"),
+    ],
+)
+def test_the_prefix_is_what_opens_the_source_up_to_its_last_include(
+    source: str, prefix: str
+) -> None:
+    assert pch_prefix(source) == prefix

@@ -1,0 +1,168 @@
+"""Keys: what changes the result changes the key; what does not, does not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from rtcompile.core import key
+from rtcompile.core.arch import Arch
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.key import Question, digest, field
+from rtcompile.core.request import Header, SearchDir
+from tests.questions import make_question
+
+HERE = (SearchDir("user0", "/home/a/inc"), SearchDir("cudart", "/venv/a/include"))
+THERE = (SearchDir("user0", "/home/b/inc"), SearchDir("cudart", "/venv/b/include"))
+
+CONTENT = [
+    pytest.param({"source": "__global__ void k() {} "}, id="source"),
+    pytest.param({"name": "other.cu"}, id="program's base name"),
+    pytest.param({"options": (("std", "c++20"), ("fmad", "true"))}, id="option's value"),
+    pytest.param({"options": (("std", "c++17"),)}, id="option left out"),
+    pytest.param({"options": (("D", "A"), ("D", "B"))}, id="macros"),
+    pytest.param({"arch": Arch(9, 0)}, id="arch suffix"),
+    pytest.param({"arch": Arch(8, 0)}, id="arch"),
+    pytest.param({"target": "ptx"}, id="target"),
+    pytest.param({"name_expressions": ("f<int>",)}, id="name expressions"),
+    pytest.param({"search": HERE[::-1]}, id="order of search directories"),
+    pytest.param({"search": HERE[:1]}, id="fewer search directories"),
+    pytest.param({"links": ("cubin 1234",)}, id="link inputs"),
+    pytest.param({"paths_matter": True}, id="line info"),
+    pytest.param({"pre_includes": ("prelude.h",)}, id="pre-included header"),
+    pytest.param(
+        {"search": (SearchDir("user0", "/home/a"), SearchDir("cudart", "/home/a/include"))},
+        id="one search directory inside another",
+    ),
+]
+PLACES = [
+    pytest.param({"search": THERE}, id="where the search directories are"),
+    pytest.param({"name": "/home/a/project/kernel.cu"}, id="the program's directory"),
+]
+
+
+@pytest.mark.parametrize("change", [*CONTENT, *PLACES])
+def test_the_lookup_key_holds_all_that_is_known_before_a_build(change: dict[str, Any]) -> None:
+    base = {"search": HERE}
+    assert make_question(**base).lookup_key() != make_question(**{**base, **change}).lookup_key()
+
+
+@pytest.mark.parametrize("change", CONTENT)
+def test_the_portable_and_object_keys_hold_every_content(change: dict[str, Any]) -> None:
+    one, other = make_question(search=HERE), make_question(**{"search": HERE, **change})
+    assert one.portable_key() != other.portable_key()
+    assert object_key(one) != object_key(other)
+
+
+@pytest.mark.parametrize("change", PLACES)
+def test_the_portable_and_object_keys_hold_no_place(change: dict[str, Any]) -> None:
+    one, other = make_question(search=HERE), make_question(**{"search": HERE, **change})
+    assert one.portable_key() == other.portable_key()
+    assert object_key(one) == object_key(other)
+    assert object_key(one, path_bound=True) != object_key(other, path_bound=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"name_expressions": ("g", "f", "f")}, id="order of name expressions"),
+        pytest.param({"backend": "nvrtc"}, id="compiler asked for: the answer's is checked"),
+        pytest.param({"compilers": {"nvrtc": "13.0.88"}}, id="compilers here: likewise"),
+    ],
+)
+def test_the_lookup_key_leaves_out_what_does_not_matter(change: dict[str, Any]) -> None:
+    base = {"name_expressions": ("f", "g")}
+    assert make_question(**base).lookup_key() == make_question(**{**base, **change}).lookup_key()
+
+
+def object_key(
+    question: Question, backend: str = "nvrtc", path_bound: bool = False, **changes: Any
+) -> str:
+    fields: dict[str, Any] = {
+        "path": "/home/a/inc/x.h",
+        "label": "user0",
+        "relative": "x.h",
+        "digest": "d1",
+        "size": 1,
+        "mtime_ns": 1,
+        "ctime_ns": 1,
+    }
+    answers = changes.pop("answers", ())
+    dependencies = Dependencies(headers=(Header(**{**fields, **changes}),), answers=answers)
+    return question.object_key(dependencies, backend=backend, path_bound=path_bound)
+
+
+@pytest.mark.parametrize(
+    ("change", "matters"),
+    [
+        pytest.param({"digest": "d2"}, True, id="header's content"),
+        pytest.param({"relative": "y.h"}, True, id="header's name"),
+        pytest.param({"label": "cudart"}, True, id="which kind of directory it is in"),
+        pytest.param({"answers": ("cudart/cuda_fp8.h",)}, True, id="what __has_include found"),
+        pytest.param({"backend": "nvcc"}, True, id="compiler that built it"),
+        pytest.param({"path": "/elsewhere/x.h"}, False, id="header's path"),
+        pytest.param({"size": 2, "mtime_ns": 3, "ctime_ns": 4, "inode": 5}, False, id="its stat"),
+    ],
+)
+def test_the_object_key_is_of_contents(change: dict[str, Any], matters: bool) -> None:
+    question = make_question()
+    assert (object_key(question) != object_key(question, **change)) is matters
+
+
+def test_the_object_key_holds_the_compilers_build() -> None:
+    one = make_question(compilers={"nvrtc": "12.9.86 CL-1"})
+    other = make_question(compilers={"nvrtc": "12.9.86 CL-2"})
+    assert object_key(one) != object_key(other)
+
+
+def test_another_version_of_rtcompile_asks_its_own_questions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = make_question().lookup_key()
+    monkeypatch.setattr(key, "__version__", "999")
+    assert make_question().lookup_key() != before
+
+
+def test_two_kinds_of_key_never_meet() -> None:
+    question = make_question()
+    assert len({question.lookup_key(), question.portable_key(), object_key(question)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("backend", "built_by", "compiler", "serves"),
+    [
+        pytest.param("auto", "nvrtc", "12.9", True, id="auto takes NVRTC's"),
+        pytest.param("auto", "nvcc", "12.8", True, id="auto takes NVCC's"),
+        pytest.param("nvrtc", "nvrtc", "12.9", True, id="NVRTC asked for and had"),
+        pytest.param("nvrtc", "nvcc", "12.8", False, id="NVRTC asked for, NVCC's is no answer"),
+        pytest.param("nvcc", "nvrtc", "12.9", False, id="NVCC asked for, NVRTC's is no answer"),
+        pytest.param("auto", "nvrtc", "12.6", False, id="another build of the compiler"),
+        pytest.param("auto", "clang", "19", False, id="a compiler that is not here"),
+    ],
+)
+def test_an_object_serves_who_asked_for_its_compiler(
+    backend: str, built_by: str, compiler: str, serves: bool
+) -> None:
+    question = make_question(backend=backend, compilers={"nvrtc": "12.9", "nvcc": "12.8"})
+    assert question.serves(built_by, compiler) is serves
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param([("a", "bc")], [("ab", "c")], id="label and value"),
+        pytest.param([("a", "b"), ("c", "d")], [("a", "b" + "1:c=1:d")], id="field in a value"),
+        pytest.param([("a", "b"), ("a", "c")], [("a", "c"), ("a", "b")], id="order"),
+        pytest.param([("a", "")], [], id="empty value"),
+    ],
+)
+def test_fields_cannot_run_into_each_other(
+    one: list[tuple[str, str]], other: list[tuple[str, str]]
+) -> None:
+    assert digest(field(*f) for f in one) != digest(field(*f) for f in other)
+
+
+def test_a_key_is_a_file_name() -> None:
+    assert re.fullmatch("[0-9a-f]{64}", make_question(source="ü\udcff").lookup_key())
