@@ -1,0 +1,351 @@
+"""Compile with NVCC, in a worker: a `TranslationUnit` becomes `Compiled` or `CompileFailure`.
+
+Only device code is made, so of the host compiler nothing but the preprocessor runs. NVCC has no name
+expressions; `_Markers` gives it them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from rtcompile.compilers import deaths
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
+from rtcompile.errors import ToolkitNotFound
+from rtcompile.workers import pool
+
+if TYPE_CHECKING:
+    from rtcompile.toolkit.model import Toolchain
+
+__all__ = ["compile", "driver_problem", "identify", "link"]
+
+# What a `TranslationUnit` is compiled to, and NVCC's flags for it.
+_TARGET_FLAGS = {
+    "cubin": ("--cubin",),
+    "object": ("--cubin", "-rdc=true"),
+    "ptx": ("--ptx",),
+    "ltoir": ("--ltoir", "-rdc=true"),
+    "fatbin": ("--fatbin",),
+}
+_HOST_COMPILER_FLAGS = ("-ccbin", "--compiler-bindir")
+# What NVCC's linker takes a `LinkInput` for, it tells by the file's suffix.
+_SUFFIXES = {
+    "cubin": ".cubin",
+    "ptx": ".ptx",
+    "ltoir": ".ltoir",
+    "fatbin": ".fatbin",
+    "object": ".o",
+    "archive": ".a",
+}
+# What NVCC adds to its command line by itself.
+_FLAG_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
+# Libraries that users force into their own processes have no place in a compiler.
+_DROPPED_VARIABLES = ("LD_PRELOAD", "LD_AUDIT")
+
+_SOURCE = "kernel.cu"
+_PTX = "kernel.ptx"
+_TRACE = "headers.d"
+_RESULT = "result"
+
+_SIGKILL = 9
+_CHILD_DIED = re.compile(r"died due to signal (\d+)")
+_SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
+
+
+def compile(
+    unit: TranslationUnit, toolchain: Toolchain, *, limits: Limits
+) -> Compiled | CompileFailure:
+    """Compile a unit with the toolchain's NVCC.
+
+    Parameters
+    ----------
+    unit : TranslationUnit
+        What to compile; its flags are NVCC's own, without the one that names the kind of output.
+    toolchain : Toolchain
+        Whose `nvcc` and `host_compiler` are used.
+    limits : Limits
+        Seconds and bytes, for NVCC and all that it runs, before they are killed.
+
+    Raises
+    ------
+    ToolkitNotFound
+        There is no NVCC, or no host compiler for it.
+    """
+    nvcc = _Nvcc(toolchain, limits)
+    if not unit.name_expressions:
+        return nvcc.compile(unit)
+    markers = _Markers.of(unit)
+    marked = replace(unit, source=unit.source + markers.text())
+    # The PTX says which symbols the markers point to. To assemble it afterwards is what NVCC would
+    # have done anyway: the way through it costs 30 ms.
+    ptx = nvcc.compile(replace(marked, target="ptx", flags=_without_lto(unit.flags)))
+    if isinstance(ptx, CompileFailure):
+        return ptx
+    try:
+        names, unmarked = markers.read(ptx.code.decode())
+    except ValueError as error:
+        return CompileFailure("error", f"{ptx.log}{error}\n", nvcc.command, "nvcc")
+    if unit.target == "ptx":
+        return replace(ptx, code=unmarked.encode(), lowered_names=names)
+    if unit.target == "ltoir":
+        # Nothing can be taken out of LTO-IR, and without the markers the templates would not be in it.
+        code = nvcc.compile(marked)
+    else:
+        code = nvcc.assemble(unit, unmarked.encode())
+    if isinstance(code, CompileFailure):
+        return code
+    return replace(
+        code,
+        lowered_names=names,
+        log=code.log if unit.target == "ltoir" else ptx.log + code.log,
+        trace=ptx.trace,
+        milliseconds={k: v + ptx.milliseconds[k] for k, v in code.milliseconds.items()},
+    )
+
+
+def link(
+    inputs: Sequence[LinkInput], arch: Arch, toolchain: Toolchain, *, limits: Limits
+) -> Compiled | CompileFailure:
+    """Link inputs to one cubin with NVCC's own linker, which adds the device runtime by itself.
+
+    LTO-IR needs an nvJitLink of the same toolkit beside it.
+
+    Parameters
+    ----------
+    inputs : sequence of LinkInput
+        What to link.
+    arch : Arch
+        What to link for.
+    toolchain : Toolchain
+        Whose `nvcc` is used.
+    limits : Limits
+        Seconds and bytes before NVCC is killed.
+
+    Raises
+    ------
+    ToolkitNotFound
+        There is no NVCC, or no host compiler for it.
+    """
+    nvcc = _Nvcc(toolchain, limits)
+    files: dict[str, bytes] = {}
+    for i, given in enumerate(inputs):
+        stem = re.sub(r"\W+", "_", os.path.splitext(os.path.basename(given.name))[0])
+        files[f"{i}-{stem}{_SUFFIXES[given.kind]}"] = given.data
+    lto = ["-dlto"] if any(given.kind == "ltoir" for given in inputs) else []
+    outcome = nvcc.run(("--device-link", "--cubin", f"-arch={arch}", *lto), files, "cubin")
+    if isinstance(outcome, CompileFailure):
+        return replace(outcome, kind="link") if outcome.kind == "error" else outcome
+    spent = dict(outcome.milliseconds)
+    return replace(outcome, milliseconds={"link": spent.pop("compile"), **spent})
+
+
+def identify(toolchain: Toolchain) -> str:
+    """Return what decides NVCC's output besides its input.
+
+    NVCC's build, the host compiler's (it preprocesses), and the flags that NVCC takes from the
+    environment: ``"13.0.88 cuda_13.0.r13.0/compiler.36424714_0; g++ (Debian 12.2.0-14) 12.2.0"``.
+
+    Raises
+    ------
+    ToolkitNotFound
+        There is no NVCC or no host compiler for it, or they do not run.
+    """
+    nvcc = toolchain.require_nvcc()
+    host = toolchain.require_host_compiler()
+    banner = _banner(nvcc.path, nvcc.identity())
+    build = re.search(r"Build (\S+)", banner)
+    stat = os.stat(host)
+    host_banner = _banner(host, f"{stat.st_size}:{stat.st_mtime_ns}").partition("\n")[0]
+    flags = [f"{name}={os.environ[name]}" for name in _FLAG_VARIABLES if os.environ.get(name)]
+    return "; ".join((f"{nvcc.version} {build[1] if build else ''}", host_banner, *flags))
+
+
+@cache
+def _banner(path: str, identity: str) -> str:
+    """Return what the program at `path`, while it is the one of this identity, says of itself."""
+    outcome = _run_program((path, "--version"), {}, (), Limits(timeout=60.0))
+    if isinstance(outcome, pool.Death) or outcome.value["status"] != 0:
+        why = outcome.text if isinstance(outcome, pool.Death) else outcome.value
+        raise ToolkitNotFound(f"{path} --version does not run: {why}")
+    return str(outcome.value["log"])
+
+
+def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
+    """Say why the driver (as `cuDriverGetVersion` counts, 12090) cannot load this NVCC's cubins.
+
+    Empty if it can: since CUDA 11 a driver loads those of every release of its major version.
+    """
+    major, minor = driver // 1000, driver % 1000 // 10
+    if nvcc[0] <= major:
+        return ""
+    return (
+        f"nvcc {nvcc[0]}.{nvcc[1]} makes code for drivers of CUDA {nvcc[0]}; this one is of CUDA "
+        f"{major}.{minor}. Install nvcc of CUDA {major}, or a newer driver."
+    )
+
+
+class _Nvcc:
+    """NVCC for one unit: every run gets what the runs before it have left of the time."""
+
+    def __init__(self, toolchain: Toolchain, limits: Limits) -> None:
+        self._path = toolchain.require_nvcc().path
+        self._host = toolchain.require_host_compiler()
+        self._limits = limits
+        self._deadline = None if limits.timeout is None else time.monotonic() + limits.timeout
+        self.command: tuple[str, ...] = ()
+
+    def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:
+        """Compile a unit's source, without regard to its name expressions."""
+        # The name is for diagnostics, __FILE__ and line information; the file is where it suits us.
+        name = unit.name.replace("\\", "\\\\").replace('"', '\\"')
+        source = f'#line 1 "{name}"\n{unit.source}\n'.encode()
+        flags = (*_TARGET_FLAGS[unit.target], *unit.flags, "-MD", "-MF", _TRACE)
+        return self.run(flags, {_SOURCE: source}, unit.target)
+
+    def assemble(self, unit: TranslationUnit, ptx: bytes) -> Compiled | CompileFailure:
+        """Make the unit's target of its PTX."""
+        return self.run((*_TARGET_FLAGS[unit.target], *unit.flags), {_PTX: ptx}, unit.target)
+
+    def run(
+        self, flags: tuple[str, ...], files: dict[str, bytes], kind: str
+    ) -> Compiled | CompileFailure:
+        """Run NVCC on the files."""
+        host = self._host_compiler(flags)
+        self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
+        left = self._limits
+        if self._deadline is not None:
+            left = replace(left, timeout=max(0.001, self._deadline - time.monotonic()))
+        outcome = _run_program(self.command, files, (_RESULT, _TRACE), left)
+        if isinstance(outcome, pool.Death):
+            return deaths.failure(outcome, self.command, "nvcc", self._limits)
+        reply = outcome.value
+        log = _SCRATCH_NAME.sub("", reply["log"])
+        if reply["status"] != 0 or _RESULT not in reply["files"]:
+            return _failure(reply, log, self.command)
+        rule = reply["files"].get(_TRACE, b"").decode("utf-8", "surrogateescape")
+        return Compiled(
+            code=reply["files"][_RESULT],
+            kind=kind,
+            lowered_names={},
+            log=log,
+            trace=tuple(path for path in _prerequisites(rule) if path not in files),
+            milliseconds={"queue": outcome.queued * 1e3, "compile": reply["seconds"] * 1e3},
+        )
+
+    def _host_compiler(self, flags: Sequence[str]) -> tuple[str, ...]:
+        chosen = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
+        if chosen or any("-ccbin" in os.environ.get(name, "") for name in _FLAG_VARIABLES):
+            return ()
+        return () if os.environ.get("NVCC_CCBIN") else ("-ccbin", self._host)
+
+
+def _run_program(
+    command: tuple[str, ...], files: dict[str, bytes], results: tuple[str, ...], limits: Limits
+) -> pool.Answer | pool.Death:
+    environ = {k: v for k, v in os.environ.items() if k not in _DROPPED_VARIABLES}
+    # A program found elsewhere than on PATH looks for its siblings there all the same.
+    environ["PATH"] = os.path.dirname(command[0]) + os.pathsep + environ.get("PATH", os.defpath)
+    job: dict[str, Any] = {
+        "command": list(command),
+        "environ": environ,
+        "files": files,
+        "results": list(results),
+    }
+    return pool.run(pool.Job("rtcompile.workers.program:run", job), limits)
+
+
+def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> CompileFailure:
+    """Return why NVCC made nothing: it could not start, it or a pass of it died, or it refused."""
+    milliseconds = reply["seconds"] * 1e3
+    if reply["error"]:
+        return CompileFailure("start", reply["error"], command, "nvcc")
+    signal = _fatal_signal(reply["status"], log)
+    if not signal:
+        return CompileFailure("error", log, command, "nvcc", milliseconds=milliseconds)
+    # Nobody but the kernel, short of memory, kills a compiler by -9 without killing the worker.
+    kind = "memory" if signal == _SIGKILL else "crash"
+    return CompileFailure(kind, log, command, "nvcc", signal=signal, milliseconds=milliseconds)
+
+
+def _fatal_signal(status: int, log: str) -> int:
+    """Return the signal that ended NVCC or a pass of it, 0 if none did.
+
+    NVCC passes a pass's death on as 128 + signal, or as a message and a status of its own.
+    """
+    died = _CHILD_DIED.search(log)
+    if died:
+        return int(died[1])
+    return -status if status < 0 else status - 128 if 128 < status < 192 else 0
+
+
+def _prerequisites(rule: str) -> list[str]:
+    """Return the files that a Makefile rule, as ``nvcc -MD`` writes it, says the target needs."""
+    joined = rule.replace("\\\n", " ").partition(" :")[2]
+    words = re.findall(r"(?:\\.|[^\s\\])+", joined)
+    return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
+
+
+def _without_lto(flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the flags that give the PTX of what would have become LTO-IR."""
+    plain = (flag.replace("code=lto_", "code=sm_") for flag in flags)
+    return tuple(flag for flag in plain if flag not in ("-dlto", "--dlink-time-opt"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Markers:
+    """Variables that hold the addresses of name expressions: their initialisers name the symbols.
+
+    They are appended to the source, read from the PTX, and taken out of it before it is assembled, so
+    that the machine code is that of the plain source with its templates instantiated. Only with
+    ``-G``, where debug information refers to them, and in LTO-IR do they stay: eight bytes each.
+    """
+
+    prefix: str
+    expressions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, unit: TranslationUnit) -> _Markers:
+        # Linked together, two units' markers must not clash.
+        digest = hashlib.sha256("\0".join((unit.source, *unit.name_expressions)).encode())
+        # Sorted, and numbered from 2, as NVRTC does: its messages name them by that number.
+        expressions = tuple(sorted(set(unit.name_expressions)))
+        return cls(f"rtcompile_{digest.hexdigest()[:16]}_", expressions)
+
+    def text(self) -> str:
+        """Return the declarations, a line of its own for each expression."""
+        lines = [""]
+        for i, expression in enumerate(self.expressions):
+            # NVRTC takes `&x` and casts as well as plain names.
+            plain = not expression.lstrip().startswith(("&", "("))
+            here = f'#line {i + 2} "__nv_name_map"'
+            start = f'extern "C" __device__ void* const volatile {self.prefix}{i} = (void*)'
+            lines += [here, f"{start}{'&' if plain else ''}(", here, expression, here, ");"]
+        return "\n".join(lines)
+
+    def read(self, ptx: str) -> tuple[dict[str, str], str]:
+        """Return the symbol of each expression, and the PTX without the markers.
+
+        Raises
+        ------
+        ValueError
+            The PTX does not name the symbol of an expression.
+        """
+        # ".visible .global .align 8 .u64 NAME = generic(SYMBOL);"; functions without "generic".
+        line = re.compile(
+            rf"^[^\n]*\.global\b[^\n=]*\b{self.prefix}(\d+)\s*=\s*(?:generic\()?([\w$%.]+)\)?\s*;\n",
+            re.MULTILINE,
+        )
+        found = {int(match[1]): match[2] for match in line.finditer(ptx)}
+        for i, expression in enumerate(self.expressions):
+            if i not in found:
+                raise ValueError(f"nvcc's PTX names no symbol for the expression {expression!r}")
+        unmarked = line.sub("", ptx)
+        names = {expression: found[i] for i, expression in enumerate(self.expressions)}
+        return names, ptx if self.prefix in unmarked else unmarked

@@ -1,0 +1,183 @@
+"""Link device code with nvJitLink, in a worker, with neither a GPU nor a driver.
+
+nvJitLink is trusted with little: it crashes on broken inputs, leaves whole programs out without a
+word, prints some errors on stderr and reports success, and calls others "internal". What goes in is
+looked at first (`core.linkable`), and a success with an error on stderr is a failure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rtcompile.compilers import deaths, nvcc
+from rtcompile.core.arch import Arch
+from rtcompile.core.linkable import from_newer_toolkit, kind_of, misfit, unfit
+from rtcompile.core.request import Compiled, CompileFailure, Limits, LinkInput
+from rtcompile.workers import pool
+
+if TYPE_CHECKING:
+    from rtcompile.toolkit.model import Toolchain
+
+__all__ = ["kind_of", "link"]
+
+_WORKER = "rtcompile.workers.nvjitlink"
+# What may hold LTO-IR for all that its first bytes say.
+_CONTAINERS = ("fatbin", "object", "archive")
+_WANTS_DEVICE_RUNTIME = re.compile(
+    r"(?:Undefined reference to|Unresolved extern function) '(?:__)?cuda[A-Z]"
+)
+_PRINTED_ERROR = re.compile(r"^(?:@E@)?(?:error|fatal)\s*:", re.MULTILINE)
+_INPUT_TOO_NEW = re.compile(r"Unsupported \.version|may need newer version of nvJitLink")
+
+
+def link(
+    inputs: Sequence[LinkInput],
+    arch: Arch,
+    flags: Sequence[str],
+    toolchain: Toolchain,
+    *,
+    limits: Limits,
+    target: str = "cubin",
+) -> Compiled | CompileFailure:
+    """Link inputs to one program.
+
+    The device runtime (libcudadevrt: dynamic parallelism) is added where something calls it. What is
+    too new for nvJitLink, or all where there is none, is left to NVCC's linker.
+
+    Parameters
+    ----------
+    inputs : sequence of LinkInput
+        What to link.
+    arch : Arch
+        What to link for.
+    flags : sequence of str
+        nvJitLink's options; ``-arch``, ``-lto`` and ``-ptx`` follow from the other arguments.
+    toolchain : Toolchain
+        Whose `nvjitlink` (or an installed pynvjitlink), `cudadevrt` and `nvcc` are used.
+    limits : Limits
+        Seconds and bytes before the linker is killed.
+    target : {"cubin", "ptx"}
+        What to make; PTX can be made of LTO-IR only.
+
+    Raises
+    ------
+    ToolkitNotFound
+        There is no linker, or no libcudadevrt for those who need it.
+    """
+    problems = [problem for given in inputs if (problem := unfit(given, arch))]
+    if target == "ptx" and not any(kind_of(given.data) == "ltoir" for given in inputs):
+        problems.append("PTX can be linked of LTO-IR only, and no input is; compile with -dlto")
+    if problems:
+        return _refusal(problems, flags)
+    inputs = [replace(given, kind=kind_of(given.data) or given.kind) for given in inputs]
+    linker = _Linker.of(toolchain)
+    if linker is None:
+        if toolchain.nvcc is None:
+            toolchain.require_nvjitlink()
+        return nvcc.link(inputs, arch, toolchain, limits=limits)
+    newer = [given.name for given in inputs if from_newer_toolkit(given, linker.version_pair)]
+    if newer:
+        problem = (
+            f"{', '.join(newer)}: of a newer toolkit than nvJitLink {linker.version}; install the "
+            "nvJitLink of that one"
+        )
+        outcome: Compiled | CompileFailure = _refusal([problem], flags)
+    else:
+        options = _options(arch, flags, inputs, target)
+        outcome = linker.link(inputs, arch, options, limits, target)
+        if isinstance(outcome, CompileFailure) and _WANTS_DEVICE_RUNTIME.search(outcome.log):
+            # Not before it is known to be wanted: it would be 200 KB in every program.
+            inputs.append(_device_runtime(toolchain))
+            outcome = linker.link(inputs, arch, options, limits, target)
+        if isinstance(outcome, Compiled) or not _INPUT_TOO_NEW.search(outcome.log):
+            return outcome
+    # NVCC's linker would do LTO by an nvJitLink of its own, which is not there.
+    lto = any(given.kind == "ltoir" for given in inputs)
+    if lto or toolchain.nvcc is None or toolchain.nvcc.version_pair <= linker.version_pair:
+        return outcome
+    return nvcc.link(inputs, arch, toolchain, limits=limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linker:
+    """An nvJitLink: how the worker gets at it, and its version."""
+
+    argument: str
+    version: str
+
+    @classmethod
+    def of(cls, toolchain: Toolchain) -> _Linker | None:
+        """Return the toolchain's, else pynvjitlink's (which needs a driver's libcuda), else None."""
+        if toolchain.nvjitlink is not None:
+            return cls(f"library:{toolchain.nvjitlink.path}", toolchain.nvjitlink.version)
+        found = importlib.util.find_spec("pynvjitlink")
+        if found is None or found.origin is None:
+            return None
+        package = os.path.dirname(found.origin)
+        with open(os.path.join(package, "CUDA_VERSION")) as file:
+            version = file.read().strip()
+        return cls(f"pynvjitlink:{os.path.dirname(package)}", version)
+
+    @property
+    def version_pair(self) -> tuple[int, int]:
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+    def link(
+        self,
+        inputs: Sequence[LinkInput],
+        arch: Arch,
+        options: Sequence[str],
+        limits: Limits,
+        target: str,
+    ) -> Compiled | CompileFailure:
+        """Link, in a worker."""
+        command = ("nvJitLink", *options, *(given.name for given in inputs))
+        job: dict[str, Any] = {
+            "inputs": [(given.kind, given.name, given.data) for given in inputs],
+            "options": list(options),
+            "target": target,
+        }
+        outcome = pool.run(
+            pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load", self.argument), limits
+        )
+        if isinstance(outcome, pool.Death):
+            return deaths.failure(outcome, command, "nvjitlink", limits)
+        reply = outcome.value
+        log = reply["printed"] + reply["log"]
+        milliseconds = {"queue": outcome.queued * 1e3, "link": reply["seconds"] * 1e3}
+        if reply["error"] or _PRINTED_ERROR.search(reply["printed"]):
+            at = reply["input"]
+            reason = "" if at is None else misfit(inputs[at], arch, log)
+            log = (f"error   : {reason}\n" if reason else "") + (
+                log or f"error   : {reply['error']}\n"
+            )
+            total = sum(milliseconds.values())
+            return CompileFailure("link", log, command, "nvjitlink", milliseconds=total)
+        return Compiled(reply["code"], target, {}, log, (), milliseconds)
+
+
+def _options(
+    arch: Arch, flags: Sequence[str], inputs: Sequence[LinkInput], target: str
+) -> tuple[str, ...]:
+    # nvJitLink fails on LTO-IR without -lto, and with it where there is none.
+    kinds = {given.kind for given in inputs}
+    lto = "ltoir" in kinds or ("-lto" in flags and not kinds.isdisjoint(_CONTAINERS))
+    own = [flag for flag in flags if flag not in ("-lto", "-ptx") and not flag.startswith("-arch=")]
+    return (f"-arch={arch}", *own, *["-lto"] * lto, *["-ptx"] * (target == "ptx"))
+
+
+def _device_runtime(toolchain: Toolchain) -> LinkInput:
+    path = toolchain.require_cudadevrt()
+    with open(path, "rb") as file:
+        return LinkInput("archive", os.path.basename(path), file.read())
+
+
+def _refusal(problems: Sequence[str], flags: Sequence[str]) -> CompileFailure:
+    log = "".join(f"error   : {problem}\n" for problem in problems)
+    return CompileFailure("link", log, ("nvJitLink", *flags), "nvjitlink")

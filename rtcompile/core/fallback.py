@@ -1,0 +1,293 @@
+"""NVRTC refused a source: is that NVRTC's limit, a missing flag, or the user's mistake? Pure.
+
+The answer is read from the messages; NVRTC numbers none of its errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os.path
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from rtcompile.core import host_names, spaces
+from rtcompile.core.diagnostics import Diagnostic, parse
+
+__all__ = ["Decision", "decide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do about a refusal.
+
+    Attributes
+    ----------
+    action : {"nvcc", "add-flags", "error"}
+        Build it with NVCC; build it with NVRTC and `flags`; show the user NVRTC's errors.
+    reason : str
+        One line, for the log and `BuildInfo.why`.
+    flags : tuple of str
+        NVRTC's options to add.
+    """
+
+    action: str
+    reason: str
+    flags: tuple[str, ...] = ()
+
+
+class _Case(NamedTuple):
+    """An error, and what else is known of the build."""
+
+    error: Diagnostic
+    source: str
+    name: str
+    options: Sequence[str]
+    package_of: Callable[[str], str | None]
+
+    @property
+    def in_device_code(self) -> bool:
+        """Whether the error is in a function or variable that NVCC would compile for the device too.
+
+        A header's text is not at hand; what is in it is taken for the host's.
+        """
+        ours = os.path.basename(self.error.file) == os.path.basename(self.name)
+        return ours and spaces.says_device(self.source, self.error.line, self.error.column)
+
+
+_Test = Callable[[re.Match[str], _Case], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A message that, where it `holds`, calls for an action; ``{0}`` is the pattern's group."""
+
+    pattern: re.Pattern[str]
+    action: str
+    reason: str
+    holds: _Test
+    flags: tuple[str, ...]
+
+    def apply(self, case: _Case) -> Decision | None:
+        """Return what the rule says of an error, None if it says nothing."""
+        match = self.pattern.search(case.error.message)
+        if match is None or not self.holds(match, case):
+            return None
+        groups = match.groups()
+        flags = tuple(flag.format(*groups) for flag in self.flags)
+        return Decision(self.action, self.reason.format(*groups), flags)
+
+
+def _host_code(_: re.Match[str], case: _Case) -> bool:
+    return not case.in_device_code
+
+
+def _device_code(_: re.Match[str], case: _Case) -> bool:
+    return case.in_device_code
+
+
+def _host_header(match: re.Match[str], _: _Case) -> bool:
+    name = match[1]
+    folders = (entry for entry in host_names.HOST_HEADERS if entry.endswith("/"))
+    return (
+        name in host_names.STD_HEADERS
+        or name in host_names.HOST_HEADERS
+        or name.startswith(tuple(folders))
+    )
+
+
+def _packaged(match: re.Match[str], case: _Case) -> bool:
+    return case.package_of(match[1]) is not None
+
+
+def _runtime_function(match: re.Match[str], _: _Case) -> bool:
+    return _is_or_is_new(match[1], host_names.CUDA_RUNTIME)
+
+
+def _driver_function(match: re.Match[str], _: _Case) -> bool:
+    return _is_or_is_new(match[1], host_names.CUDA_DRIVER)
+
+
+def _is_or_is_new(name: str, known: frozenset[str]) -> bool:
+    """Whether it is one of these, or of a later release: unlike every one, so no typing error."""
+    return name in known or not difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+
+
+def _in_std(match: re.Match[str], _: _Case) -> bool:
+    return match[1] in host_names.STD
+
+
+def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
+    line, __, caret = case.error.excerpt.partition("\n")
+    at = caret.find("^")
+    name = re.match(r"\w+", line[at:])
+    return (
+        name is not None
+        and re.search(r"\bstd\s*::\s*(?:\w+\s*::\s*)*$", line[:at]) is not None
+        and name[0] in host_names.STD
+    )
+
+
+def _in_c_library(match: re.Match[str], case: _Case) -> bool:
+    return match[1] in host_names.C_LIBRARY and not case.in_device_code
+
+
+def _asks_for_extended_lambda(_: re.Match[str], case: _Case) -> bool:
+    return any("extended-lambda" in option for option in case.options)
+
+
+def _in_host_library(_: re.Match[str], case: _Case) -> bool:
+    wrong_use = case.error.message.startswith(("static assertion", "#error"))
+    return not wrong_use and re.search(r"/(?:thrust|cub/device)/", case.error.file) is not None
+
+
+def _rule(
+    pattern: str,
+    action: str,
+    reason: str,
+    holds: _Test = lambda match, case: True,
+    flags: tuple[str, ...] = (),
+) -> _Rule:
+    return _Rule(re.compile(pattern), action, reason, holds, flags)
+
+
+_UNKNOWN = r'(?:identifier|the global scope has no) "({})"'
+_NO_FILE = r'(?:cannot|could not) open source file "([^"]+)"'
+_LAUNCH = r"device-side kernel launch could not be processed"
+
+# The first row that fits an error and holds for it counts. What none fits is the user's mistake.
+_RULES = (
+    _rule(
+        r"explicitly marked as a __host__ function is not allowed in JIT mode"
+        r"|is considered a host (?:function|variable)"
+        r'|attribute "__host__" does not apply here',
+        "nvcc",
+        "NVRTC compiles no host code",
+    ),
+    _rule(
+        r"[Nn]ot supported (?:when compiling )?(?:with|by|in|under) (?:NVRTC|nvrtc)",
+        "nvcc",
+        "a header excludes NVRTC",
+    ),
+    _rule(_NO_FILE, "nvcc", "NVRTC has no <{0}>, a header of the host compiler", _host_header),
+    _rule(_NO_FILE, "error", "<{0}> is of a package that is not installed", _packaged),
+    # Device functions that NVCC declares without being asked.
+    _rule(
+        _UNKNOWN.format(
+            r"cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion"
+            r"|cudaGetCurrentGraphExec|cudaGraphSetConditional|cudaGraphKernelNode\w+"
+        ),
+        "add-flags",
+        "NVRTC does not include by itself the header of {0}",
+        _device_code,
+        ("-include=cuda_device_runtime_api.h",),
+    ),
+    _rule(
+        _UNKNOWN.format(r"cuda[A-Z]\w*"),
+        "nvcc",
+        "{0} is the host's CUDA runtime",
+        _runtime_function,
+    ),
+    _rule(_UNKNOWN.format(r"cu[A-Z]\w*"), "nvcc", "{0} is the CUDA driver's", _driver_function),
+    _rule(
+        r'namespace "[\w:]*\bstd\b[\w:]*" has no (?:actual )?member (?:\w+ )?"(\w+)"',
+        "nvcc",
+        "NVRTC has no std::{0}",
+        _in_std,
+    ),
+    _rule(
+        r'name followed by "::" must be a class or namespace name',
+        "nvcc",
+        "NVRTC lacks a part of namespace std",
+        _qualified_by_std,
+    ),
+    _rule(_UNKNOWN.format(r"\w+"), "nvcc", "{0} is the host's C library", _in_c_library),
+    _rule(
+        _UNKNOWN.format(r"__builtin_va_\w+"), "nvcc", "NVRTC has no variable arguments", _host_code
+    ),
+    _rule(
+        r"dynamic initialization is not supported for a (?:function-scope static )?__device__",
+        "nvcc",
+        "a host object is initialised at run time",
+        _host_code,
+    ),
+    _rule(
+        r"device code does not support exception handling"
+        r"|cannot use thread_local specifier for"
+        r"|<typeinfo> must be included before typeid is used",
+        "nvcc",
+        "NVRTC takes host code for device code",
+        _host_code,
+    ),
+    _rule(_LAUNCH, "nvcc", "host code launches a kernel", _host_code),
+    _rule(_LAUNCH, "add-flags", "device code launches a kernel", flags=("-rdc=true",)),
+    _rule(
+        r'128-bit .* type is only supported .*"(--device-\w+)"',
+        "add-flags",
+        "a 128-bit type needs {0}",
+        flags=("{0}",),
+    ),
+    _rule(
+        r"annotation on lambda requires --extended-lambda",
+        "nvcc",
+        "NVRTC has no annotated lambdas",
+        _asks_for_extended_lambda,
+    ),
+    # Not curable by shims; whatever goes wrong in there follows from host code.
+    _rule(r"", "nvcc", "Thrust and CUB's device-wide algorithms are host code", _in_host_library),
+)
+
+
+def decide(
+    log: str,
+    *,
+    source: str = "",
+    name: str = "kernel.cu",
+    options: Iterable[str] = (),
+    package_of: Callable[[str], str | None] = lambda header: None,
+) -> Decision:
+    """Decide what to do about a source that NVRTC refused.
+
+    One error that is NVRTC's limit sends the whole source to NVCC, which alone can judge the rest of
+    it; else the first error decides.
+
+    Parameters
+    ----------
+    log : str
+        NVRTC's log.
+    source, name : str
+        The program, and its name in the log: what is a mistake in a function for the device is none
+        in one for the host.
+    options : iterable of str
+        The user's options.
+    package_of : callable
+        Name of a header to the package that brings it, or None.
+
+    Returns
+    -------
+    Decision
+    """
+    given = tuple(options)
+    errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
+    verdicts = [_verdict(_Case(each, source, name, given, package_of)) for each in errors]
+    for verdict in verdicts:
+        if verdict.action == "nvcc":
+            return verdict
+    if not verdicts:
+        return _MISTAKE
+    if verdicts[0].action == "add-flags":
+        more = [flag for each in verdicts for flag in each.flags]
+        return replace(verdicts[0], flags=tuple(dict.fromkeys(more)))
+    return verdicts[0]
+
+
+_MISTAKE = Decision("error", "the source is at fault")
+
+
+def _verdict(case: _Case) -> Decision:
+    for rule in _RULES:
+        decision = rule.apply(case)
+        if decision is not None:
+            return decision
+    return _MISTAKE

@@ -1,0 +1,69 @@
+"""Which lines of a source are device code because they say so. Pure.
+
+With a default execution space every function is device code to NVRTC; for NVCC one that does not say
+``__device__`` or ``__global__`` is the host's. What is wrong in the one is right in the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+__all__ = ["says_device"]
+
+_NOT_CODE = re.compile(
+    r"//[^\n]*|/\*.*?\*/"
+    r'|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+    r"|^[ \t]*#(?:\\\n|[^\n])*",
+    re.DOTALL | re.MULTILINE,
+)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\\\n|[^\n])*?__(?:device|global)__", re.M)
+_MARKS = (
+    "__device__",
+    "__global__",
+    "__constant__",
+    "__shared__",
+    "__managed__",
+    "__grid_constant__",
+)
+_SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
+
+
+def says_device(source: str, line: int, column: int = 0) -> bool:
+    """Whether the declaration around a place (from 1) is marked for the device.
+
+    Looked for is the function, or the variable, whose text holds the place, in whatever namespaces
+    and classes; a macro of the source that hides the mark counts. Without a column the first
+    declaration that reaches the line is meant.
+    """
+    lines = source.split("\n")
+    begin = sum(len(text) + 1 for text in lines[: line - 1])
+    begin, end = (
+        (begin + column - 1,) * 2 if column else (begin, begin + len(lines[line - 1 : line]))
+    )
+    marks = re.compile(rf"\b(?:{'|'.join((*_MARKS, *_MACRO.findall(source)))})\b")
+    for start, stop, head in _declarations(source):
+        if start <= end and begin < stop:
+            return marks.search(head) is not None
+    return False
+
+
+def _declarations(source: str) -> Iterator[tuple[int, int, str]]:
+    """Yield begin, end and text up to the body of what is declared outside functions."""
+    code = _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+    start = depth = 0  # where the declaration begins; how many braces are open in it
+    head = ""
+    for match in re.finditer(r"[{};]", code):
+        symbol, end = match[0], match.end()
+        if symbol == "{":
+            if depth == 0:
+                head = code[start : match.start()]
+                if _SCOPE.search(head) and "(" not in head:
+                    start, head = end, ""
+                    continue
+            depth += 1
+        elif symbol == "}" and depth:
+            depth -= 1
+        if depth == 0:
+            yield start, end, head or code[start : match.start()]
+            start, head = end, ""

@@ -1,0 +1,169 @@
+"""nvJitLink in a worker: the few functions we need, on exactly the library we are told. Worker side.
+
+By ctypes for NVRTC's reasons (see `nvrtc`); where there is no libnvJitLink but pynvjitlink, which
+has it linked in, through its extension module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+
+from rtcompile.workers import protocol
+
+_SUCCESS = 0
+_INPUTS = {"cubin": 1, "ptx": 2, "ltoir": 3, "fatbin": 4, "object": 5, "archive": 6}
+_RESULTS = {"cubin": "LinkedCubin", "ptx": "LinkedPtx"}
+# nvJitLinkResult; the ones from NULL_INPUT on since 13.0.
+_ERRORS = [
+    "SUCCESS",
+    "UNRECOGNIZED_OPTION",
+    "MISSING_ARCH",
+    "INVALID_INPUT",
+    "PTX_COMPILE",
+    "NVVM_COMPILE",
+    "INTERNAL",
+    "THREADPOOL",
+    "UNRECOGNIZED_INPUT",
+    "FINALIZE",
+    "NULL_INPUT",
+    "INCOMPATIBLE_OPTIONS",
+    "INCORRECT_INPUT_TYPE",
+    "ARCH_MISMATCH",
+    "OUTDATED_LIBRARY",
+    "MISSING_FATBIN",
+    "UNRECOGNIZED_ARCH",
+    "UNSUPPORTED_ARCH",
+    "LTO_NOT_ENABLED",
+]
+
+
+class LinkerError(Exception):
+    """A call that failed, in nvJitLink's words."""
+
+
+class Library:
+    """libnvJitLink, opened by path."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+
+    def create(self, options: list[str]) -> object:
+        """Begin a link."""
+        handle = ctypes.c_void_p()
+        arguments = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        self._call("Create", ctypes.byref(handle), len(options), arguments)
+        return handle
+
+    def add(self, handle: object, kind: int, data: bytes, name: str) -> None:
+        """Add an input."""
+        self._call("AddData", handle, kind, data, ctypes.c_size_t(len(data)), name.encode())
+
+    def complete(self, handle: object) -> None:
+        """Link."""
+        self._call("Complete", handle)
+
+    def result(self, handle: object, what: str) -> bytes:
+        """Return ``"LinkedCubin"``, ``"LinkedPtx"``, ``"InfoLog"`` or ``"ErrorLog"``."""
+        size = ctypes.c_size_t()
+        self._call(f"Get{what}Size", handle, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(max(1, size.value))
+        self._call(f"Get{what}", handle, buffer)
+        return buffer.raw[: size.value]
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = getattr(self._library, f"nvJitLink{name}")(*arguments)
+        if code != _SUCCESS:
+            known = _ERRORS[code] if code < len(_ERRORS) else str(code)
+            raise LinkerError(f"nvJitLink{name}: NVJITLINK_ERROR_{known}")
+
+
+class PyNvJitLink:
+    """pynvjitlink's extension module, with `Library`'s methods."""
+
+    def __init__(self, site: str) -> None:
+        sys.path.append(site)
+        from pynvjitlink import _nvjitlinklib
+
+        self._module = _nvjitlinklib
+
+    def create(self, options: list[str]) -> object:
+        """Begin a link."""
+        return self._call("create", *options)
+
+    def add(self, handle: object, kind: int, data: bytes, name: str) -> None:
+        """Add an input."""
+        self._call("add_data", handle, kind, data, name)
+
+    def complete(self, handle: object) -> None:
+        """Link."""
+        self._call("complete", handle)
+
+    def result(self, handle: object, what: str) -> bytes:
+        """Return ``"LinkedCubin"``, ``"LinkedPtx"``, ``"InfoLog"`` or ``"ErrorLog"``."""
+        names = {
+            "LinkedCubin": "get_linked_cubin",
+            "LinkedPtx": "get_linked_ptx",
+            "InfoLog": "get_info_log",
+            "ErrorLog": "get_error_log",
+        }
+        value = self._call(names[what], handle)
+        return value.encode() if isinstance(value, str) else value
+
+    def _call(self, name: str, *arguments: object) -> str | bytes:
+        try:
+            value: str | bytes = getattr(self._module, name)(*arguments)
+            return value
+        except RuntimeError as error:
+            raise LinkerError(str(error)) from None
+
+
+_linker: Library | PyNvJitLink | None = None
+
+
+def load(argument: str) -> None:
+    """Open the linker before any fork: ``library:PATH`` or ``pynvjitlink:SITE``."""
+    global _linker
+    kind, _, path = argument.partition(":")
+    _linker = Library(path) if kind == "library" else PyNvJitLink(path)
+
+
+def link(job: dict[str, object]) -> dict[str, object]:
+    """Link.
+
+    Takes ``inputs`` (kind, name, data), ``options`` and ``target``; returns ``error`` ("" if all went
+    well, else what failed), ``input`` (the index of the input that was refused, or None), ``log``,
+    ``printed`` (what it wrote past its log), ``code`` and ``seconds``.
+    """
+    assert _linker is not None
+    begin = time.monotonic()
+    os.dup2(2, 1)
+    inputs: list[tuple[str, str, bytes]] = job["inputs"]  # type: ignore[assignment]
+    target: str = job["target"]  # type: ignore[assignment]
+    handle, refused, error, code = None, None, "", b""
+    try:
+        handle = _linker.create(job["options"])  # type: ignore[arg-type]
+        for index, (kind, name, data) in enumerate(inputs):
+            refused = index
+            _linker.add(handle, _INPUTS[kind], data, name)
+        refused = None
+        _linker.complete(handle)
+        code = _linker.result(handle, _RESULTS[target])
+    except LinkerError as failure:
+        error = str(failure)
+    return {
+        "error": error,
+        "input": refused,
+        "log": "" if handle is None else _log(handle),
+        "printed": protocol.stderr_text().decode("utf-8", "replace"),
+        "code": code,
+        "seconds": time.monotonic() - begin,
+    }
+
+
+def _log(handle: object) -> str:
+    assert _linker is not None
+    logs = (_linker.result(handle, what) for what in ("ErrorLog", "InfoLog"))
+    return "".join(log.rstrip(b"\0").decode("utf-8", "replace") for log in logs)
