@@ -1,0 +1,311 @@
+"""The books: sizes, eviction, statistics, refusals; lost without loss, and never unpickled."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import diskcache
+import pytest
+
+from rtcompile.cache import books, headers
+from rtcompile.cache.books import Books, BooksError
+from rtcompile.cache.folder import Folder
+from rtcompile.cache.store import Store
+from rtcompile.core.key import Question
+from rtcompile.errors import RtcompileWarning
+from tests.questions import make_object, make_question
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def open_store(cache: Path, size: int = 1 << 30) -> Store:
+    return Store(str(cache), on_disk=True, size=size)
+
+
+def build(kept: Store, source: str, code: bytes = b"code") -> Question:
+    question = make_question(source=source)
+    with kept.building(question):
+        kept.add(question, make_object(code), headers.record((), ()))
+    return question
+
+
+def last_used(cache: Path, hours_ago: float) -> None:
+    """Date what is in the cache so far back."""
+    for folder in ("objects", "manifests"):
+        for path in (cache / folder).iterdir():
+            then = time.time() - 3600 * hours_ago
+            os.utime(path, (then, then))
+
+
+def bytes_in(cache: Path) -> int:
+    folders = (cache / "objects", cache / "manifests")
+    return sum(path.stat().st_size for folder in folders for path in folder.iterdir())
+
+
+# --- sizes and eviction ------------------------------------------------------------------------
+
+
+def test_the_books_know_the_size(cache: Path) -> None:
+    kept = open_store(cache)
+    build(kept, "a")
+    build(kept, "b", b"x" * 10_000)
+    usage = kept.usage()
+    assert usage is not None
+    assert usage.size == bytes_in(cache) > 10_000
+
+
+def test_what_was_not_used_longest_is_evicted_first(cache: Path) -> None:
+    for hours_ago, source in ((3, "a"), (2, "b"), (1, "c")):
+        if cache.exists():
+            last_used(cache, hours_ago + 1)
+        build(open_store(cache), source, b"x" * 30_000)
+    kept = open_store(cache, size=80_000)
+    assert kept.find(make_question(source="a")), "used now, so no longer the oldest"
+    build(kept, "d", b"x" * 30_000)
+    kept.settle()
+    assert bytes_in(cache) <= 80_000
+    fresh = open_store(cache)
+    assert [fresh.find(make_question(source=s)) is not None for s in "abcd"] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_eviction_does_not_wait_for_the_end_of_the_process(cache: Path) -> None:
+    kept = open_store(cache, size=50_000)
+    for i in range(6):
+        build(kept, str(i), b"x" * 20_000)
+        assert bytes_in(cache) < 50_000 + 25_000
+    assert bytes_in(cache) <= 50_000
+
+
+def test_precompiled_headers_count(cache: Path) -> None:
+    kept = open_store(cache, size=100_000)
+    build(kept, "a", b"x" * 30_000)
+    (cache / "pch" / "p.pch").write_bytes(b"x" * 80_000)
+    build(kept, "b", b"x" * 30_000)
+    kept.settle()
+    assert bytes_in(cache) <= 20_000
+
+
+def test_an_evicted_object_that_is_open_can_be_read(cache: Path) -> None:
+    kept = open_store(cache)
+    build(kept, "a", b"x" * 10_000)
+    (path,) = (cache / "objects").iterdir()
+    with path.open("rb") as reader:
+        assert kept.prune(0) > 10_000
+        assert not path.exists()
+        assert b"x" * 10_000 in reader.read()
+
+
+def test_prune_removes_what_killed_processes_left(cache: Path) -> None:
+    kept = open_store(cache)
+    build(kept, "a")
+    old, new = cache / "objects" / ".old.tmp", cache / "objects" / ".new.tmp"
+    for path in (old, new, cache / "locks" / "left"):
+        path.write_bytes(b"")
+    os.utime(old, (1, 1))
+    kept.prune()
+    assert not old.exists()
+    assert new.exists(), "its writer may be at work"
+    assert not list((cache / "locks").iterdir())
+    assert kept.find(make_question(source="a"))
+
+
+def test_clear_forgets_everything(cache: Path) -> None:
+    kept = open_store(cache)
+    question = build(kept, "a")
+    kept.remember_refusal(question, "no")
+    kept.clear()
+    assert kept.find(question) is None
+    assert kept.refusal(question) is None
+    assert bytes_in(cache) == 0
+
+
+def test_entries_describe_themselves(cache: Path) -> None:
+    build(open_store(cache), "a", b"the code")
+    (entry,) = open_store(cache).entries()
+    assert (entry.name, entry.obj.code) == ("kernel.cu", b"the code")
+    assert entry.size == (cache / "objects" / entry.key).stat().st_size
+
+
+# --- statistics --------------------------------------------------------------------------------
+
+
+def test_hits_and_misses_are_counted(cache: Path) -> None:
+    kept = open_store(cache)
+    question = build(kept, "a")
+    for _ in range(3):
+        kept.find(question)
+    kept.find(make_question(source="never built"))
+    usage = kept.usage()
+    assert usage is not None
+    assert (usage.hits, usage.misses) == (3, 1)
+
+
+def test_hits_of_a_process_that_built_nothing_are_counted_without_a_database(cache: Path) -> None:
+    build(open_store(cache), "a")
+    for _ in range(2):
+        code = (
+            "import sys\n"
+            "from rtcompile.cache.store import Store\n"
+            "from rtcompile.settings import Settings\n"
+            "from tests.questions import make_question\n"
+            f"store = Store.open(Settings(cache_dir={str(cache)!r}))\n"
+            "assert store.find(make_question(source='a'))\n"
+            "import atexit; atexit._run_exitfuncs()\n"
+            "assert 'diskcache' not in sys.modules\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+    usage = open_store(cache).usage()
+    assert usage is not None
+    assert usage.hits == 2
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_known_to_the_next_process(cache: Path) -> None:
+    open_store(cache).remember_refusal(make_question(), "host code")
+    assert open_store(cache).refusal(make_question()) == "host code"
+    assert open_store(cache).refusal(make_question(source="another")) is None
+
+
+def test_a_refusal_is_of_one_compiler(cache: Path) -> None:
+    open_store(cache).remember_refusal(make_question(), "host code")
+    upgraded = make_question(compilers={"nvrtc": "13.0.88"})
+    assert open_store(cache).refusal(upgraded) is None
+
+
+# --- loss and damage ---------------------------------------------------------------------------
+
+
+def rows(cache: Path) -> sqlite3.Connection:
+    return sqlite3.connect(cache / "books" / "cache.db", isolation_level=None)
+
+
+class Planted:
+    """A pickle of this writes a file when it is opened."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self.proof), "w")
+
+
+@pytest.mark.parametrize("where", ["value", "value in a file", "key"])
+def test_a_planted_pickle_is_not_opened(cache: Path, tmp_path: Path, where: str) -> None:
+    kept = open_store(cache)
+    build(kept, "a")
+    assert kept.usage()
+    proof = tmp_path / "executed"
+    planted = pickle.dumps(Planted(proof))
+    (cache / "books" / "planted").write_bytes(planted)
+    pickled = diskcache.core.MODE_PICKLE
+    changes = {
+        "value": ("UPDATE Cache SET value = ?, mode = ?", (planted, pickled)),
+        "value in a file": (
+            "UPDATE Cache SET value = NULL, mode = ?, filename = 'planted'",
+            (pickled,),
+        ),
+        "key": ("UPDATE Cache SET key = ?, raw = 0 WHERE key LIKE 'file %'", (planted,)),
+    }
+    connection = rows(cache)
+    if where == "key":
+        connection.execute("DELETE FROM Cache WHERE key LIKE 'file man%'")
+    connection.execute(*changes[where])
+    connection.close()
+    usage = open_store(cache).usage()
+    assert not proof.exists()
+    assert usage is not None
+    assert usage.size == bytes_in(cache)
+
+
+def test_a_row_that_names_a_file_does_not_remove_it(cache: Path, tmp_path: Path) -> None:
+    kept = open_store(cache)
+    build(kept, "a")
+    kept.settle()
+    victim = tmp_path / "victim"
+    victim.write_text("")
+    connection = rows(cache)
+    connection.execute("UPDATE Cache SET filename = '../../victim', value = NULL")
+    connection.close()
+    build(kept, "b")
+    kept.settle()
+    kept.prune(0)
+    assert victim.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"", id="emptied"),
+        pytest.param(lambda data: b"no database" * 1000, id="overwritten"),
+        pytest.param(lambda data: data[:5000], id="truncated"),
+        pytest.param(lambda data: data[:100] + b"\xff" * 4000 + data[4100:], id="pages damaged"),
+        pytest.param(None, id="lost"),
+    ],
+)
+def test_lost_or_damaged_books_are_made_again_from_the_files(cache: Path, damage: object) -> None:
+    kept = open_store(cache)
+    build(kept, "a", b"x" * 1000)
+    kept.settle()
+    database = cache / "books" / "cache.db"
+    for rest in (cache / "books").glob("cache.db-*"):
+        rest.unlink()
+    if callable(damage):
+        database.write_bytes(damage(database.read_bytes()))
+    else:
+        database.unlink()
+    later = open_store(cache)
+    usage = later.usage()
+    assert usage is not None
+    assert usage.size == bytes_in(cache) > 1000
+    assert later.find(make_question(source="a"))
+
+
+def test_locked_books_cost_one_warning_and_no_object(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books, "_LOCK_SECONDS", 0.01)
+    first = open_store(cache)
+    build(first, "a")
+    first.settle()
+    other = rows(cache)
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        kept = open_store(cache)
+        question = build(kept, "b")
+        with pytest.warns(RtcompileWarning, match="database is locked"):
+            kept.settle()
+        kept.remember_refusal(question, "kept in memory")  # a second warning would be an error
+        assert kept.refusal(question) == "kept in memory"
+        assert open_store(cache).find(question)
+    finally:
+        other.close()
+
+
+def test_books_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> None:
+    (tmp_path / "books").write_text("in the way")
+    with pytest.raises(BooksError):
+        Books(Folder(str(tmp_path)), 1000).usage()
+
+
+def test_books_keep_bytes_only(tmp_path: Path) -> None:
+    disk = books._BytesDisk(str(tmp_path))
+    with pytest.raises(TypeError, match="bytes"):
+        disk.store({"an": "object"}, False)
+    with pytest.raises(TypeError, match="str"):
+        disk.put(("a", "tuple"))
