@@ -119,7 +119,9 @@ class _Build:
         try:
             code = self._with_nvcc(reason)
         except ToolkitNotFound as missing:
-            raise as_error(refused, self.plan, then=f"NVCC could build it ({reason}): {missing}") from None
+            raise as_error(
+                refused, self.plan, then=f"NVCC could build it ({reason}): {missing}"
+            ) from None
         self.store.remember_refusal(self.plan.question, reason)
         return code
 
