@@ -37,6 +37,7 @@ __all__ = ["Precompiled", "Prefix"]
 
 # Options that neither the front end sees nor NVRTC compares: one header serves all their values.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
+MAKER = "rtcompile-pch"  # the name of the threads that wait for one to be made
 _WORTH_SECONDS = 0.1
 _TIMEOUT = 300.0
 _SAMPLES = 64
@@ -145,7 +146,7 @@ class Prefix:
                 return
             _making.add(self.key)
         try:
-            threading.Thread(target=self._make, name="rtcompile-pch", daemon=True).start()
+            threading.Thread(target=self._make, name=MAKER, daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is on its way out
             with _guard:
                 _making.discard(self.key)

@@ -1,0 +1,241 @@
+"""NVRTC in a worker: code, names, log and headers come back; what breaks NVRTC breaks only a worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.compilers import nvrtc
+from rtcompile.core import cubin
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.errors import ToolkitNotFound
+from rtcompile.toolkit.model import Library
+from rtcompile.workers import nvrtc as worker_side
+from rtcompile.workers.pool import Pool
+
+NO_LIMITS = Limits()
+KERNEL = 'extern "C" __global__ void k() {}'
+
+
+@pytest.fixture
+def library() -> Library:
+    return toolkit.current().require_nvrtc()
+
+
+@pytest.fixture
+def library13(cuda13_prefix: Path) -> Library:
+    folder = next(cuda13_prefix.glob("**/libnvrtc.so.13")).parent
+    builtins = next(folder.glob("libnvrtc-builtins.so.13.*"))
+    return Library(str(folder / "libnvrtc.so.13"), "13.0", (str(builtins),))
+
+
+def build(
+    library: Library,
+    source: str,
+    *flags: str,
+    expressions: tuple[str, ...] = (),
+    target: str = "cubin",
+    limits: Limits = NO_LIMITS,
+) -> Compiled | CompileFailure:
+    arch = Arch(9, 0)
+    unit = TranslationUnit(
+        source, "kernel.cu", (f"-arch={arch}", *flags), expressions, target, arch
+    )
+    return nvrtc.compile(unit, library, limits=limits, pch=False, cache_dir=None, search=())
+
+
+def compiled(*arguments: Any, **fields: Any) -> Compiled:
+    outcome = build(*arguments, **fields)
+    assert isinstance(outcome, Compiled), outcome
+    return outcome
+
+
+def failure(*arguments: Any, **fields: Any) -> CompileFailure:
+    outcome = build(*arguments, **fields)
+    assert isinstance(outcome, CompileFailure), outcome
+    return outcome
+
+
+def test_a_kernel_becomes_a_cubin(library: Library) -> None:
+    outcome = compiled(library, KERNEL)
+    assert [kernel.name for kernel in cubin.read(outcome.code).kernels] == ["k"]
+    assert outcome.kind == "cubin"
+    assert outcome.milliseconds["compile"] > 0
+
+
+def test_a_kernel_becomes_ptx(library: Library) -> None:
+    assert ".entry k()" in compiled(library, KERNEL, target="ptx").code.decode()
+
+
+def test_a_kernel_becomes_lto_ir(library: Library) -> None:
+    outcome = build(library, KERNEL, "-dlto", target="ltoir")
+    assert isinstance(outcome, Compiled)
+    assert outcome.code[:4] != b"\x7fELF"
+    assert len(outcome.code) > 1000
+
+
+def test_name_expressions_are_lowered(library: Library) -> None:
+    source = "template <class T> __global__ void f(T* p) { *p = 1; } __constant__ int c;"
+    outcome = compiled(library, source, expressions=("f<float>", "&c"))
+    assert outcome.lowered_names == {"f<float>": "_Z1fIfEvPT_", "&c": "c"}
+
+
+def test_a_name_expression_that_does_not_exist_is_an_error_that_names_it(library: Library) -> None:
+    outcome = failure(library, KERNEL, expressions=("nothing<int>",))
+    assert outcome.kind == "error"
+    assert "nothing" in outcome.log
+
+
+def test_the_headers_that_were_read_are_listed(library: Library, tmp_path: Path) -> None:
+    (tmp_path / "outer.h").write_text('#define NAME "inner.h"\n#include NAME\n#include "inner.h"\n')
+    (tmp_path / "inner.h").write_text("#pragma once\n")
+    outcome = compiled(library, f'#include "outer.h"\n{KERNEL}', f"-I{tmp_path}")
+    assert outcome.trace == (str(tmp_path / "outer.h"), str(tmp_path / "inner.h"))
+
+
+def test_a_warning_is_in_the_log_of_a_success(library: Library) -> None:
+    assert "never referenced" in compiled(library, "__global__ void k() { int unused; }").log
+
+
+def test_a_mistake_is_an_error_with_the_compilers_log(library: Library) -> None:
+    outcome = failure(library, "__global__ void k() { mistake; }")
+    assert outcome.kind == "error"
+    assert outcome.log.startswith('kernel.cu(1): error: identifier "mistake" is undefined')
+    assert "-arch=sm_90" in outcome.command
+
+
+def test_an_option_that_nvrtc_does_not_know_is_an_error_that_names_it(library: Library) -> None:
+    outcome = failure(library, KERNEL, "--no-such-option")
+    assert outcome.kind == "error"
+    assert "no-such-option" in outcome.log
+
+
+def test_the_working_directory_holds_no_headers(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside.h").write_text("#error not this one\n")
+    monkeypatch.chdir(tmp_path)
+    assert "cannot open source file" in failure(library, '#include "beside.h"').log
+
+
+def test_two_processes_make_the_same_bytes(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "template <int N> static __device__ int table[N]; template <int N> __global__ void f(int* p) { *p = table<N>[*p]; }"
+    codes = set()
+    for _ in range(2):
+        pool = Pool(1)
+        monkeypatch.setattr(nvrtc.pool, "run", pool.run)
+        codes.add(compiled(library, source, expressions=("f<3>",)).code)
+        pool.close()
+    assert len(codes) == 1
+
+
+def test_the_place_of_headers_does_not_reach_the_bytes(library: Library, tmp_path: Path) -> None:
+    codes = set()
+    for folder in ("one", "another"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "f.h").write_text(
+            "template <int N> __global__ void f(int* p) { *p = N; }"
+        )
+        flag = f"-I{tmp_path / folder}"
+        codes.add(compiled(library, '#include "f.h"\n', flag, expressions=("f<3>",)).code)
+    assert len(codes) == 1
+
+
+def test_a_success_without_code_is_a_failure_that_says_so(library13: Library) -> None:
+    # NVRTC 13 without an architecture: WMMA compiles to PTX only.
+    include = Path(library13.path).parents[1] / "include"
+    source = """
+        #include <mma.h>
+        extern "C" __global__ void k(half* p) {
+            nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> a;
+            nvcuda::wmma::load_matrix_sync(a, p, 16);
+        }
+    """
+    unit = TranslationUnit(source, "kernel.cu", (f"-I{include}",), (), "cubin", Arch(7, 5))
+    outcome = nvrtc.compile(unit, library13, limits=Limits(), pch=False, cache_dir=None, search=())
+    assert isinstance(outcome, CompileFailure)
+    assert outcome.log == "NVRTC reported success but made no cubin.\n"
+
+
+@pytest.mark.parametrize("version", ["library", "library13"])
+def test_a_compiler_says_its_build(version: str, request: pytest.FixtureRequest) -> None:
+    library: Library = request.getfixturevalue(version)
+    release, _, build_id = nvrtc.identify(library).partition(" ")
+    assert release.startswith(library.version)
+    assert build_id.startswith("CL-")
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error_that_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "libnvrtc.so.12"
+    path.write_bytes(b"no ELF")
+    with pytest.raises(ToolkitNotFound, match=r"invalid ELF header|file too short"):
+        nvrtc.identify(Library(str(path), "12.9"))
+
+
+def test_a_header_trace_that_never_comes_is_noticed() -> None:
+    # The fallback of an undocumented option: a build without it.
+    refused = worker_side._include_trace_refused
+    assert refused({"log": "", "error": ""}, b"")
+    assert refused({"log": "unrecognized option --trace_includes found", "error": "error"}, b"")
+    assert not refused({"log": "", "error": ""}, b"__nv_nvrtc_builtin_header.h\n")
+    assert not refused({"log": 'kernel.cu(1): error: identifier "x"', "error": "error"}, b"")
+
+
+def test_workers_load_no_driver(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(1)
+    monkeypatch.setattr(nvrtc.pool, "run", pool.run)
+    compiled(library, KERNEL)
+    (zygote,) = pool._zygotes.values()
+    maps = Path(f"/proc/{zygote.pid}/maps").read_text()
+    pool.close()
+    assert "libnvrtc.so" in maps
+    assert "libcuda.so" not in maps
+
+
+def test_the_callers_process_loads_no_compiler() -> None:
+    # In a process of its own: other tests open NVRTC in this one.
+    script = """
+        from rtcompile import toolkit
+        from rtcompile.compilers import nvrtc
+        nvrtc.identify(toolkit.current().require_nvrtc())
+        assert "nvrtc" not in open("/proc/self/maps").read()
+    """
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
+
+
+# --- inputs that break compilers: each ends in a living process --------------------------------
+
+
+def test_a_compiler_that_segfaults_is_a_crash(library: Library) -> None:
+    source = "template <class T> struct B { friend bool operator==() = default; };"
+    outcome = failure(library, source, "-std=c++20")
+    assert (outcome.kind, outcome.signal) == ("crash", 11)
+    assert compiled(library, KERNEL)
+
+
+def test_a_compiler_that_hangs_is_killed_at_its_time_limit(library: Library) -> None:
+    # The mangled name of the parameter doubles with each typedef.
+    chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(30))
+    source = f"typedef int (*F0)(int);\n{chain}__global__ void k(F30 f) {{}}"
+    outcome = failure(library, source, limits=Limits(timeout=0.5))
+    assert outcome.kind == "timeout"
+    assert "0.5 s" in outcome.log
+
+
+def test_a_compiler_that_eats_memory_is_killed_at_its_limit(library: Library) -> None:
+    laughs = "".join(f"#define A{i + 1} {f'A{i} ' * 10}\n" for i in range(12))
+    outcome = failure(
+        library, f"#define A0 ha\n{laughs}A12", limits=Limits(timeout=60, memory=60 << 20)
+    )
+    assert outcome.kind == "memory"
+    assert str(60 << 20) in outcome.log

@@ -1,0 +1,309 @@
+"""Precompiled headers: made beside the second build, the same code as without, never a stale one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.compilers import nvrtc, precompiled
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import Compiled, CompileFailure, Limits, SearchDir, TranslationUnit
+
+EXPENSIVE = "#include <cuda/std/type_traits>\n"  # half a second to parse
+KERNEL = "template <int N> __global__ void k(int* p) { *p = cuda::std::is_same<int, int>() + N; }\n"
+
+
+@dataclass
+class Builder:
+    """Builds units, and knows what was precompiled for them."""
+
+    cache: Path
+    user: Path
+    arch: str = "sm_90"
+    flags: tuple[str, ...] = ("-default-device",)
+    name: str = "kernel.cu"
+    pch: bool = True
+    outcomes: list[Compiled | CompileFailure] = field(default_factory=list)
+
+    def run(self, source: str, *expressions: str) -> Compiled | CompileFailure:
+        toolchain = toolkit.current()
+        search = (SearchDir("user0", str(self.user)), *toolchain.search)
+        flags = (f"-arch={self.arch}", *self.flags, *(f"-I{d.path}" for d in search))
+        unit = TranslationUnit(
+            source, self.name, flags, expressions, "cubin", Arch.parse(self.arch)
+        )
+        return nvrtc.compile(
+            unit,
+            toolchain.require_nvrtc(),
+            limits=Limits(),
+            pch=self.pch,
+            cache_dir=str(self.cache),
+            search=search,
+        )
+
+    def compiled(self, source: str, *expressions: str) -> Compiled:
+        outcome = self.run(source, *expressions)
+        assert isinstance(outcome, Compiled), outcome
+        return outcome
+
+    def without(self) -> Builder:
+        return replace(self, pch=False)
+
+    def ready(self, source: str = EXPENSIVE + KERNEL) -> None:
+        """Build twice, and wait for the header that is made beside the second build."""
+        self.compiled(source)
+        self.compiled(source)
+        join_makers()
+        assert len(self.files(".pch")) >= 1
+
+    def files(self, suffix: str) -> list[Path]:
+        return sorted((self.cache / "pch").glob(f"*{suffix}"))
+
+
+def join_makers() -> None:
+    """Wait for the precompiled headers that are being made."""
+    for thread in threading.enumerate():
+        if thread.name == precompiled.MAKER:
+            thread.join()
+
+
+def used(outcome: Compiled | CompileFailure) -> bool:
+    assert isinstance(outcome, Compiled), outcome
+    return any("precompiled" in note for note in outcome.notes)
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    (tmp_path / "user").mkdir()
+    return Builder(tmp_path / "cache", tmp_path / "user")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    """A builder whose precompiled header is there; for tests that leave it as it is."""
+    folder = tmp_path_factory.mktemp("warm")
+    (folder / "user").mkdir()
+    builder = Builder(folder / "cache", folder / "user")
+    builder.ready()
+    return builder
+
+
+def test_the_first_build_makes_none(builder: Builder) -> None:
+    assert not used(builder.compiled(EXPENSIVE + KERNEL))
+    join_makers()
+    assert builder.files(".pch") == []
+
+
+def test_a_build_with_it_gives_what_one_without_gives(warm: Builder) -> None:
+    source = EXPENSIVE + KERNEL + "__global__ void w() { int unused; }"
+    with_it = warm.compiled(source, "k<3>")
+    without = warm.without().compiled(source, "k<3>")
+    assert used(with_it)
+    assert not used(without)
+    assert with_it.code == without.code
+    assert with_it.lowered_names == without.lowered_names
+    assert with_it.log == without.log
+    assert with_it.trace == without.trace
+    assert with_it.milliseconds["compile"] < without.milliseconds["compile"]
+
+
+def test_more_includes_after_the_prefix_are_traced(warm: Builder) -> None:
+    (warm.user / "more.h").write_text("#define MORE 1\n")
+    source = f'{EXPENSIVE}struct S {{}};\n#include "more.h"\n{KERNEL}'
+    with_it = warm.compiled(source)
+    assert used(with_it)
+    assert with_it.trace == warm.without().compiled(source).trace
+    assert with_it.trace[-1] == str(warm.user / "more.h")
+
+
+def test_another_process_uses_it(warm: Builder) -> None:
+    script = f"""
+        from pathlib import Path
+        from tests.unit.test_pch import *
+        builder = Builder(Path({str(warm.cache)!r}), Path({str(warm.user)!r}))
+        assert used(builder.compiled(EXPENSIVE + KERNEL))
+    """
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "shared"),
+    [
+        pytest.param({"name": "other.cu"}, True, id="program name"),
+        pytest.param({"flags": ("-default-device", "--maxrregcount=64")}, True, id="registers"),
+        pytest.param({"flags": ("-default-device", "--ptxas-options=-O1")}, True, id="ptxas"),
+        pytest.param({"flags": ("-default-device", "-DX=1")}, False, id="macro"),
+        pytest.param({"flags": ("-default-device", "-std=c++20")}, False, id="standard"),
+        pytest.param({"flags": ("-default-device", "-lineinfo")}, False, id="line info"),
+        pytest.param({"arch": "sm_80"}, False, id="architecture"),
+    ],
+)
+def test_it_serves_the_options_it_was_made_for(
+    warm: Builder, change: dict[str, Any], shared: bool
+) -> None:
+    outcome = replace(warm, **change).compiled(EXPENSIVE + KERNEL)
+    assert used(outcome) is shared
+    assert "precompiled header" not in outcome.log
+
+
+def test_a_mistake_in_the_users_text_is_told_as_without_it(warm: Builder) -> None:
+    source = EXPENSIVE + "mistake;\n"
+    with_it, without = warm.run(source), warm.without().run(source)
+    assert isinstance(with_it, CompileFailure)
+    assert isinstance(without, CompileFailure)
+    assert with_it.log == without.log
+    assert with_it.milliseconds < without.milliseconds / 2
+    assert warm.files(".pch")
+
+
+def test_an_error_inside_a_header_is_confirmed_without_it(warm: Builder) -> None:
+    (warm.user / "bad.h").write_text("mistake;\n")
+    source = EXPENSIVE + 'struct S {};\n#include "bad.h"\n'
+    outcome = warm.run(source)
+    assert isinstance(outcome, CompileFailure)
+    assert outcome.log == warm.without().run(source).log
+    assert used(warm.compiled(EXPENSIVE + KERNEL))
+
+
+def test_a_source_that_crashes_the_compiler_either_way_leaves_it_in_place(warm: Builder) -> None:
+    crash = "template <class T> struct B { friend bool operator==() = default; };"
+    builder = replace(warm, flags=("-default-device", "-std=c++20"))
+    builder.ready()
+    outcome = builder.run(EXPENSIVE + crash)
+    assert isinstance(outcome, CompileFailure)
+    assert outcome.kind == "crash"
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
+
+
+def test_two_builds_at_once_have_it_made_without_waiting_for_a_third(builder: Builder) -> None:
+    threads = [
+        threading.Thread(target=builder.compiled, args=(EXPENSIVE + KERNEL, f"k<{i}>"))
+        for i in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    join_makers()
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
+
+
+def test_a_cheap_prefix_is_not_worth_it(builder: Builder) -> None:
+    (builder.user / "cheap.h").write_text("#define CHEAP 1\n")
+    source = '#include "cheap.h"\n__global__ void k() {}'
+    for _ in range(3):
+        builder.compiled(source)
+    join_makers()
+    assert builder.files(".pch") == []
+
+
+def test_an_edited_header_is_never_served_stale(builder: Builder) -> None:
+    header = builder.user / "mine.h"
+    header.write_text("#define VALUE 1\n")
+    os.utime(header, (0, 0))
+    source = EXPENSIVE + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
+    builder.ready(source)
+    before = builder.compiled(source)
+    assert used(before)
+    header.write_text("#define VALUE 2\n")
+    edited = builder.compiled(source)
+    assert not used(edited)
+    assert edited.code != before.code
+
+
+def test_a_header_under_edit_is_not_precompiled(builder: Builder) -> None:
+    header = builder.user / "mine.h"
+    source = EXPENSIVE + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
+    for value in range(2):
+        header.write_text(f"#define VALUE {value}\n")
+        builder.compiled(source)
+        join_makers()
+        assert builder.files(".pch") == []
+
+
+def test_a_new_header_that_shadows_one_is_noticed(builder: Builder) -> None:
+    builder.ready()
+    shadow = builder.user / "cuda" / "std"
+    shadow.mkdir(parents=True)
+    (shadow / "type_traits").write_text("#error shadowed\n")
+    outcome = builder.run(EXPENSIVE + KERNEL)
+    assert isinstance(outcome, CompileFailure)
+    assert "shadowed" in outcome.log
+
+
+def test_a_damaged_one_is_not_used(builder: Builder) -> None:
+    builder.ready()
+    (file,) = builder.files(".pch")
+    status = file.stat()
+    os.truncate(file, status.st_size // 2)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not used(builder.compiled(EXPENSIVE + KERNEL))
+    assert builder.files(".pch") == []
+
+
+def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompiled, "_image", lambda path: b"unchecked")
+    builder.ready()
+    (file,) = builder.files(".pch")
+    os.truncate(file, file.stat().st_size // 2)
+    assert not used(builder.compiled(EXPENSIVE + KERNEL))
+    assert builder.files(".pch") == []
+    builder.ready()  # that one was damaged; the next need not be
+
+
+def test_one_that_fails_undamaged_is_not_made_again(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder.ready()
+    monkeypatch.setattr(nvrtc, "_acquits", lambda outcome, unit: False)
+    builder.compiled(EXPENSIVE + KERNEL)
+    monkeypatch.undo()
+    for _ in range(2):
+        assert not used(builder.compiled(EXPENSIVE + KERNEL))
+    join_makers()
+    assert builder.files(".pch") == []
+
+
+def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+    assert precompiled.private_folder(str(tmp_path)) == str(tmp_path / "pch")
+    (tmp_path / "pch").chmod(0o777)
+    assert precompiled.private_folder(str(tmp_path)) is None
+
+
+def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the cache should be")
+    assert precompiled.private_folder(str(tmp_path / "cache")) is None
+
+
+def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
+    for age, key in enumerate("abc"):
+        for suffix in ("pch", "record"):
+            file = tmp_path / f"{key}.{suffix}"
+            file.write_bytes(bytes(1000))
+            os.utime(file, (age, age))
+    precompiled.evict(str(tmp_path), 3500, keep="a")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "a.pch",
+        "a.record",
+        "c.pch",
+        "c.record",
+    ]
+
+
+def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "a.pch.tmp").touch()
+    (tmp_path / "b.pch").touch()
+    precompiled.evict(str(tmp_path), 1 << 30)
+    assert list(tmp_path.iterdir()) == []
