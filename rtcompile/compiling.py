@@ -83,18 +83,28 @@ class _Build:
         if refusal:
             return self._with_nvcc(refusal)
         outcome = self._nvrtc()
-        decision = fallback.decide(outcome.log) if isinstance(outcome, CompileFailure) else None
-        if decision is not None and decision.action == "add-flags":
-            # Kept under the question as it was asked: the next process need not be refused again.
-            self.plan = replace(plan, options=plan.options.adding(*decision.flags))
-            self.why = f"{self.why}; {' '.join(decision.flags)} added: {decision.reason}"
-            outcome = self._nvrtc()
+        if isinstance(outcome, CompileFailure):
+            decision = self._decide(outcome)
+            if decision.action == "add-flags":
+                # Kept under the question as it was asked: the next process is not refused again.
+                self.plan = replace(plan, options=plan.options.adding(*decision.flags))
+                self.why = f"{self.why}; {' '.join(decision.flags)} added: {decision.reason}"
+                outcome = self._nvrtc()
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome)
-        decision = fallback.decide(outcome.log)
+        decision = self._decide(outcome)
         if decision.action == "nvcc" and outcome.kind == "error" and plan.backend == "auto":
             return self._instead_of(outcome, decision.reason)
         raise as_error(outcome, plan)
+
+    def _decide(self, failure: CompileFailure) -> fallback.Decision:
+        return fallback.decide(
+            failure.log,
+            source=self.plan.request.source,
+            name=self.plan.question.name,
+            options=self.plan.request.options,
+            package_of=toolkit.missing_header,
+        )
 
     def _nvrtc(self) -> Compiled | CompileFailure:
         plan = self.plan

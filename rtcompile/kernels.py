@@ -26,7 +26,9 @@ adopt_cupy()
 _current_device = cupy.cuda.runtime.getDevice
 
 # cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
-_CUCOMPLEX = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*", re.MULTILINE)
+_CUCOMPLEX = re.compile(
+    r"^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*", re.MULTILINE
+)
 _CUPY_HEADERS = tuple(
     f"--pre-include=cupy/{header}"
     for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")

@@ -125,9 +125,7 @@ def choose_architecture(
     return choice
 
 
-def header_search(
-    options: Options, toolchain: Toolchain, *, arch: Arch
-) -> tuple[SearchDir, ...]:
+def header_search(options: Options, toolchain: Toolchain, *, arch: Arch) -> tuple[SearchDir, ...]:
     """Return the directories to search: the user's first, then one toolkit's.
 
     The architecture is an argument although no directory depends on it today: headers ask

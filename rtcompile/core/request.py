@@ -117,12 +117,16 @@ def _reject_unprintable(field_name: str, value: str) -> None:
     at = value.find("\0")
     if at >= 0:
         line = value.count("\n", 0, at) + 1
-        raise InvalidRequest(f"{field_name} holds a NUL byte (line {line}); C++ ends a source there")
+        raise InvalidRequest(
+            f"{field_name} holds a NUL byte (line {line}); C++ ends a source there"
+        )
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         line = value.count("\n", 0, error.start) + 1
-        raise InvalidRequest(f"{field_name} is not valid UTF-8 (line {line}): {error.reason}") from None
+        raise InvalidRequest(
+            f"{field_name} is not valid UTF-8 (line {line}): {error.reason}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
