@@ -1,0 +1,2 @@
+struct P { float x; };
+extern "C" __global__ void k(P* p) { p->y = 1; }

@@ -1,0 +1,3 @@
+#define DEV __device__ __forceinline__
+DEV int f(int n) { if (n < 0) throw n; return n; }
+extern "C" __global__ void k(float* p) { p[0] = 1; }

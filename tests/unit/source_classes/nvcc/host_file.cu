@@ -1,0 +1,2 @@
+static FILE* f;
+extern "C" __global__ void k(float* p) { p[0] = 1; }

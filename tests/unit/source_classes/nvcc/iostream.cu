@@ -1,0 +1,3 @@
+#include <iostream>
+void report(int n) { std::cout << n << std::endl; }
+extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1.0f; }

@@ -1,0 +1,3 @@
+#include <thread>
+void wait() { std::this_thread::yield(); }
+extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1.0f; }

@@ -1,0 +1,186 @@
+"""Every class of refused source is decided rightly, by what NVRTC 12 and 13 really say about it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.compilers import nvrtc
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch
+from rtcompile.core.fallback import decide
+from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.core.spaces import says_device
+from rtcompile.toolkit import Toolchain
+
+# A class is a file: its folder is what is to be decided, comments in it say "options:" and "arch:".
+CLASSES = sorted((Path(__file__).parent / "source_classes").glob("*/*.cu"))
+ACTIONS = {"nvcc": "nvcc", "flags": "add-flags", "error": "error"}
+
+
+@pytest.fixture(scope="module", params=["12", "13"])
+def toolchain(request: pytest.FixtureRequest) -> Toolchain:
+    if request.param == "12":
+        return toolkit.current()
+    prefix = request.getfixturevalue("cuda13_prefix")
+    return toolkit.find({}, [str(prefix)], usual_roots=(), last_steps=())
+
+
+def compiled(
+    source: str, name: str, toolchain: Toolchain, more: tuple[str, ...] = ()
+) -> Compiled | CompileFailure:
+    arch = Arch.parse(said(source, "arch") or "sm_90a")
+    library = toolchain.require_nvrtc()
+    options = compiler_options.parse(said(source, "options").split()).with_defaults()
+    flags = options.adding(*more).to_nvrtc(
+        arch, "cubin", library.version_pair, [d.path for d in toolchain.search]
+    )
+    unit = TranslationUnit(source, name, flags, (), "cubin", arch)
+    return nvrtc.compile(
+        unit, library, limits=Limits(), pch=False, cache_dir=None, search=toolchain.search
+    )
+
+
+def said(source: str, what: str) -> str:
+    match = re.search(rf"^// {what}: (.*)$", source, re.MULTILINE)
+    return match[1] if match else ""
+
+
+@pytest.mark.parametrize("path", CLASSES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_refused_source_is_decided_as_its_class_says(path: Path, toolchain: Toolchain) -> None:
+    source = path.read_text()
+    refused = compiled(source, path.name, toolchain)
+    assert isinstance(refused, CompileFailure), "NVRTC takes it: it belongs in no class"
+
+    decision = decide(
+        refused.log,
+        source=source,
+        name=path.name,
+        options=said(source, "options").split(),
+        package_of=toolkit.missing_header,
+    )
+
+    assert decision.action == ACTIONS[path.parent.name], refused.log
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in CLASSES if p.parent.name == "flags"], ids=lambda path: path.stem
+)
+def test_the_flags_that_are_added_are_the_ones_that_were_missing(
+    path: Path, toolchain: Toolchain
+) -> None:
+    source = path.read_text()
+    refused = compiled(source, path.name, toolchain)
+
+    flags = decide(refused.log, source=source, name=path.name).flags
+
+    assert isinstance(compiled(source, path.name, toolchain, flags), Compiled)
+
+
+@pytest.mark.parametrize(
+    ("log", "action"),
+    [
+        pytest.param("", "error", id="an empty log"),
+        pytest.param("no format that anybody knows", "error", id="an unknown format"),
+        pytest.param(
+            'k.cu(1): error: identifier "blokIdx" is undefined\n\n'
+            'k.cu(5): error: identifier "cudaMalloc" is undefined\n',
+            "nvcc",
+            id="a mistake and a limit: only NVCC can judge the rest",
+        ),
+        pytest.param(
+            'k.cu(1): error: identifier "cudaFromTheFuture" is undefined',
+            "nvcc",
+            id="a function of a later CUDA",
+        ),
+        pytest.param(
+            'k.cu(1): error: identifier "cudaMemcpyAsnc" is undefined',
+            "error",
+            id="a function of CUDA misspelled",
+        ),
+        pytest.param(
+            'k.cu(1): error: identifier "cuMemAloc" is undefined',
+            "error",
+            id="a function of the driver misspelled",
+        ),
+        pytest.param(
+            '/x/thrust/detail/pointer.h(70): error: namespace "thrust" has no actual member "y"',
+            "nvcc",
+            id="Thrust goes wrong in itself",
+        ),
+        pytest.param(
+            '/x/thrust/a.h(70): error: static assertion failed with "T must be an integer"',
+            "error",
+            id="Thrust says what its user did wrong",
+        ),
+        pytest.param(
+            'x.cuh(3): error: #error directive: "Including <cub/cub.cuh> is not supported when '
+            'compiling with NVRTC"',
+            "nvcc",
+            id="a header that excludes NVRTC",
+        ),
+        pytest.param(
+            'k.cu(1): error: 128-bit integer type is only supported in Linux with the '
+            '"--device-int128" flag in NVRTC\n\nk.cu(2): error: expected a ";"\n',
+            "add-flags",
+            id="a flag is missing, what follows may come from that",
+        ),
+        pytest.param(
+            'k.cu(2): error: expected a ";"\n\nk.cu(3): error: 128-bit integer type is only '
+            'supported in Linux with the "--device-int128" flag in NVRTC\n',
+            "error",
+            id="a mistake comes before a missing flag",
+        ),
+        pytest.param(
+            'k.cu(1): error: could not open source file "sys/mman.h" (no directories in search '
+            "list)",
+            "nvcc",
+            id="a header of the host's system",
+        ),
+    ],
+)
+def test_a_log_is_decided_by_the_errors_in_it(log: str, action: str) -> None:
+    assert decide(log, name="k.cu").action == action
+
+
+def test_a_header_of_a_known_package_is_not_for_nvcc_and_the_reason_names_it() -> None:
+    log = 'k.cu(1): catastrophic error: cannot open source file "cute/tensor.hpp"'
+
+    decision = decide(log, package_of={"cute/tensor.hpp": "nvidia-cutlass"}.get)
+
+    assert (decision.action, "cute/tensor.hpp" in decision.reason) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("source", "device"),
+    [
+        pytest.param("__device__ int f() {\n@ }", True, id="device function"),
+        pytest.param("int f() {\n@ }", False, id="host function"),
+        pytest.param("template <class T> __global__ void f(T x) { if (x) {} @ }", True, id="template"),
+        pytest.param("__device__ int f() { } int g() { @ }", False, id="after a device function"),
+        pytest.param("namespace a { namespace { __device__ int f() { @ } } }", True, id="namespaces"),
+        pytest.param('extern "C" { int f() { @ } __global__ void g() {} }', False, id="extern C"),
+        pytest.param("struct S : B { __device__ void f() { @ } };", True, id="member"),
+        pytest.param("struct S { int x; S() { @ } __device__ void f(); };", False, id="host member"),
+        pytest.param("__device__ A a @;", True, id="device variable"),
+        pytest.param("A a = {1, @};", False, id="host variable"),
+        pytest.param("// __device__ {\nint f() { @ }", False, id="mark in a comment"),
+        pytest.param('__device__ int f() { g("}"); @ }', True, id="brace in a string"),
+        pytest.param("#define D __device__ inline\nD int f() { @ }", True, id="mark in a macro"),
+        pytest.param("#define D \\\n  __device__\nD int f() { @ }", True, id="macro of two lines"),
+        pytest.param("__host__ __device__ int f() { @ }", True, id="both"),
+        pytest.param("int f() { auto g = [] __device__ () {}; @ }", False, id="device lambda in it"),
+        pytest.param("@", False, id="nothing there"),
+        pytest.param("}} {{ @ ;", False, id="unbalanced"),
+    ],
+)
+def test_the_declaration_around_a_place_says_if_it_is_for_the_device(
+    source: str, device: bool
+) -> None:
+    before = source[: source.index("@")]
+    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+    assert says_device(source.replace("@", " "), line, column) is device
