@@ -1,26 +1,122 @@
-"""Every example compiles without a GPU, for the architectures it is written for."""
+"""Every example compiles without a GPU; what it says cannot be compiled is refused, and says why."""
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
+import numpy as np
 import pytest
 
+import rtcompile
+from examples import layout_conversion, sm90_gemm, wmma_gemm
+from rtcompile import toolkit
 from rtcompile.core import cubin
 
-pytest.importorskip("cutlass_library", reason="the CUTLASS headers: pip install nvidia-cutlass")
+
+def require_header(name: str) -> None:
+    search = toolkit.current().search
+    if not any(os.path.exists(os.path.join(place.path, name)) for place in search):
+        pytest.skip(toolkit.missing_header(name) or f"{name} is not installed")
 
 
 @pytest.mark.parametrize(
-    ("example", "arch"),
+    ("example", "arch", "header"),
     [
-        pytest.param("wmma_gemm", "sm_80", id="wmma-sm_80"),
-        pytest.param("wmma_gemm", "sm_120a", id="wmma-sm_120a"),
-        pytest.param("cute_tiled_copy", "sm_90a", id="cute-sm_90a"),
+        pytest.param("wmma_gemm", "sm_80", "crt/mma.h", id="wmma-sm_80"),
+        pytest.param("wmma_gemm", "sm_120a", "crt/mma.h", id="wmma-sm_120a"),
+        pytest.param("cute_tiled_copy", "sm_90a", "cute/tensor.hpp", id="cute"),
+        pytest.param("sm90_gemm", "sm_90a", "cuda_runtime.h", id="sm90"),
+        pytest.param(
+            "cutlass_gemm", "sm_90a", "cutlass/cutlass.h", id="cutlass", marks=pytest.mark.slow
+        ),
+        pytest.param("layout_conversion", "sm_80", "cute/tensor.hpp", id="layout_conversion"),
+        pytest.param("pipelined_matmul", "sm_80", "rtcompile/async_copy.cuh", id="pipelined-sm_80"),
+        pytest.param("pipelined_matmul", "sm_75", "rtcompile/async_copy.cuh", id="pipelined-sm_75"),
+        pytest.param("reductions", "sm_90a", "cub/block/block_reduce.cuh", id="reductions"),
+        pytest.param("complex_numbers", "sm_80", "cupy/complex.cuh", id="complex"),
+        pytest.param("curand_pi", "sm_80", "curand_kernel.h", id="curand"),
+        pytest.param("published_styles", "sm_80", "cuda_runtime.h", id="published"),
     ],
 )
-def test_example_compiles_to_a_kernel_per_name_expression(example: str, arch: str) -> None:
+def test_example_compiles_to_a_kernel_per_name_expression(
+    example: str, arch: str, header: str
+) -> None:
+    require_header(header)
     module = import_module(f"examples.{example}")
     built = module.compile_only(arch)
+    assert str(built.arch) == arch
+    assert built.build.backend == "nvrtc"
     kernels = {kernel.name for kernel in cubin.read(built.code).kernels}
-    assert {built.lowered_names[name] for name in module.NAME_EXPRESSIONS} == kernels
+    named = getattr(module, "NAME_EXPRESSIONS", built.lowered_names)
+    assert {built.lowered_names[name] for name in named} == kernels
+
+
+@pytest.fixture(scope="module")
+def sm90_code() -> bytes:
+    return sm90_gemm.compile_only("sm_90a").code
+
+
+def test_the_hopper_kernel_keeps_its_sums_in_registers(sm90_code: bytes) -> None:
+    for kernel in cubin.read(sm90_code).kernels:
+        assert kernel.stack_bytes == 0
+
+
+def test_the_hopper_kernel_has_the_parameters_that_python_passes(sm90_code: bytes) -> None:
+    for kernel in cubin.read(sm90_code).kernels:
+        assert [size for _, size in kernel.parameters] == [128, 128, 128, 4, 4, 4]
+
+
+def test_a_hopper_kernel_for_sm_90_is_an_error_that_names_sm_90a() -> None:
+    with pytest.raises(rtcompile.CompileError, match="sm_90a"):
+        sm90_gemm.compile_only("sm_90")
+
+
+def test_a_scratch_without_a_legal_vector_width_does_not_compile() -> None:
+    require_header("cute/tensor.hpp")
+    with pytest.raises(rtcompile.CompileError, match="no vector width is legal"):
+        layout_conversion.compile_impossible()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "width"),
+    [
+        pytest.param("signed char, 16, 16", 16, id="16 bytes"),
+        pytest.param("signed char, 16, 2", 0, id="bytes at odd places"),
+        pytest.param("short, 2, 4", 4, id="two shorts"),
+        pytest.param("short, 1, 16", 0, id="one short"),
+        pytest.param("short, 6, 8", 4, id="12 bytes"),
+        pytest.param("float, 1", 4, id="one float"),
+        pytest.param("double, 3, 16", 8, id="24 bytes"),
+        pytest.param("double, 1, 4", 4, id="a double at a multiple of 4"),
+    ],
+)
+def test_async_width_is_the_widest_legal_copy(arguments: str, width: int) -> None:
+    source = "#include <rtcompile/async_copy.cuh>\n"
+    rtcompile.compile(
+        source + f"static_assert(rtcompile::async_width<{arguments}>() == {width});", arch="sm_80"
+    )
+
+
+def test_async_width_is_none_where_the_hardware_has_no_async_copy() -> None:
+    rtcompile.compile(
+        "#include <rtcompile/async_copy.cuh>\n"
+        "static_assert(rtcompile::async_width<float4, 1, 16>() == 0);",
+        arch="sm_75",
+    )
+
+
+def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones() -> None:
+    source = """
+    #include <rtcompile/async_copy.cuh>
+    __global__ void f(short* x) { __shared__ short s[1]; rtcompile::cp_async<2>(s, x); }
+    """
+    with pytest.raises(rtcompile.CompileError, match=r"4, 8 or 16 bytes; rtcompile::copy_async"):
+        rtcompile.compile(source, arch="sm_80")
+
+
+def test_to_bfloat16_rounds_to_nearest_even() -> None:
+    one_ulp = 2.0**-7
+    values = np.float32([1 + one_ulp / 2, 1 + 3 * one_ulp / 2, 1 + 0.51 * one_ulp, -1 - one_ulp])
+    expected = np.float32([1, 1 + 2 * one_ulp, 1 + one_ulp, -1 - one_ulp])
+    np.testing.assert_array_equal(wmma_gemm.from_bfloat16(wmma_gemm.to_bfloat16(values)), expected)

@@ -1,0 +1,117 @@
+"""Every example runs, is right, and refuses bad input before it launches anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.gpu
+
+
+def require_capability(least: int, exactly: bool = False) -> None:
+    capability = int(cp.cuda.Device().compute_capability)
+    if capability < least or (exactly and capability != least):
+        pytest.skip(f"needs compute capability {least}, this device has {capability}")
+
+
+@pytest.mark.parametrize(
+    ("example", "least", "exactly"),
+    [
+        pytest.param("wmma_gemm", 80, False, id="wmma"),
+        pytest.param("cute_tiled_copy", 80, False, id="cute"),
+        pytest.param("sm90_gemm", 90, True, id="sm90"),
+        pytest.param("cutlass_gemm", 90, True, id="cutlass"),
+        pytest.param("layout_conversion", 75, False, id="layout_conversion"),
+        pytest.param("pipelined_matmul", 75, False, id="pipelined"),
+        pytest.param("reductions", 75, False, id="reductions"),
+        pytest.param("curand_pi", 75, False, id="curand"),
+        pytest.param("complex_numbers", 75, False, id="complex"),
+        pytest.param("published_styles", 75, False, id="published"),
+    ],
+)
+def test_example_agrees_with_numpy(example: str, least: int, exactly: bool) -> None:
+    require_capability(least, exactly)
+    assert import_module(f"examples.{example}").check(cp)
+
+
+def half(rows: int, columns: int) -> Any:
+    return cp.ones((rows, columns), cp.float16)
+
+
+HOPPER_MISTAKES = [
+    pytest.param(lambda: (half(8, 8).astype("f4"),) * 2, "float16 or bfloat16", id="float32"),
+    pytest.param(lambda: (half(8, 8), half(8, 8).astype("f4")), "both", id="mixed"),
+    pytest.param(lambda: (half(8, 8), half(16, 8)), "cannot multiply", id="shapes"),
+    pytest.param(lambda: (half(0, 8), half(8, 8)), "cannot multiply", id="empty"),
+    pytest.param(lambda: (half(8, 9)[:, :8], half(8, 8)), "multiple of 16 bytes", id="pitch"),
+    pytest.param(lambda: (half(8, 16)[:, 1:9], half(8, 8)), "starts at", id="misaligned"),
+    pytest.param(
+        lambda: (half(8, 8).T, half(8, 8)), "rows must be contiguous", id="column-major a"
+    ),
+    pytest.param(lambda: (half(8, 8), half(16, 16)[::2, ::2]), "contiguous", id="strided b"),
+]
+
+
+@pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
+@pytest.mark.parametrize(("operands", "message"), HOPPER_MISTAKES)
+def test_hopper_matmul_refuses_what_it_cannot_do(
+    example: str, operands: Callable[[], Any], message: str
+) -> None:
+    require_capability(90, exactly=True)
+    with pytest.raises((TypeError, ValueError), match=message):
+        import_module(f"examples.{example}").matmul(*operands())
+
+
+def test_hopper_matmul_refuses_host_arrays() -> None:
+    require_capability(90, exactly=True)
+    from examples import sm90_gemm
+
+    with pytest.raises(TypeError, match="no device memory"):
+        sm90_gemm.matmul(np.ones((8, 8), np.float16), half(8, 8))
+
+
+@pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
+def test_hopper_matmul_writes_all_of_its_result_and_nothing_beside_it(example: str) -> None:
+    require_capability(90, exactly=True)
+    m, n = 300, 264
+    around = cp.full((m + 2, n + 16), 7, np.float16)
+    out = around[1 : m + 1, 8 : n + 8]
+    out[...] = cp.nan
+    import_module(f"examples.{example}").matmul(half(m, 64), half(64, n), out=out)
+    assert bool((out == 64).all())
+    around[1 : m + 1, 8 : n + 8] = 7
+    assert bool((around == 7).all())
+
+
+def test_hopper_matmul_runs_on_torchs_current_stream() -> None:
+    require_capability(90, exactly=True)
+    torch = pytest.importorskip("torch")
+    from examples import sm90_gemm
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)  # long enough for another stream to overtake
+        a = torch.full((256, 256), 2.0, device="cuda", dtype=torch.bfloat16)
+        product = sm90_gemm.matmul(a, a)
+        on_this_stream = product.clone()
+    stream.synchronize()
+    assert bool((on_this_stream == 1024).all())
+
+
+def test_wmma_matmul_refuses_a_view_with_gaps() -> None:
+    from examples import wmma_gemm
+
+    with pytest.raises(ValueError, match="ascontiguousarray"):
+        wmma_gemm.matmul(half(8, 16)[:, :8], half(8, 8), "float16", wmma_gemm.load())
+
+
+def test_pipelined_matmul_refuses_a_transposed_view() -> None:
+    from examples import pipelined_matmul
+
+    with pytest.raises(ValueError, match="rows must be contiguous"):
+        pipelined_matmul.matmul(half(8, 8).T, half(8, 8))
