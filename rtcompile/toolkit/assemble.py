@@ -336,14 +336,21 @@ def _useless_variables(where: Surroundings, places: Sequence[Place]) -> Iterator
 
 def _why_missing(part: Part, chosen: Toolset) -> str:
     nvrtc, other = chosen.nvrtc, chosen.rejected.get(part.name)
-    if other is None:
-        return f"{part.what} not found for NVRTC {nvrtc.version} ({nvrtc.path}). " + _install(
-            part, chosen
+    here = f"NVRTC {nvrtc.version} ({nvrtc.path})"
+    if other is not None:
+        version = other.version or "of an unstated version"
+        return (
+            f"{part.what} are {version} ({other.path}) but it is {here}: not used. "
+            f"{_install(part, chosen)} Or remove the other."
         )
-    return (
-        f"{part.what} are {other.version or 'of an unstated version'} ({other.path}) but NVRTC is "
-        f"{nvrtc.version} ({nvrtc.path}): not used. {_install(part, chosen)} Or remove the other."
-    )
+    package = part.packages.get(nvrtc.place.layout, "")
+    installed = nvrtc.place.installed.get(package)
+    if installed:  # nvidia-cuda-runtime-cu12 12.8 has no libcudadevrt.a, 12.9 has
+        return (
+            f"{part.what} not found for {here}: {package} {installed} is installed without it. "
+            f"{_install_toolkit(nvrtc)}"
+        )
+    return f"{part.what} not found for {here}. {_install(part, chosen)}"
 
 
 def _install(part: Part, chosen: Toolset) -> str:
@@ -354,7 +361,7 @@ def _install(part: Part, chosen: Toolset) -> str:
         layout = f"wheels{major}"
     package = part.packages.get(layout)
     if package is None:
-        return f"Install the CUDA toolkit {major}.{minor} and set CUDA_PATH to it."
+        return _install_toolkit(chosen.nvrtc)
     if layout == "conda":
         return f"`conda install {package} cuda-version={major}.{minor}`."
     if part.name == "curand":
@@ -362,6 +369,11 @@ def _install(part: Part, chosen: Toolset) -> str:
     if part.name == "cccl" and (major, minor) >= (13, 3):  # numbered 13.<CCCL's own> since then
         return f'`pip install "{package}=={major}.3.{minor}.*"`.'
     return f'`pip install "{package}=={major}.{minor}.*"`.'
+
+
+def _install_toolkit(nvrtc: Hit) -> str:
+    major, minor = version_pair(nvrtc.version)
+    return f"Install the CUDA toolkit {major}.{minor} and set CUDA_PATH to it."
 
 
 def _depends(draft: _Draft, where: Surroundings, places: Sequence[Place]) -> Iterator[str]:

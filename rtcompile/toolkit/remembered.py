@@ -12,7 +12,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -45,8 +46,20 @@ _UNSUPPORTED = (
 
 Stamp = tuple[int, int] | None
 
-# By key: what the search depended on, and what it found.
-_in_this_process: dict[str, tuple[list[tuple[str, Stamp]], Toolchain]] = {}
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """An answer, and the state of what it depends on when it was found."""
+
+    toolchain: Toolchain
+    stamps: Mapping[str, Stamp]
+
+    def holds(self) -> bool:
+        """Is everything that the answer depends on as it was?"""
+        return all(_stamp(path) == stamp for path, stamp in self.stamps.items())
+
+
+_in_this_process: dict[str, Known] = {}
 
 
 def current(settings: Settings | None = None) -> Toolchain:
@@ -69,18 +82,17 @@ def current(settings: Settings | None = None) -> Toolchain:
             missing=dict.fromkeys(("nvrtc", "nvcc", "nvjitlink"), why), problems=(why,)
         )
     settings = settings or Settings.from_environ()
-    key = _key()
+    site_dirs = _site_dirs(sys.path)
+    key = _key(site_dirs)
     known = _in_this_process.get(key)
-    if known is not None and _unchanged(known[0]):
-        return known[1]
-    path = os.path.join(settings.cache_dir, "toolchains", f"{_digest(key)}.json")
-    known = _read(path, key) if settings.cache_on_disk else None
-    if known is None or not _unchanged(known[0]):
-        known = _search()
+    if known is None and settings.cache_on_disk:
+        known = _read(_path(settings, key), key)
+    if known is None or not known.holds():
+        known = _search(site_dirs)
         if settings.cache_on_disk:
-            _write(path, key, known)
+            _write(_path(settings, key), key, known)
     _in_this_process[key] = known
-    return known[1]
+    return known.toolchain
 
 
 def remember_build(part: str, build: str, settings: Settings) -> None:
@@ -95,50 +107,55 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     settings : Settings
         As for `current`.
     """
-    key = _key()
-    stamps, toolchain = _in_this_process[key]
-    compiler = dataclasses.replace(getattr(toolchain, part), build=build)
-    known = stamps, dataclasses.replace(toolchain, **{part: compiler})
-    _in_this_process[key] = known
+    key = _key(_site_dirs(sys.path))
+    known = _in_this_process[key]
+    compiler = dataclasses.replace(getattr(known.toolchain, part), build=build)
+    toolchain = dataclasses.replace(known.toolchain, **{part: compiler})
+    known = _in_this_process[key] = Known(toolchain, known.stamps)
     if settings.cache_on_disk:
-        _write(os.path.join(settings.cache_dir, "toolchains", f"{_digest(key)}.json"), key, known)
-
-
-def _key() -> str:
-    values = [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES]
-    return "\n".join([__version__, sys.prefix, *values, *sys.path])
-
-
-def _digest(key: str) -> str:
-    return blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-
-
-def _search() -> tuple[list[tuple[str, Stamp]], Toolchain]:
-    from rtcompile.toolkit.search import find
-
-    toolchain = find(os.environ, _site_dirs(sys.path))
-    return [(path, _stamp(path)) for path in toolchain.depends], toolchain
+        _write(_path(settings, key), key, known)
 
 
 def _site_dirs(sys_path: Sequence[str]) -> list[str]:
     """Return the entries of sys.path that packages are installed in.
 
-    Scripts' own folders are left out: every saved file would change their time.
+    Not scripts' own folders: each would have an answer of its own, and every file saved there
+    would change its time.
     """
-    installed = [
+    return [
         entry
         for entry in sys_path
         if os.path.basename(entry) in ("site-packages", "dist-packages")
         or os.path.isdir(os.path.join(entry, "nvidia"))
         or os.path.isdir(os.path.join(entry, "cupy"))
     ]
-    if not any(os.path.isdir(os.path.join(entry, "cupy")) for entry in installed):
-        import importlib.util
 
-        cupy = importlib.util.find_spec("cupy")  # an editable install; not imported
-        if cupy is not None and cupy.origin:
-            installed.append(os.path.dirname(os.path.dirname(cupy.origin)))
-    return installed
+
+def _key(site_dirs: Sequence[str]) -> str:
+    values = [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES]
+    return "\n".join([__version__, *values, *site_dirs])
+
+
+def _path(settings: Settings, key: str) -> str:
+    digest = blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    return os.path.join(settings.cache_dir, "toolchains", f"{digest}.json")
+
+
+def _search(site_dirs: Sequence[str]) -> Known:
+    from rtcompile.toolkit.search import find
+
+    toolchain = find(os.environ, [*site_dirs, *_editable_cupy(site_dirs)])
+    return Known(toolchain, {path: _stamp(path) for path in toolchain.depends})
+
+
+def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
+    """Return where CuPy is if an import hook knows it and the folders do not. Does not import it."""
+    if any(os.path.isdir(os.path.join(folder, "cupy")) for folder in site_dirs):
+        return ()
+    import importlib.util
+
+    cupy = importlib.util.find_spec("cupy")
+    return (os.path.dirname(os.path.dirname(cupy.origin)),) if cupy and cupy.origin else ()
 
 
 def _stamp(path: str) -> Stamp:
@@ -149,31 +166,43 @@ def _stamp(path: str) -> Stamp:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _unchanged(stamps: Sequence[tuple[str, Stamp]]) -> bool:
-    return all(_stamp(path) == stamp for path, stamp in stamps)
+# --- the file ------------------------------------------------------------------------------------
 
 
-def _read(path: str, key: str) -> tuple[list[tuple[str, Stamp]], Toolchain] | None:
-    """Return what is remembered; None if there is nothing, or nothing that can be understood."""
+def _read(path: str, key: str) -> Known | None:
+    """Return what is remembered; None if there is nothing, or nothing to be trusted.
+
+    The file names libraries that will be loaded: one that another user wrote is not believed.
+    """
     try:
         with open(path, "rb") as file:
+            stat = os.fstat(file.fileno())
+            if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:
+                return None
             record = json.loads(file.read())
         if record["key"] != key:
             return None
-        stamps = [(name, tuple(stamp) if stamp else None) for name, stamp in record["stamps"]]
-        return stamps, _from_json(record["toolchain"])
+        stamps = {name: tuple(stamp) if stamp else None for name, stamp in record["stamps"].items()}
+        return Known(_from_json(record["toolchain"]), stamps)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _write(path: str, key: str, known: tuple[list[tuple[str, Stamp]], Toolchain]) -> None:
+def _write(path: str, key: str, known: Known) -> None:
     """Publish by rename: a reader sees the whole file or none. Without a place to write, nothing."""
-    stamps, toolchain = known
-    record = {"key": key, "stamps": stamps, "toolchain": dataclasses.asdict(toolchain)}
-    temporary = f"{path}.{os.getpid()}.tmp"
+    record = {
+        "key": key,
+        "stamps": known.stamps,
+        "toolchain": dataclasses.asdict(known.toolchain),
+    }
+    temporary = f"{path}.{os.getpid()}-{threading.get_ident()}.tmp"
+    folder = os.path.dirname(path)
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
+        # makedirs gives its mode to the last folder only, and both are ours alone.
+        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(record, file)
         os.replace(temporary, path)
     except OSError:
@@ -182,12 +211,12 @@ def _write(path: str, key: str, known: tuple[list[tuple[str, Stamp]], Toolchain]
 
 
 def _from_json(fields: dict[str, Any]) -> Toolchain:
-    def of(kind: Any, name: str) -> Any:
+    def value(kind: Any, name: str) -> Any:
         return kind(**fields[name]) if fields[name] else None
 
-    fields["nvrtc"] = of(_library, "nvrtc")
-    fields["nvjitlink"] = of(_library, "nvjitlink")
-    fields["nvcc"] = of(Program, "nvcc")
+    fields["nvrtc"] = value(_library, "nvrtc")
+    fields["nvjitlink"] = value(_library, "nvjitlink")
+    fields["nvcc"] = value(Program, "nvcc")
     fields["search"] = tuple(SearchDir(**directory) for directory in fields["search"])
     fields["problems"] = tuple(fields["problems"])
     fields["depends"] = tuple(fields["depends"])

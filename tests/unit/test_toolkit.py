@@ -1,0 +1,555 @@
+"""The search on made-up trees: one consistent set, whatever is installed around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from rtcompile.errors import ToolkitNotFound
+from rtcompile.toolkit import Toolchain, find
+from rtcompile.toolkit.search import Place, Surroundings
+
+CUDART = "#define CUDART_VERSION  {number}\n"
+CCCL = "#define CCCL_VERSION {number}\n"
+
+
+def write(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def program(path: Path, version: str) -> Path:
+    write(path, f'#!/bin/sh\necho "Cuda compilation tools, release {version[:4]}, V{version}"\n')
+    path.chmod(0o755)
+    return path
+
+
+def cudart_number(version: str) -> int:
+    major, minor = map(int, version.split(".")[:2])
+    return major * 1000 + minor * 10
+
+
+def cccl_number(version: str) -> int:
+    major, minor = map(int, version.split(".")[:2])
+    return 2_000_000 + (minor - 1) * 1000 if major == 12 else 3_000_000 + minor * 1000
+
+
+def include(root: Path, version: str, *, cccl: str = "", without: Sequence[str] = ()) -> None:
+    """Headers as a toolkit has them; `cccl` is the folder of CCCL under `root`."""
+    if "cudart" not in without:
+        write(root / "cuda_runtime_api.h", CUDART.format(number=cudart_number(version)))
+    if "crt" not in without:
+        write(root / "crt/mma.h")
+    if "cccl" not in without:
+        write(root / cccl / "cuda/std/version")
+        text = CCCL.format(number=cccl_number(version))
+        write(root / cccl / "cuda/std/__cccl/version.h", text)
+
+
+def library(directory: Path, version: str) -> None:
+    """NVRTC as the installer lays it out: a link to the file that is named for its version."""
+    major, minor = version.split(".")[:2]
+    real = write(directory / f"libnvrtc.so.{version}")
+    (directory / f"libnvrtc.so.{major}").symlink_to(real.name)
+    write(directory / f"libnvrtc-builtins.so.{major}.{minor}")
+
+
+class Wheels:
+    """A site-packages folder; each part may be of its own version, or absent (None)."""
+
+    def __init__(self, site: Path) -> None:
+        self.site = site
+        self.site.mkdir(parents=True, exist_ok=True)
+
+    def dist(self, name: str, version: str) -> None:
+        (self.site / f"{name}-{version}.dist-info").mkdir()
+
+    def cuda12(self, version: str = "12.9.86", **of_part: str | None) -> Wheels:
+        nvidia = self.site / "nvidia"
+        for part, package, directory in (
+            ("nvrtc", "cuda_nvrtc", "cuda_nvrtc/lib"),
+            ("cudart", "cuda_runtime", "cuda_runtime/include"),
+            ("crt", "cuda_nvcc", "cuda_nvcc/include"),
+            ("cccl", "cuda_cccl", "cuda_cccl/include"),
+        ):
+            own = of_part.get(part, version)
+            if own is None:
+                continue
+            self.dist(f"nvidia_{package}_cu12", own)
+            if part == "nvrtc":
+                write(nvidia / directory / "libnvrtc.so.12")
+                write(nvidia / directory / f"libnvrtc-builtins.so.{own[:4]}")
+            else:
+                rest = [p for p in ("cudart", "crt", "cccl") if p != part]
+                include(nvidia / directory, own, without=rest)
+        return self
+
+    def cuda13(self, version: str = "13.0.88", nvcc: str = "", nvvm: str = "") -> Wheels:
+        cuda = self.site / "nvidia/cu13"
+        write(cuda / "lib/libnvrtc.so.13")
+        write(cuda / f"lib/libnvrtc-builtins.so.{version[:4]}")
+        include(cuda / "include", version, cccl="cccl")
+        for name in ("nvrtc", "runtime", "crt", "cccl"):
+            self.dist(f"nvidia_cuda_{name}", version)
+        if nvcc:
+            program(cuda / "bin/nvcc", nvcc)
+            self.dist("nvidia_cuda_nvcc", nvcc)
+        if nvvm:
+            write(cuda / "nvvm/bin/cicc")
+            self.dist("nvidia_nvvm", nvvm)
+        return self
+
+    def cupy(self, package: str = "cupy_cuda12x", cccl: bool = True) -> Wheels:
+        root = self.site / "cupy/_core/include"
+        write(root / "cupy/carray.cuh")
+        if cccl:
+            include(root / "cupy/_cccl/libcudacxx", "13.1", without=("cudart", "crt"))
+        self.dist(package, "14.2.0")
+        return self
+
+
+def toolkit(root: Path, version: str, *, without: Sequence[str] = ()) -> Path:
+    library(root / "lib64", version)
+    include(root / "include", version, without=without)
+    return root
+
+
+def conda(prefix: Path, version: str, target: str = "x86_64-linux") -> Path:
+    library(prefix / "lib", version)
+    include(prefix / "targets" / target / "include", version)
+    write(prefix / "include/zlib.h")
+    write(prefix / f"conda-meta/cuda-nvrtc-{version}-h0_0.json")
+    return prefix
+
+
+def search(
+    *site_dirs: Path,
+    environ: Mapping[str, str] | None = None,
+    usual_roots: Sequence[str] = (),
+    **others: object,
+) -> Toolchain:
+    """Search made-up trees only: no PATH, nothing of this machine, unless the test names it."""
+    return find(
+        {"PATH": "", **(environ or {})},
+        [str(folder) for folder in site_dirs],
+        usual_roots=usual_roots,
+        **{"machine": "x86_64", "last_steps": (), **others},  # type: ignore[arg-type]
+    )
+
+
+def directories(toolchain: Toolchain) -> dict[str, str]:
+    return {directory.label: directory.path for directory in toolchain.search}
+
+
+# --- each layout ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lay_out", "found_via", "version", "cccl"),
+    [
+        pytest.param(
+            lambda at: {"site": Wheels(at).cuda12().site},
+            "site-packages",
+            "12.9.86",
+            "nvidia/cuda_cccl/include",
+            id="wheels-12",
+        ),
+        pytest.param(
+            lambda at: {"site": Wheels(at).cuda13().site},
+            "site-packages",
+            "13.0.88",
+            "nvidia/cu13/include/cccl",
+            id="wheels-13",
+        ),
+        pytest.param(
+            lambda at: {"CONDA_PREFIX": conda(at, "12.6.85")},
+            "conda",
+            "12.6.85",
+            "targets/x86_64-linux/include",
+            id="conda",
+        ),
+        pytest.param(
+            lambda at: {"CUDA_PATH": toolkit(at, "12.8.93")},
+            "CUDA_PATH",
+            "12.8.93",
+            "include",
+            id="CUDA_PATH",
+        ),
+        pytest.param(
+            lambda at: {"CUDA_HOME": toolkit(at, "12.8.93")},
+            "CUDA_HOME",
+            "12.8.93",
+            "include",
+            id="CUDA_HOME",
+        ),
+        pytest.param(
+            lambda at: {"usual": toolkit(at / "cuda-12.4", "12.4.131").parent / "cuda-*"},
+            "system",
+            "12.4.131",
+            "cuda-12.4/include",
+            id="system",
+        ),
+    ],
+)
+def test_a_complete_toolkit_is_found_in_every_layout(tmp_path, lay_out, found_via, version, cccl):
+    made = {name: str(path) for name, path in lay_out(tmp_path).items()}
+    sites = [Path(made.pop("site"))] if "site" in made else []
+    usual = [made.pop("usual")] if "usual" in made else []
+
+    toolchain = search(*sites, environ=made, usual_roots=usual)
+
+    assert toolchain.problems == ()
+    assert toolchain.require_nvrtc().version == version
+    assert set(toolchain.found_via.values()) == {found_via}
+    found = [d.path for d in toolchain.search if d.label not in ("rtcompile", "shims")]
+    assert str(tmp_path / cccl) in found
+
+
+def test_nvrtc_brings_the_builtins_that_must_be_opened_before_it(tmp_path):
+    nvrtc = search(Wheels(tmp_path).cuda12().site).require_nvrtc()
+    folder = tmp_path / "nvidia/cuda_nvrtc/lib"
+    assert nvrtc.path == str(folder / "libnvrtc.so.12")
+    assert nvrtc.preload == (str(folder / "libnvrtc-builtins.so.12.9"),)
+
+
+def test_the_target_of_an_arm_server_is_called_sbsa(tmp_path):
+    prefix = conda(tmp_path, "12.9.86", target="sbsa-linux")
+    toolchain = search(environ={"CONDA_PREFIX": str(prefix)}, machine="aarch64")
+    assert directories(toolchain)["cudart"] == str(prefix / "targets/sbsa-linux/include")
+
+
+def test_the_headers_of_other_conda_packages_stay_out(tmp_path):
+    toolchain = search(environ={"CONDA_PREFIX": str(conda(tmp_path, "12.9.86"))})
+    assert str(tmp_path / "include") not in directories(toolchain).values()
+
+
+def test_a_folder_with_the_hosts_headers_is_never_searched(tmp_path):
+    root = toolkit(tmp_path, "12.9.86")
+    write(root / "include/stdlib.h")
+    toolchain = search(environ={"CUDA_PATH": str(root)})
+    assert str(root / "include") not in directories(toolchain).values()
+    assert "cudart" in toolchain.missing
+
+
+def test_ours_come_last_and_the_shims_last_of_all(tmp_path):
+    site = Wheels(tmp_path).cuda12().cupy().site
+    write(site / "cutlass_library/source/include/cutlass/version.h")
+    labels = [d.label for d in search(site).search]
+    assert labels == ["cudart", "crt", "cccl", "cutlass", "cupy", "rtcompile", "shims"]
+
+
+# --- one set -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def everywhere(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """One complete toolkit per kind of place, each of its own version."""
+    yield {
+        "site": str(Wheels(tmp_path / "site").cuda12("12.9.86").site),
+        "CONDA_PREFIX": str(conda(tmp_path / "conda", "12.8.93")),
+        "CUDA_PATH": str(toolkit(tmp_path / "path", "12.6.85")),
+        "CUDA_HOME": str(toolkit(tmp_path / "home", "12.5.82")),
+        "usual": str(toolkit(tmp_path / "usual/cuda-12.4", "12.4.131").parent / "cuda-*"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("without", "version"),
+    [
+        pytest.param([], "12.9.86", id="wheels-first"),
+        pytest.param(["site"], "12.8.93", id="then-conda"),
+        pytest.param(["site", "CONDA_PREFIX"], "12.6.85", id="then-CUDA_PATH"),
+        pytest.param(["site", "CONDA_PREFIX", "CUDA_PATH"], "12.5.82", id="then-CUDA_HOME"),
+        pytest.param(
+            ["site", "CONDA_PREFIX", "CUDA_PATH", "CUDA_HOME"], "12.4.131", id="then-the-system"
+        ),
+    ],
+)
+def test_of_several_complete_toolkits_the_first_in_pathfinders_order_wins_alone(
+    everywhere, without, version
+):
+    places = {name: path for name, path in everywhere.items() if name not in without}
+    sites = [Path(places.pop("site"))] if "site" in places else []
+    usual = [places.pop("usual")]
+
+    toolchain = search(*sites, environ=places, usual_roots=usual)
+
+    assert toolchain.require_nvrtc().version == version
+    assert len(set(toolchain.found_via.values())) == 1
+
+
+def test_the_newest_of_the_systems_toolkits_is_tried_first(tmp_path):
+    for version in ("12.9.86", "12.10.1", "12.4.131"):
+        toolkit(tmp_path / f"cuda-{version}", version)
+    toolchain = search(usual_roots=[str(tmp_path / "cuda-*")])
+    assert toolchain.require_nvrtc().version == "12.10.1"
+
+
+def test_a_complete_toolkit_beats_wheels_that_lack_a_part(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86", crt=None).site
+    root = toolkit(tmp_path / "cuda", "12.6.85")
+    toolchain = search(site, environ={"CUDA_PATH": str(root)})
+    assert toolchain.require_nvrtc().version == "12.6.85"
+    assert set(toolchain.found_via.values()) == {"CUDA_PATH"}
+    assert toolchain.problems == ()
+
+
+def test_a_missing_part_is_taken_from_a_toolkit_of_the_same_minor(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86", crt=None).site
+    root = toolkit(tmp_path / "cuda", "12.9.41", without=("cccl",))
+    # No NVRTC there: it cannot be chosen as a whole.
+    for file in (root / "lib64").iterdir():
+        file.unlink()
+    write(root / "version.json", '{"cuda_nvcc": {"version": "12.9.41"}}')
+    toolchain = search(site, environ={"CUDA_PATH": str(root)})
+    assert toolchain.problems == ()
+    assert toolchain.found_via["crt"] == "CUDA_PATH"
+    assert toolchain.found_via["cudart"] == "site-packages"
+
+
+def test_a_part_of_another_version_is_not_mixed_in_and_both_are_named(tmp_path):
+    site = Wheels(tmp_path).cuda12("12.9.86", cudart="12.6.77").site
+    toolchain = search(site)
+    assert "cudart" not in directories(toolchain)
+    (problem,) = toolchain.problems
+    assert "12.6.77" in problem
+    assert str(site / "nvidia/cuda_runtime/include/cuda_runtime_api.h") in problem
+    assert "12.9.86" in problem
+    assert toolchain.require_nvrtc().path in problem
+    assert 'pip install "nvidia-cuda-runtime-cu12==12.9.*"' in problem
+
+
+@pytest.mark.parametrize(
+    ("part", "command"),
+    [
+        pytest.param("crt", 'pip install "nvidia-cuda-nvcc-cu12==12.9.*"', id="crt"),
+        pytest.param("cudart", 'pip install "nvidia-cuda-runtime-cu12==12.9.*"', id="cudart"),
+        pytest.param("cccl", 'pip install "nvidia-cuda-cccl-cu12==12.9.*"', id="cccl"),
+    ],
+)
+def test_a_missing_header_set_is_a_problem_that_says_what_to_install(tmp_path, part, command):
+    (problem,) = search(Wheels(tmp_path).cuda12(**{part: None}).site).problems
+    assert command in problem
+
+
+def test_metadata_that_an_upgrade_left_behind_is_not_believed(tmp_path):
+    wheels = Wheels(tmp_path).cuda12("12.9.86")
+    os.rename(
+        tmp_path / "nvidia_cuda_runtime_cu12-12.9.86.dist-info",
+        tmp_path / "nvidia_cuda_runtime_cu12-12.6.77.dist-info",
+    )
+    toolchain = search(wheels.site)
+    assert toolchain.problems == ()
+    assert toolchain.versions["cudart"] == "12.9"
+
+
+def test_cccl_is_matched_by_what_it_says_because_its_wheel_counts_otherwise(tmp_path):
+    wheels = Wheels(tmp_path).cuda13("13.5.37")
+    os.rename(
+        tmp_path / "nvidia_cuda_cccl-13.5.37.dist-info",
+        tmp_path / "nvidia_cuda_cccl-13.3.5.0.6.dist-info",
+    )
+    toolchain = search(wheels.site)
+    assert toolchain.problems == ()
+    assert toolchain.versions["cccl"] == "3.5.0"
+
+
+def test_the_cuda_of_cupys_major_version_goes_first(tmp_path):
+    site = Wheels(tmp_path).cuda12().cuda13().site
+    assert search(site).require_nvrtc().version_pair == (13, 0)
+    Wheels(tmp_path).cupy("cupy_cuda12x")
+    assert search(site).require_nvrtc().version_pair == (12, 9)
+
+
+def test_nvrtc_without_its_builtins_is_a_problem(tmp_path):
+    site = Wheels(tmp_path).cuda12().site
+    (site / "nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.9").unlink()
+    assert any("libnvrtc-builtins is not beside" in p for p in search(site).problems)
+
+
+# --- CCCL: exactly one ---------------------------------------------------------------------------
+
+
+def cccl_directories(toolchain: Toolchain) -> list[str]:
+    return [d.path for d in toolchain.search if (Path(d.path) / "cuda/std/version").exists()]
+
+
+def test_the_toolkits_cccl_keeps_cupys_out(tmp_path):
+    toolchain = search(Wheels(tmp_path).cuda12().cupy().site)
+    assert cccl_directories(toolchain) == [str(tmp_path / "nvidia/cuda_cccl/include")]
+
+
+def test_without_a_toolkits_cccl_cupys_is_the_one(tmp_path):
+    toolchain = search(Wheels(tmp_path).cuda12(cccl=None).cupy().site)
+    root = tmp_path / "cupy/_core/include/cupy/_cccl"
+    assert toolchain.problems == ()
+    assert toolchain.found_via["cccl"] == "cupy"
+    assert cccl_directories(toolchain) == [str(root / "libcudacxx")]
+    assert directories(toolchain)["cccl-cub"] == str(root / "cub")
+    assert directories(toolchain)["cccl-thrust"] == str(root / "thrust")
+
+
+def test_a_cccl_of_another_version_gives_way_to_cupys_and_is_reported(tmp_path):
+    toolchain = search(Wheels(tmp_path).cuda12(cccl="12.6.77").cupy().site)
+    assert toolchain.found_via["cccl"] == "cupy"
+    (problem,) = toolchain.problems
+    assert "12.6.77" in problem
+    assert "CuPy's own copy" in problem
+
+
+def test_a_second_cccl_beside_the_runtime_headers_stays_out(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86", cudart=None, crt=None).site
+    root = toolkit(tmp_path / "cuda", "12.9.41")
+    for file in (root / "lib64").iterdir():
+        file.unlink()
+    write(root / "version.json", '{"cuda_nvcc": {"version": "12.9.41"}}')
+    toolchain = search(site, environ={"CUDA_PATH": str(root)})
+    assert directories(toolchain)["cudart"] == str(root / "include")
+    assert cccl_directories(toolchain) == [str(root / "include")]
+
+
+# --- CUTLASS, CuPy -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variable", ["RTCOMPILE_CUTLASS_PATH", "CUTLASS_PATH"])
+@pytest.mark.parametrize("below", ["include", ""], ids=["checkout", "include-folder"])
+def test_a_named_cutlass_wins_over_the_wheel(tmp_path, variable, below):
+    site = Wheels(tmp_path / "site").cuda12().site
+    write(site / "cutlass_library/source/include/cutlass/version.h")
+    header = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 3\n#define CUTLASS_PATCH 1\n"
+    write(tmp_path / "mine" / below / "cutlass/version.h", header)
+    toolchain = search(site, environ={variable: str(tmp_path / "mine")})
+    assert directories(toolchain)["cutlass"] == str(tmp_path / "mine" / below).rstrip("/")
+    assert toolchain.versions["cutlass"] == "4.3.1"
+    assert toolchain.found_via["cutlass"] == variable
+
+
+def test_a_cutlass_path_to_nowhere_is_a_problem(tmp_path):
+    site = Wheels(tmp_path).cuda12().site
+    (problem,) = search(site, environ={"CUTLASS_PATH": "/nowhere/cutlass"}).problems
+    assert "CUTLASS_PATH=/nowhere/cutlass" in problem
+
+
+# --- nvcc ----------------------------------------------------------------------------------------
+
+
+def test_nvcc_of_nvrtcs_version_is_preferred_to_one_that_comes_first(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86").site
+    on_path = program(tmp_path / "bin/nvcc", "13.0.88")
+    matching = program(tmp_path / "cuda-12.9/bin/nvcc", "12.9.86")
+    toolchain = search(
+        site,
+        environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"},
+        usual_roots=[str(tmp_path / "cuda-*")],
+    )
+    assert toolchain.require_nvcc().path == str(matching)
+
+
+def test_nvcc_of_another_version_is_better_than_none(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86").site
+    on_path = program(tmp_path / "bin/nvcc", "13.0.88")
+    toolchain = search(site, environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"})
+    assert toolchain.require_nvcc().version == "13.0.88"
+    assert toolchain.found_via["nvcc"] == "PATH"
+
+
+@pytest.mark.parametrize(
+    ("nvvm", "said"),
+    [
+        pytest.param("13.5.37", "nvidia-nvvm 13.5.37", id="of-another-version"),
+        pytest.param("", "lacks nvidia-nvvm", id="missing"),
+    ],
+)
+def test_pips_nvcc_without_the_nvvm_of_its_version_is_not_used(tmp_path, nvvm, said):
+    toolchain = search(Wheels(tmp_path).cuda13("13.0.88", nvcc="13.0.88", nvvm=nvvm).site)
+    assert toolchain.nvcc is None
+    assert any(said in problem and "13.0.88" in problem for problem in toolchain.problems)
+
+
+def test_the_identity_of_a_wrapped_nvcc_is_that_of_the_binary_behind_it(tmp_path):
+    real = write(tmp_path / "cuda/bin/nvcc")
+    wrapper = program(tmp_path / "bin/nvcc", "13.0.88")
+    wrapper.write_text(wrapper.read_text() + f'echo "#\\$ _HERE_={real.parent}"\n')
+    found = search(environ={"PATH": f"{wrapper.parent}:/usr/bin:/bin"}).require_nvcc()
+    before = found.identity()
+    real.write_text("upgraded")
+    assert found.path == str(wrapper)
+    assert found.identity() != before
+
+
+def test_nvcc_gets_no_cuda_headers_and_no_shims_of_ours(tmp_path):
+    site = Wheels(tmp_path).cuda12().cupy().site
+    write(site / "cutlass_library/source/include/cutlass/version.h")
+    labels = [directory.label for directory in search(site).nvcc_search]
+    assert labels == ["cutlass", "cupy", "rtcompile"]
+
+
+@pytest.mark.parametrize("variable", ["NVCC_CCBIN", "CUDAHOSTCXX"])
+def test_the_named_host_compiler_wins(tmp_path, variable):
+    named = program(tmp_path / "g++-12", "12")
+    program(tmp_path / "bin/g++", "14")
+    environ = {"PATH": str(tmp_path / "bin"), variable: str(named)}
+    assert search(environ=environ).host_compiler == str(named)
+
+
+# --- what is not there ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "state"),
+    [
+        pytest.param(lambda path: None, "is not there", id="nowhere"),
+        pytest.param(lambda path: path.mkdir(), "holds no CUDA toolkit", id="empty"),
+    ],
+)
+def test_a_useless_cuda_path_is_ignored_and_reported(tmp_path, make, state):
+    named = tmp_path / "cuda"
+    make(named)
+    site = Wheels(tmp_path / "site").cuda12().site
+    toolchain = search(site, environ={"CUDA_PATH": str(named)})
+    assert toolchain.require_nvrtc().version == "12.9.86"
+    (problem,) = toolchain.problems
+    assert f"CUDA_PATH={named} {state}" in problem
+
+
+def test_without_any_toolkit_the_error_says_where_it_looked_and_what_to_install():
+    toolchain = search(environ={"CUDA_PATH": "/opt/nocuda"}, usual_roots=["/opt/cuda"])
+    with pytest.raises(ToolkitNotFound) as error:
+        toolchain.require_nvrtc()
+    for evidence in ("site-packages", "CUDA_PATH=/opt/nocuda", "/opt/cuda", "pip install"):
+        assert evidence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("require", "command"),
+    [
+        pytest.param(Toolchain.require_nvjitlink, "nvidia-nvjitlink-cu12==12.9.*", id="nvjitlink"),
+        pytest.param(Toolchain.require_nvcc, "CUDA toolkit 12.9", id="nvcc"),
+        pytest.param(Toolchain.require_cudadevrt, "CUDA toolkit 12.9", id="cudadevrt"),
+        pytest.param(Toolchain.require_host_compiler, "apt install g++", id="host-compiler"),
+    ],
+)
+def test_a_part_that_only_some_builds_need_is_missed_when_it_is_needed(tmp_path, require, command):
+    toolchain = search(Wheels(tmp_path).cuda12().site)
+    assert toolchain.problems == ()
+    with pytest.raises(ToolkitNotFound) as error:
+        require(toolchain)
+    assert command in str(error.value)
+
+
+def test_the_last_steps_are_taken_only_where_the_others_leave_something_missing(tmp_path):
+    asked = []
+
+    def elsewhere(where: Surroundings) -> Iterator[Place]:
+        asked.append(where)
+        yield Place(str(tmp_path / "cuda"), "toolkit", "pathfinder", where.targets, {})
+
+    toolkit(tmp_path / "cuda", "12.4.131")
+    search(Wheels(tmp_path / "complete").cuda12().site, last_steps=[elsewhere])
+    assert not asked
+    toolchain = search(Wheels(tmp_path / "lacking").cuda12(crt=None).site, last_steps=[elsewhere])
+    assert set(toolchain.found_via.values()) == {"pathfinder"}
