@@ -54,6 +54,8 @@ _PTX = "kernel.ptx"
 _TRACE = "headers.d"
 _RESULT = "result"
 
+_FIRST_EXPRESSION = 2
+
 _SIGKILL = 9
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
 _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
@@ -87,7 +89,7 @@ def compile(
     # have done anyway: the way through it costs 30 ms.
     ptx = nvcc.compile(replace(marked, target="ptx", flags=_without_lto(unit.flags)))
     if isinstance(ptx, CompileFailure):
-        return ptx
+        return replace(ptx, log=markers.named_in(ptx.log))
     try:
         names, unmarked = markers.read(ptx.code.decode())
     except ValueError as error:
@@ -314,7 +316,7 @@ class _Markers:
     def of(cls, unit: TranslationUnit) -> _Markers:
         # Linked together, two units' markers must not clash.
         digest = hashlib.sha256("\0".join((unit.source, *unit.name_expressions)).encode())
-        # Sorted, and numbered from 2, as NVRTC does: its messages name them by that number.
+        # Sorted and numbered as NVRTC does, whose messages name them by that number.
         expressions = tuple(sorted(set(unit.name_expressions)))
         return cls(f"rtcompile_{digest.hexdigest()[:16]}_", expressions)
 
@@ -324,10 +326,22 @@ class _Markers:
         for i, expression in enumerate(self.expressions):
             # NVRTC takes `&x` and casts as well as plain names.
             plain = not expression.lstrip().startswith(("&", "("))
-            here = f'#line {i + 2} "__nv_name_map"'
+            here = f'#line {i + _FIRST_EXPRESSION} "__nv_name_map"'
             start = f'extern "C" __device__ void* const volatile {self.prefix}{i} = (void*)'
             lines += [here, f"{start}{'&' if plain else ''}(", here, expression, here, ");"]
         return "\n".join(lines)
+
+    def named_in(self, log: str) -> str:
+        """Return NVCC's log with the expressions that errors are about, in NVRTC's words."""
+
+        def name(match: re.Match[str]) -> str:
+            index = int(match[2]) - _FIRST_EXPRESSION
+            return (
+                f"{match[0]}{match[1]}Error in parsing name expression for lowered name lookup. "
+                f'Input name expression was: "{self.expressions[index]}"\n'
+            )
+
+        return re.sub(r"(__nv_name_map\((\d+)\): error: ).*\n(?:[ \t].*\n)*", name, log)
 
     def read(self, ptx: str) -> tuple[dict[str, str], str]:
         """Return the symbol of each expression, and the PTX without the markers.

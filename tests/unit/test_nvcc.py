@@ -1,0 +1,261 @@
+"""NVCC in a worker: every kind of code, name expressions, traces, and every way it can fail."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.compilers import nvcc
+from rtcompile.core import cubin
+from rtcompile.core.arch import Arch
+from rtcompile.core.linkable import kind_of
+from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.errors import ToolkitNotFound
+from rtcompile.toolkit import Toolchain
+
+SM_90A = ("--generate-code=arch=compute_90a,code=sm_90a",)
+KERNEL = 'extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1.0f; }'
+NAMES = """
+#include <vector>
+namespace ns { struct S { float x; }; template <class T, int N> __global__ void g(T* p) { p[N] = T(); } }
+template <class T> __global__ void f(T* p, int n) { if (threadIdx.x < n) p[threadIdx.x] += T(2); }
+__global__ void plain(float* p) { *p = 1; }
+extern "C" __global__ void unmangled(float* p) { *p = 2; }
+__constant__ float coefficients[16];
+namespace ns { __device__ int counter; }
+"""
+LOWERED = {
+    "f<float>": "_Z1fIfEvPT_i",
+    "ns::g<ns::S, (3 > 2)>": "_ZN2ns1gINS_1SELi1EEEvPT_",
+    "(void (*)(int*, int))f": "_Z1fIiEvPT_i",
+    "plain": "_Z5plainPf",
+    " unmangled ": "unmangled",
+    "&coefficients": "coefficients",
+    "coefficients": "coefficients",
+    "ns::counter": "_ZN2ns7counterE",
+}
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Toolchain:
+    found = toolkit.current()
+    if found.nvcc is None or found.host_compiler is None:
+        pytest.skip("nvcc and a host compiler are needed")
+    return found
+
+
+def make_unit(
+    source: str = KERNEL,
+    *,
+    name: str = "kernel.cu",
+    flags: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
+    target: str = "cubin",
+) -> TranslationUnit:
+    arch = SM_90A
+    if target == "ltoir":
+        arch = ("--generate-code=arch=compute_90a,code=lto_90a",)
+    return TranslationUnit(source, name, (*arch, *flags), names, target, Arch(9, 0, "a"))
+
+
+def compiled(unit: TranslationUnit, toolchain: Toolchain) -> Compiled:
+    outcome = nvcc.compile(unit, toolchain, limits=Limits(timeout=120))
+    assert isinstance(outcome, Compiled), outcome
+    return outcome
+
+
+def refused(
+    unit: TranslationUnit, toolchain: Toolchain, limits: Limits | None = None
+) -> CompileFailure:
+    outcome = nvcc.compile(unit, toolchain, limits=limits or Limits(timeout=120))
+    assert isinstance(outcome, CompileFailure), outcome
+    return outcome
+
+
+def code_of_functions(code: bytes) -> dict[str, bytes]:
+    """Return the machine code of a cubin by section name."""
+    (offset,), (count, names) = (
+        struct.unpack_from("<Q", code, 40),
+        struct.unpack_from("<HH", code, 60),
+    )
+    headers = [struct.unpack_from("<IIQQQQ", code, offset + 64 * i) for i in range(count)]
+    strings = code[headers[names][4] :]
+    sections = {strings[h[0] : strings.index(b"\0", h[0])].decode(): h for h in headers}
+    return {n: code[h[4] : h[4] + h[5]] for n, h in sections.items() if n.startswith(".text.")}
+
+
+@pytest.mark.parametrize("names", [(), ("f<float>",)], ids=["plain", "with names"])
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ("cubin", "cubin"),
+        ("object", "cubin"),
+        ("ptx", "ptx"),
+        ("ltoir", "ltoir"),
+        ("fatbin", "fatbin"),
+    ],
+)
+def test_every_kind_of_code_is_made(
+    target: str, kind: str, names: tuple[str, ...], toolchain: Toolchain
+) -> None:
+    result = compiled(make_unit(NAMES, names=names, target=target), toolchain)
+
+    assert (result.kind, kind_of(result.code)) == (target, kind)
+    assert dict(result.lowered_names) == {name: LOWERED[name] for name in names}
+
+
+def test_name_expressions_are_lowered_as_nvrtc_lowers_them(toolchain: Toolchain) -> None:
+    result = compiled(make_unit(NAMES, names=tuple(LOWERED)), toolchain)
+
+    assert dict(result.lowered_names) == LOWERED
+    symbols = {symbol.name for symbol in cubin.read(result.code).symbols}
+    assert symbols.issuperset(LOWERED.values())
+
+
+@pytest.mark.parametrize("flags", [(), ("-lineinfo",), ("-rdc=true",)], ids=["", "lineinfo", "rdc"])
+def test_name_expressions_do_not_change_the_machine_code(
+    flags: tuple[str, ...], toolchain: Toolchain
+) -> None:
+    # `reads` takes addresses from the table in which a marker would have a place of its own.
+    source = NAMES + "__global__ void reads(float* p) { *p = coefficients[1] + ns::counter++; }\n"
+    by_hand = source + "template __global__ void f<float>(float*, int);\n"
+
+    named = compiled(make_unit(source, names=("f<float>", "plain"), flags=flags), toolchain)
+
+    plain = compiled(make_unit(by_hand, flags=flags), toolchain)
+    assert code_of_functions(named.code) == code_of_functions(plain.code) != {}
+    assert b"rtcompile_" not in named.code
+
+
+def test_name_expressions_work_where_debug_information_keeps_the_markers(
+    toolchain: Toolchain,
+) -> None:
+    result = compiled(make_unit(NAMES, names=("f<float>",), flags=("-G",)), toolchain)
+
+    assert result.lowered_names["f<float>"] == "_Z1fIfEvPT_i"
+
+
+@pytest.mark.parametrize("wrong", ["nope<int>", "f<nope>", "f", "3+", "plain(", "coefficients[2]+"])
+def test_a_wrong_name_expression_is_named_in_the_error(wrong: str, toolchain: Toolchain) -> None:
+    failure = refused(make_unit(NAMES, names=("plain", wrong), target="ptx"), toolchain)
+
+    assert failure.kind == "error"
+    assert "__nv_name_map(" in failure.log
+    assert wrong in failure.log
+
+
+def test_the_trace_names_every_header_that_was_read(toolchain: Toolchain, tmp_path: Path) -> None:
+    folder = tmp_path / "a b$c#d"
+    folder.mkdir()
+    (folder / "inner.h").write_text("#define INNER 1\n")
+    (folder / "outer.h").write_text('#if __CUDA_ARCH__ == 900\n#include "inner.h"\n#endif\n')
+    source = f'#include "outer.h"\n#include <vector>\nint x = INNER;\n{KERNEL}'
+
+    for names in ((), ("k",)):
+        result = compiled(make_unit(source, flags=(f"-I{folder}",), names=names), toolchain)
+
+        assert {str(folder / "outer.h"), str(folder / "inner.h")} <= set(result.trace)
+        assert any(path.endswith("/vector") for path in result.trace)
+        assert not any(path.endswith(".cu") for path in result.trace)
+
+
+@pytest.mark.parametrize("name", ["kernel.cu", "a b/k.cu", "no_suffix", 'q"uo\\te.cu', "ä.cu"])
+def test_messages_and_file_macros_carry_the_name_that_was_given(
+    name: str, toolchain: Toolchain
+) -> None:
+    source = f"constexpr const char* file = __FILE__;\nint n = {KERNEL}"
+
+    failure = refused(make_unit(source, name=name), toolchain)
+
+    assert f"{name}(2): error" in failure.log
+
+
+def test_messages_do_not_carry_scratch_files(toolchain: Toolchain) -> None:
+    source = '__global__ void k() { asm volatile("wrong %r0;"); }'
+
+    failure = refused(make_unit(source), toolchain)
+
+    assert "ptxas kernel.ptx, line" in failure.log
+    assert "tmp" not in failure.log
+
+
+def test_warnings_of_all_passes_are_in_the_log(toolchain: Toolchain) -> None:
+    source = '#warning "mine"\n__global__ void k() { int unused; }\n'
+
+    result = compiled(make_unit(source, names=("k",), flags=("-Xptxas=-v",)), toolchain)
+
+    for text in ("mine", "was declared but never referenced", "ptxas info"):
+        assert text in result.log
+
+
+def test_the_flags_of_the_environment_count_and_are_in_the_identity(
+    toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = nvcc.identify(toolchain)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DFROM_ENVIRONMENT")
+
+    compiled(make_unit(f"#ifndef FROM_ENVIRONMENT\n#error no\n#endif\n{KERNEL}"), toolchain)
+
+    assert toolchain.require_nvcc().version in before
+    assert nvcc.identify(toolchain) == f"{before}; NVCC_APPEND_FLAGS=-DFROM_ENVIRONMENT"
+
+
+def test_a_crash_of_a_pass_is_a_crash(toolchain: Toolchain) -> None:
+    source = "template <class T> struct B { friend bool operator==() = default; };"
+
+    failure = refused(make_unit(source, flags=("-std=c++20",)), toolchain)
+
+    assert (failure.kind, failure.signal) == ("crash", 11)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind"),
+    [(Limits(timeout=0.05), "timeout"), (Limits(timeout=60, memory=1 << 20), "memory")],
+    ids=["time", "memory"],
+)
+def test_beyond_a_limit_it_is_killed(limits: Limits, kind: str, toolchain: Toolchain) -> None:
+    # Without end: each level doubles the type's mangled name.
+    chain = "".join(f"typedef T{i} (*T{i + 1})(T{i}, T{i});\n" for i in range(40))
+    source = f"typedef int T0;\n{chain}__global__ void k(T40 f) {{}}"
+
+    failure = refused(make_unit(source), toolchain, limits)
+
+    assert failure.kind == kind
+
+
+def test_without_a_host_compiler_there_is_no_nvcc(toolchain: Toolchain) -> None:
+    crippled = replace(toolchain, host_compiler=None, missing={"host_compiler": "install g++"})
+
+    with pytest.raises(ToolkitNotFound, match="install g\\+\\+"):
+        nvcc.compile(make_unit(), crippled, limits=Limits())
+
+
+def test_the_nvcc_of_pip_wheels_compiles(cuda13_prefix: Path) -> None:
+    found = toolkit.find({"PATH": "/usr/bin:/bin"}, [str(cuda13_prefix)], usual_roots=())
+    assert found.nvcc is not None
+    assert found.nvcc.path.startswith(str(cuda13_prefix))
+
+    result = compiled(make_unit(NAMES, names=("f<float>",)), found)
+
+    assert result.lowered_names["f<float>"] == "_Z1fIfEvPT_i"
+    assert all("cuda" not in path or str(cuda13_prefix) in path for path in result.trace)
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "loads"),
+    [
+        ((12, 9), 12090, True),
+        ((12, 9), 12020, True),
+        ((12, 4), 13000, True),
+        ((13, 0), 13000, True),
+        ((13, 0), 12090, False),
+    ],
+)
+def test_a_driver_loads_what_its_major_version_makes(
+    version: tuple[int, int], driver: int, loads: bool
+) -> None:
+    assert (nvcc.driver_problem(version, driver) == "") is loads
