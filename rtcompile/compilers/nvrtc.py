@@ -19,7 +19,7 @@ from rtcompile.workers import pool
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Library
 
-__all__ = ["compile", "identify"]
+__all__ = ["compile", "identify", "start"]
 
 # Options that name a place: two machines give the same kernel the same seed.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
@@ -64,6 +64,12 @@ def compile(
         elif header is None and isinstance(outcome, Compiled):
             prefix.built(outcome.trace, outcome.milliseconds["compile"] / 1000)
         return outcome
+
+
+def start(library: Library) -> None:
+    """Start the worker process for a library, without waiting: 25 ms of the first build."""
+    job = _job(library, "", {})
+    pool.start(job.prepare, job.argument)
 
 
 def identify(library: Library) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import signal
 import stat
 import struct
 import threading
@@ -179,7 +180,9 @@ class Prefix:
             )
             outcome = pool.run_beside(job, Limits(timeout=_TIMEOUT), (temporary,))
             if isinstance(outcome, pool.Death):
-                self._drop(f"making it ended in a {outcome.kind}")
+                killed = outcome.signal == signal.SIGKILL and outcome.kind == "crash"
+                if not killed:  # by somebody who needed the memory, say: no fault of the prefix
+                    self._drop(f"making it ended in a {outcome.kind}")
                 return False
             return self._publish(outcome.value, started_ns)
 

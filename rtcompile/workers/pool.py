@@ -145,7 +145,7 @@ class Pool:
         """Run the job now, without a slot; `leftovers` are files to remove if it leaves them."""
         for _ in range(2):
             try:
-                worker = self._zygote(job)
+                worker = self._zygote(job.prepare, job.argument)
             except OSError as error:  # no interpreter, or no more processes
                 return Death("start", 0, str(error), b"")
             outcome = worker.run(job, limits, leftovers)
@@ -153,15 +153,22 @@ class Pool:
                 return outcome
             # It idled out while we asked, or was killed: start another, once.
             self._forget(job, worker)
+            if _Zygote.all_ended:
+                raise SystemExit  # a daemon thread that outlives the main one: without a word
         text = f"The worker process ended before it answered. {worker.last_words}".strip()
         return Death("start", 0, text, b"")
 
-    def _zygote(self, job: Job) -> _Zygote:
+    def start(self, prepare: str, argument: str) -> None:
+        """Start the zygote that jobs with these two will need; who asks early waits less."""
+        with suppress(OSError):  # told to the job that needs it
+            self._zygote(prepare, argument)
+
+    def _zygote(self, prepare: str, argument: str) -> _Zygote:
         with self._lock:
-            key = (job.prepare, job.argument)
-            found = self._zygotes.get(key)
+            found = self._zygotes.get((prepare, argument))
             if found is None:
-                found = self._zygotes[key] = _Zygote(job.prepare, job.argument, self._idle)
+                found = _Zygote(prepare, argument, self._idle)
+                self._zygotes[prepare, argument] = found
             return found
 
     def _forget(self, job: Job, worker: _Zygote) -> None:
@@ -186,6 +193,7 @@ class _Zygote:
     """
 
     alive: ClassVar[set[_Zygote]] = set()
+    all_ended: ClassVar[bool] = False  # the interpreter is on its way out
     lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, prepare: str, argument: str, idle: float) -> None:
@@ -346,6 +354,11 @@ def run(job: Job | Callable[[], Job], limits: Limits) -> Answer | Death:
     return _shared().run(job, limits)
 
 
+def start(prepare: str, argument: str) -> None:
+    """Start a zygote of the process's pool: `Pool.start`."""
+    _shared().start(prepare, argument)
+
+
 def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Death:
     """Run a job in the process's pool without waiting for a slot: `Pool.run_beside`."""
     return _shared().run_beside(job, limits, leftovers)
@@ -361,6 +374,7 @@ def _forget_after_fork() -> None:
 
 
 def _end() -> None:
+    _Zygote.all_ended = True
     for worker in list(_Zygote.alive):
         worker.close()
 

@@ -275,7 +275,7 @@ class Zygote:
             os._exit(status)
 
     def _bury(self, child: Child, status: int) -> None:
-        """Clear up after a child; tell the caller why it died, unless it has answered."""
+        """Clear up after a child; if it died, tell the caller, who may have had an answer."""
         del self.children[child.pid]
         try:
             self.poller.unregister(child.socket.fileno())
@@ -298,7 +298,8 @@ class Zygote:
         """Kill every child and remove every trace."""
         for child in list(self.children.values()):
             child.kill()
-            self._bury(child, os.waitpid(child.pid, 0)[1])
+            os.waitpid(child.pid, 0)
+            self._bury(child, 0)  # Whoever still waits is told by the end of file: not a crash.
         remove_tree(self.scratch)
         _sweep(os.path.dirname(self.scratch))
 
@@ -397,6 +398,7 @@ def _isolate() -> None:
             except OSError:
                 pass  # That was the listing's own.
     os.chdir("/")
+    os.umask(0o077)
     import resource
 
     # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates want more.
