@@ -332,16 +332,19 @@ class _Markers:
         return "\n".join(lines)
 
     def named_in(self, log: str) -> str:
-        """Return NVCC's log with the expressions that errors are about, in NVRTC's words."""
+        """Return NVCC's log with errors in expressions as NVRTC writes them: naming the expression."""
 
-        def name(match: re.Match[str]) -> str:
-            index = int(match[2]) - _FIRST_EXPRESSION
+        def rewritten(match: re.Match[str]) -> str:
+            place, number, message = match.groups()
+            expression = self.expressions[int(number) - _FIRST_EXPRESSION]
+            pragma = "  #pragma nv_mangled_name "
             return (
-                f"{match[0]}{match[1]}Error in parsing name expression for lowered name lookup. "
-                f'Input name expression was: "{self.expressions[index]}"\n'
+                f"{place}{message}\n{pragma}{expression}\n{'^':>{len(pragma) + 1}}\n\n"
+                f"{place}Error in parsing name expression for lowered name lookup. "
+                f'Input name expression was: "{expression}"\n'
             )
 
-        return re.sub(r"(__nv_name_map\((\d+)\): error: ).*\n(?:[ \t].*\n)*", name, log)
+        return re.sub(r"(__nv_name_map\((\d+)\): error: )(.*)\n(?:[ \t].*\n)*", rewritten, log)
 
     def read(self, ptx: str) -> tuple[dict[str, str], str]:
         """Return the symbol of each expression, and the PTX without the markers.
