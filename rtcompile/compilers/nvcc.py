@@ -139,7 +139,9 @@ def link(
     files: dict[str, bytes] = {}
     for i, given in enumerate(inputs):
         stem = re.sub(r"\W+", "_", os.path.splitext(os.path.basename(given.name))[0])
-        files[f"{i}-{stem}{_SUFFIXES[given.kind]}"] = given.data
+        # NVRTC ends its PTX with a NUL, at which ptxas would stop reading and miss an end.
+        data = given.data.rstrip(b"\0") if given.kind == "ptx" else given.data
+        files[f"{i}-{stem}{_SUFFIXES[given.kind]}"] = data
     lto = ["-dlto"] if any(given.kind == "ltoir" for given in inputs) else []
     outcome = nvcc.run(("--device-link", "--cubin", f"-arch={arch}", *lto), files, "cubin")
     if isinstance(outcome, CompileFailure):

@@ -1,0 +1,328 @@
+"""nvJitLink in a worker: every kind of input, the device runtime, and every trap that it lays."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.compilers import nvcc, nvjitlink, nvrtc
+from rtcompile.core import cubin
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
+from rtcompile.errors import ToolkitNotFound
+from rtcompile.toolkit import Toolchain
+
+LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
+CALLER = """extern __device__ float helper(float);
+extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
+PARENT = """__global__ void child(float* p) { p[threadIdx.x] = 1.0f; }
+extern "C" __global__ void k(float* p) { child<<<1, 32>>>(p); }"""
+
+FLAGS = {"object": "-rdc=true", "ptx": "-rdc=true", "ltoir": "-dlto"}
+SUFFIXES = {"object": "cubin"}
+
+Make = Callable[..., LinkInput]
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Toolchain:
+    return toolkit.current()
+
+
+@pytest.fixture(scope="module")
+def toolchain13(cuda13_prefix: Path) -> Toolchain:
+    return toolkit.find({}, [str(cuda13_prefix)], usual_roots=(), last_steps=())
+
+
+@pytest.fixture(scope="module")
+def make(toolchain: Toolchain) -> Make:
+    """Compile a linker's input with NVRTC, once for each set of arguments."""
+    made: dict[tuple[object, ...], LinkInput] = {}
+
+    def make(source: str, kind: str, arch: str = "sm_90", by: Toolchain = toolchain) -> LinkInput:
+        key = (source, kind, arch, id(by))
+        if key not in made:
+            made[key] = compiled(source, kind, Arch.parse(arch), by)
+        return made[key]
+
+    return make
+
+
+def compiled(source: str, kind: str, arch: Arch, toolchain: Toolchain) -> LinkInput:
+    target = "cubin" if kind in ("object", "finished") else kind
+    flags = (f"-arch={arch if target == 'cubin' else arch.virtual}", "-default-device")
+    relocatable = (FLAGS[kind],) if kind in FLAGS else ()
+    unit = TranslationUnit(source, "kernel.cu", (*flags, *relocatable), (), target, arch)
+    outcome = nvrtc.compile(
+        unit, toolchain.require_nvrtc(), limits=Limits(), pch=False, cache_dir=None, search=()
+    )
+    assert isinstance(outcome, Compiled), outcome
+    kind = "cubin" if kind == "finished" else kind
+    name = "library" if source is LIBRARY else "caller"
+    return LinkInput(kind, f"{name}.{SUFFIXES.get(kind, kind)}", outcome.code)
+
+
+def link(
+    inputs: list[LinkInput],
+    toolchain: Toolchain,
+    *flags: str,
+    arch: str = "sm_90",
+    target: str = "cubin",
+) -> Compiled | CompileFailure:
+    limits = Limits(timeout=120)
+    return nvjitlink.link(inputs, Arch.parse(arch), flags, toolchain, limits=limits, target=target)
+
+
+def linked(inputs: list[LinkInput], toolchain: Toolchain, *flags: str) -> cubin.Cubin:
+    outcome = link(inputs, toolchain, *flags)
+    assert isinstance(outcome, Compiled), outcome
+    return cubin.read(outcome.code)
+
+
+def functions(program: cubin.Cubin) -> set[str]:
+    return {symbol.name for symbol in program.symbols if symbol.kind == "function"}
+
+
+@pytest.mark.parametrize("caller", ["object", "ptx", "ltoir"])
+@pytest.mark.parametrize("library", ["object", "ptx", "ltoir"])
+def test_every_pair_of_kinds_links(
+    caller: str, library: str, make: Make, toolchain: Toolchain
+) -> None:
+    program = linked([make(CALLER, caller), make(LIBRARY, library)], toolchain)
+
+    assert [kernel.name for kernel in program.kernels] == ["k"]
+
+
+def test_lto_inlines_and_linking_machine_code_does_not(make: Make, toolchain: Toolchain) -> None:
+    by_kind = {
+        kind: linked([make(CALLER, kind), make(LIBRARY, kind)], toolchain)
+        for kind in ("object", "ltoir")
+    }
+
+    assert "_Z6helperf" in functions(by_kind["object"])
+    assert functions(by_kind["ltoir"]) == {"k"}
+    # Neither a frame for a call nor the code of one.
+    assert [k.stack_bytes for k in by_kind["ltoir"].kernels] == [0]
+
+
+def test_ptx_can_be_made_of_lto_ir_only(make: Make, toolchain: Toolchain) -> None:
+    lto = link([make(CALLER, "ltoir"), make(LIBRARY, "ltoir")], toolchain, target="ptx")
+    objects = link([make(CALLER, "object"), make(LIBRARY, "object")], toolchain, target="ptx")
+
+    assert isinstance(lto, Compiled)
+    assert b".entry k(" in lto.code
+    assert isinstance(objects, CompileFailure)
+    assert "-dlto" in objects.log
+
+
+@pytest.mark.parametrize("kind", ["fatbin", "object", "archive"])
+def test_containers_of_nvcc_link(
+    kind: str, toolchain: Toolchain, tmp_path: Path, make: Make
+) -> None:
+    if toolchain.nvcc is None:
+        pytest.skip("nvcc is needed")
+    (tmp_path / "library.cu").write_text(LIBRARY)
+    output = {"fatbin": "library.fatbin"}.get(kind, "library.o")
+    phase = "-fatbin" if kind == "fatbin" else "-c"
+    command = [toolchain.nvcc.path, phase, "-rdc=true", "-arch=sm_90", "library.cu", "-o", output]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    if kind == "archive":
+        subprocess.run(["ar", "rcs", "library.a", output], cwd=tmp_path, check=True)
+        output = "library.a"
+    data = (tmp_path / output).read_bytes()
+    assert nvjitlink.kind_of(data) == kind
+
+    program = linked([make(CALLER, "object"), LinkInput(kind, output, data)], toolchain)
+
+    assert [kernel.name for kernel in program.kernels] == ["k"]
+
+
+@pytest.mark.parametrize("kind", ["object", "ltoir"])
+def test_the_device_runtime_is_added_where_it_is_called_and_nowhere_else(
+    kind: str, make: Make, toolchain: Toolchain
+) -> None:
+    parent = link([make(PARENT, kind)], toolchain)
+    other = link([make(CALLER, kind), make(LIBRARY, kind)], toolchain)
+
+    assert isinstance(parent, Compiled)
+    assert {kernel.name for kernel in cubin.read(parent.code).kernels} >= {"k", "_Z5childPf"}
+    assert isinstance(other, Compiled)
+    assert len(other.code) < 20_000 < len(parent.code)
+
+
+def test_without_the_device_runtime_the_error_says_what_to_install(
+    make: Make, toolchain: Toolchain
+) -> None:
+    without = replace(toolchain, cudadevrt=None, missing={"cudadevrt": "pip install it"})
+
+    with pytest.raises(ToolkitNotFound, match="pip install it"):
+        link([make(PARENT, "object")], without)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "arch", "texts"),
+    [
+        pytest.param(["object"], "sm_90", ["_Z6helperf", "caller.cubin"], id="missing symbol"),
+        pytest.param(["ltoir"], "sm_90", ["_Z6helperf"], id="missing symbol, LTO"),
+        pytest.param(["object", "library", "library"], "sm_90",
+                     ["Multiple definition", "_Z6helperf", "library.cubin"], id="defined twice"),
+        pytest.param(["object"], "sm_80", ["caller.cubin", "sm_90", "sm_80"], id="newer cubin"),
+        pytest.param(["object"], "sm_100", ["caller.cubin", "sm_90", "sm_100"], id="older cubin"),
+        pytest.param(["object a"], "sm_90", ["sm_90a", "sm_90"], id="arch-specific cubin"),
+        pytest.param(["ptx"], "sm_80", ["caller.ptx", "sm_90", "sm_80"], id="newer PTX"),
+        pytest.param(["ptx a"], "sm_100", ["caller.ptx", "sm_90a", "sm_100"], id="specific PTX"),
+        pytest.param(["ltoir"], "sm_80", ["caller.ltoir", "sm_80"], id="newer LTO-IR"),
+        pytest.param(["finished"], "sm_90", ["caller.cubin", "-rdc=true"], id="finished program"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_linked_is_named(
+    kinds: list[str], arch: str, texts: list[str], make: Make, toolchain: Toolchain
+) -> None:
+    inputs = []
+    for word in kinds:
+        kind, _, suffix = word.partition(" ")
+        source = (
+            LIBRARY
+            if kind == "library"
+            else CALLER
+            if kind != "finished"
+            else "__global__ void k() {}"
+        )
+        inputs.append(make(source, "object" if kind == "library" else kind, f"sm_90{suffix}"))
+
+    failure = link(inputs, toolchain, arch=arch)
+
+    assert isinstance(failure, CompileFailure)
+    assert failure.kind == "link"
+    for text in texts:
+        assert text in failure.log
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "text"),
+    [
+        pytest.param("archive", b"!<arch>\n" + b"x" * 100, "archive", id="broken archive"),
+        pytest.param("archive", b"int x;", "no cubin", id="an archive that is none"),
+        pytest.param("cubin", b"", "is empty", id="empty"),
+        pytest.param("ptx", b"// not PTX\nint x;", "no cubin", id="PTX that is none"),
+        pytest.param("cubin", b"\x7fELF\x02\x01\x01" + b"\0" * 60, "host object", id="host object"),
+    ],
+)
+def test_bytes_that_are_not_what_they_should_be_are_named(
+    kind: str, data: bytes, text: str, toolchain: Toolchain
+) -> None:
+    failure = link([LinkInput(kind, "broken.bin", data)], toolchain)
+
+    assert isinstance(failure, CompileFailure)
+    assert "broken.bin" in failure.log
+    assert text in failure.log
+
+
+@pytest.mark.parametrize("kind", ["object", "ltoir", "ptx"])
+@pytest.mark.parametrize("part", [0.3, 0.9])
+def test_a_truncated_input_is_an_error(
+    kind: str, part: float, make: Make, toolchain: Toolchain
+) -> None:
+    whole = make(CALLER, kind)
+
+    failure = link([replace(whole, data=whole.data[: int(len(whole.data) * part)])], toolchain)
+
+    assert isinstance(failure, CompileFailure)
+    assert failure.kind in ("link", "crash")
+
+
+def test_an_input_of_the_wrong_kind_is_told_by_its_bytes(make: Make, toolchain: Toolchain) -> None:
+    failure = link([replace(make(CALLER, "object"), kind="ptx")], toolchain)
+
+    assert isinstance(failure, CompileFailure)
+    assert "'caller.cubin' was given as PTX, but it is a cubin" in failure.log
+
+
+def test_an_unknown_option_is_an_error_and_not_a_crash(make: Make, toolchain: Toolchain) -> None:
+    failure = link([make(LIBRARY, "object")], toolchain, "-no-such-option")
+
+    assert isinstance(failure, CompileFailure)
+    assert "UNRECOGNIZED_OPTION" in failure.log
+
+
+def test_beyond_its_time_it_is_killed(make: Make, toolchain: Toolchain) -> None:
+    inputs = [make(CALLER, "ltoir"), make(LIBRARY, "ltoir")]
+
+    outcome = nvjitlink.link(inputs, Arch(9, 0), (), toolchain, limits=Limits(timeout=0.001))
+
+    assert isinstance(outcome, CompileFailure)
+    assert outcome.kind == "timeout"
+
+
+@pytest.mark.parametrize("kind", ["object", "ptx"])
+def test_what_is_too_new_for_nvjitlink_goes_to_a_newer_nvcc(
+    kind: str, make: Make, toolchain: Toolchain, toolchain13: Toolchain
+) -> None:
+    if toolchain13.nvcc is None or toolchain.require_nvjitlink().version_pair >= (13, 0):
+        pytest.skip("an older nvJitLink and a newer nvcc are needed")
+    inputs = [make(CALLER, kind, by=toolchain13), make(LIBRARY, kind, by=toolchain13)]
+
+    program = linked(inputs, replace(toolchain, nvcc=toolchain13.nvcc))
+    alone = link(inputs, replace(toolchain, nvcc=None))
+
+    assert [kernel.name for kernel in program.kernels] == ["k"]
+    assert isinstance(alone, CompileFailure)
+    assert "newer toolkit" in alone.log
+
+
+def test_lto_ir_that_is_too_new_is_named(
+    make: Make, toolchain: Toolchain, toolchain13: Toolchain
+) -> None:
+    if toolchain.require_nvjitlink().version_pair >= (13, 0):
+        pytest.skip("an older nvJitLink is needed")
+
+    failure = link([make(LIBRARY, "ltoir", by=toolchain13)], toolchain)
+
+    assert isinstance(failure, CompileFailure)
+    assert "'library.ltoir' is LTO-IR of a newer toolkit" in failure.log
+
+
+def test_nvcc_links_where_there_is_no_nvjitlink(make: Make, toolchain: Toolchain) -> None:
+    if toolchain.nvcc is None or importlib.util.find_spec("pynvjitlink"):
+        pytest.skip("nvcc and no pynvjitlink are needed")
+    inputs = [make(PARENT, "object"), make(LIBRARY, "object")]
+
+    program = linked(inputs, replace(toolchain, nvjitlink=None))
+
+    assert {"k", "_Z5childPf"} <= {kernel.name for kernel in program.kernels}
+
+
+def test_nvccs_linker_names_what_is_missing(make: Make, toolchain: Toolchain) -> None:
+    if toolchain.nvcc is None:
+        pytest.skip("nvcc is needed")
+
+    failure = nvcc.link([make(CALLER, "object")], Arch(9, 0), toolchain, limits=Limits())
+
+    assert isinstance(failure, CompileFailure)
+    assert (failure.kind, "_Z6helperf" in failure.log) == ("link", True)
+
+
+def test_without_any_linker_the_error_says_what_to_install(
+    make: Make, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvjitlink", None)
+    none = replace(toolchain, nvjitlink=None, nvcc=None, missing={"nvjitlink": "pip install it"})
+
+    with pytest.raises(ToolkitNotFound, match="pip install it"):
+        link([make(LIBRARY, "object")], none)
+
+
+def test_pynvjitlink_serves_where_there_is_no_library(make: Make, toolchain: Toolchain) -> None:
+    pytest.importorskip("pynvjitlink", exc_type=ImportError)  # it needs a driver's libcuda
+    inputs = [make(CALLER, "ltoir"), make(LIBRARY, "ltoir")]
+
+    program = linked(inputs, replace(toolchain, nvjitlink=None))
+
+    assert functions(program) == {"k"}
