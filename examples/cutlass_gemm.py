@@ -10,6 +10,7 @@ the CUTLASS headers (``pip install nvidia-cutlass``). Run it: ``python -m exampl
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -173,30 +174,36 @@ def _plan(
     return plan, data[_PARAMS_AT:][: plan["params_bytes"]].tobytes()
 
 
-def matmul(a: Any, b: Any, out: Any = None) -> Any:
-    """Return ``a @ b`` as `examples.sm90_gemm.matmul` does, with the same limits and errors."""
+def bind(a: Any, b: Any, out: Any) -> Callable[[], None]:
+    """Return what launches ``out = a @ b``; see `examples.sm90_gemm.bind`."""
+    import cupy as cp
 
     left, right = sm90_gemm.operands(a, b)
     (m, k), n = left.shape, right.shape[1]
-    with matrices.on_stream_of(a, left.device):
-        out = matrices.empty(a, m, n, multiple=8) if out is None else out
-        result = sm90_gemm.result("out", out, left, n)
-        order = "RowMajor" if right.row_major else "ColumnMajor"
+    product = sm90_gemm.result("out", out, left, n)
+    order = "RowMajor" if right.row_major else "ColumnMajor"
+    with cp.cuda.Device(left.device):
         plan, params = _plan(left.dtype, order, (m, n, k), left.device)
-        data = bytearray(params)
-        for name, matrix in (("a", left), ("b", right), ("out", result)):
-            offset, box = plan[name]
-            data[offset : offset + 128] = tensor_maps.encode_matrix(matrix, (*box,)).tobytes()
         kernel = load(left.dtype, order).get_function(name_expressions(left.dtype, order)[0])
         shared = int(plan["shared_bytes"])
         kernel.max_dynamic_shared_size_bytes = shared
-        kernel(
-            tuple(map(int, plan["grid"])),
-            (int(plan["threads"]),),
-            (matrices.by_value(bytes(data)),),
-            shared_mem=shared,
-        )
-    return out
+    data = bytearray(params)
+    for name, matrix in (("a", left), ("b", right), ("out", product)):
+        offset, box = plan[name]
+        data[offset : offset + 128] = tensor_maps.encode_matrix(matrix, box).tobytes()
+    arguments = (matrices.by_value(bytes(data)),)
+    grid, block = tuple(map(int, plan["grid"])), (int(plan["threads"]),)
+
+    def launch() -> None:
+        with matrices.on_stream_of(a, left.device):
+            kernel(grid, block, arguments, shared_mem=shared)
+
+    return launch
+
+
+def matmul(a: Any, b: Any, out: Any = None) -> Any:
+    """Return ``a @ b``, in `out` or in a new array; see `examples.sm90_gemm.matmul`."""
+    return sm90_gemm.matmul(a, b, out, bind=bind)
 
 
 def check(cp: Any) -> dict[str, float]:

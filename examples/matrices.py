@@ -95,8 +95,25 @@ def on_stream_of(array: Any, device: int) -> Iterator[None]:
             return
         import torch
 
-        with cp.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream):
+        with _borrowed(torch.cuda.current_stream(device)):
             yield
+
+
+def _borrowed(stream: Any) -> Any:
+    """Return a torch stream as CuPy's."""
+    import cupy as cp
+
+    if hasattr(cp.cuda.Stream, "from_external"):  # CuPy 14, where ExternalStream is deprecated
+        return cp.cuda.Stream.from_external(_StreamProtocol(stream))
+    return cp.cuda.ExternalStream(stream.cuda_stream)
+
+
+@dataclass(frozen=True)
+class _StreamProtocol:
+    stream: Any  # kept alive
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream.cuda_stream
 
 
 def by_value(data: bytes) -> np.ndarray:

@@ -244,6 +244,7 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
 """.replace("SUM_REGISTERS", ", ".join(f"%{i}" for i in range(128)))
 
 OPTIONS = ("-std=c++17",)
+Binder = Callable[[Any, Any, Any], Callable[[], None]]
 TYPES = {"float16": "f16", "bfloat16": "bf16"}
 NAME_EXPRESSIONS = tuple(
     f"gemm<{type_}, {b_rows}>" for type_ in TYPES.values() for b_rows in ("true", "false")
@@ -266,7 +267,7 @@ def load() -> rtcompile.RawModule:
 
 
 def operands(a: Any, b: Any) -> tuple[matrices.Matrix, matrices.Matrix]:
-    """Describe the operands, or raise what `matmul` raises."""
+    """Describe the operands, or raise what `bind` raises."""
     import cupy as cp
 
     left, right = matrices.matrix("a", a), matrices.matrix("b", b)
@@ -292,7 +293,7 @@ def operands(a: Any, b: Any) -> tuple[matrices.Matrix, matrices.Matrix]:
 
 
 def result(name: str, array: Any, left: matrices.Matrix, columns: int) -> matrices.Matrix:
-    """Describe the result's array, or raise what `matmul` raises."""
+    """Describe the result's array, or raise what `bind` raises."""
     matrix = matrices.matrix(name, array)
     shape = (left.shape[0], columns)
     if (matrix.shape, matrix.dtype, matrix.device) != (shape, left.dtype, left.device):
@@ -306,17 +307,17 @@ def result(name: str, array: Any, left: matrices.Matrix, columns: int) -> matric
     return matrix
 
 
-def matmul(a: Any, b: Any, out: Any = None) -> Any:
-    """Return ``a @ b`` of CuPy or torch float16 or bfloat16 matrices, on a Hopper GPU.
+def bind(a: Any, b: Any, out: Any) -> Callable[[], None]:
+    """Return what launches ``out = a @ b``, tensor maps encoded and all: for one product, many times.
 
     Parameters
     ----------
     a : array
-        Row-major, (m, k).
+        Row-major, (m, k): CuPy's or torch's, float16 or bfloat16, on a Hopper GPU.
     b : array
         (k, n), row-major or column-major: ``w.T`` of a row-major ``w`` is as good.
-    out : array, optional
-        Row-major, (m, n), of the same type. Without it a new one is made.
+    out : array
+        Row-major, (m, n).
 
     Raises
     ------
@@ -327,27 +328,36 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
 
     left, right = operands(a, b)
     (m, k), n = left.shape, right.shape[1]
-    with matrices.on_stream_of(a, left.device):
-        out = matrices.empty(a, m, n, multiple=8) if out is None else out
-        product = result("out", out, left, n)
+    product = result("out", out, left, n)
+    tiles_m, tiles_n = -(-m // (BLOCK_M * CLUSTER)), -(-n // BLOCK_N)
+    with cp.cuda.Device(left.device) as device:
         order = "true" if right.row_major else "false"
         kernel = load().get_function(f"gemm<{TYPES[left.dtype]}, {order}>")
         kernel.max_dynamic_shared_size_bytes = SHARED_BYTES
-        tiles_m, tiles_n = -(-m // (BLOCK_M * CLUSTER)), -(-n // BLOCK_N)
-        multiprocessors = cp.cuda.Device(left.device).attributes["MultiProcessorCount"]
-        clusters = min(tiles_m * tiles_n, multiprocessors // CLUSTER)
-        b_box = (64, BLOCK_K) if right.row_major else (BLOCK_K, BLOCK_N // CLUSTER)
-        kernel(
-            (clusters * CLUSTER,),
-            (384,),
-            (
-                tensor_maps.encode_matrix(left, (BLOCK_K, BLOCK_M)),
-                tensor_maps.encode_matrix(right, b_box),
-                tensor_maps.encode_matrix(product, (64, 64)),
-                *map(np.int32, (tiles_m, tiles_n, -(-k // BLOCK_K))),
-            ),
-            shared_mem=SHARED_BYTES,
-        )
+        clusters = min(tiles_m * tiles_n, device.attributes["MultiProcessorCount"] // CLUSTER)
+    arguments = (
+        tensor_maps.encode_matrix(left, (BLOCK_K, BLOCK_M)),
+        tensor_maps.encode_matrix(
+            right, (64, BLOCK_K) if right.row_major else (BLOCK_K, BLOCK_N // CLUSTER)
+        ),
+        tensor_maps.encode_matrix(product, (64, 64)),
+        *map(np.int32, (tiles_m, tiles_n, -(-k // BLOCK_K))),
+    )
+
+    def launch() -> None:
+        with matrices.on_stream_of(a, left.device):
+            kernel((clusters * CLUSTER,), (384,), arguments, shared_mem=SHARED_BYTES)
+
+    return launch
+
+
+def matmul(a: Any, b: Any, out: Any = None, *, bind: Binder = bind) -> Any:
+    """Return ``a @ b``, in `out` or in a new array; limits and errors are those of `bind`."""
+    left, right = operands(a, b)
+    if out is None:
+        with matrices.on_stream_of(a, left.device):
+            out = matrices.empty(a, left.shape[0], right.shape[1], multiple=8)
+    bind(a, b, out)()
     return out
 
 

@@ -28,6 +28,7 @@ from rtcompile.errors import JitDisabled, ToolkitNotFound
 from rtcompile.failures import as_error
 from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
+from rtcompile.toolkit.packages import missing_header
 
 __all__ = ["compile_once"]
 
@@ -103,7 +104,7 @@ class _Build:
             source=self.plan.request.source,
             name=self.plan.question.name,
             options=self.plan.request.options,
-            package_of=toolkit.missing_header,
+            package_of=missing_header,
         )
 
     def _nvrtc(self) -> Compiled | CompileFailure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rtcompile import toolkit
 from rtcompile.core import diagnostics, hints
 from rtcompile.core.context import BuildContext
 from rtcompile.core.request import CompileFailure
@@ -15,6 +14,7 @@ from rtcompile.errors import (
     LinkError,
     adopt_cupy,
 )
+from rtcompile.toolkit.packages import missing_header
 
 if TYPE_CHECKING:
     from rtcompile.pipeline import Plan
@@ -41,7 +41,7 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         versions=plan.toolchain.versions,
         search=plan.search,
         source=request.source,
-        package_of=toolkit.missing_header,
+        package_of=missing_header,
     )
     parsed = hints.annotate(diagnostics.parse(failure.log), context)
     message = diagnostics.render(parsed, source=request.source, name=name) or failure.log

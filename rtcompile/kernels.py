@@ -159,21 +159,23 @@ class _Build:
         return None if self.request.arch is not None else _current_device()
 
 
-# Two modules of the same code share one loaded module per device, and so their __constant__ and
-# __device__ variables, as they do in CuPy; cupy.clear_memo() forgets these too.
-@cupy.memoize(for_each_device=True)  # type: ignore[misc]
-def _load(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
+def _from_code(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
     module = Module()
     module.load(code)
     module._set_mapping(dict(lowered_names))
     return module
 
 
-@cupy.memoize(for_each_device=True)  # type: ignore[misc]
-def _load_file(path: str) -> Any:
+def _from_file(path: str) -> Any:
     module = Module()
     module.load_file(path)
     return module
+
+
+# Two modules of the same code share one loaded module per device, and so their __constant__ and
+# __device__ variables, as they do in CuPy; cupy.clear_memo() forgets these too.
+_load = cupy.memoize(for_each_device=True)(_from_code)
+_load_file = cupy.memoize(for_each_device=True)(_from_file)
 
 
 class RawKernel(cupy.RawKernel):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch, Choice
 from rtcompile.core.key import Question, content_digest
 from rtcompile.core.options import Options
-from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode, SearchDir, TranslationUnit
+from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode, SearchDir
 from rtcompile.logs import announce
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain

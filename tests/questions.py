@@ -26,7 +26,9 @@ def make_question(**changes: Any) -> Question:
     return Question(**{**fields, **changes})
 
 
-def make_object(code: bytes = b"\x7fELF code", backend: str = "nvrtc", **changes: Any) -> ObjectCode:
+def make_object(
+    code: bytes = b"\x7fELF code", backend: str = "nvrtc", **changes: Any
+) -> ObjectCode:
     fields: dict[str, Any] = {
         "kind": "cubin",
         "arch": Arch(9, 0, "a"),

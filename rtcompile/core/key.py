@@ -7,7 +7,7 @@ a different key: ``field("a", "bc")`` never equals ``field("ab", "c")``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
 
@@ -112,6 +112,16 @@ class Question:
             fields += self._places()
         return digest(fields)
 
+    def shipped_key(self) -> str:
+        """Return the key of builds that a package carries: what the package itself decides.
+
+        Several builds share it: the architecture and the compiler are theirs to say. The toolkit's
+        directories are left out, since there may be no toolkit, and rtcompile's version, since its
+        upgrade must not cost a wheel its builds; the number stands for the options' normal form.
+        """
+        own = tuple(directory for directory in self.search if directory.is_own)
+        return digest([field("key", "shipped 1"), *replace(self, search=own)._asked()])
+
     def serves(self, backend: str, compiler: str) -> bool:
         """Say whether an object that `compiler` made as `backend` answers this question."""
         return self.backend in ("auto", backend) and self.compilers.get(backend) == compiler
@@ -120,11 +130,16 @@ class Question:
         return [
             # Another version may spell the same normal form as other flags.
             field("rtcompile", __version__),
+            field("arch", str(self.arch)),
+            field("target", self.target),
+            *self._asked(),
+        ]
+
+    def _asked(self) -> list[bytes]:
+        return [
             field("source", self.source),
             field("program", self.name.rpartition("/")[2]),
             *(field(f"option {label}", value) for label, value in self.options),
-            field("arch", str(self.arch)),
-            field("target", self.target),
             *(field("name expression", name) for name in sorted(set(self.name_expressions))),
             *(field("link", link) for link in self.links),
             *(field("label", directory.label) for directory in self.search),

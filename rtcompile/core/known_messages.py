@@ -31,7 +31,7 @@ class KnownMessage:
     cause, fix : str
         Templates: what is wrong with this build, and the next step.
     since : str
-        The compilers that say it.
+        The earliest release that was seen to say it.
     values : callable
         Further names for the templates; None where the row does not fit this build after all.
     """
@@ -72,14 +72,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "One option reached the compiler in two spellings; up to NVRTC 12.8 that is an error, "
         "since 12.9 the last wins, but an earlier architecture's suffix stays.",
         "Give it once. Through rtcompile's functions it is: the last one given wins.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "arch-unknown",
         r"invalid value for --gpu-architecture",
         "This NVRTC does not compile for {arch}.",
         "{support}",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.supported_by,
     ),
     _row(
@@ -95,7 +95,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"Architectures prior to '[^']*_75' are deprecated",
         "CUDA 13 drops Maxwell, Pascal and Volta; {nvrtc} still compiles for {arch}.",
         "Stay with CUDA 12 for such a device.",
-        "NVRTC 12.8",
+        "NVRTC 12.9",
     ),
     _row(
         "option-of-nvcc",
@@ -103,7 +103,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "{option} is an option of nvcc; NVRTC has none of that name.",
         "Leave it out (NVRTC optimises by default and compiles no host code), or use "
         "backend='nvcc'.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.nvcc_only,
     ),
     _row(
@@ -111,7 +111,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"unrecognized option (?P<option>\S+) found",
         "{option} needs NVRTC {needs} or newer; this is {nvrtc}.",
         "Leave it out, or upgrade NVRTC and its headers together.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.too_new,
     ),
     _row(
@@ -119,7 +119,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"unrecognized option:? (?P<option>\S+)",
         "{compiler} has no option {option}.",
         "Check its spelling; `rtcompile compile --help` lists what is translated.",
-        "NVRTC 12.0, nvJitLink 12.0",
+        "NVRTC 12.4, nvJitLink 12.9",
     ),
     _row(
         "std-unknown",
@@ -127,7 +127,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "{given} is no language standard of {compiler}: it has no GNU dialects and nothing after "
         "C++20.",
         "Use -std=c++17 or -std=c++20.",
-        "NVRTC 12.0, nvcc 12.0",
+        "NVRTC 12.4, nvcc 13.0",
         facts.standard,
     ),
     _row(
@@ -136,7 +136,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "NVRTC did not find its second library, libnvrtc-builtins, of exactly its own version.",
         "Reinstall the package that brought it: both files come together. "
         "`rtcompile doctor` shows from where it was loaded.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     # NVRTC: headers
     _row(
@@ -146,7 +146,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "The host compiler's headers came in through an include directory; no device compiler "
         "reads them.",
         "Remove {leak}. Standard headers for device code are rtcompile's own, found without -I.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.leak,
     ),
     _row(
@@ -155,7 +155,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "mma.h and cuda_runtime.h come with the runtime's headers; the crt/ headers that they "
         "include are another package.",
         "pip install '{package}: it must match {nvrtc}.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.crt_package,
     ),
     _row(
@@ -165,14 +165,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "there.",
         "Include <cuda.h> with rtcompile's shims in the search path (they are, unless an -I hides "
         "them), or take a 128-byte struct, aligned to 64 bytes, as __grid_constant__ parameter.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "header-host-only",
         r"open (?:source )?file \"(?P<header>\w+)\"",
         "<{header}> has no version for device code.",
         "Keep host code out of the source (#ifndef __CUDACC_RTC__), or use backend='nvcc'.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.host_header,
     ),
     _row(
@@ -180,7 +180,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"(?:cannot|could not) open source file \"(?P<header>[^\"]+)\"",
         "{header} is not installed here.",
         "It comes with {package}.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.packaged,
     ),
     _row(
@@ -188,7 +188,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"(?P<header>\S+): No such file or directory",
         "{header} is not installed here.",
         "It comes with {package}.",
-        "nvcc 12.0",
+        "nvcc 13.0",
         facts.packaged,
     ),
     _row(
@@ -197,7 +197,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "{searched}.",
         "Add its folder with -I; a quoted include is also looked for beside the file that "
         "includes it, but the source given as text lies in no folder.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.searched,
     ),
     _row(
@@ -205,7 +205,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"(?P<header>[\w./+-]+\.(?:h|hpp|cuh|hh|inc)): No such file or directory",
         "{searched}.",
         "Add its folder with -I.",
-        "nvcc 12.0",
+        "nvcc 13.0",
         facts.searched,
     ),
     _row(
@@ -247,7 +247,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"(?:__nv_nvrtc_builtin_header\.h|/(?:cute|cutlass|cuda/std|cub|crt)/[^\n]*): ",
         "A macro on the command line replaces names inside the headers: {macros}.",
         "Give it a longer name, or #define it after the includes.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.one_letter,
     ),
     _row(
@@ -276,7 +276,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "The source, or a header of it, holds host code, which NVRTC does not compile.",
         "Use backend='nvcc' (backend='auto' goes there by itself), or put the host's part behind "
         "#ifndef __CUDACC_RTC__.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "no-execution-space",
@@ -285,7 +285,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "NVRTC takes what is not annotated for host code unless -default-device is given.",
         "Mark it __device__, or leave rtcompile's default options as they are: they hold "
         "-default-device.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "undefined-parameter-type",
@@ -293,7 +293,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"|namespace scope variable without memory space annotations[\s\S]*__global__",
         "The type of a parameter is not declared, so the kernel is read as a variable.",
         "Declare it: <cstdint> for uint32_t and its like, <cuda_fp16.h> for __half.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "no-memory-space",
@@ -301,7 +301,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "NVRTC takes a variable that is not annotated for host code unless -default-device is "
         "given.",
         "Mark it __device__ or __constant__, or leave rtcompile's default options as they are.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "launch-in-kernel",
@@ -309,14 +309,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "A kernel launches a kernel, which needs the device runtime.",
         "rtcompile compiles such a source with -rdc=true and links cudadevrt by itself; with other "
         "tools, add both and #include <cuda_device_runtime_api.h>.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "dynamic-initialization",
         r"dynamic initialization is not supported for a __(?P<space>\w+)__ variable",
         "A __{space}__ variable cannot run a constructor before the kernel starts.",
         "Make the constructor constexpr, or fill the variable from the host or in a kernel.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "int128",
@@ -324,14 +324,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"\"(?P<flag>[^\"]+)\"",
         "128-bit {what} types are off by default in NVRTC.",
         "Add the option {flag}.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "exceptions",
         r"device code does not support exception handling",
         "There are no exceptions in device code.",
         "Return a status, or call __trap().",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "annotated-lambda",
@@ -339,14 +339,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "A lambda in a kernel is device code already; an annotation on it is an extension of nvcc.",
         "Drop the annotation, or pass --extended-lambda (NVRTC: -extended-lambda does not exist, "
         "use backend='nvcc').",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "texture-reference",
         r"texture is not a template",
         "Texture references went with CUDA 12.",
         "Take a cudaTextureObject_t as parameter: cupy.cuda.texture.TextureObject.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     # NVRTC: WMMA and CuTe
     _row(
@@ -355,7 +355,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "The namespace nvcuda is not there. {why}",
         "Include <mma.h> and compile for sm_70 or above; through rtcompile the architecture is "
         "always fixed first.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.namespace,
     ),
     _row(
@@ -364,7 +364,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"(?(fragment)|\n[^\n]*fragment<)",
         "There is no such WMMA fragment. {why}",
         "Change the shape, the element type, or the architecture.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.fragment,
     ),
     _row(
@@ -391,7 +391,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "{expression} of name_expressions names nothing in the source.",
         "Spell it as C++ would at the end of the file: namespaces in full, template arguments "
         "given, types declared.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.expression,
     ),
     _row(
@@ -400,14 +400,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "A template cannot have a C name.",
         'Take extern "C" off it and ask for it by name expression: '
         "RawModule(..., name_expressions=['f<float>']).",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "identifier-removed",
         r"identifier \"(?P<identifier>\w+)\" is undefined",
         "{identifier} went with sm_70: the warp's threads run apart since.",
         "Use {identifier}_sync with a mask of the threads that take part (0xffffffff for all).",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.needs_mask,
     ),
     _row(
@@ -415,7 +415,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"(?:identifier|no member) \"(?P<identifier>\w+)\"(?: is undefined)?",
         "{identifier} begins with {needs}; this build is for {arch}.",
         "Compile for a device that has it, or write it another way for {arch}.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.beyond_arch,
     ),
     _row(
@@ -423,7 +423,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"(?P<identifier>__cluster_dims__) is not supported for this GPU architecture",
         "Thread block clusters begin with {needs}; this build is for {arch}.",
         "Compile for sm_90 or above.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.beyond_arch,
     ),
     _row(
@@ -431,7 +431,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"identifier \"(?P<identifier>\w+)\" is undefined",
         "{identifier} is declared in {header}.",
         "#include it.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.declared,
     ),
     _row(
@@ -439,14 +439,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"identifier \"(?P<identifier>cuda[A-Z]\w+)\" is undefined",
         "{identifier} belongs to the host's runtime API.",
         "Call it from Python (CuPy), or, if the source holds host code, use backend='nvcc'.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "std-on-device",
         r"namespace \"std\" has no member \"(?P<member>\w+)\"",
         "std::{member} exists for device code in {header}, which is not included.",
         "#include it, or use cuda::std::{member}.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
         facts.std_on_device,
     ),
     _row(
@@ -455,7 +455,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "std::{member} does not exist for device code.",
         "If it belongs to host code, use backend='nvcc'; in device code there is cuda::std for "
         "what needs no allocation.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "half-ambiguous",
@@ -463,14 +463,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "__half converts to several types, so `{operator}` with a float, double or int is "
         "ambiguous.",
         "Convert the other operand: __float2half(1.0f), __half(2).",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "atomic-type",
         r"no instance of overloaded function \"(?P<function>atomic\w+)\" matches",
         "{function} has no version for these types on {arch}.",
         "The notes above list those it has; cuda::atomic_ref takes any type of 4 or 8 bytes.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "dynamic-shared-in-template",
@@ -478,35 +478,35 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "A template declares extern __shared__ memory with its own type, so two instances disagree "
         "about one variable.",
         "Declare `extern __shared__ __align__(16) unsigned char raw[];` and cast it.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "shared-initializer",
         r"initializer not allowed for __shared__ variable",
         "Shared memory has no initial value.",
         "Let one thread write it, then __syncthreads().",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "recursion",
         r"excessive recursion at instantiation",
         "A template instantiates itself without an end that is reached.",
         "Check the terminating specialisation; unsigned and negative arguments miss it easily.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "grid-constant",
         r"annotated with __grid_constant__ must have const-qualified type",
         "A __grid_constant__ parameter cannot be changed.",
         "Write `const __grid_constant__ T name`.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     _row(
         "parameter-space",
         r"Formal parameter space overflowed \((?P<size>\d+) bytes required, max (?P<limit>\d+)",
         "The kernel's parameters take {size} bytes; {arch} passes {limit}.",
         "Pass a pointer to the struct, or put it in __constant__ memory.",
-        "NVRTC 12.1",
+        "NVRTC 12.4",
     ),
     # NVRTC: precompiled headers
     _row(
@@ -516,14 +516,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "NVRTC's heap for precompiled headers is too small for these headers; the build itself is "
         "right.",
         "rtcompile makes it larger and tries again. With NVRTC itself: nvrtcSetPCHHeapSize.",
-        "NVRTC 12.8",
+        "NVRTC 12.9",
     ),
     _row(
         "pch-file",
         r"cannot open precompiled header file|error while deleting file \"[^\"]*\.pch\"",
         "A precompiled header vanished: two processes share one directory for them.",
         "Let rtcompile manage them (no --pch options), or give each process its own directory.",
-        "NVRTC 12.8",
+        "NVRTC 12.9",
     ),
     # ptxas
     _row(
@@ -532,7 +532,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"architecture) '(?P<given>\w+)'",
         "'{instruction}' exists {where}; this was compiled for {given}.",
         "{do}",
-        "ptxas 12.0",
+        "ptxas 12.4",
         facts.instruction,
     ),
     _row(
@@ -540,7 +540,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"'(?P<feature>[^'\n]+)' requires \.target (?P<needs>sm_\d+[af]?) or higher",
         "'{feature}' begins with {needs}; this build is for {arch}.",
         "{do}",
-        "ptxas 12.0",
+        "ptxas 12.4",
         facts.above,
     ),
     _row(
@@ -548,7 +548,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"instruction 'cp\.async': unexpected value '(?P<given>\d+)', expected to be",
         "cp.async copies 4, 8 or 16 bytes (.cg: 16 only), not {given}.",
         "Copy wider elements, or load and store them by hand.",
-        "ptxas 12.0",
+        "ptxas 12.4",
     ),
     _row(
         "static-shared-memory",
@@ -556,7 +556,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "Static shared memory ends at {limit} bytes; this kernel declares {size}.",
         "Declare it `extern __shared__`, launch with shared_mem={size}, and set "
         "kernel.max_dynamic_shared_size_bytes first.",
-        "ptxas 12.0",
+        "ptxas 12.9",
         facts.shared,
     ),
     _row(
@@ -564,14 +564,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"uses too much global constant data",
         "__constant__ memory is 64 KiB for all of a module.",
         "Keep the table in __device__ memory and read it with __ldg().",
-        "ptxas 12.0",
+        "ptxas 12.4",
     ),
     _row(
         "device-runtime-missing",
         r"(?:Unresolved extern function|Undefined reference to) '(?P<symbol>cuda\w+)'",
         "{symbol} is in the device runtime, libcudadevrt.a, which was not linked.",
         "Through rtcompile it is linked when a kernel launches a kernel; else add it to link=.",
-        "ptxas 12.0",
+        "ptxas 12.4",
         facts.device_runtime,
     ),
     _row(
@@ -580,7 +580,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "{name} is declared and used, but defined nowhere in what was linked.",
         "Give its source or its object in link=[...]; both sides need -rdc=true, and the "
         "definition the same signature (C or C++ linkage).",
-        "ptxas 12.0, nvJitLink 12.0, nvlink 12.0",
+        "ptxas 12.4, nvJitLink 12.9, nvlink 13.0",
         facts.symbol,
     ),
     _row(
@@ -588,7 +588,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"Duplicate definition of label '(?P<label>[^']+)'",
         "The inline assembly's label {label} came twice, since the compiler copied the code.",
         'Put the block in braces: asm volatile("{{ {label}: … }}"), or name it {label}_%=.',
-        "ptxas 12.0",
+        "ptxas 12.4",
     ),
     _row(
         "asm-syntax",
@@ -596,28 +596,28 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"|Arguments mismatch for instruction '(?P<mismatch>[^']+)'|Parsing error near '(?P<near>[^']+)'",
         "The inline assembly holds {word}{modifier}{mismatch}{near}, which PTX does not have so.",
         "The line is one of the generated PTX; look for it in your asm statements.",
-        "ptxas 12.0",
+        "ptxas 12.4",
     ),
     _row(
         "register-limit",
         r"threads per SM for entry (?P<kernel>\S+) is out of range",
         "__launch_bounds__ of {kernel} asks for more threads per multiprocessor than {arch} has.",
         "Lower its second argument.",
-        "ptxas 12.0",
+        "ptxas 12.4",
     ),
     _row(
         "wgmma-serialized",
         r"wgmma\.mma_async instructions are serialized due to (?P<reason>[^\n]+)",
         "The tensor core instructions wait for one another: {reason}",
         "With CuTe, compile with -DNDEBUG: its asserts are calls between them.",
-        "ptxas 12.3",
+        "ptxas 12.4",
     ),
     _row(
         "ptx-version",
         r"Unsupported \.version (?P<ptx>[\d.]+); current version is '(?P<known>[\d.]+)'",
         "The PTX is {newer}; this assembler reads up to {own}.",
         "Compile it with the older toolkit, or link with the newer nvJitLink.",
-        "ptxas 12.0, nvJitLink 12.0",
+        "ptxas 12.4, nvJitLink 12.9",
         facts.ptx,
     ),
     _row(
@@ -625,21 +625,21 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"PTX \.version (?P<ptx>[\d.]+) does not support \.target (?P<given>\w+)",
         "PTX {ptx} is older than {given}.",
         "Raise its .version, or take a lower .target.",
-        "ptxas 12.0",
+        "ptxas 12.4",
     ),
     _row(
         "link-arch",
         r"PTX with \.target '(?P<given>\w+)' cannot be compiled for architecture '(?P<wanted>\w+)'",
         "The input is for {given} alone; the link is for {wanted}.",
         "Link for {given}, or compile the input for {wanted}.",
-        "ptxas 12.0, nvJitLink 12.0",
+        "ptxas 12.4, nvJitLink 12.9",
     ),
     _row(
         "link-arch-higher",
         r"SM version specified by \.target is higher than default SM version assumed",
         "An input's PTX is for a newer architecture than {arch}, which the link is for.",
         "Compile every input for one architecture.",
-        "ptxas 12.0, nvJitLink 12.0",
+        "ptxas 12.4, nvJitLink 12.9",
     ),
     _row(
         "link-input-kind",
@@ -647,7 +647,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "The link input {name} is not {kind}.",
         "Give the bytes with their true kind; rtcompile tells a cubin (\\x7fELF), PTX (text), "
         "LTO-IR and fatbins apart by their first bytes.",
-        "nvJitLink 12.0",
+        "nvJitLink 12.9",
     ),
     _row(
         "link-no-arch",
@@ -663,14 +663,14 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "{nvcc} does not compile for {given}.",
         "CUDA 13 dropped everything below sm_75; Blackwell begins with CUDA 12.8. Take the nvcc "
         "that has it.",
-        "nvcc 12.0",
+        "nvcc 13.0",
     ),
     _row(
         "nvcc-given-nvrtc-option",
         r"Unknown option '(?P<option>[^']+)'",
         "{option} is an option of NVRTC; nvcc has none of that name.",
         "Through rtcompile it is left out for nvcc.",
-        "nvcc 12.0",
+        "nvcc 13.0",
         facts.nvrtc_option,
     ),
     _row(
@@ -678,7 +678,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"Unknown option '(?P<option>[^']+)'",
         "{nvcc} has no option {option}.",
         "Check its spelling.",
-        "nvcc 12.0",
+        "nvcc 13.0",
     ),
     _row(
         "nvcc-and-nvvm",
@@ -693,7 +693,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"Failed to preprocess host compiler properties|(?:gcc|g\+\+|cc1plus): (?:not found|No such file)",
         "nvcc found no host C++ compiler.",
         "Install g++ (apt install g++, conda install gxx), or name one with -ccbin or NVCC_CCBIN.",
-        "nvcc 12.0",
+        "nvcc 13.0",
     ),
     _row(
         "host-compiler-too-new",
@@ -701,7 +701,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "{nvcc} refuses the host compiler: it is newer than those it was tested with.",
         "Name an older one with -ccbin=g++-13, or take a newer nvcc; -allow-unsupported-compiler "
         "at your own risk.",
-        "nvcc 12.0",
+        "nvcc 13.0",
     ),
     _row(
         "host-call",
@@ -709,7 +709,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"__(?P<space>global|device|host__ __device)__ function",
         "Device code calls a function of the host.",
         "Mark it __host__ __device__; for constexpr functions --expt-relaxed-constexpr is enough.",
-        "nvcc 12.0",
+        "nvcc 13.0",
     ),
     # a compiler that died
     _row(
@@ -753,7 +753,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "The compiler's code generator gave up; this is its bug, not the source's.",
         "Try another -std, less inline assembly, the other compiler, or a newer toolkit than "
         "{compiler}.",
-        "NVRTC 12.0",
+        "NVRTC 12.4",
     ),
     # the driver, at load or launch
     _row(

@@ -140,6 +140,11 @@ class SearchDir:
     label: str
     path: str
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the user gave it (``-I``), and not the toolkit."""
+        return self.label.startswith("user")
+
 
 class Header(NamedTuple):
     """A header that a build read: its place and the digest of what it held.

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import platform
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -37,11 +36,6 @@ _VARIABLES = (
     "NVCC_PREPEND_FLAGS",
     "PATH",
     "RTCOMPILE_CUTLASS_PATH",
-)
-
-_UNSUPPORTED = (
-    "rtcompile compiles on Linux x86-64 and aarch64; this is {system} {machine}. "
-    "Importing it works, compiling does not."
 )
 
 Stamp = tuple[int, int] | None
@@ -76,11 +70,8 @@ def current(settings: Settings | None = None) -> Toolchain:
         Never raises for what is missing: `Toolchain.problems` tells, and `require_nvrtc` and its
         like raise when the part is needed.
     """
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
-        why = _UNSUPPORTED.format(system=platform.system(), machine=platform.machine())
-        return Toolchain(
-            missing=dict.fromkeys(("nvrtc", "nvcc", "nvjitlink"), why), problems=(why,)
-        )
+    if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
+        return _unsupported()
     settings = settings or Settings.from_environ()
     site_dirs = _site_dirs(sys.path)
     key = _key(site_dirs)
@@ -93,6 +84,17 @@ def current(settings: Settings | None = None) -> Toolchain:
             _write(_path(settings, key), key, known)
     _in_this_process[key] = known
     return known.toolchain
+
+
+def _unsupported() -> Toolchain:
+    import platform
+
+    why = (
+        f"rtcompile compiles on Linux x86-64 and aarch64; this is {platform.system()} "
+        f"{platform.machine()}. Importing it works, compiling does not."
+    )
+    parts = ("nvrtc", "nvcc", "nvjitlink", "cudadevrt", "host_compiler")
+    return Toolchain(missing=dict.fromkeys(parts, why), problems=(why,))
 
 
 def remember_build(part: str, build: str, settings: Settings) -> None:

@@ -123,7 +123,7 @@ def test_the_flags_that_are_added_are_the_ones_that_were_missing(
             id="a header that excludes NVRTC",
         ),
         pytest.param(
-            'k.cu(1): error: 128-bit integer type is only supported in Linux with the '
+            "k.cu(1): error: 128-bit integer type is only supported in Linux with the "
             '"--device-int128" flag in NVRTC\n\nk.cu(2): error: expected a ";"\n',
             "add-flags",
             id="a flag is missing, what follows may come from that",
@@ -159,12 +159,18 @@ def test_a_header_of_a_known_package_is_not_for_nvcc_and_the_reason_names_it() -
     [
         pytest.param("__device__ int f() {\n@ }", True, id="device function"),
         pytest.param("int f() {\n@ }", False, id="host function"),
-        pytest.param("template <class T> __global__ void f(T x) { if (x) {} @ }", True, id="template"),
+        pytest.param(
+            "template <class T> __global__ void f(T x) { if (x) {} @ }", True, id="template"
+        ),
         pytest.param("__device__ int f() { } int g() { @ }", False, id="after a device function"),
-        pytest.param("namespace a { namespace { __device__ int f() { @ } } }", True, id="namespaces"),
+        pytest.param(
+            "namespace a { namespace { __device__ int f() { @ } } }", True, id="namespaces"
+        ),
         pytest.param('extern "C" { int f() { @ } __global__ void g() {} }', False, id="extern C"),
         pytest.param("struct S : B { __device__ void f() { @ } };", True, id="member"),
-        pytest.param("struct S { int x; S() { @ } __device__ void f(); };", False, id="host member"),
+        pytest.param(
+            "struct S { int x; S() { @ } __device__ void f(); };", False, id="host member"
+        ),
         pytest.param("__device__ A a @;", True, id="device variable"),
         pytest.param("A a = {1, @};", False, id="host variable"),
         pytest.param("// __device__ {\nint f() { @ }", False, id="mark in a comment"),
@@ -172,7 +178,9 @@ def test_a_header_of_a_known_package_is_not_for_nvcc_and_the_reason_names_it() -
         pytest.param("#define D __device__ inline\nD int f() { @ }", True, id="mark in a macro"),
         pytest.param("#define D \\\n  __device__\nD int f() { @ }", True, id="macro of two lines"),
         pytest.param("__host__ __device__ int f() { @ }", True, id="both"),
-        pytest.param("int f() { auto g = [] __device__ () {}; @ }", False, id="device lambda in it"),
+        pytest.param(
+            "int f() { auto g = [] __device__ () {}; @ }", False, id="device lambda in it"
+        ),
         pytest.param("@", False, id="nothing there"),
         pytest.param("}} {{ @ ;", False, id="unbalanced"),
     ],

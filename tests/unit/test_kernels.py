@@ -74,7 +74,9 @@ def test_options_may_be_one_string_with_a_space(tmp_path):
 
 
 def test_cucomplex_becomes_cupys_complex():
-    code = '#include <cuComplex.h>\nextern "C" __global__ void k(cuComplex* x) { *x = cuConjf(*x); }'
+    code = (
+        '#include <cuComplex.h>\nextern "C" __global__ void k(cuComplex* x) { *x = cuConjf(*x); }'
+    )
     kernel = rtcompile.RawKernel(code, "k", translate_cucomplex=True, arch="sm_80")
     read = {header.relative for header in kernel.build.headers}
     assert "cupy/cuComplex_bridge.h" in read
