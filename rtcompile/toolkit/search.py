@@ -135,14 +135,18 @@ def beside_nvcc(where: Surroundings) -> Iterator[Place]:
 
 def by_pathfinder(where: Surroundings) -> Iterator[Place]:
     """Whatever else cuda.pathfinder knows. It loads nothing into this process to find headers."""
-    from cuda.pathfinder import locate_nvidia_header_directory
+    import warnings
+
+    from cuda.pathfinder import find_nvidia_header_directory
 
     try:
-        located = locate_nvidia_header_directory("cudart")
-    except (RuntimeError, OSError):  # a canary process that would not start: nothing found
+        with warnings.catch_warnings():  # of CUDA_PATH and CUDA_HOME that differ: both are places
+            warnings.simplefilter("ignore")
+            include = find_nvidia_header_directory("cudart")
+    except (RuntimeError, OSError):  # its child process, which asks the loader, did not start
         return
-    if located is not None and located.abs_path:
-        yield _toolkit(os.path.dirname(located.abs_path), located.found_via, where)
+    if include is not None:
+        yield _toolkit(os.path.dirname(include), "cuda.pathfinder", where)
 
 
 Step = Callable[[Surroundings], Iterable[Place]]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from cuda import pathfinder
 
+import rtcompile
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.toolkit import Toolchain, find
 from rtcompile.toolkit.search import Place, Surroundings
@@ -300,6 +304,15 @@ def test_a_second_cccl_beside_the_runtime_headers_stays_out(tmp_path):
     assert cccl_directories(toolchain) == [str(root / "include")]
 
 
+def test_curands_wheel_joins_the_search_though_it_is_numbered_apart(tmp_path):
+    wheels = Wheels(tmp_path).cuda12()
+    write(tmp_path / "nvidia/curand/include/curand_kernel.h")
+    wheels.dist("nvidia_curand_cu12", "10.3.10.19")
+    toolchain = search(wheels.site)
+    assert directories(toolchain)["curand"] == str(tmp_path / "nvidia/curand/include")
+    assert toolchain.problems == ()
+
+
 # --- CUTLASS, CuPy -------------------------------------------------------------------------------
 
 
@@ -441,3 +454,21 @@ def test_the_last_steps_are_taken_only_where_the_others_leave_something_missing(
     assert not asked
     toolchain = search(Wheels(tmp_path / "lacking").cuda12(crt=None).site, last_steps=[elsewhere])
     assert set(toolchain.found_via.values()) == {"pathfinder"}
+
+
+def test_cuda_pathfinder_is_asked_without_loading_a_library_here(tmp_path):
+    # Without site, this environment's wheels are not what it finds first.
+    source = f"""
+import os, sys
+sys.path[:0] = {[str(Path(rtcompile.__file__).parents[1]), str(Path(pathfinder.__file__).parents[2])]}
+from rtcompile.toolkit.search import Surroundings, by_pathfinder
+places = list(by_pathfinder(Surroundings(os.environ, (), (), ("x86_64-linux",))))
+print([(place.root, place.found_via) for place in places])
+assert "libcudart" not in open("/proc/self/maps").read()
+"""
+    root = toolkit(tmp_path, "12.4.131")
+    write(root / "include/cuda_runtime.h")
+    environ = {**os.environ, "CUDA_PATH": str(root), "CUDA_HOME": "/nowhere", "CONDA_PREFIX": ""}
+    command = [sys.executable, "-I", "-S", "-W", "error", "-c", source]
+    said = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert said.stdout == f"[({str(root)!r}, 'cuda.pathfinder')]\n", said.stderr

@@ -1,0 +1,119 @@
+"""Made-up toolkits on disk: the files that a search looks at, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+CUDART = "#define CUDART_VERSION  {number}\n"
+CCCL = "#define CCCL_VERSION {number}\n"
+
+
+def write(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def program(path: Path, version: str) -> Path:
+    write(path, f'#!/bin/sh\necho "Cuda compilation tools, release {version[:4]}, V{version}"\n')
+    path.chmod(0o755)
+    return path
+
+
+def cudart_number(version: str) -> int:
+    major, minor = map(int, version.split(".")[:2])
+    return major * 1000 + minor * 10
+
+
+def cccl_number(version: str) -> int:
+    major, minor = map(int, version.split(".")[:2])
+    return 2_000_000 + (minor - 1) * 1000 if major == 12 else 3_000_000 + minor * 1000
+
+
+def include(root: Path, version: str, *, cccl: str = "", without: Sequence[str] = ()) -> None:
+    """Headers as a toolkit has them; `cccl` is the folder of CCCL under `root`."""
+    if "cudart" not in without:
+        write(root / "cuda_runtime_api.h", CUDART.format(number=cudart_number(version)))
+    if "crt" not in without:
+        write(root / "crt/mma.h")
+    if "cccl" not in without:
+        write(root / cccl / "cuda/std/version")
+        text = CCCL.format(number=cccl_number(version))
+        write(root / cccl / "cuda/std/__cccl/version.h", text)
+
+
+def library(directory: Path, version: str) -> None:
+    """NVRTC as the installer lays it out: a link to the file that is named for its version."""
+    major, minor = version.split(".")[:2]
+    real = write(directory / f"libnvrtc.so.{version}")
+    (directory / f"libnvrtc.so.{major}").symlink_to(real.name)
+    write(directory / f"libnvrtc-builtins.so.{major}.{minor}")
+
+
+class Wheels:
+    """A site-packages folder; each part may be of its own version, or absent (None)."""
+
+    def __init__(self, site: Path) -> None:
+        self.site = site
+        self.site.mkdir(parents=True, exist_ok=True)
+
+    def dist(self, name: str, version: str) -> None:
+        (self.site / f"{name}-{version}.dist-info").mkdir()
+
+    def cuda12(self, version: str = "12.9.86", **of_part: str | None) -> Wheels:
+        nvidia = self.site / "nvidia"
+        for part, package, directory in (
+            ("nvrtc", "cuda_nvrtc", "cuda_nvrtc/lib"),
+            ("cudart", "cuda_runtime", "cuda_runtime/include"),
+            ("crt", "cuda_nvcc", "cuda_nvcc/include"),
+            ("cccl", "cuda_cccl", "cuda_cccl/include"),
+        ):
+            own = of_part.get(part, version)
+            if own is None:
+                continue
+            self.dist(f"nvidia_{package}_cu12", own)
+            if part == "nvrtc":
+                write(nvidia / directory / "libnvrtc.so.12")
+                write(nvidia / directory / f"libnvrtc-builtins.so.{own[:4]}")
+            else:
+                rest = [p for p in ("cudart", "crt", "cccl") if p != part]
+                include(nvidia / directory, own, without=rest)
+        return self
+
+    def cuda13(self, version: str = "13.0.88", nvcc: str = "", nvvm: str = "") -> Wheels:
+        cuda = self.site / "nvidia/cu13"
+        write(cuda / "lib/libnvrtc.so.13")
+        write(cuda / f"lib/libnvrtc-builtins.so.{version[:4]}")
+        include(cuda / "include", version, cccl="cccl")
+        for name in ("nvrtc", "runtime", "crt", "cccl"):
+            self.dist(f"nvidia_cuda_{name}", version)
+        if nvcc:
+            program(cuda / "bin/nvcc", nvcc)
+            self.dist("nvidia_cuda_nvcc", nvcc)
+        if nvvm:
+            write(cuda / "nvvm/bin/cicc")
+            self.dist("nvidia_nvvm", nvvm)
+        return self
+
+    def cupy(self, package: str = "cupy_cuda12x", cccl: bool = True) -> Wheels:
+        root = self.site / "cupy/_core/include"
+        write(root / "cupy/carray.cuh")
+        if cccl:
+            include(root / "cupy/_cccl/libcudacxx", "13.1", without=("cudart", "crt"))
+        self.dist(package, "14.2.0")
+        return self
+
+
+def toolkit(root: Path, version: str, *, without: Sequence[str] = ()) -> Path:
+    library(root / "lib64", version)
+    include(root / "include", version, without=without)
+    return root
+
+
+def conda(prefix: Path, version: str, target: str = "x86_64-linux") -> Path:
+    library(prefix / "lib", version)
+    include(prefix / "targets" / target / "include", version)
+    write(prefix / "include/zlib.h")
+    write(prefix / f"conda-meta/cuda-nvrtc-{version}-h0_0.json")
+    return prefix

@@ -1,0 +1,253 @@
+"""The std shims: what a user may include, and that it means what it means elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import site
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rtcompile.core.request import SearchDir
+from rtcompile.toolkit import find
+
+SHIMS = Path(__file__).parents[2] / "include_shims/std"
+
+# What libcu++ 2.8 (CUDA 12.9) has not: the shim is there, the header is not.
+LATER = {"charconv", "linalg", "numbers", "random", "string_view"}
+HEADERS = sorted(path.name for path in SHIMS.iterdir() if not path.name.startswith("rtcompile_"))
+
+KERNEL = 'extern "C" __global__ void k(float* a, uint32_t* b, int n) {{\n{body}\n}}\n'
+
+USED = """
+  std::array<float, 4> x{1.f, 2.f, 3.f, 4.f};
+  std::pair<int, float> p = std::make_pair(1, 2.f);
+  std::tuple<int, float> t = std::make_tuple(1, 2.f);
+  a[0] = std::get<1>(t) + p.second + std::get<0>(x);
+  a[1] = std::numeric_limits<float>::max() + FLT_MAX + INFINITY + INT_MAX;
+  a[2] = std::clamp(std::min(a[0], a[1]), 0.f, std::max<float>(a[2], 1));
+  std::swap(a[2], a[3]);
+  a[4] = std::move(a[5]);
+  a[5] = std::forward<float>(a[6]);
+  b[0] = std::optional<int>(n).value_or(3);
+  std::variant<int, float> v = 3;
+  b[1] = std::get_if<int>(&v) ? 1u : std::uint32_t(0);
+  std::complex<float> c{1.f, 2.f};
+  a[6] = std::abs(c * c) + std::abs(a[7]) + std::floor(a[8]) + float(M_PI);
+  a[7] = std::span<float, 4>(x.data(), 4)[2] + std::chrono::nanoseconds{3}.count();
+  b[2] = std::plus<int>{}(1, 2) + std::accumulate(x.begin(), x.end(), 0.f);
+  std::unique_ptr<int> owned(new int(3));
+  new (a + 3) float(*owned);
+  std::size_t bytes = sizeof(std::ratio<1, 3>);
+  std::memcpy(a, a + 1, bytes);
+  std::atomic<int> counter{0};
+  counter.fetch_add(1);
+  printf("%" PRIu64, uint64_t(3));
+  std::printf("%d", n);
+  assert(n > 0);
+  static_assert(std::is_same_v<std::enable_if_t<true, std::remove_reference_t<int&>>, int>);
+"""
+TOGETHER = [
+    "algorithm",
+    "array",
+    "assert.h",
+    "atomic",
+    "bit",
+    "cassert",
+    "cfloat",
+    "chrono",
+    "cinttypes",
+    "climits",
+    "cmath",
+    "complex",
+    "cstddef",
+    "cstdint",
+    "cstdio",
+    "cstdlib",
+    "cstring",
+    "ctime",
+    "exception",
+    "float.h",
+    "functional",
+    "initializer_list",
+    "inttypes.h",
+    "iostream",
+    "iterator",
+    "limits",
+    "limits.h",
+    "math.h",
+    "memory",
+    "new",
+    "numeric",
+    "optional",
+    "ratio",
+    "span",
+    "sstream",
+    "stddef.h",
+    "stdexcept",
+    "stdint.h",
+    "stdio.h",
+    "stdlib.h",
+    "string",
+    "string.h",
+    "time.h",
+    "tuple",
+    "type_traits",
+    "utility",
+    "variant",
+]
+
+LIBRARIES = {
+    "cute": (
+        "#include <cute/tensor.hpp>\n",
+        "a[0] = cute::make_tensor(cute::make_gmem_ptr(a), cute::make_layout(cute::Int<8>{}))(1);",
+    ),
+    "cub": (
+        "#include <cub/block/block_reduce.cuh>\n#include <cub/warp/warp_scan.cuh>\n",
+        "__shared__ typename cub::BlockReduce<float, 128>::TempStorage scratch;\n"
+        "a[0] = cub::BlockReduce<float, 128>(scratch).Sum(a[threadIdx.x]);",
+    ),
+    "cupy": (
+        "#include <cupy/complex.cuh>\n#include <cupy/carray.cuh>\n#include <cupy/atomics.cuh>\n"
+        "#include <cupy/cuda_workaround.h>\n#include <cuda.h>\n",
+        "::complex<float> z(1, 2);\na[0] = abs(z * z) + real(exp(z)) + sizeof(CUtensorMap);",
+    ),
+}
+
+
+def including(headers: Sequence[str]) -> str:
+    return "".join(f"#include <{header}>\n" for header in headers)
+
+
+class Compiler:
+    """An NVRTC and the headers of its version."""
+
+    def __init__(self, nvrtc, search: Sequence[SearchDir]) -> None:
+        self.nvrtc = nvrtc
+        self.search = search
+
+    def errors(self, source: str, *options: str, arch: str = "sm_90a", std: str = "c++17") -> str:
+        """Return what went wrong, warnings about our own headers included."""
+        folders = [f"-I{directory.path}" for directory in self.search]
+        fixed = (f"-arch={arch}", f"-std={std}", "-default-device", "-DNDEBUG")
+        outcome = self.nvrtc.compile(source, *fixed, *options, *folders)
+        return outcome.log if outcome.code is None or "include_shims" in outcome.log else ""
+
+    def without(self, *labels: str) -> Compiler:
+        return Compiler(self.nvrtc, [d for d in self.search if d.label not in labels])
+
+
+@pytest.fixture(scope="session")
+def compiler12(nvrtc12) -> Compiler:
+    return Compiler(nvrtc12, find({"PATH": ""}, site.getsitepackages(), usual_roots=()).search)
+
+
+@pytest.fixture(scope="session")
+def compiler13(nvrtc13, cuda13_prefix, tmp_path_factory) -> Compiler:
+    # The folder may hold NVIDIA's wheels alone: CUTLASS and CuPy's headers are this environment's.
+    extra = tmp_path_factory.mktemp("site-packages")
+    for name in ("cutlass_library", "cupy"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin:
+            (extra / name).symlink_to(Path(spec.origin).parent)
+    folders = [str(cuda13_prefix), str(extra)]
+    return Compiler(nvrtc13, find({"PATH": ""}, folders, usual_roots=(), last_steps=()).search)
+
+
+@pytest.fixture(params=["compiler12", "compiler13"], ids=["cuda12", "cuda13"])
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    made: Compiler = request.getfixturevalue(request.param)
+    return made
+
+
+@pytest.mark.parametrize("header", [header for header in HEADERS if header not in LATER])
+def test_each_header_compiles_alone(compiler12, header):
+    assert compiler12.errors(including([header])) == ""
+
+
+@pytest.mark.parametrize(
+    ("arch", "std"), [("sm_80", "c++17"), ("sm_90a", "c++20"), ("sm_120a", "c++17")]
+)
+def test_a_program_that_includes_them_all_and_uses_std_compiles(compiler, arch, std):
+    source = including(TOGETHER) + KERNEL.format(body=USED)
+    assert compiler.errors(source, arch=arch, std=std) == ""
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("std_first", [True, False], ids=["std-first", "std-last"])
+def test_std_goes_with_device_libraries_in_either_order(compiler, library, std_first):
+    includes, body = LIBRARIES[library]
+    std = including(["algorithm", "cfloat", "cmath", "complex", "cstdint", "tuple", "utility"])
+    use = "a[1] = std::max(std::floor(a[2]), std::abs(std::complex<float>(1, 2)));"
+    source = (std + includes if std_first else includes + std) + KERNEL.format(body=body + use)
+    assert compiler.errors(source) == ""
+
+
+def test_the_toolkits_own_cuda_h_compiles(compiler):
+    use = "CUtensorMap m; CUdeviceptr p = 0; a[0] = sizeof(m) + p + CUDA_VERSION;"
+    assert compiler.errors("#include <cuda.h>\n" + KERNEL.format(body=use)) == ""
+
+
+def test_math_functions_take_what_the_standard_lets_them_take(compiler):
+    checks = """
+#include <cmath>
+#include <complex>
+#include <type_traits>
+template <class T, class U> constexpr bool same = std::is_same_v<T, U>;
+static_assert(same<decltype(std::floor(1.0f)), float> && same<decltype(std::fma(1.f, 1.f, 1.f)), float>);
+static_assert(same<decltype(std::erf(1.0)), double> && same<decltype(std::abs(-1)), int>);
+static_assert(same<decltype(std::sqrt(2)), double> && same<decltype(std::pow(2, 3)), double>);
+static_assert(same<decltype(std::copysign(1.f, 2)), double>);
+static_assert(same<decltype(std::abs(std::complex<float>())), float>);
+static_assert(same<decltype(std::sqrt(std::complex<double>())), std::complex<double>>);
+static_assert(same<decltype(std::pow(std::complex<float>(), 2.f)), std::complex<float>>);
+static_assert(same<decltype(sqrt(std::complex<float>())), std::complex<float>>);
+"""
+    assert compiler.errors(checks) == ""
+
+
+def test_using_namespace_std_leaves_math_unambiguous(compiler):
+    source = including(["cmath", "algorithm", "cstdint"]) + "using namespace std;\n"
+    use = (
+        "a[0] = sqrt(a[1]) + floor(a[2]) + pow(a[3], 2.f) + abs(a[4]) + max(a[5], 1.f) + min(n, 2);"
+    )
+    assert compiler.errors(source + KERNEL.format(body=use)) == ""
+
+
+def test_the_prelude_gives_cutlass_the_std_that_it_does_not_include(compiler):
+    source = "#include <cutlass/epilogue/collective/collective_builder.hpp>\n"
+    assert 'namespace "std" has no member' in compiler.errors(source)
+    assert compiler.errors(source, "-include=rtcompile_prelude.h") == ""
+
+
+@pytest.mark.parametrize("header", ["vector", "map", "thread", "no_such_header"])
+def test_what_no_device_can_have_is_missing_by_name(compiler12, header):
+    assert f'"{header}"' in compiler12.errors(including([header]))
+
+
+@pytest.mark.parametrize("header", sorted(LATER))
+def test_what_this_libcuxx_has_not_is_missing_by_name(compiler12, header):
+    assert f'open source file "{header}"' in compiler12.errors(including([header]))
+
+
+@pytest.mark.parametrize(
+    ("header", "use"),
+    [("iostream", "std::cout << n;"), ("string", "std::string s;"), ("cstdio", "std::fopen;")],
+)
+def test_what_an_empty_shim_has_not_is_an_error_that_names_it(compiler12, header, use):
+    errors = compiler12.errors(including([header, "cstdint"]) + KERNEL.format(body=use))
+    assert 'namespace "std" has no member' in errors
+
+
+def test_without_cccl_the_error_names_libcuxxs_header(compiler12):
+    errors = compiler12.without("cccl").errors(including(["array"]))
+    assert 'open source file "cuda/std/array"' in errors
+
+
+def test_no_shim_is_found_before_the_header_of_one_who_ships_it(compiler12, tmp_path):
+    (tmp_path / "vector").write_text("#define MINE\n")
+    (tmp_path / "cmath").write_text("#define MINE\n")
+    source = "#include <cmath>\n#ifndef MINE\n#error not mine\n#endif\n"
+    mine = Compiler(compiler12.nvrtc, [SearchDir("user0", str(tmp_path)), *compiler12.search])
+    assert mine.errors(source) == ""

@@ -1,0 +1,226 @@
+"""The remembered answer is used while it holds, and not a moment longer."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import rtcompile.toolkit.remembered as remembered
+import rtcompile.toolkit.search as search
+from rtcompile.errors import ToolkitNotFound
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Toolchain, current, remember_build
+from tests.toolkits import Wheels, program
+
+
+class Environment:
+    """A site-packages folder, a PATH and a cache of one test, and how often it was searched."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.wheels = Wheels(tmp_path / "site-packages").cuda12("12.9.86")
+        self.nvrtc = self.wheels.site / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+        self.settings = Settings(cache_dir=str(tmp_path / "cache"))
+        self.searches = 0
+
+    def as_a_new_process(self) -> Toolchain:
+        remembered._in_this_process.clear()
+        return current(self.settings)
+
+    def file(self) -> Path:
+        (file,) = Path(self.settings.cache_dir, "toolchains").iterdir()
+        return file
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    made = Environment(tmp_path)
+    find = search.find
+
+    def counted(*arguments: object) -> Toolchain:
+        made.searches += 1
+        return find(*arguments, usual_roots=(str(tmp_path / "roots/*"),))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(search, "find", counted)
+    monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
+    monkeypatch.setattr(remembered, "_in_this_process", {})
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for name in ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    return made
+
+
+def test_the_second_process_gets_the_same_answer_without_a_search(environment):
+    first = current(environment.settings)
+    assert environment.as_a_new_process() == first
+    assert first.require_nvrtc().version == "12.9.86"
+    assert environment.searches == 1
+
+
+def test_one_process_reads_the_file_once(environment):
+    environment.as_a_new_process()
+    environment.file().write_text("spoilt since")
+    current(environment.settings)
+    assert environment.searches == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda e: e.nvrtc.write_text("another NVRTC"), id="library-upgraded"),
+        pytest.param(lambda e: os.utime(e.nvrtc, (1, 1)), id="library-touched"),
+        pytest.param(lambda e: e.wheels.dist("nvidia_curand_cu12", "10.3"), id="wheel-installed"),
+        pytest.param(lambda e: e.wheels.cupy(), id="cupy-installed"),
+        pytest.param(
+            lambda e: program(e.wheels.site.parent / "bin/nvcc", "12.9.86"), id="nvcc-on-PATH"
+        ),
+        pytest.param(
+            lambda e: (e.wheels.site.parent / "roots/cuda-12.9").mkdir(parents=True),
+            id="toolkit-in-a-usual-place",
+        ),
+    ],
+)
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_change_of_what_the_answer_stands_on_means_a_new_search(
+    environment, change, same_process
+):
+    current(environment.settings)
+    change(environment)
+    if same_process:
+        current(environment.settings)
+    else:
+        environment.as_a_new_process()
+    assert environment.searches == 2
+
+
+@pytest.mark.parametrize(
+    "variable", ["CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX", "CUTLASS_PATH", "NVCC_CCBIN", "PATH"]
+)
+def test_another_value_of_a_variable_is_another_answer(environment, monkeypatch, variable):
+    current(environment.settings)
+    monkeypatch.setenv(variable, "/nowhere")
+    current(environment.settings)
+    assert environment.searches == 2
+    monkeypatch.undo()
+
+
+def test_a_scripts_own_folder_is_no_part_of_the_question(environment, monkeypatch, tmp_path):
+    current(environment.settings)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    environment.as_a_new_process()
+    assert environment.searches == 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda file: file.write_text(""), id="empty"),
+        pytest.param(lambda file: file.write_bytes(file.read_bytes()[:200]), id="truncated"),
+        pytest.param(lambda file: file.write_text("[]"), id="of-another-shape"),
+        pytest.param(
+            lambda file: file.write_text(
+                json.dumps({**json.loads(file.read_text()), "toolchain": {"nvrtc": 3}})
+            ),
+            id="of-another-schema",
+        ),
+        pytest.param(
+            lambda file: file.write_text(
+                json.dumps({**json.loads(file.read_text()), "key": "somebody else's"})
+            ),
+            id="for-another-question",
+        ),
+        pytest.param(lambda file: file.chmod(0o666), id="writable-by-others"),
+    ],
+)
+def test_a_file_that_cannot_be_trusted_is_searched_for_again_and_replaced(environment, spoil):
+    answer = current(environment.settings)
+    spoil(environment.file())
+    assert environment.as_a_new_process() == answer
+    assert environment.searches == 2
+    assert environment.as_a_new_process() == answer
+    assert environment.searches == 2
+
+
+def test_a_file_of_another_user_is_not_believed(environment, monkeypatch):
+    current(environment.settings)
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(environment.file()).st_uid + 1)
+    environment.as_a_new_process()
+    assert environment.searches == 2
+
+
+def test_folder_and_file_are_the_users_alone(environment):
+    current(environment.settings)
+    modes = [environment.file(), environment.file().parent, Path(environment.settings.cache_dir)]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in modes] == [0o600, 0o700, 0o700]
+
+
+def test_without_a_place_to_write_the_answer_is_the_same(environment, tmp_path):
+    answer = current(environment.settings)
+    remembered._in_this_process.clear()
+    not_a_folder = tmp_path / "file"
+    not_a_folder.touch()
+    assert current(Settings(cache_dir=str(not_a_folder / "cache"))) == answer
+
+
+def test_a_cache_in_memory_leaves_nothing_on_disk(environment):
+    current(Settings(environment.settings.cache_dir, cache_on_disk=False))
+    assert not Path(environment.settings.cache_dir).exists()
+
+
+def test_a_compilers_own_word_on_its_build_is_kept_for_the_next_process(environment):
+    current(environment.settings)
+    remember_build("nvrtc", "12.9.86 CL-36037853", environment.settings)
+    assert current(environment.settings).require_nvrtc().build == "12.9.86 CL-36037853"
+    assert environment.as_a_new_process().require_nvrtc().build == "12.9.86 CL-36037853"
+    environment.nvrtc.write_text("another NVRTC")
+    assert current(environment.settings).require_nvrtc().build == ""
+
+
+def test_threads_that_ask_at_once_get_one_answer(environment):
+    answers: list[Toolchain] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(current(environment.settings)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    assert len({answer.require_nvrtc().path for answer in answers}) == 1
+    assert environment.as_a_new_process() == answers[0]
+
+
+def test_the_warm_path_imports_neither_the_search_nor_what_it_uses(tmp_path):
+    source = """
+import sys
+from rtcompile.settings import Settings
+from rtcompile.toolkit import current
+current(Settings(cache_dir=sys.argv[1]))
+heavy = ("cupy", "cuda.pathfinder", "importlib.metadata", "subprocess", "rtcompile.toolkit.search")
+print([name for name in heavy if name in sys.modules])
+"""
+    command = [sys.executable, "-c", source, str(tmp_path)]
+    cold, warm = (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in "12"
+    )
+    assert "rtcompile.toolkit.search" in cold
+    assert warm == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("system", "machine"), [("darwin", "arm64"), ("win32", "AMD64"), ("linux", "ppc64le")]
+)
+def test_elsewhere_the_error_says_where_it_works(environment, monkeypatch, system, machine):
+    monkeypatch.setattr(sys, "platform", system)
+    name = os.uname_result(("", "", "", "", machine))
+    monkeypatch.setattr(os, "uname", lambda: name)
+    with pytest.raises(ToolkitNotFound, match="Linux x86-64 and aarch64"):
+        current(environment.settings).require_nvrtc()
+    assert environment.searches == 0
