@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         JitifyError,
         LinkError,
         RtcompileError,
+        RtcompileWarning,
         ToolkitNotFound,
         UnsupportedArch,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "RawKernel",
     "RawModule",
     "RtcompileError",
+    "RtcompileWarning",
     "ToolkitNotFound",
     "UnsupportedArch",
     "__version__",
@@ -67,6 +69,7 @@ _HOME = {
     "RawKernel": "kernels",
     "RawModule": "kernels",
     "RtcompileError": "errors",
+    "RtcompileWarning": "errors",
     "ToolkitNotFound": "errors",
     "UnsupportedArch": "errors",
     "compile": "api",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from rtcompile import device, pipeline, toolkit
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
-from rtcompile.core import fallback
+from rtcompile.core import fallback, hints
 from rtcompile.core.request import (
     BuildInfo,
     Compiled,
@@ -24,7 +25,7 @@ from rtcompile.core.request import (
     SearchDir,
     TranslationUnit,
 )
-from rtcompile.errors import JitDisabled, ToolkitNotFound
+from rtcompile.errors import JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.failures import as_error
 from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
@@ -76,8 +77,8 @@ class _Build:
 
     def run(self) -> ObjectCode:
         plan = self.plan
-        if plan.question.paths_matter:
-            _keep_source(plan)
+        if plan.question.paths_matter or self.settings.save_source:
+            _keep_source(pipeline.source_path(plan.request, self.settings), plan.request.source)
         if plan.backend == "nvcc":
             return self._with_nvcc(self.why)
         refusal = self.store.refusal(plan.question) if plan.backend == "auto" else None
@@ -185,8 +186,11 @@ class _Build:
                 raise as_error(linked, plan)
             code, log = linked.code, log + linked.log
             milliseconds += sum(linked.milliseconds.values())
+        for problem in hints.check_code(code, plan.choice.arch):
+            warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
+            log += f"{plan.request.name}: warning: {problem}\n"
         dependencies = headers.record(
-            compiled.trace, plan.search, source=plan.request.source, name=plan.question.name
+            compiled.trace or (), plan.search, source=plan.request.source, name=plan.question.name
         )
         built = ObjectCode(
             code,
@@ -202,7 +206,8 @@ class _Build:
                 compiler=f"{backend} {plan.question.compilers.get(backend, '')}",
             ),
         )
-        self.store.add(plan.question, built, dependencies)
+        if compiled.trace is not None:
+            self.store.add(plan.question, built, dependencies)
         return built
 
 
@@ -218,13 +223,12 @@ def _must_link(plan: Plan) -> bool:
     return bool(plan.links) or (relocatable and plan.choice.target in ("cubin", "ptx"))
 
 
-def _keep_source(plan: Plan) -> None:
-    """Put the source where the line info says it is."""
-    path = plan.question.name
+def _keep_source(path: str, source: str) -> None:
+    """Put the source where line info says it is, and where CUPY_CACHE_SAVE_CUDA_SOURCE wants it."""
     with suppress(OSError):  # without it the kernel runs all the same, a debugger shows no source
         if not os.path.exists(path):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             temporary = f"{path}.{os.getpid()}.{time.monotonic_ns()}"
             with open(temporary, "w", encoding="utf-8") as file:
-                file.write(plan.request.source)
+                file.write(source)
             os.replace(temporary, path)

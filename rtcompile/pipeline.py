@@ -20,7 +20,7 @@ from rtcompile.logs import announce
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
-__all__ = ["Plan", "build", "choose_architecture", "header_search", "plan"]
+__all__ = ["Plan", "build", "choose_architecture", "header_search", "plan", "source_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def plan(
             options = options.adding(linking.needed_option(links))
     search = header_search(options, toolchain, arch=choice.arch)
     paths_matter = options.debug or options.lineinfo
-    name = _source_path(request, settings) if paths_matter else request.name
+    name = source_path(request, settings) if paths_matter else request.name
     question = Question(
         source=request.source,
         name=name,
@@ -167,7 +167,7 @@ def _builds(toolchain: Toolchain) -> dict[str, str]:
     return {name: found.build for name, found in compilers.items() if found is not None}
 
 
-def _source_path(request: CompileRequest, settings: Settings) -> str:
+def source_path(request: CompileRequest, settings: Settings) -> str:
     """Return where the source is kept for debuggers and profilers to find, as line info names it."""
     digest = content_digest(request.source.encode())[:16]
     return os.path.join(settings.cache_dir, "sources", f"{digest}-{os.path.basename(request.name)}")

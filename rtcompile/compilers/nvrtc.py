@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["compile", "identify", "start"]
 
+# The first NVRTC that can be told what to name internal symbols after; before, it is the process id.
+_FIRST_WITH_SEED = (12, 9)
 # Options that name a place: two machines give the same kernel the same seed.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
+
+_FIRST_WITH_A_SEED = (12, 9)
 
 
 def compile(
@@ -62,7 +66,8 @@ def compile(
             if isinstance(outcome, Compiled):
                 prefix.blame(f"without it a build went well that did not with it: {reason}")
         elif header is None and isinstance(outcome, Compiled):
-            prefix.built(outcome.trace, outcome.milliseconds["compile"] / 1000)
+            front_end = outcome.milliseconds.get("front end", outcome.milliseconds["compile"])
+            prefix.built(outcome.trace, front_end / 1000)
         return outcome
 
 
@@ -101,7 +106,9 @@ def _run(
     unit: TranslationUnit, library: Library, limits: Limits, prefix: Prefix | None = None
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
     """Compile once; return the outcome and the precompiled header that the compiler was given."""
-    options = (*unit.flags, f"--frandom-seed={_seed(unit)}")
+    options = unit.flags
+    if library.version_pair >= _FIRST_WITH_SEED:
+        options += (f"--frandom-seed={_seed(unit)}",)
     header: Precompiled | None = None
 
     def job() -> pool.Job:
@@ -155,11 +162,16 @@ def _outcome(
     for phase, begin, end in reply["spans"]:
         milliseconds[phase] = (end - begin) * 1000
     if reply["error"]:
-        total = sum(milliseconds.values())
-        return CompileFailure(reply["error"], reply["log"], options, "nvrtc", milliseconds=total)
-    trace = includes.parse_trace(reply["trace"] or b"")
-    notes = () if reply["trace"] is not None else ("this NVRTC does not say what it read",)
-    if header is not None and reply["pch"]:
+        return CompileFailure(
+            reply["error"],
+            reply["log"],
+            options,
+            "nvrtc",
+            milliseconds=milliseconds["queue"] + milliseconds["compile"],
+        )
+    trace = None if reply["trace"] is None else includes.parse_trace(reply["trace"])
+    notes: tuple[str, ...] = ()
+    if header is not None and reply["pch"] and trace is not None:
         # The compiler names only what it read itself: what follows the prefix.
         trace = tuple(dict.fromkeys((*header.trace, *trace)))
         notes = (f"{len(header.trace)} headers came precompiled",)

@@ -187,7 +187,8 @@ class TranslationUnit:
 class Compiled:
     """What one run of a compiler gave.
 
-    `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion.
+    `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
+    None where the compiler does not say, and nobody can tell later whether they changed.
     `milliseconds` maps phases ("queue", "compile", "link", …) to their duration.
     """
 
@@ -195,7 +196,7 @@ class Compiled:
     kind: str
     lowered_names: Mapping[str, str]
     log: str
-    trace: tuple[str, ...]
+    trace: tuple[str, ...] | None
     milliseconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
 

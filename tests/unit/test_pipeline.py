@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -314,6 +315,37 @@ def test_line_info_names_a_file_that_is_there_and_holds_the_source(option):
     assert kept.read_text() == PLAIN
     assert kept.name.endswith("-mine.cu")
     assert kept.name.encode() in code.code
+
+
+def test_cupys_variable_keeps_every_source(monkeypatch):
+    monkeypatch.setenv("CUPY_CACHE_SAVE_CUDA_SOURCE", "1")
+    compile(name="mine.cu")
+    (kept,) = Path(os.environ["RTCOMPILE_CACHE_DIR"], "sources").iterdir()
+    assert kept.read_text() == PLAIN
+
+
+def test_a_build_whose_headers_are_not_known_is_not_cached(monkeypatch):
+    from rtcompile.compilers import nvrtc
+
+    real = nvrtc.compile
+
+    def untold(*args, **kwargs):
+        return replace(real(*args, **kwargs), trace=None)
+
+    monkeypatch.setattr(nvrtc, "compile", untold)
+    for _ in range(2):
+        assert compile().build.hit is None
+
+
+def test_code_that_would_trap_is_warned_of_in_words_and_in_the_log():
+    source = """
+    #include <cute/tensor.hpp>
+    extern "C" __global__ void k() { cute::warpgroup_arrive(); }
+    """
+    with pytest.warns(rtcompile.RtcompileWarning, match="sm_90a"):
+        code = compile(source, arch="sm_90")
+    assert "holds traps" in code.build.log
+    compile(source, arch="sm_90a")
 
 
 def test_threads_that_want_one_kernel_compile_it_once():
