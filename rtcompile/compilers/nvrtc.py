@@ -7,9 +7,10 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.compilers import precompiled
+from rtcompile.compilers import deaths, precompiled
 from rtcompile.compilers.precompiled import Precompiled, Prefix
 from rtcompile.core import includes
 from rtcompile.core.request import Compiled, CompileFailure, Limits, SearchDir, TranslationUnit
@@ -65,7 +66,7 @@ def compile(
             outcome, _ = _run(unit, library, limits)
             if isinstance(outcome, Compiled):
                 prefix.blame(f"without it a build went well that did not with it: {reason}")
-        elif header is None and isinstance(outcome, Compiled):
+        elif header is None and isinstance(outcome, Compiled) and outcome.trace is not None:
             front_end = outcome.milliseconds.get("front end", outcome.milliseconds["compile"])
             prefix.built(outcome.trace, front_end / 1000)
         return outcome
@@ -87,7 +88,7 @@ def identify(library: Library) -> str:
     """
     outcome = pool.run(_job(library, "build_string", {}), Limits(timeout=60.0))
     if isinstance(outcome, pool.Death):
-        reason = _failure(outcome, (), Limits()).log
+        reason = _death(outcome, (), Limits()).log
         raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {reason}")
     return str(outcome.value)
 
@@ -127,7 +128,7 @@ def _run(
 
     answer = pool.run(job, limits)
     if isinstance(answer, pool.Death):
-        return _failure(answer, options, limits), header
+        return _death(answer, options, limits, header), header
     if answer.value["pch"] is None:
         header = None
     return _outcome(unit, answer, options, header), header
@@ -200,15 +201,14 @@ def _acquits(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
     return first is not None and first[1] == unit.name
 
 
-def _failure(death: pool.Death, options: tuple[str, ...], limits: Limits) -> CompileFailure:
-    reasons = {
-        "crash": f"The compiler died by signal {death.signal}."
-        if death.signal
-        else "The compiler's process exited without an answer.",
-        "timeout": f"The compiler was killed after its time limit of {limits.timeout} s.",
-        "memory": f"The compiler was killed beyond its memory limit of {limits.memory} bytes.",
-        "start": f"The compiler could not be run: {death.text}",
-    }
-    return CompileFailure(
-        death.kind, reasons[death.kind], options, "nvrtc", signal=death.signal or None
-    )
+def _death(
+    death: pool.Death, options: tuple[str, ...], limits: Limits, header: Precompiled | None = None
+) -> CompileFailure:
+    """Return the failure, with what NVRTC's stderr had: the headers it read, and its last words."""
+    failure = deaths.failure(death, options, "nvrtc", limits)
+    lines = death.stderr.splitlines(keepends=True)
+    read = [line for line in lines if line.lstrip(b" ").startswith((b"/", b"__nv_"))]
+    words = b"".join(line for line in lines if line not in read).decode("utf-8", "replace")
+    before = header.trace if header is not None else ()
+    trace = tuple(dict.fromkeys((*before, *includes.parse_trace(b"".join(read)))))
+    return replace(failure, log=f"{failure.log}\n{words}".rstrip(), trace=trace)
