@@ -1,0 +1,210 @@
+"""What NVRTC cannot build is built by NVCC, said so, and remembered; what nobody can is not tried twice."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+
+import pytest
+
+import rtcompile
+from rtcompile import toolkit
+from rtcompile.cache import store
+from rtcompile.compilers import nvcc, nvrtc
+from rtcompile.core import cubin
+
+HOST = """#include <vector>
+template <class T> __global__ void fill(T* p, T x) { p[threadIdx.x] = x; }
+__constant__ float table[4];
+std::vector<float> defaults() { return {1, 2, 3, 4}; }
+"""
+TYPO = 'extern "C" __global__ void k(float* p) { p[treadIdx.x] = 1; }'
+PLAIN = """#include <cooperative_groups.h>
+extern "C" __global__ void k(float* p, int n) {
+  cooperative_groups::this_grid().sync();
+  float s[8] = {};
+  for (int i = 0; i < n; i++) s[i % 8] += p[i] * p[i + 1];
+  p[threadIdx.x] = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}"""
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvcc():
+    found = toolkit.current()
+    if found.nvcc is None or found.host_compiler is None:
+        pytest.skip("nvcc and a host compiler are needed")
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Names of the compilers in the order in which they were run."""
+    names: list[str] = []
+    for module in (nvrtc, nvcc):
+        real = module.compile
+
+        def spy(*args, _real=real, _module=module, **kwargs):
+            names.append(_module.__name__.rpartition(".")[2])
+            return _real(*args, **kwargs)
+
+        monkeypatch.setattr(module, "compile", spy)
+    return names
+
+
+def compile(source=HOST, *, arch="sm_90a", **arguments):
+    return rtcompile.compile(source, arch=arch, **arguments)
+
+
+def forget_process():
+    store._stores.clear()
+
+
+def test_what_nvrtc_cannot_build_nvcc_builds_and_the_log_says_why(runs, caplog):
+    caplog.set_level(logging.INFO, "rtcompile")
+
+    code = compile(name_expressions=["fill<float>", "fill<int>", "&table"])
+
+    assert runs == ["nvrtc", "nvcc"]
+    assert code.build.backend == "nvcc"
+    assert "<vector>" in code.build.why
+    assert [r for r in caplog.messages if "nvcc" in r and "<vector>" in r]
+    assert code.lowered_names["fill<int>"] == "_Z4fillIiEvPT_S0_"
+    assert {k.name for k in cubin.read(code.code).kernels} == {
+        code.lowered_names["fill<float>"],
+        code.lowered_names["fill<int>"],
+    }
+
+
+def test_the_next_process_goes_straight_to_the_code(runs):
+    first = compile()
+    forget_process()
+
+    second = compile()
+
+    assert runs == ["nvrtc", "nvcc"]
+    assert (second.code, second.build.backend, second.build.hit) == (first.code, "nvcc", "disk")
+
+
+def test_a_header_of_the_host_is_part_of_what_is_cached():
+    code = compile()
+
+    assert any(header.path.endswith("/vector") for header in code.build.headers)
+
+
+def test_the_users_own_mistake_is_nvrtcs_error_and_nothing_else(runs):
+    with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
+        compile(TYPO)
+
+    assert runs == ["nvrtc"]
+    assert error.value.backend == "nvrtc"
+    assert str(error.value).count('identifier "treadIdx" is undefined') == 1
+
+
+def test_what_neither_can_build_is_nvccs_error(runs):
+    with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
+        compile(HOST + TYPO)
+
+    assert runs == ["nvrtc", "nvcc"]
+    assert error.value.backend == "nvcc"
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"fallback": "never"}, {"backend": "nvrtc"}], ids=["argument", "backend"]
+)
+def test_fallback_can_be_forbidden(arguments, runs):
+    with pytest.raises(rtcompile.CompileError, match="vector"):
+        compile(**arguments)
+
+    assert runs == ["nvrtc"]
+
+
+def test_the_environment_forbids_or_forces_it(runs, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_FALLBACK", "never")
+    with pytest.raises(rtcompile.CompileError, match="vector"):
+        compile()
+    monkeypatch.setenv("RTCOMPILE_FALLBACK", "always")
+
+    code = compile()
+
+    assert runs == ["nvrtc", "nvcc"]
+    assert code.build.backend == "nvcc"
+
+
+@pytest.mark.parametrize("part", ["nvcc", "host_compiler"])
+def test_without_nvcc_the_error_is_nvrtcs_and_then_what_to_install(part, monkeypatch):
+    from dataclasses import replace
+
+    crippled = replace(
+        toolkit.current(), **{part: None}, missing={part: f"no {part}; pip install something"}
+    )
+    monkeypatch.setattr(toolkit, "current", lambda settings=None: crippled)
+
+    with pytest.raises(rtcompile.CompileError) as error:
+        compile()
+
+    assert re.search(r'open source file "vector".*pip install something', str(error.value), re.S)
+
+
+@pytest.mark.parametrize(
+    ("source", "flag"),
+    [
+        pytest.param(
+            'extern "C" __global__ void k(long* p) { p[0] = (__int128)p[1] * p[2] >> 64; }',
+            "--device-int128",
+            id="int128",
+        ),
+        pytest.param(
+            "__global__ void c() {} __global__ void k() { c<<<1, 1>>>(); }", "-rdc=true", id="rdc"
+        ),
+        pytest.param(
+            "__global__ void k() { cudaGridDependencySynchronize(); }", "-include=", id="include"
+        ),
+    ],
+)
+def test_a_flag_away_stays_with_nvrtc(source, flag, runs):
+    code = compile(source)
+
+    assert runs == ["nvrtc", "nvrtc"]
+    assert (code.build.backend, flag in code.build.why) == ("nvrtc", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        pytest.param(("-G",), lambda code: b".debug_info" in code, id="-G"),
+        pytest.param(("-lineinfo",), lambda code: b".debug_line" in code, id="-lineinfo"),
+        pytest.param((), lambda code: b".debug_line" in code, id="neither"),
+        pytest.param(
+            ("--maxrregcount=32",),
+            lambda code: [k.registers <= 32 for k in cubin.read(code).kernels],
+            id="--maxrregcount",
+        ),
+        pytest.param(
+            ("-maxrregcount", "128"),
+            lambda code: [k.registers <= 32 for k in cubin.read(code).kernels],
+            id="-maxrregcount wide",
+        ),
+        pytest.param(
+            ("-use_fast_math", "-DX=1", "-std=c++20", "-Xptxas", "-O1"),
+            lambda code: [k.parameters for k in cubin.read(code).kernels],
+            id="several",
+        ),
+    ],
+)
+def test_options_mean_the_same_to_both_compilers(options, same):
+    codes = [compile(PLAIN, options=options, backend=b) for b in ("nvrtc", "nvcc")]
+
+    assert [code.build.backend for code in codes] == ["nvrtc", "nvcc"]
+    assert same(codes[0].code) == same(codes[1].code)
+
+
+def test_the_log_stream_receives_nvccs_warnings_and_gets_them_from_the_cache_too():
+    source = "__global__ void k() { int unused; }"
+    logs = []
+    for _ in range(2):
+        stream = io.StringIO()
+        compile(source, backend="nvcc", log_stream=stream)
+        logs.append(stream.getvalue())
+
+    assert logs[0] == logs[1]
+    assert "was declared but never referenced" in logs[0]

@@ -1,0 +1,206 @@
+"""`link=`: sources, objects and files become one program, and every input's content counts."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+import rtcompile
+from rtcompile import CompileRequest, toolkit
+from rtcompile.cache import store
+from rtcompile.compilers import nvcc, nvjitlink, nvrtc
+from rtcompile.core import cubin
+
+LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
+CALLER = """extern __device__ float helper(float);
+extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Names of the compilers and linkers in the order in which they were run."""
+    names: list[str] = []
+    for module, attribute in ((nvrtc, "compile"), (nvcc, "compile"), (nvjitlink, "link")):
+        real = getattr(module, attribute)
+
+        def spy(*args, _real=real, _module=module, **kwargs):
+            names.append(_module.__name__.rpartition(".")[2])
+            return _real(*args, **kwargs)
+
+        monkeypatch.setattr(module, attribute, spy)
+    return names
+
+
+def compile(source=CALLER, *, arch="sm_90", **arguments):
+    return rtcompile.compile(source, arch=arch, **arguments)
+
+
+def kernels(code) -> list[str]:
+    return [kernel.name for kernel in cubin.read(code.code).kernels]
+
+
+def functions(code) -> set[str]:
+    return {s.name for s in cubin.read(code.code).symbols if s.kind == "function"}
+
+
+@pytest.mark.parametrize("options", [(), ("-rdc=true",), ("-dc",), ("-dlto",)], ids=str)
+def test_a_source_in_link_is_compiled_and_linked(options):
+    code = compile(link=[LIBRARY], options=options)
+
+    assert kernels(code) == ["k"]
+    assert ("_Z6helperf" in functions(code)) is ("-dlto" not in options)
+
+
+@pytest.mark.parametrize("target", ["object", "ltoir", "ptx"])
+def test_code_made_before_can_be_linked(target):
+    options = ("-rdc=true",) if target == "ptx" else ()
+    library = compile(LIBRARY, target=target, options=options)
+
+    assert kernels(compile(link=[library])) == ["k"]
+
+
+def test_a_library_of_lto_ir_is_inlined_into_every_kernel_that_links_it(runs):
+    library = compile(LIBRARY, target="ltoir")
+
+    programs = [compile(CALLER.replace("k(", f"k{i}("), link=[library]) for i in range(3)]
+
+    assert runs == ["nvrtc"] + ["nvrtc", "nvjitlink"] * 3
+    assert [functions(code) for code in programs] == [{"k0"}, {"k1"}, {"k2"}]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "flags"),
+    [
+        (".cubin", ["-cubin"]),
+        (".ptx", ["-ptx"]),
+        (".fatbin", ["-fatbin"]),
+        (".o", ["-c"]),
+        (".a", ["-c"]),
+    ],
+)
+def test_files_of_nvcc_can_be_linked(suffix, flags, tmp_path, monkeypatch):
+    program = toolkit.current().nvcc
+    if program is None:
+        pytest.skip("nvcc is needed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "library.cu").write_text(LIBRARY)
+    output = "library.o" if suffix == ".a" else f"library{suffix}"
+    subprocess.run(
+        [program.path, *flags, "-rdc=true", "-arch=sm_90", "library.cu", "-o", output], check=True
+    )
+    if suffix == ".a":
+        subprocess.run(["ar", "rcs", "library.a", "library.o"], check=True)
+
+    assert kernels(compile(link=[tmp_path / f"library{suffix}"])) == ["k"]
+
+
+def test_a_source_file_finds_its_neighbours(tmp_path):
+    (tmp_path / "factor.h").write_text("#define FACTOR 3.0f\n")
+    source = '#include "factor.h"\n__device__ float helper(float x) { return x * FACTOR; }'
+    (tmp_path / "library.cu").write_text(source)
+
+    assert kernels(compile(link=[tmp_path / "library.cu"])) == ["k"]
+
+
+def test_an_input_with_options_and_names_of_its_own():
+    library = CompileRequest(
+        "template <class T> __device__ T scale(T x) { return x * FACTOR; }\n"
+        "__device__ float helper(float x) { return scale(x); }",
+        options=("-DFACTOR=3",),
+    )
+
+    assert kernels(compile(link=[library])) == ["k"]
+
+
+def test_name_expressions_of_a_linked_program_are_in_it():
+    source = CALLER + "\ntemplate <class T> __global__ void t(T* p) { *p = helper(*p); }"
+
+    for options in ((), ("-dlto",)):
+        code = compile(source, link=[LIBRARY], options=options, name_expressions=["t<float>"])
+
+        assert code.lowered_names == {"t<float>": "_Z1tIfEvPT_"}
+        assert "_Z1tIfEvPT_" in kernels(code)
+
+
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("option", ["-dc", "-rdc=true", "--device-c"])
+def test_dynamic_parallelism_needs_only_the_option_of_cupys_users(backend, option):
+    if backend == "nvcc" and toolkit.current().nvcc is None:
+        pytest.skip("nvcc is needed")
+    source = """__global__ void child(float* p) { p[threadIdx.x] = 1.0f; }
+    extern "C" __global__ void k(float* p) { child<<<1, 32>>>(p); }"""
+
+    code = compile(source, options=(option,), backend=backend)
+
+    assert code.build.backend == backend
+    assert {"k", "_Z5childPf"} <= set(kernels(code))
+
+
+def test_two_files_of_relocatable_code_share_variables():
+    first = "extern __device__ int counter;\n__global__ void k() { counter++; }"
+
+    code = compile(first, link=["__device__ int counter = 7;"])
+
+    symbols = {symbol.name: symbol for symbol in cubin.read(code.code).symbols}
+    assert symbols["counter"].section
+
+
+def test_the_key_covers_what_every_input_holds(tmp_path, runs):
+    path = tmp_path / "library.ltoir"
+    builds = []
+    for factor in ("3.0f", "5.0f", "3.0f"):
+        path.write_bytes(compile(LIBRARY.replace("3.0f", factor), target="ltoir").code)
+        store._stores.clear()
+        builds.append(compile(link=[path]))
+
+    assert [build.build.hit for build in builds] == [None, None, "disk"]
+    assert builds[0].code == builds[2].code != builds[1].code
+
+
+@pytest.mark.parametrize(
+    ("link", "texts"),
+    [
+        pytest.param([], ["_Z6helperf"], id="missing symbol"),
+        pytest.param(["__device__ int other;"], ["_Z6helperf"], id="missing symbol after link"),
+        pytest.param([LIBRARY, LIBRARY + "\n"], ["_Z6helperf", "link1.cu"], id="twice"),
+        pytest.param([LIBRARY + "}"], ["link0.cu"], id="a mistake in a source of link"),
+    ],
+)
+def test_a_failed_link_names_what_is_involved_and_caches_nothing(link, texts, runs):
+    for _ in range(2):
+        with pytest.raises(rtcompile.CompileError) as error:
+            compile(link=link)
+        for text in texts:
+            assert text in str(error.value) + error.value.log
+
+    failures = runs[len(runs) // 2 :]
+    assert failures, "the second attempt must have tried again"
+
+
+def test_code_for_another_architecture_is_refused_by_name():
+    library = compile(LIBRARY, target="object", arch="sm_90")
+
+    with pytest.raises(rtcompile.LinkError, match=r"sm_90.*sm_80"):
+        compile(link=[library], arch="sm_80")
+
+
+def test_a_finished_program_cannot_be_linked():
+    finished = compile('extern "C" __global__ void other() {}')
+
+    with pytest.raises(rtcompile.LinkError, match="rdc=true"):
+        compile(link=[finished])
+
+
+def test_an_archive_that_is_none_is_refused(tmp_path):
+    (tmp_path / "lib.a").write_bytes(b"!<arch>\nnot really")
+
+    with pytest.raises(rtcompile.LinkError, match=r"lib\.a"):
+        compile(link=[tmp_path / "lib.a"])
+
+
+def test_a_request_that_links_in_turn_is_refused_whatever_the_cycle():
+    inner = CompileRequest(LIBRARY, link=(LIBRARY,))
+
+    with pytest.raises(rtcompile.InvalidRequest, match="link="):
+        compile(link=[inner])
