@@ -372,7 +372,8 @@ MESSAGES: tuple[KnownMessage, ...] = (
         r"cp\.async sizeof\(TS\) is not supported(?:[\s\S]*?TS=(?P<type>[^,\]]+))?",
         "{type} is illegal: the hardware copies 4, 8 or 16 bytes (CACHEGLOBAL: 16 only).",
         "Give the atom a wider type, Copy_Atom<SM80_CP_ASYNC_CACHEALWAYS<uint32_t>, T> or "
-        "<cute::uint128_t>, with threads that hold that many neighbours; or use UniversalCopy.",
+        "<cute::uint128_t>, with threads that hold that many neighbours; or use UniversalCopy, or "
+        "rtcompile::copy_async of <rtcompile/async_copy.cuh>, which chooses for any element type.",
         "CUTLASS 3.5",
         facts.copied_type,
     ),
@@ -547,7 +548,8 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "cp-async-size",
         r"instruction 'cp\.async': unexpected value '(?P<given>\d+)', expected to be",
         "cp.async copies 4, 8 or 16 bytes (.cg: 16 only), not {given}.",
-        "Copy wider elements, or load and store them by hand.",
+        "Copy wider elements, or use rtcompile::copy_async of <rtcompile/async_copy.cuh>, which "
+        "chooses a legal width for any element type.",
         "ptxas 12.4",
     ),
     _row(
