@@ -113,22 +113,47 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target`` and ``pch``, the path
     of a precompiled header or ``b""``. Returns ``error`` ("" if all went well, else a kind of
     `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``trace`` (None where this NVRTC gives
-    none), ``pch`` (whether the header was used; None if it could not even be tried) and ``spans``:
-    (phase, begin, end) in monotonic seconds.
+    none), ``pch`` (whether the header was used; None if it could not even be tried), ``pid`` and
+    ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
     """
     begin = time.monotonic()
     options: list[bytes] = job["options"]
     tried = bool(job["pch"]) and _heap_is_pinned
     use = [b"--use-pch=" + job["pch"]] if tried else []
-    reply = _compile(job, options + _include_trace_options() + use)
+    times = os.path.join(os.environ["TMPDIR"], "times.csv")
+    observe = [*_include_trace_options(), b"--time=" + os.fsencode(times)]
+    reply = _compile(job, options + observe + use)
     trace = protocol.stderr_text()
     reply["trace"] = trace
     if _include_trace_refused(reply, trace):
         reply = {**_compile(job, options), "trace": None}
     reply["log"], used = _pch_message(reply["log"], "using")
     reply["pch"] = used if tried else None
-    reply["spans"] = [("compile", begin, time.monotonic())]
+    reply["spans"] = [("compile", begin, time.monotonic()), *_phases(times, begin)]
+    reply["pid"] = os.getpid()
     return reply
+
+
+_PHASES = {
+    "CUDA C++ Frontend": "front end",
+    "NVVM Optimizer": "optimizer",
+    "PTX Translation": "ptxas",
+}
+
+
+def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
+    """Return NVRTC's phases, which follow one another, from what ``--time`` wrote."""
+    spans = []
+    try:
+        with open(times) as file:
+            for line in file.read().splitlines()[1:]:
+                _, phase, milliseconds, _ = line.rsplit(", ", 3)
+                end = begin + float(milliseconds) / 1000
+                spans.append((_PHASES.get(phase, phase), begin, end))
+                begin = end
+    except (OSError, ValueError):
+        pass  # An error came first; or it has another form here, and nobody depends on it.
+    return spans
 
 
 def precompile(job: dict[str, Any]) -> dict[str, Any]:
