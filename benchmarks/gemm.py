@@ -1,7 +1,8 @@
 """Matrix products on a Hopper GPU: our kernel and CUTLASS, both built by NVRTC, against cuBLAS.
 
-``python -m benchmarks.gemm --save``; each row is one (dtype, size, layout of b). All candidates take
-turns within a round, timed by events on a GPU that is never idle; medians over the rounds.
+cuBLAS is called by torch and by CuPy. ``python -m benchmarks.gemm --save``; each row is one dtype,
+size and layout of b. All candidates take turns within a round, timed by events on a GPU that is
+never idle; medians over the rounds.
 """
 
 from __future__ import annotations
@@ -41,15 +42,17 @@ def medians(candidates: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 def measure(dtype: Any, size: int, b_order: str) -> dict[str, object]:
     """Check and time one product of random square matrices."""
+    import cupy as cp
     import torch
 
-    # torch: it has bfloat16 everywhere, and its matmul is cuBLAS as CuPy's is.
     a = torch.randn(size, size, device="cuda", dtype=dtype)
     b = torch.randn(size, size, device="cuda", dtype=dtype)
     b = b if b_order == "rows" else b.T
     out = torch.empty_like(a)
+    in_cupy = [cp.from_dlpack(tensor) for tensor in (a, b, out)]  # the same memory
     candidates: dict[str, Callable[[], object]] = {
         "cublas": lambda: torch.matmul(a, b, out=out),
+        "cupy": lambda: cp.matmul(*in_cupy[:2], out=in_cupy[2]),
         "sm90_gemm": sm90_gemm.bind(a, b, out),
         "cutlass_gemm": cutlass_gemm.bind(a, b, out),
     }
@@ -78,10 +81,13 @@ if __name__ == "__main__":
     torch.backends.cuda.matmul.allow_tf32 = False  # the reference is a float32 product
     save(
         "gemm",
-        [
-            measure(dtype, size, b_order)
-            for dtype in (torch.float16, torch.bfloat16)
-            for size in SIZES
-            for b_order in ("rows", "columns")
-        ],
+        {
+            "torch": torch.__version__,
+            "products": [
+                measure(dtype, size, b_order)
+                for dtype in (torch.float16, torch.bfloat16)
+                for size in SIZES
+                for b_order in ("rows", "columns")
+            ],
+        },
     )
