@@ -1,0 +1,251 @@
+"""Killed writers, damaged files, many processes: never a wrong object, never an exception, no leak."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rtcompile.cache import headers, manifests, objects
+from rtcompile.cache.store import Store
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.request import Header, SearchDir
+from tests.questions import Place, make_object, make_question
+
+KILLS = 60
+PROCESSES = 8
+
+
+def open_store(cache: Path) -> Store:
+    return Store(str(cache), on_disk=True, size=1 << 30)
+
+
+def code_of(source: str) -> bytes:
+    """The one right answer to a question, long enough to be cut in two by a kill."""
+    return f"code of {source};".encode() * 2000
+
+
+def python(script: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from rtcompile.cache import headers
+from tests.questions import make_object, make_question
+from tests.trials.test_cache_faults import code_of, open_store
+store = open_store(Path(sys.argv[1]))
+print("ready", flush=True)
+for i in itertools.count():
+    question = make_question(source=str(i % 20))
+    with store.building(question):
+        store.add(question, make_object(code_of(question.source)), headers.record((), ()))
+    if i % 10 == 9:
+        store.settle()
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    waiting = [python(WRITER, str(tmp_path)) for _ in range(2)]
+    for _ in range(KILLS):
+        writer = waiting.pop(0)
+        waiting.append(python(WRITER, str(tmp_path)))  # starts while the other one works
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        try:
+            writer.wait(chance.uniform(0.0, 0.03))
+        except subprocess.TimeoutExpired:
+            writer.kill()
+        writer.wait()
+        writer.stdout.close()
+        assert writer.returncode == -9
+    for writer in waiting:
+        writer.kill()
+        writer.communicate()
+    found = 0
+    for source in map(str, range(20)):
+        kept = open_store(tmp_path)
+        question = make_question(source=source)
+        obj = kept.find(question)
+        assert obj is None or obj.code == code_of(source)
+        found += obj is not None
+        with kept.building(question):  # no lock is left
+            assert kept.add(question, make_object(code_of(source)), headers.record((), ()))
+    assert found, "the writers were killed before they wrote anything"
+    kept = open_store(tmp_path)
+    assert kept.verify() == []
+    usage = kept.usage()
+    assert usage is not None
+
+
+HAMMER = """
+import random, sys
+from pathlib import Path
+from rtcompile.cache import headers
+from tests.questions import make_object, make_question
+from tests.trials.test_cache_faults import code_of, open_store
+cache, seed = Path(sys.argv[1]), int(sys.argv[2])
+chance, built = random.Random(seed), 0
+for _ in range(60):
+    store = open_store(cache)
+    question = make_question(source=str(chance.randrange(30)))
+    found = store.find(question)
+    if found is None:
+        with store.building(question):
+            found = store.find(question)
+            if found is None:
+                # Two who are in here at once for one question both see the file of the other.
+                claim = cache / f"claim-{question.source}"
+                claim.touch(exist_ok=False)
+                found = make_object(code_of(question.source))
+                store.add(question, found, headers.record((), ()))
+                built += 1
+        store.settle()
+    assert found.code == code_of(question.source)
+print(built)
+"""
+
+
+def test_many_processes_build_each_question_once(tmp_path: Path) -> None:
+    processes = [python(HAMMER, str(tmp_path), str(seed)) for seed in range(PROCESSES)]
+    outputs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * PROCESSES
+    built = sum(map(int, outputs))
+    assert built == len(list(tmp_path.glob("claim-*")))
+    usage = open_store(tmp_path).usage()
+    assert usage is not None
+    assert usage.misses == built
+    assert not list((tmp_path / "locks").iterdir())
+
+
+EVICTOR = """
+import sys
+from pathlib import Path
+from tests.trials.test_cache_faults import open_store
+store = open_store(Path(sys.argv[1]))
+for _ in range(40):
+    store.prune(200_000)
+"""
+
+
+def test_eviction_beside_readers_and_writers_costs_only_misses(tmp_path: Path) -> None:
+    evictor = python(EVICTOR, str(tmp_path))
+    for i in range(200):
+        kept = open_store(tmp_path)
+        question = make_question(source=str(i % 25))
+        obj = kept.find(question)
+        if obj is None:
+            with kept.building(question):
+                obj = make_object(code_of(question.source))
+                kept.add(question, obj, headers.record((), ()))
+        assert obj.code == code_of(question.source)
+    evictor.communicate()
+    assert evictor.returncode == 0
+
+
+# --- bytes that were never written so --------------------------------------------------------
+
+
+SEARCH = (SearchDir("user0", "/u"), SearchDir("cudart", "/t"))
+
+
+def some_manifest() -> bytes:
+    header = Header("/u/a.h", "user0", "a.h", "ab" * 32, 1, 2, 3, 4)
+    outside = header._replace(path="/x/b.h", label="", relative="/x/b.h")
+    dependencies = Dependencies((header, outside), ("/u/no",), ("/t/.",), ("cudart/c.h",))
+    build = manifests.Build("nvrtc", "12.9", "cd" * 32, dependencies)
+    return manifests.encode([build, build], SEARCH)
+
+
+def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
+    """Yield truncations at every length of the head and at many others, flips, and noise."""
+    lengths = {*range(130), *(chance.randrange(len(data)) for _ in range(200)), len(data) - 1}
+    for length in sorted(lengths):
+        yield data[:length]
+    for position in {*range(130), *(chance.randrange(len(data)) for _ in range(300))}:
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << chance.randrange(8)
+        yield bytes(flipped)
+    for _ in range(200):
+        yield chance.randbytes(chance.randrange(400))
+        yield data[:96] + chance.randbytes(chance.randrange(400))
+    yield data + b"\0"
+    yield data[:96] + data
+
+
+def test_a_damaged_object_is_none() -> None:
+    data = objects.encode(make_object(b"code" * 50), "kernel.cu")
+    assert objects.decode(data) is not None
+    for damaged in damages(data, random.Random(1)):
+        assert objects.decode(damaged) is None
+
+
+def test_a_damaged_manifest_is_none() -> None:
+    data = some_manifest()
+    assert manifests.decode(data, SEARCH) is not None
+    for damaged in damages(data, random.Random(2)):
+        assert manifests.decode(damaged, SEARCH) is None
+
+
+@pytest.mark.parametrize("kind", ["object", "manifest"])
+def test_fields_that_carry_a_right_digest_and_nonsense_are_none_or_harmless(kind: str) -> None:
+    from rtcompile.cache import files
+
+    chance = random.Random(3)
+    real = files.unseal(
+        kind,
+        objects.encode(make_object(), "k.cu") if kind == "object" else some_manifest(),
+    )
+    assert real is not None
+    for _ in range(2000):
+        fields = list(real)
+        for _ in range(chance.randrange(1, 4)):
+            at = chance.randrange(len(fields))
+            change = chance.randrange(3)
+            if change == 0:
+                fields[at] = chance.randbytes(chance.randrange(40))
+            elif change == 1:
+                del fields[at]
+            else:
+                fields.insert(at, chance.randbytes(8))
+        data = files.seal(kind, fields)
+        if kind == "object":
+            objects.decode(data)
+        else:
+            manifests.decode(data, SEARCH)
+
+
+@pytest.mark.parametrize("fewer", [SEARCH[:1], ()])
+def test_a_manifest_read_with_other_directories_is_none_or_harmless(
+    fewer: tuple[SearchDir, ...],
+) -> None:
+    manifests.decode(some_manifest(), fewer)
+
+
+def test_a_header_edited_again_and_again_is_never_stale(tmp_path: Path) -> None:
+    """As fast as it goes, so that many edits fall into one tick of the file clock."""
+    place = Place(tmp_path / "place", "user0")
+    chance = random.Random(5)
+    kept = open_store(tmp_path / "cache")
+    question = place.question()
+    for _ in range(300):
+        text = chance.choice("abcdef")
+        place.write("user0/x.h", text)
+        asked = kept if chance.random() < 0.5 else open_store(tmp_path / "cache")
+        obj = asked.find(question)
+        if obj is None:
+            assert place.build(asked, question, "user0/x.h", code=text.encode())
+        else:
+            assert obj.code == text.encode()
