@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rtcompile import tracing
 from rtcompile.compilers import deaths, precompiled
 from rtcompile.compilers.precompiled import Precompiled, Prefix
 from rtcompile.core import includes
@@ -162,6 +163,7 @@ def _outcome(
     milliseconds = {"queue": answer.queued * 1000}
     for phase, begin, end in reply["spans"]:
         milliseconds[phase] = (end - begin) * 1000
+        tracing.add(phase, begin, end, row=f"worker {answer.slot}", program=unit.name)
     if reply["error"]:
         return CompileFailure(
             reply["error"],

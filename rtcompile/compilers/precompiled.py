@@ -8,6 +8,8 @@ for it; it is tried before it is published; what fails with it is built again wi
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import hashlib
 import mmap
 import os
@@ -21,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rtcompile import tracing
 from rtcompile.cache import files, headers, locks, manifests
 from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
@@ -147,7 +150,10 @@ class Prefix:
                 return
             _making.add(self.key)
         try:
-            threading.Thread(target=self._make, name=MAKER, daemon=True).start()
+            context = contextvars.copy_context()
+            context.run(pool.Cancellation.current.set, None)  # others will want it, if not this one
+            run = functools.partial(context.run, self._make)
+            threading.Thread(target=run, name=MAKER, daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is on its way out
             with _guard:
                 _making.discard(self.key)
@@ -178,7 +184,8 @@ class Prefix:
                 },
                 warm=True,
             )
-            outcome = pool.run_beside(job, Limits(timeout=_TIMEOUT), (temporary,))
+            with tracing.span("precompile", prefix=self.text):
+                outcome = pool.run_beside(job, Limits(timeout=_TIMEOUT), (temporary,))
             if isinstance(outcome, pool.Death):
                 killed = outcome.signal == signal.SIGKILL and outcome.kind == "crash"
                 if not killed:  # by somebody who needed the memory, say: no fault of the prefix
@@ -210,6 +217,17 @@ class Prefix:
             return False
         evict(self.folder, Settings.from_environ().cache_size // 2, keep=self.key)
         return True
+
+
+def _forget_after_fork() -> None:
+    # The makers are threads of the parent: here nobody would ever finish.
+    global _guard
+    _guard = threading.Lock()
+    _wanted.clear()
+    _making.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 _SEEN, _READY, _REFUSED = "seen", "ready", "refused"

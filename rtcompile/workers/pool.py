@@ -20,6 +20,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from rtcompile import tracing
 from rtcompile.core.request import Limits
 from rtcompile.settings import Settings
 from rtcompile.workers import protocol, zygote
@@ -57,10 +58,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the function returned, and the seconds the job waited for a free slot."""
+    """What the function returned; the seconds the job waited for a slot, and which it had."""
 
     value: Any
     queued: float = 0.0
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Pool:
         self.jobs = jobs or default_jobs()
         self._idle = idle
         self._slots = threading.Semaphore(self.jobs)
+        self._free_slots = list(range(self.jobs, 0, -1))
         self._lock = threading.Lock()
         self._zygotes: dict[tuple[str, str], _Zygote] = {}
 
@@ -136,10 +139,22 @@ class Pool:
         A callable is called when the slot is had: for what may change while the job is queued.
         """
         begin = time.monotonic()
-        with self._slots:
-            queued = time.monotonic() - begin
+        with self._slot() as slot:
+            started = time.monotonic()
+            tracing.add("queue", begin, started)
             outcome = self.run_beside(job() if callable(job) else job, limits)
-        return replace(outcome, queued=queued) if isinstance(outcome, Answer) else outcome
+        if isinstance(outcome, Answer):
+            return replace(outcome, queued=started - begin, slot=slot)
+        return outcome
+
+    @contextmanager
+    def _slot(self) -> Iterator[int]:
+        with self._slots:
+            slot = self._free_slots.pop()
+            try:
+                yield slot
+            finally:
+                self._free_slots.append(slot)
 
     def run_beside(self, job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Death:
         """Run the job now, without a slot; `leftovers` are files to remove if it leaves them."""

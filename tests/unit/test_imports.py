@@ -19,6 +19,7 @@ FLOORS = {
     "errors": 0,
     "core": 1,
     "settings": 1,
+    "tracing": 1,
     "device": 2,
     "toolkit": 2,
     "workers": 2,
