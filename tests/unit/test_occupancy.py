@@ -1,0 +1,95 @@
+"""Our occupancy is that of CUDA's own cuda_occupancy.h, compiled here and asked."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.core.arch import Arch
+from rtcompile.core.occupancy import limits_of, occupancy
+
+ARCHS = ["50", "53", "60", "61", "70", "75", "80", "86", "87", "89", "90", "100", "120"]
+ORACLE = """
+#include <cstdio>
+#include <cuda_occupancy.h>
+int main() {
+  cudaOccDeviceProp p;
+  cudaOccFuncAttributes f;
+  cudaOccDeviceState s;
+  int block, dynamic;
+  p.warpSize = 32;
+  p.maxThreadsPerBlock = 1024;
+  p.numSms = 1;
+  p.regsPerMultiprocessor = 65536;
+  p.sharedMemPerBlock = 49152;
+  f.maxThreadsPerBlock = 1024;
+  f.partitionedGCConfig = PARTITIONED_GC_OFF;
+  f.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+  f.numBlockBarriers = 1;
+  while (scanf("%d %d %d %d %zu %zu %zu %d %d %d", &p.computeMajor, &p.computeMinor,
+               &p.maxThreadsPerMultiprocessor, &p.regsPerBlock, &p.sharedMemPerMultiprocessor,
+               &p.sharedMemPerBlockOptin, &p.reservedSharedMemPerBlock,
+               &block, &f.numRegs, &dynamic) == 10) {
+    cudaOccResult r;
+    f.sharedSizeBytes = 0;
+    f.maxDynamicSharedSizeBytes = dynamic;
+    if (cudaOccMaxActiveBlocksPerMultiprocessor(&r, &p, &f, &s, block, dynamic)) return 1;
+    printf("%d\\n", r.activeBlocksPerMultiprocessor);
+  }
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
+def test_blocks_are_those_that_cudas_own_header_computes(tmp_path: Path) -> None:
+    include = next(d.path for d in toolkit.current().search if d.label == "cudart")
+    (tmp_path / "oracle.cpp").write_text(ORACLE)
+    program = tmp_path / "oracle"
+    subprocess.run(["g++", "-I", include, "-o", program, tmp_path / "oracle.cpp"], check=True)
+    ours, asked = [], []
+    cases = itertools.product(
+        ARCHS, (32, 33, 96, 128, 256, 1000, 1024), (1, 24, 40, 63, 128, 255), (0, 1, 5000, 49152)
+    )
+    for name, block, registers, shared in cases:
+        arch = Arch.parse(name)
+        limits = limits_of(arch)
+        assert limits is not None
+        device = (limits.warps * 32, limits.block_registers, limits.shared, limits.block_shared)
+        kernel = (block, registers, shared)
+        asked.append(
+            " ".join(map(str, (arch.major, arch.minor, *device, limits.reserved_shared, *kernel)))
+        )
+        ours.append(occupancy(limits, block=block, registers=registers, shared=shared).blocks)
+    done = subprocess.run(
+        [program], input="\n".join(asked), capture_output=True, text=True, check=True
+    )
+    theirs = [int(line) for line in done.stdout.split()]
+    wrong = [case for case, a, b in zip(asked, ours, theirs, strict=True) if a != b]
+    assert wrong == []
+
+
+def test_what_limits_a_kernel_is_named() -> None:
+    limits = limits_of(Arch(9, 0))
+    assert limits is not None
+    found = occupancy(limits, block=256, registers=128, shared=0)
+    assert (found.blocks, found.share, found.limited_by) == (2, 0.25, ("registers",))
+    assert occupancy(limits, block=128, registers=32, shared=100 << 10).limited_by == (
+        "shared memory",
+    )
+    assert occupancy(limits, block=1024, registers=32, shared=0).share == 1.0
+
+
+def test_a_block_that_no_device_has_is_refused() -> None:
+    limits = limits_of(Arch(8, 0))
+    assert limits is not None
+    with pytest.raises(ValueError, match="1 to 1024 threads, not 2048"):
+        occupancy(limits, block=2048, registers=32, shared=0)
+
+
+def test_an_architecture_of_the_future_has_no_limits_here() -> None:
+    assert limits_of(Arch(20, 0)) is None
