@@ -1,0 +1,206 @@
+"""What a build's kernels take: registers, memory, spills, occupancy; from the code, without a GPU.
+
+>>> print(report(rtcompile.compile(source, arch="sm_90a"), block=256))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rtcompile.core import cubin
+from rtcompile.core.arch import Arch
+from rtcompile.core.occupancy import Occupancy, limits_of, occupancy
+from rtcompile.core.request import ObjectCode
+
+__all__ = ["KernelReport", "Report", "Spills", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spills:
+    """Registers kept in local memory: bytes stored and loaded by each thread."""
+
+    stores: int
+    loads: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One kernel.
+
+    Attributes
+    ----------
+    name : str
+        As it was asked for, ``"f<float>"``, or its symbol.
+    symbol : str
+        Its name in the code.
+    registers : int
+        For each thread.
+    stack_bytes, shared_bytes, constant_bytes, parameter_bytes, code_bytes : int
+        Local memory of a thread, static shared memory of a block, the module's ``__constant__``
+        variables, parameters, machine code.
+    max_threads : int or None
+        Threads in a block that ``__launch_bounds__`` allows.
+    spills : Spills or None
+        None where nothing tells: they are in no cubin, only in the log of ``-Xptxas=-v``.
+    occupancy : Occupancy or None
+        At the block size asked about.
+    """
+
+    name: str
+    symbol: str
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    constant_bytes: int
+    parameter_bytes: int
+    code_bytes: int
+    max_threads: int | None = None
+    spills: Spills | None = None
+    occupancy: Occupancy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The kernels of one piece of code; `str` gives a table."""
+
+    arch: Arch
+    kernels: tuple[KernelReport, ...] = field(default_factory=tuple)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {"arch": str(self.arch), "kernels": [asdict(kernel) for kernel in self.kernels]}
+
+    def __str__(self) -> str:
+        rows = [["kernel", *(title for title, _ in _COLUMNS)]]
+        rows += [
+            [kernel.name, *(_cell(cell(kernel)) for _, cell in _COLUMNS)] for kernel in self.kernels
+        ]
+        kept = [i for i in range(len(rows[0])) if i == 0 or any(row[i] for row in rows[1:])]
+        widths = [max(len(row[i]) for row in rows) for i in kept]
+        lines = [
+            "  ".join(
+                row[i].ljust(width) if i == 0 else row[i].rjust(width)
+                for i, width in zip(kept, widths, strict=True)
+            ).rstrip()
+            for row in rows
+        ]
+        count = f"{len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}"
+        return "\n".join([f"{self.arch}, {count}", *lines])
+
+
+_COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
+    ("registers", lambda k: k.registers),
+    ("stack", lambda k: k.stack_bytes),
+    ("spilled", lambda k: k.spills and f"{k.spills.stores}/{k.spills.loads}"),
+    ("shared", lambda k: k.shared_bytes),
+    ("constant", lambda k: k.constant_bytes),
+    ("parameters", lambda k: k.parameter_bytes),
+    ("max threads", lambda k: k.max_threads),
+    ("code", lambda k: k.code_bytes),
+    ("block", lambda k: k.occupancy and k.occupancy.block),
+    ("occupancy", lambda k: k.occupancy and f"{k.occupancy.share:.0%}"),
+    ("limited by", lambda k: k.occupancy and ", ".join(k.occupancy.limited_by)),
+)
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def report(
+    code: ObjectCode | bytes,
+    *,
+    kernel: str | None = None,
+    block: int | None = None,
+    dynamic_shared: int = 0,
+) -> Report:
+    """Report what the kernels of a build take.
+
+    Parameters
+    ----------
+    code : ObjectCode or bytes
+        A build, or a cubin.
+    kernel : str, optional
+        Report on this one only: a name expression or a symbol.
+    block : int, optional
+        Threads in a block, to compute the occupancy at; ``__launch_bounds__`` sets the default.
+    dynamic_shared : int, optional
+        Bytes of dynamic shared memory at launch.
+
+    Returns
+    -------
+    Report
+        One `KernelReport` per kernel, in the code's order.
+
+    Raises
+    ------
+    ValueError
+        The code is no cubin (PTX has no registers yet), or has no such kernel.
+    """
+    data = code.code if isinstance(code, ObjectCode) else code
+    names = {symbol: name for name, symbol in _lowered_names(code).items()}
+    spills = _spills(code.build.log) if isinstance(code, ObjectCode) else {}
+    read = cubin.read(data)
+    kernels = tuple(
+        _of_kernel(found, read.arch, names, spills, block, dynamic_shared)
+        for found in read.kernels
+        if kernel in (None, found.name, names.get(found.name))
+    )
+    if kernel is not None and not kernels:
+        known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
+        raise ValueError(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
+    return Report(read.arch, kernels)
+
+
+def _lowered_names(code: ObjectCode | bytes) -> Mapping[str, str]:
+    return code.lowered_names if isinstance(code, ObjectCode) else {}
+
+
+def _of_kernel(
+    found: cubin.Kernel,
+    arch: Arch,
+    names: Mapping[str, str],
+    spills: Mapping[str, Spills],
+    block: int | None,
+    dynamic_shared: int,
+) -> KernelReport:
+    limits = limits_of(arch)
+    threads = block or found.max_threads
+    at_block = None
+    if limits is not None and threads is not None:
+        at_block = occupancy(
+            limits,
+            block=threads,
+            registers=found.registers,
+            shared=found.shared_bytes + dynamic_shared,
+        )
+    return KernelReport(
+        name=names.get(found.name, found.name),
+        symbol=found.name,
+        registers=found.registers,
+        stack_bytes=found.stack_bytes,
+        shared_bytes=found.shared_bytes,
+        constant_bytes=found.constant_bytes,
+        parameter_bytes=found.parameter_bytes,
+        code_bytes=found.code_bytes,
+        max_threads=found.max_threads,
+        spills=spills.get(found.name),
+        occupancy=at_block,
+    )
+
+
+_VERBOSE = re.compile(
+    r"Function properties for (?P<symbol>\S+)\n[^\n]*?(?P<stack>\d+) bytes stack frame, "
+    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
+)
+
+
+def _spills(log: str) -> dict[str, Spills]:
+    """Read what ``-Xptxas=-v`` made ptxas say."""
+    return {
+        match["symbol"]: Spills(int(match["stores"]), int(match["loads"]))
+        for match in _VERBOSE.finditer(log)
+    }

@@ -1,0 +1,85 @@
+"""A build's report agrees with what ptxas says of the same kernel."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import rtcompile
+from rtcompile.report import Spills, report
+
+SPILLING = """template<class T> __global__ void f(T* x) {
+  __shared__ T s[64];
+  T a[40];
+  for (int i = 0; i < 40; i++) a[i] = x[i * 3 + threadIdx.x];
+  s[threadIdx.x] = a[0];
+  __syncthreads();
+  for (int i = 0; i < 40; i++) x[i] = a[i] * a[39 - i] + s[i];
+}
+extern "C" __global__ void __launch_bounds__(256) g(int* x) { *x = 1; }
+"""
+
+
+@pytest.fixture(scope="module")
+def build() -> rtcompile.ObjectCode:
+    return rtcompile.compile(
+        SPILLING,
+        arch="sm_80",
+        options=("-maxrregcount=24", "-Xptxas=-v"),
+        name_expressions=("f<float>",),
+    )
+
+
+def test_registers_shared_memory_and_spills_are_those_of_ptxas(build: rtcompile.ObjectCode) -> None:
+    (found,) = report(build, kernel="f<float>").kernels
+    said = re.search(
+        rf"properties for {found.symbol}\n[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads"
+        r"[^:]*: Used (\d+) registers[^\n]*?(\d+) bytes smem",
+        build.build.log,
+    )
+    assert said is not None
+    stores, loads, registers, shared = map(int, said.groups())
+    assert stores > 0
+    assert found.spills == Spills(stores, loads)
+    assert (found.registers, found.shared_bytes) == (registers, shared)
+
+
+def test_the_table_names_kernels_as_they_were_asked_for(build: rtcompile.ObjectCode) -> None:
+    text = str(report(build, block=128))
+    assert text.startswith("sm_80, 2 kernels\nkernel")
+    assert "\nf<float> " in text
+    assert "registers" in text
+
+
+def test_launch_bounds_give_the_block_size_where_none_is_asked(build: rtcompile.ObjectCode) -> None:
+    by_name = {kernel.name: kernel for kernel in report(build).kernels}
+    assert by_name["f<float>"].occupancy is None
+    assert by_name["g"].occupancy is not None
+    assert by_name["g"].occupancy.block == 256
+
+
+def test_dynamic_shared_memory_lowers_the_occupancy(build: rtcompile.ObjectCode) -> None:
+    (free,) = report(build, kernel="g", block=128).kernels
+    (full,) = report(build, kernel="g", block=128, dynamic_shared=100 << 10).kernels
+    assert free.occupancy is not None
+    assert full.occupancy is not None
+    assert (free.occupancy.blocks, full.occupancy.blocks) == (16, 1)
+
+
+def test_a_cubin_alone_is_reported_without_spills(build: rtcompile.ObjectCode) -> None:
+    found = report(build.code).kernels
+    assert {kernel.spills for kernel in found} == {None}
+    assert {kernel.name for kernel in found} == {build.lowered_names["f<float>"], "g"}
+
+
+def test_a_kernel_that_is_not_there_is_an_error_that_lists_those_that_are(
+    build: rtcompile.ObjectCode,
+) -> None:
+    with pytest.raises(ValueError, match=r"no kernel 'nope' in the code; it has .*f<float>"):
+        report(build, kernel="nope")
+
+
+def test_ptx_has_nothing_to_report() -> None:
+    with pytest.raises(ValueError, match="cubin"):
+        report(b".version 8.0\n.target sm_80\n")
