@@ -8,15 +8,22 @@ from collections.abc import Iterator, Sequence
 from rtcompile.core.request import SearchDir
 from rtcompile.toolkit import versions
 from rtcompile.toolkit.catalogue import (
-    CUDA_ENVIRONMENT,
     CUTLASS_ENVIRONMENT,
     HOST_COMPILER_ENVIRONMENT,
     PARTS,
-    Part,
 )
 from rtcompile.toolkit.model import Library, Program, Toolchain, version_pair
+from rtcompile.toolkit.places import Hit, Place, Surroundings, cupy_cccl
 from rtcompile.toolkit.programs import describe_nvcc, which
-from rtcompile.toolkit.search import Hit, Place, Surroundings, Toolset
+from rtcompile.toolkit.sentences import (
+    INSTALL_ANYTHING,
+    given,
+    install,
+    looked_in,
+    useless_variables,
+    why_missing,
+)
+from rtcompile.toolkit.toolset import Toolset
 
 __all__ = ["assemble"]
 
@@ -54,11 +61,11 @@ def assemble(
     shim never hides a header that somebody really ships.
     """
     draft = _Draft()
-    draft.problems.extend(_useless_variables(where, places))
+    draft.problems.extend(useless_variables(where, places))
     nvrtc = nvjitlink = None
     cudadevrt = None
     if chosen is None:
-        why = f"NVRTC not found; looked in {_looked_in(where)}. {_INSTALL_ANYTHING}"
+        why = f"NVRTC not found; looked in {looked_in(where)}. {INSTALL_ANYTHING}"
         draft.lacks("nvrtc", why, problem=True)
     else:
         nvrtc, nvjitlink, cudadevrt = _libraries(draft, chosen)
@@ -93,13 +100,13 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
     if builtins is None:
         draft.problems.append(
             f"libnvrtc-builtins is not beside {nvrtc.path}: nothing will compile. "
-            f"Reinstall it: {_install(_PART['nvrtc'], chosen)}"
+            f"Reinstall it: {install(_PART['nvrtc'], chosen)}"
         )
     paths: dict[str, str] = {}
     for name in ("nvrtc", "nvjitlink", "cudadevrt"):
         hit = chosen.hits.get(name)
         if hit is None:
-            draft.lacks(name, _why_missing(_PART[name], chosen), problem=name in chosen.rejected)
+            draft.lacks(name, why_missing(_PART[name], chosen), problem=chosen.mixes(name))
             continue
         draft.found(name, hit.version or nvrtc.version, hit.place.found_via)
         draft.depends.append(hit.path)
@@ -122,12 +129,12 @@ def _headers(draft: _Draft, chosen: Toolset, where: Surroundings) -> None:
             if hit.directory not in [directory.path for directory in draft.search]:
                 draft.search.append(SearchDir(name, hit.directory))
             continue
-        why = _why_missing(_PART[name], chosen)
+        why = why_missing(_PART[name], chosen)
         if name == "cccl" and _use_cupy_cccl(draft, where):
-            if name in chosen.rejected:
+            if chosen.mixes(name):
                 draft.problems.append(f"{why} Until then CuPy's own copy of CCCL is used.")
             continue
-        draft.lacks(name, why, problem=_PART[name].required or name in chosen.rejected)
+        draft.lacks(name, why, problem=_PART[name].required or chosen.mixes(name))
 
 
 def _the_only_cccl(chosen: Toolset) -> Hit | None:
@@ -145,18 +152,16 @@ def _the_only_cccl(chosen: Toolset) -> Hit | None:
 
 
 def _use_cupy_cccl(draft: _Draft, where: Surroundings) -> bool:
-    for site_dir in where.site_dirs:
-        root = os.path.join(site_dir, "cupy/_core/include/cupy/_cccl")
-        libcudacxx = os.path.join(root, "libcudacxx")
-        if os.path.isfile(os.path.join(libcudacxx, _PART["cccl"].markers[0])):
-            draft.found("cccl", versions.of_cccl(libcudacxx), "cupy")
-            draft.search += [
-                SearchDir("cccl", libcudacxx),
-                SearchDir("cccl-cub", os.path.join(root, "cub")),
-                SearchDir("cccl-thrust", os.path.join(root, "thrust")),
-            ]
-            return True
-    return False
+    root = cupy_cccl(where)
+    if root is None:
+        return False
+    draft.found("cccl", versions.of_cccl(os.path.join(root, "libcudacxx")), "cupy")
+    draft.search += [
+        SearchDir("cccl", os.path.join(root, "libcudacxx")),
+        SearchDir("cccl-cub", os.path.join(root, "cub")),
+        SearchDir("cccl-thrust", os.path.join(root, "thrust")),
+    ]
+    return True
 
 
 # --- what stands on CUDA -------------------------------------------------------------------------
@@ -170,9 +175,7 @@ def _cutlass(draft: _Draft, where: Surroundings) -> None:
             draft.search.append(SearchDir("cutlass", directory))
             draft.depends.append(marker)
             return
-    tried = ", ".join(
-        f"{name}={where.environ[name]}" for name in _given(CUTLASS_ENVIRONMENT, where)
-    )
+    tried = ", ".join(f"{name}={where.environ[name]}" for name in given(CUTLASS_ENVIRONMENT, where))
     draft.lacks(
         "cutlass",
         "CUTLASS (cute/, cutlass/) not found; looked in site-packages"
@@ -183,7 +186,7 @@ def _cutlass(draft: _Draft, where: Surroundings) -> None:
 
 
 def _cutlass_candidates(where: Surroundings) -> Iterator[tuple[str, str]]:
-    for name in _given(CUTLASS_ENVIRONMENT, where):
+    for name in given(CUTLASS_ENVIRONMENT, where):
         root = os.path.abspath(where.environ[name])
         yield os.path.join(root, "include"), name
         yield root, name
@@ -218,7 +221,7 @@ def _nvcc(
 
     nvcc brings its own headers, so another version does no harm that a missing nvcc would not.
     """
-    first: tuple[Program, str] | None = None
+    best: tuple[Program, str] | None = None
     for path, version, place in _nvcc_candidates(where, places):
         program = describe_nvcc(path, version, where.environ)
         if program is None:
@@ -229,19 +232,19 @@ def _nvcc(
             draft.problems.append(trouble)
             continue
         found_via = place.found_via if place else "PATH"
-        first = first or (program, found_via)
+        best = best or (program, found_via)
         if chosen and program.version_pair == version_pair(chosen.nvrtc.version):
-            first = program, found_via
+            best = program, found_via
             break
-    if first is None:
+    if best is None:
         draft.lacks(
             "nvcc",
-            f"nvcc not found; looked in {_looked_in(where)}, PATH. "
-            + (_install(_PART["nvcc"], chosen) if chosen else _INSTALL_ANYTHING),
+            f"nvcc not found; looked in {looked_in(where)}, PATH. "
+            + (install(_PART["nvcc"], chosen) if chosen else INSTALL_ANYTHING),
             problem=False,
         )
         return None
-    program, found_via = first
+    program, found_via = best
     draft.found("nvcc", program.version, found_via)
     draft.depends += [program.path, program.binary]
     return program
@@ -290,7 +293,7 @@ def _wheels_out_of_step(nvcc: Program, place: Place | None) -> str:
 
 
 def _host_compiler(draft: _Draft, where: Surroundings) -> str | None:
-    named = [where.environ[name] for name in _given(HOST_COMPILER_ENVIRONMENT, where)]
+    named = [where.environ[name] for name in given(HOST_COMPILER_ENVIRONMENT, where)]
     for candidate in (*named, "g++", "c++"):
         # nvcc's -ccbin may be a folder as well as a program.
         found = candidate if os.path.isdir(candidate) else which(candidate, where.environ)
@@ -307,73 +310,7 @@ def _host_compiler(draft: _Draft, where: Surroundings) -> str | None:
     return None
 
 
-# --- sentences -----------------------------------------------------------------------------------
-
-_INSTALL_ANYTHING = (
-    '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'
-)
-
-
-def _given(names: Sequence[str], where: Surroundings) -> Iterator[str]:
-    return (name for name in names if where.environ.get(name))
-
-
-def _looked_in(where: Surroundings) -> str:
-    named = [f"{name}={where.environ[name]}" for name in _given(CUDA_ENVIRONMENT, where)]
-    if where.environ.get("CONDA_PREFIX"):
-        named.insert(0, f"CONDA_PREFIX={where.environ['CONDA_PREFIX']}")
-    return ", ".join(["site-packages/nvidia", *named, *where.usual_roots])
-
-
-def _useless_variables(where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
-    for name in _given(CUDA_ENVIRONMENT, where):
-        root = os.path.abspath(where.environ[name])
-        place = next((place for place in places if place.root == root), None)
-        if place and not any(place.look(part) for part in PARTS):
-            state = "holds no CUDA toolkit" if os.path.isdir(root) else "is not there"
-            yield f"{name}={where.environ[name]} {state}: ignored. Correct it or unset it."
-
-
-def _why_missing(part: Part, chosen: Toolset) -> str:
-    nvrtc, other = chosen.nvrtc, chosen.rejected.get(part.name)
-    here = f"NVRTC {nvrtc.version} ({nvrtc.path})"
-    if other is not None:
-        version = other.version or "of an unstated version"
-        return (
-            f"{part.what} are {version} ({other.path}) but it is {here}: not used. "
-            f"{_install(part, chosen)} Or remove the other."
-        )
-    package = part.packages.get(nvrtc.place.layout, "")
-    installed = nvrtc.place.installed.get(package)
-    if installed:  # nvidia-cuda-runtime-cu12 12.8 has no libcudadevrt.a, 12.9 has
-        return (
-            f"{part.what} not found for {here}: {package} {installed} is installed without it. "
-            f"{_install_toolkit(nvrtc)}"
-        )
-    return f"{part.what} not found for {here}. {_install(part, chosen)}"
-
-
-def _install(part: Part, chosen: Toolset) -> str:
-    """Return the command that brings `part` at NVRTC's version, in the way NVRTC itself came."""
-    major, minor = version_pair(chosen.nvrtc.version)
-    layout = chosen.nvrtc.place.layout
-    if layout == "toolkit":
-        layout = f"wheels{major}"
-    package = part.packages.get(layout)
-    if package is None:
-        return _install_toolkit(chosen.nvrtc)
-    if layout == "conda":
-        return f"`conda install {package} cuda-version={major}.{minor}`."
-    if part.name == "curand":
-        return f"`pip install {package}`."
-    if part.name == "cccl" and (major, minor) >= (13, 3):  # numbered 13.<CCCL's own> since then
-        return f'`pip install "{package}=={major}.3.{minor}.*"`.'
-    return f'`pip install "{package}=={major}.{minor}.*"`.'
-
-
-def _install_toolkit(nvrtc: Hit) -> str:
-    major, minor = version_pair(nvrtc.version)
-    return f"Install the CUDA toolkit {major}.{minor} and set CUDA_PATH to it."
+# --- what the answer stands on ---------------------------------------------------------------------
 
 
 def _depends(draft: _Draft, where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
@@ -392,7 +329,7 @@ def _depends(draft: _Draft, where: Surroundings, places: Sequence[Place]) -> Ite
                 yield os.path.join(place.root, name)
     for pattern in where.usual_roots:
         yield os.path.dirname(pattern)
-    for name in _given(CUTLASS_ENVIRONMENT, where):
+    for name in given(CUTLASS_ENVIRONMENT, where):
         yield os.path.abspath(where.environ[name])
     if "nvcc" in draft.missing or "host_compiler" in draft.missing:
         yield from where.environ.get("PATH", "").split(os.pathsep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NoReturn
@@ -14,9 +15,9 @@ __all__ = ["Library", "Program", "Toolchain"]
 
 
 def version_pair(version: str) -> tuple[int, int]:
-    """Return ``(12, 9)`` for ``"12.9.86"``."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+    """Return ``(12, 9)`` for ``"12.9.86"``; what a version leaves out is 0."""
+    major, minor = (*map(int, re.findall(r"\d+", version)[:2]), 0, 0)[:2]
+    return major, minor
 
 
 @dataclass(frozen=True, slots=True)

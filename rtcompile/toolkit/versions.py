@@ -22,7 +22,7 @@ def of_wheels(site_dir: str) -> Mapping[str, str]:
     for entry in _entries(site_dir):
         if entry.endswith(".dist-info"):
             name, _, version = entry.removesuffix(".dist-info").partition("-")
-            installed[name.replace("_", "-").lower()] = version
+            installed[re.sub(r"[._]", "-", name).lower()] = version
     return installed
 
 

@@ -184,6 +184,17 @@ def test_std_goes_with_device_libraries_in_either_order(compiler, library, std_f
     assert compiler.errors(source) == ""
 
 
+def test_cupys_headers_compile_with_the_cccl_inside_cupy(compiler12, tmp_path):
+    for name in ("nvidia/cuda_nvrtc", "nvidia/cuda_runtime", "nvidia/cuda_nvcc", "cupy"):
+        origin = next(Path(folder, name) for folder in site.getsitepackages())
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(origin)
+    search = find({"PATH": ""}, [str(tmp_path)], usual_roots=(), last_steps=()).search
+    includes, body = LIBRARIES["cupy"]
+    with_cupys = Compiler(compiler12.nvrtc, search)
+    assert with_cupys.errors("#include <cstdint>\n" + includes + KERNEL.format(body=body)) == ""
+
+
 def test_the_toolkits_own_cuda_h_compiles(compiler):
     use = "CUtensorMap m; CUdeviceptr p = 0; a[0] = sizeof(m) + p + CUDA_VERSION;"
     assert compiler.errors("#include <cuda.h>\n" + KERNEL.format(body=use)) == ""

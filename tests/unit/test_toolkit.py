@@ -14,7 +14,7 @@ from cuda import pathfinder
 import rtcompile
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.toolkit import Toolchain, find
-from rtcompile.toolkit.search import Place, Surroundings
+from rtcompile.toolkit.places import Place, Surroundings
 from tests.toolkits import Wheels, conda, program, toolkit, write
 
 
@@ -196,7 +196,6 @@ def test_a_missing_part_is_taken_from_a_toolkit_of_the_same_minor(tmp_path):
     # No NVRTC there: it cannot be chosen as a whole.
     for file in (root / "lib64").iterdir():
         file.unlink()
-    write(root / "version.json", '{"cuda_nvcc": {"version": "12.9.41"}}')
     toolchain = search(site, environ={"CUDA_PATH": str(root)})
     assert toolchain.problems == ()
     assert toolchain.found_via["crt"] == "CUDA_PATH"
@@ -213,6 +212,16 @@ def test_a_part_of_another_version_is_not_mixed_in_and_both_are_named(tmp_path):
     assert "12.9.86" in problem
     assert toolchain.require_nvrtc().path in problem
     assert 'pip install "nvidia-cuda-runtime-cu12==12.9.*"' in problem
+
+
+def test_another_versions_toolkit_elsewhere_is_nobodys_problem(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12().site
+    root = toolkit(tmp_path / "cuda-13.0", "13.0.88")
+    write(root / "lib64/libnvJitLink.so.13.0.88")
+    (root / "lib64/libnvJitLink.so.13").symlink_to("libnvJitLink.so.13.0.88")
+    toolchain = search(site, usual_roots=[str(tmp_path / "cuda-*")])
+    assert toolchain.problems == ()
+    assert "version 13.0.88" in toolchain.missing["nvjitlink"]
 
 
 @pytest.mark.parametrize(
@@ -293,12 +302,19 @@ def test_a_cccl_of_another_version_gives_way_to_cupys_and_is_reported(tmp_path):
     assert "CuPy's own copy" in problem
 
 
+def test_wheels_that_lack_only_cccl_are_complete_with_cupys(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86", cccl=None).cupy().site
+    root = toolkit(tmp_path / "cuda", "12.6.85")
+    toolchain = search(site, environ={"CUDA_PATH": str(root)})
+    assert toolchain.require_nvrtc().version == "12.9.86"
+    assert toolchain.found_via["cccl"] == "cupy"
+
+
 def test_a_second_cccl_beside_the_runtime_headers_stays_out(tmp_path):
     site = Wheels(tmp_path / "site").cuda12("12.9.86", cudart=None, crt=None).site
     root = toolkit(tmp_path / "cuda", "12.9.41")
     for file in (root / "lib64").iterdir():
         file.unlink()
-    write(root / "version.json", '{"cuda_nvcc": {"version": "12.9.41"}}')
     toolchain = search(site, environ={"CUDA_PATH": str(root)})
     assert directories(toolchain)["cudart"] == str(root / "include")
     assert cccl_directories(toolchain) == [str(root / "include")]
@@ -461,7 +477,7 @@ def test_cuda_pathfinder_is_asked_without_loading_a_library_here(tmp_path):
     source = f"""
 import os, sys
 sys.path[:0] = {[str(Path(rtcompile.__file__).parents[1]), str(Path(pathfinder.__file__).parents[2])]}
-from rtcompile.toolkit.search import Surroundings, by_pathfinder
+from rtcompile.toolkit.places import Surroundings, by_pathfinder
 places = list(by_pathfinder(Surroundings(os.environ, (), (), ("x86_64-linux",))))
 print([(place.root, place.found_via) for place in places])
 assert "libcudart" not in open("/proc/self/maps").read()
