@@ -6,6 +6,7 @@ import inspect
 import io
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import pipeline
+from rtcompile import pipeline, toolkit
 from rtcompile.cache import store
 from rtcompile.core import cubin
 from rtcompile.core.request import CompileRequest
@@ -461,3 +462,40 @@ def test_a_compile_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compile('extern "C" __global__ void k() { int unused; }')
+
+
+# --- CUDA 13 -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cuda13(cuda13_prefix, monkeypatch):
+    """Every build of the test uses the other toolkit."""
+    installed = [str(cuda13_prefix), *(path for path in sys.path if path.endswith("-packages"))]
+    found = [toolkit.find({"CUDA_PATH": str(cuda13_prefix / "nvidia/cu13")}, installed[:1])]
+    extra = tuple(d for d in toolkit.current().search if d.label in ("cutlass", "cupy"))
+    found[0] = replace(found[0], search=(*found[0].search, *extra))
+
+    def remember(part, build, settings):
+        found[0] = replace(found[0], **{part: replace(getattr(found[0], part), build=build)})
+
+    monkeypatch.setattr(toolkit, "current", lambda settings=None: found[0])
+    monkeypatch.setattr(toolkit, "remember_build", remember)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_110a", "sm_121a"])
+def test_cuda_13_compiles_wmma(cuda13, arch):
+    code = compile(WMMA, arch=arch)
+    assert code.build.compiler.startswith("nvrtc 13.")
+    assert str(cubin.read(code.code).arch) == arch
+
+
+@pytest.mark.parametrize("source", [s for n, s in SOURCES.items() if n != "cupy"])
+def test_cuda_13_finds_its_headers(cuda13, source):
+    code = compile(source, arch="sm_90a")
+    assert not any("cuda_runtime/include" in header.path for header in code.build.headers)
+
+
+def test_cuda_13_links(cuda13):
+    library = compile("__device__ int two() { return 2; }\n", arch="sm_90a", target="ltoir")
+    source = 'extern __device__ int two();\nextern "C" __global__ void k(int* x) { *x = two(); }'
+    assert cubin.read(compile(source, arch="sm_90a", link=[library]).code).kernels[0].name == "k"
