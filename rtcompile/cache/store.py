@@ -405,7 +405,10 @@ def _refusal_key(question: Question) -> str:
 
 
 def _hit(obj: ObjectCode, build: Build, where: str) -> ObjectCode:
-    return replace(obj, build=replace(obj.build, headers=build.dependencies.headers, hit=where))
+    # Why NVCC was used stays true; why the build was a miss does not.
+    why = obj.build.why if obj.build.backend == "nvcc" else ""
+    headers = build.dependencies.headers
+    return replace(obj, build=replace(obj.build, headers=headers, hit=where, why=why))
 
 
 def _would_fail_again(error: BaseException) -> bool:
