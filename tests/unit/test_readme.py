@@ -1,0 +1,50 @@
+"""What the README shows compiles, and what it lists is what there is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+EXAMPLE = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+
+
+def test_the_examples_kernel_compiles():
+    source = re.search(r'r"""(.*?)"""', EXAMPLE, re.DOTALL)[1]
+    code = rtcompile.compile(source, arch="sm_80", name_expressions=["tile<half>"])
+    assert "tile<half>" in code.lowered_names
+
+
+def test_the_example_is_of_the_promised_length():
+    assert len(EXAMPLE.splitlines()) <= 30
+
+
+def test_every_environment_variable_is_in_the_table_and_no_other():
+    named_by = re.compile(r"\b(?:RTCOMPILE|CUPY)_[A-Z]+(?:_[A-Z]+)*\b")
+    read = {
+        name
+        for file in (ROOT / "rtcompile").rglob("*.py")
+        for name in named_by.findall(file.read_text())
+        if f'"{name}"' in file.read_text()
+    }
+    listed = set(re.findall(r"^\| `((?:RTCOMPILE|CUPY)_\w+)`", README, re.MULTILINE))
+    assert listed == read
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+def test_every_dependency_says_what_it_is_for():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in project["dependencies"]:
+        name = re.match(r"[\w-]+", requirement)[0]
+        assert re.search(rf"^\| .*{name}.* \| \S", README, re.MULTILINE), name
+    for extra in project["optional-dependencies"]:
+        if extra != "test":
+            assert f"extra `{extra}`" in README or f"[{extra}]" in README, extra
