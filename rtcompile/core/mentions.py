@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 
 __all__ = ["Mentions", "scan"]
 
@@ -16,8 +17,11 @@ _COMMENT_OR_STRING = re.compile(
 _GAP = r"(?:[ \t]|/\*[^\n]*?\*/)*"
 _INCLUDE = re.compile(rf'include(?:_next)?\b{_GAP}(?:"([^"\n]*)"|(<)|(\w))')
 _HASH = re.compile(rf"(?:#|%:){_GAP}\Z")
-_HAS_INCLUDE = re.compile(
-    r'(\w*(?:has_include|HAS_INCLUDE)\w*)[ \t]*(?:\([ \t]*(?:(<[^>\n]*>|"[^"\n]*")|(\w*)))?'
+# One expression per spelling, each beginning with its letters: those are found by a plain search,
+# where an alternative or a `\w*` in front would try every position of CuTe's 8 MB, for a second.
+_HAS_INCLUDE = tuple(
+    re.compile(word + r'\w*[ \t]*(?:\([ \t]*(?:(<[^>\n]*>|"[^"\n]*")|(\w*)))?')
+    for word in ("has_include", "HAS_INCLUDE")
 )
 _DEFINE = re.compile(r"[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)(?:\(([^)\n]*)\))?")
 
@@ -83,25 +87,22 @@ def _asked(text: str) -> tuple[str, ...]:
     ``#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)`` hands its parameter on: its uses count, its
     definition does not. A macro of another name hides its uses, so its parameter comes back.
     """
-    # Searched for first: the expression alone takes a second for CuTe's headers.
-    if "has_include" not in text and "HAS_INCLUDE" not in text:
-        return ()
     asked: dict[str, None] = {}
-    for match in _HAS_INCLUDE.finditer(text):
-        word, literal, argument = match.groups()
+    for match in chain.from_iterable(word.finditer(text) for word in _HAS_INCLUDE):
+        literal, argument = match.groups()
         start = text.rfind("\n", 0, match.start()) + 1
         define = _DEFINE.match(text, start)
         if literal:
             asked[literal] = None
-        elif define is not None and define.start(1) == match.start():
+        elif define is not None and define.start(1) <= match.start() < define.end(1):
             pass  # the definition's own name
         elif argument is None:
             # "#ifdef __has_include" asks for nothing; "#define ASK __has_include" for anything.
             if define is not None:
-                asked[word] = None
+                asked["__has_include"] = None
         elif argument:
             parameters = [name.strip() for name in (define[2] or "").split(",")] if define else []
-            wrapper = define is not None and "has_include" in define[1].lower()
+            wrapper = define is not None and any(word.search(define[1]) for word in _HAS_INCLUDE)
             if not (wrapper and argument in parameters):
                 asked[argument] = None
     return tuple(asked)

@@ -130,6 +130,27 @@ def test_many_processes_build_each_question_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "locks").iterdir())
 
 
+COUNTER = """
+import sys
+from pathlib import Path
+from rtcompile.cache import locks
+counter = Path(sys.argv[1]) / "counter"
+for _ in range(300):
+    with locks.machine_wide(sys.argv[1] + "/lock") as held:
+        assert held
+        counter.write_text(str(int(counter.read_text()) + 1))
+"""
+
+
+def test_a_lock_whose_file_comes_and_goes_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "counter").write_text("0")
+    processes = [python(COUNTER, str(tmp_path)) for _ in range(4)]
+    for process in processes:
+        process.communicate()
+    assert [process.returncode for process in processes] == [0] * 4
+    assert (tmp_path / "counter").read_text() == str(4 * 300)
+
+
 EVICTOR = """
 import sys
 from pathlib import Path

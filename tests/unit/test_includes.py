@@ -132,6 +132,7 @@ WRAPPER = "#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)\n"
         pytest.param(WRAPPER + "#if _CCCL_HAS_INCLUDE(<b.h>)", ("<b.h>",), id="wrapper's use"),
         pytest.param("#if __has_include(NAME)", ("NAME",), id="computed"),
         pytest.param("#define HAVE(x) __has_include(x)", ("x",), id="wrapper of another name"),
+        pytest.param("#define Has_Include(x) __has_include(x)", ("x",), id="likewise"),
         pytest.param("#define ASK __has_include", ("__has_include",), id="alias"),
     ],
 )

@@ -1,0 +1,163 @@
+"""Every kind of header edit, with a real compiler: the binary is the one a build now would give."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile.cache import store
+
+SOURCE = """
+#include "value.h"
+#if __has_include("extra.h")
+#include "extra.h"
+#else
+#define EXTRA 0
+#endif
+extern "C" __constant__ int answer = VALUE + EXTRA;
+extern "C" __global__ void k(int* out) { *out = answer; }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "second/value.h").write_text('#include "nested.h"\n#define VALUE NESTED\n')
+    (tmp_path / "second/nested.h").write_text("#define NESTED 1001\n")
+    return tmp_path
+
+
+def build(folder: Path, source: str = SOURCE, *options: str) -> rtcompile.ObjectCode:
+    """Build as a new process would, to PTX, in which the answer can be read."""
+    store._stores.clear()
+    directories = [f"-I{folder / name}" for name in ("first", "second")]
+    return rtcompile.compile(source, options=[*directories, *options], arch="sm_80", target="ptx")
+
+
+def answer(obj: rtcompile.ObjectCode) -> int:
+    _, _, initial = obj.code.decode().partition("answer = ")
+    return int(initial.split(";")[0])
+
+
+def nested(folder: Path) -> int:
+    (folder / "second/nested.h").write_text("#define NESTED 1002\n")
+    return 1002
+
+
+def with_its_old_mtime(folder: Path) -> int:
+    path = folder / "second/nested.h"
+    before = path.stat()
+    path.write_text("#define NESTED 1003\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return 1003
+
+
+def shadow(folder: Path) -> int:
+    (folder / "first/value.h").write_text("#define VALUE 1004\n")
+    return 1004
+
+
+def shadow_of_a_nested_header_is_none(folder: Path) -> int:
+    # "nested.h" is found beside value.h, before any -I.
+    (folder / "first/nested.h").write_text("#define NESTED 1005\n")
+    return 1001
+
+
+def has_include(folder: Path) -> int:
+    (folder / "first/extra.h").write_text("#define EXTRA 10\n")
+    return 1011
+
+
+def link(folder: Path) -> int:
+    (folder / "other.h").write_text("#define NESTED 1006\n")
+    (folder / "second/nested.h").unlink()
+    (folder / "second/nested.h").symlink_to(folder / "other.h")
+    return 1006
+
+
+def directory_is_now_a_link(folder: Path) -> int:
+    (folder / "third/value.h").write_text("#define VALUE 1007\n")
+    (folder / "second").rename(folder / "old")
+    (folder / "second").symlink_to(folder / "third")
+    return 1007
+
+
+def twice_in_one_tick(folder: Path) -> int:
+    for value in (1008, 1009):
+        (folder / "second/nested.h").write_text(f"#define NESTED {value}\n")
+        assert answer(build(folder)) == value
+    return 1009
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        nested,
+        with_its_old_mtime,
+        shadow,
+        shadow_of_a_nested_header_is_none,
+        has_include,
+        link,
+        directory_is_now_a_link,
+        twice_in_one_tick,
+    ],
+)
+def test_after_an_edit_the_binary_is_the_new_one(folder: Path, edit: Callable[[Path], int]) -> None:
+    assert answer(build(folder)) == 1001
+    assert build(folder).build.hit == "disk"
+    expected = edit(folder)
+    assert answer(build(folder)) == expected
+    assert build(folder).build.hit == "disk"
+
+
+def test_a_revert_is_a_hit(folder: Path) -> None:
+    build(folder)
+    nested(folder)
+    build(folder)
+    (folder / "second/nested.h").write_text("#define NESTED 1001\n")
+    again = build(folder)
+    assert (answer(again), again.build.hit) == (1001, "disk")
+
+
+def test_a_moved_project_is_a_hit(folder: Path, tmp_path: Path) -> None:
+    build(folder)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("first", "second"):
+        (folder / name).rename(moved / name)
+    assert build(moved).build.hit == "disk"
+
+
+@pytest.mark.parametrize("macro", ["__TIME__", "__DATE__"])
+def test_what_reads_the_clock_is_built_every_time(folder: Path, macro: str) -> None:
+    source = SOURCE + f"__device__ const char* when() {{ return {macro}; }}"
+    build(folder, source)
+    assert build(folder, source).build.hit is None
+
+
+def test_a_computed_include_is_followed(folder: Path) -> None:
+    source = SOURCE.replace('#include "value.h"', "#define X <value.h>\n#include X")
+    build(folder, source)
+    expected = nested(folder)
+    assert answer(build(folder, source)) == expected
+
+
+def test_a_pre_included_header_is_followed(folder: Path) -> None:
+    (folder / "second/pre.h").write_text("#define VALUE 1\n")
+    source = SOURCE.replace('#include "value.h"', "")
+    assert answer(build(folder, source, "-include=pre.h")) == 1
+    (folder / "second/pre.h").write_text("#define VALUE 2\n")
+    assert answer(build(folder, source, "-include=pre.h")) == 2
+
+
+def test_two_pre_included_headers_of_one_name_are_two(folder: Path) -> None:
+    source = SOURCE.replace('#include "value.h"', "")
+    for place, value in (("first", 1), ("second", 2)):
+        (folder / place / "pre.h").write_text(f"#define VALUE {value}\n")
+    for place, value in (("first", 1), ("second", 2)):
+        assert answer(build(folder, source, f"-include={folder / place}/pre.h")) == value
