@@ -135,6 +135,18 @@ def test_the_flags_that_are_added_are_the_ones_that_were_missing(
             id="a mistake comes before a missing flag",
         ),
         pytest.param(
+            'k.cu(1): error: namespace "cuda::std::chrono" has no member "steady_clock"\n'
+            "  std::chrono::steady_clock c;\n               ^\n",
+            "nvcc",
+            id="cuda::std stands in for std",
+        ),
+        pytest.param(
+            'k.cu(1): error: namespace "cuda::std" has no member "erf"\n'
+            "  float f = cuda::std::erf(x);\n                       ^\n",
+            "error",
+            id="cuda::std itself",
+        ),
+        pytest.param(
             'k.cu(1): error: could not open source file "sys/mman.h" (no directories in search '
             "list)",
             "nvcc",
