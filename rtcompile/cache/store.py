@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, TypeVar
 from rtcompile.cache import files, headers, locks, manifests, objects
 from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.manifests import Build
-from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode, SearchDir
@@ -141,7 +140,9 @@ class Store:
         return self._reason(question, builds, usable)
 
     def _reason(self, question: Question, builds: Sequence[Build], usable: Sequence[Build]) -> str:
-        if reason := _not_of_files(question):
+        from rtcompile.core import admission  # a hit does not pay for its regular expressions
+
+        if reason := admission.reason_against(question):
             return f"never cached: {reason}"
         if usable:
             return headers.difference(usable[0].dependencies) or "its object was evicted or damaged"
@@ -193,21 +194,23 @@ class Store:
         Not kept: what is different in every build, and what a file that changed while the
         compiler ran went into, one cannot tell in which of its versions.
         """
+        from rtcompile.core import admission
+
         key = question.lookup_key()
         started = self._started.get(key)
         if started is not None and dependencies.newest_ns >= started:
             return False
-        if dependencies.uncacheable or _not_of_files(question):
+        if dependencies.uncacheable or admission.reason_against(question):
             return False
         backend = obj.build.backend
-        path_bound = _path_bound(question, obj, dependencies)
+        path_bound = admission.path_bound(question, obj, dependencies)
         object_key = question.object_key(dependencies, backend=backend, path_bound=path_bound)
         build = Build(backend, question.compilers.get(backend, ""), object_key, dependencies)
         self._remember(key, build, obj)
         data = objects.encode(obj, question.name.rpartition("/")[2])
         if self._publish("objects", object_key, data):
             self._publish_manifest(key, build, question.search)
-            if not path_bound and _portable(dependencies, question.search):
+            if not path_bound and admission.portable(dependencies, question.search):
                 self._publish_manifest(question.portable_key(), build, question.search)
         self._misses += 1
         pending = self._unaccounted
@@ -425,46 +428,6 @@ def _next_tick() -> int:
     while headers.file_clock_ns() < now:
         time.sleep(0.0005)
     return now
-
-
-def _not_of_files(question: Question) -> str:
-    """Return why the answer hangs on more than files that can be checked, ``""`` if it does not."""
-    from rtcompile.core.mentions import scan  # only a miss needs its regular expressions
-
-    if clock := scan(question.source).clock:
-        return f"{clock} is different in every build"
-    for _, value in question.options:
-        # A macro defined by an option is not scanned for the names that it is used with.
-        if "has_include" in value.lower() or scan(value).clock:
-            return f"the option {value!r} asks for what changes without a header changing"
-    return ""
-
-
-def _path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
-    """Say whether a path reached the code: then it is the object of this place alone.
-
-    The user's own ``__FILE__`` may have been computed with, so a mention is enough; a toolkit
-    header's is an assertion's, and shows in the code. LTO-IR is packed and shows nothing.
-    """
-    from rtcompile.core.mentions import scan
-
-    own_texts = (question.source, *(value for _, value in question.options))
-    if question.paths_matter or any(scan(text).own_path for text in own_texts):
-        return True
-    if any(label.startswith("user") or not label for label in dependencies.own_path):
-        return True
-    if obj.kind == "ltoir" and dependencies.own_path:
-        return True
-    places = [directory.path for directory in question.search]
-    places.append(os.path.dirname(question.name))
-    return any(len(place) > 1 and os.fsencode(place) in obj.code for place in places)
-
-
-def _portable(dependencies: Dependencies, search: Sequence[SearchDir]) -> bool:
-    """Say whether another place has a counterpart for every file that was looked at."""
-    paths = [header.path for header in dependencies.headers]
-    paths += [*dependencies.absent, *dependencies.present]
-    return all(includes.place(path, search)[0] >= 0 for path in paths)
 
 
 def _after_fork() -> None:

@@ -10,7 +10,6 @@ from rtcompile.core.request import Header, SearchDir
 
 __all__ = [
     "Dependencies",
-    "parse_depfile",
     "parse_trace",
     "pch_prefix",
     "place",
@@ -61,14 +60,6 @@ def parse_trace(raw: bytes) -> tuple[str, ...]:
     """
     paths = (line.lstrip(" ") for line in raw.decode("utf-8", "surrogateescape").split("\n"))
     return tuple(dict.fromkeys(p for p in paths if p and not p.startswith("__nv_")))
-
-
-def parse_depfile(text: str) -> tuple[str, ...]:
-    """Return the prerequisites in a Make rule, as ``nvcc -MD`` writes it, the first one included."""
-    _, _, prerequisites = text.replace("\\\n", " ").partition(": ")
-    words = re.findall(r"(?:\\[ #]|\$\$|\S)+", prerequisites)
-    unescaped = (re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in words)
-    return tuple(dict.fromkeys(unescaped))
 
 
 def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:

@@ -360,12 +360,28 @@ def test_a_cache_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
     assert kept.find(make_question())
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only directories")
-def test_a_read_only_cache_is_read(cache: Path) -> None:
+def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
     add(open_store(cache))
-    for path in [cache, *cache.rglob("*")]:
-        path.chmod(0o500 if path.is_dir() else 0o400)
-    assert open_store(cache).find(make_question())
+    open_file = os.open
+    for call in ("mkdir", "utime", "unlink", "rename", "write"):
+        monkeypatch.setattr(os, call, read_only)
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, flags, *mode: (
+            read_only() if flags & os.O_CREAT else open_file(path, flags, *mode)
+        ),
+    )
+    kept = open_store(cache)
+    assert kept.find(make_question())
+    with pytest.warns(RtcompileWarning, match="Read-only file system"):
+        add(kept, make_question(source="another"))
+    assert kept.find(make_question(source="another"))
 
 
 def test_another_user_s_cache_is_neither_read_nor_written(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rtcompile.core.includes import parse_depfile, parse_trace, pch_prefix, place, spellings
+from rtcompile.core.includes import parse_trace, pch_prefix, place, spellings
 from rtcompile.core.mentions import scan
 from rtcompile.core.request import SearchDir
 
@@ -41,16 +41,6 @@ def test_a_trace_keeps_the_bytes_of_a_path_that_is_not_utf8() -> None:
 
 def test_no_trace_is_no_headers() -> None:
     assert parse_trace(b"") == ()
-
-
-def test_a_depfile_lists_its_prerequisites_unescaped() -> None:
-    text = "kernel.o : kernel.cu /usr/include/a.h \\\n  /with\\ blank/b.h \\\n /d$$/c\\#.h\n"
-    assert parse_depfile(text) == (
-        "kernel.cu",
-        "/usr/include/a.h",
-        "/with blank/b.h",
-        "/d$/c#.h",
-    )
 
 
 SEARCH = (
