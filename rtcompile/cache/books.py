@@ -71,6 +71,24 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
         raise _PlantedError("a value that is a file")
 
 
+class _Database(diskcache.Cache):  # type: ignore[misc]
+    """A cache that closes its connection where opening fails half-way."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            super().__init__(
+                path,
+                timeout=_LOCK_SECONDS,
+                disk=_BytesDisk,
+                eviction_policy="none",
+                size_limit=1 << 62,
+                cull_limit=0,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The cache's statistics: bytes on disk and counts."""
@@ -110,17 +128,7 @@ class Books:
     def _transact_once(self, action: Callable[[Any], _T]) -> _T:
         os.makedirs(self._path, 0o700, exist_ok=True)
         self._await_lock()
-        with (
-            diskcache.Cache(
-                self._path,
-                timeout=_LOCK_SECONDS,
-                disk=_BytesDisk,
-                eviction_policy="none",
-                size_limit=1 << 62,
-                cull_limit=0,
-            ) as cache,
-            cache.transact(),
-        ):
+        with _Database(self._path) as cache, cache.transact():
             if cache.get("size") is None:
                 self._take_stock(cache)
             if hits := self._noted_hits():
