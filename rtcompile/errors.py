@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rtcompile.core.diagnostics import Diagnostic
 
 __all__ = [
+    "BatchError",
     "CompileError",
     "CompileTimeout",
     "CompilerCrashed",
@@ -148,6 +149,29 @@ class CompilerCrashed(CompileError):
 
 class CompileTimeout(CompilerCrashed):
     """The compiler was killed when its time limit (seconds) had passed."""
+
+
+class BatchError(RtcompileError):
+    """Some builds of a batch failed; raised when all are done.
+
+    Attributes
+    ----------
+    errors : dict of int to RtcompileError
+        Position in the batch to error.
+    results : list of ObjectCode or None
+        In the batch's order; None where it failed.
+    """
+
+    def __init__(self, errors: dict[int, RtcompileError], results: list[Any]) -> None:
+        self.errors = errors
+        self.results = results
+        shown = [f"[{i}] {str(error).splitlines()[0]}" for i, error in [*errors.items()][:5]]
+        more = [f"… and {len(errors) - 5} more"] if len(errors) > 5 else []
+        lines = [f"{len(errors)} of {len(results)} builds failed:", *shown, *more]
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors, self.results)
 
 
 def adopt_cupy() -> None:

@@ -369,6 +369,11 @@ def run(job: Job | Callable[[], Job], limits: Limits) -> Answer | Death:
     return _shared().run(job, limits)
 
 
+def slots() -> int:
+    """Return how many jobs the process's pool runs at once."""
+    return _shared().jobs
+
+
 def start(prepare: str, argument: str) -> None:
     """Start a zygote of the process's pool: `Pool.start`."""
     _shared().start(prepare, argument)

@@ -307,6 +307,7 @@ class Zygote:
 def _claim(scratch: str) -> None:
     """Make the scratch folder, and hold a lock on it for as long as this process or a child lives."""
     os.mkdir(scratch, 0o700)
+    os.environ["TMPDIR"] = scratch  # NVRTC leaves files there, even after compiling nothing
     import fcntl
 
     fcntl.flock(os.open(scratch, os.O_RDONLY), fcntl.LOCK_EX)

@@ -1,0 +1,271 @@
+"""Many builds at once: in order, errors per item, cancelled at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile import many
+from rtcompile.core import cubin
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import BatchError, CompileError, CompileTimeout, InvalidRequest
+from rtcompile.many import compile_many, submit_many
+from rtcompile.workers import pool
+
+TEMPLATE = CompileRequest("template <int N> __global__ void k(int* p) { *p = N; }", arch="sm_90")
+WRONG = TEMPLATE.replace(source="mistake;")
+# The mangled name of the parameter doubles with each typedef.
+ENDLESS = TEMPLATE.replace(
+    source="typedef int (*F0)(int);\n"
+    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
+    + "__global__ void k(F40 f) {}"
+)
+
+
+def variants(count: int) -> list[CompileRequest]:
+    return [TEMPLATE.replace(name_expressions=(f"k<{i}>",)) for i in range(count)]
+
+
+def kernels(code: ObjectCode) -> list[str]:
+    return [kernel.name for kernel in cubin.read(code.code).kernels]
+
+
+def test_results_are_in_the_order_of_the_requests() -> None:
+    results = compile_many(variants(6), progress=False)
+    assert [kernels(code) for code in results] == [[f"_Z1kILi{i}EEvPi"] for i in range(6)]
+
+
+def test_what_was_built_is_in_the_cache() -> None:
+    compile_many(variants(3), progress=False)
+    assert all(code.build.hit for code in compile_many(variants(3), progress=False))
+
+
+def test_one_request_twice_is_built_once() -> None:
+    hits = [code.build.hit for code in compile_many([TEMPLATE] * 4, progress=False)]
+    assert hits.count(None) == 1
+
+
+def test_errors_are_gathered_and_the_others_built() -> None:
+    with pytest.raises(
+        BatchError, match=r"2 of 4 builds failed:\n\[1\] .*error: this declaration"
+    ) as caught:
+        compile_many([TEMPLATE, WRONG, TEMPLATE, WRONG.replace(name="b.cu")], progress=False)
+    assert sorted(caught.value.errors) == [1, 3]
+    assert all(isinstance(error, CompileError) for error in caught.value.errors.values())
+    assert [result is None for result in caught.value.results] == [False, True, False, True]
+
+
+def test_errors_can_be_returned_in_their_place() -> None:
+    outcomes: list[Any] = compile_many([WRONG, TEMPLATE], progress=False, errors="return")
+    assert isinstance(outcomes[0], CompileError)
+    assert isinstance(outcomes[1], ObjectCode)
+
+
+def test_a_batch_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(BatchError({1: CompileError("wrong")}, [None, None])))
+    assert str(error) == "1 of 2 builds failed:\n[1] wrong"
+
+
+def test_arguments_hold_for_every_build() -> None:
+    (outcome,) = compile_many([ENDLESS], timeout=0.3, progress=False, errors="return")
+    assert isinstance(outcome, CompileTimeout)
+
+
+@pytest.mark.parametrize("item", ["source", None, 3])
+def test_an_item_that_is_no_build_is_refused_before_anything_runs(item: object) -> None:
+    with pytest.raises(InvalidRequest, match="item 1 is"):
+        compile_many([TEMPLATE, item])
+
+
+def test_nothing_to_do_is_done() -> None:
+    assert compile_many([], progress=True) == []
+
+
+def test_modules_find_their_code_afterwards() -> None:
+    pytest.importorskip("cupy")
+    from rtcompile import RawKernel, RawModule
+
+    module = RawModule(code=TEMPLATE.source, arch="sm_90", name_expressions=["k<1>"])
+    kernel = RawKernel('extern "C" __global__ void f() {}', "f", arch="sm_90")
+    compile_many([module, kernel], progress=False)
+    assert module.build is not None
+    assert kernel.build is not None
+    assert (module.build.hit, kernel.build.hit) == ("memory", "memory")
+
+
+def test_futures_are_awaitable() -> None:
+    async def build() -> list[ObjectCode]:
+        return await asyncio.gather(*map(asyncio.wrap_future, submit_many(variants(3))))
+
+    assert [kernels(code) for code in asyncio.run(build())] == [
+        [f"_Z1kILi{i}EEvPi"] for i in range(3)
+    ]
+
+
+def test_a_cancelled_future_frees_who_waits_and_the_next_build_works() -> None:
+    endless, quick = submit_many([ENDLESS, TEMPLATE])
+    assert kernels(quick.result()) == []
+    assert endless.cancel()
+    assert endless.cancel()
+    with pytest.raises(CancelledError):
+        endless.result()
+    assert not quick.cancel()
+    assert compile_many(variants(1), progress=False)
+    assert workers_of(os.getpid()) == []
+
+
+def workers_of(caller: int) -> list[int]:
+    """Wait until the zygotes of a process have no child; return those that remain."""
+    import time
+
+    deadline = time.monotonic() + 10
+    while (found := grandchildren(caller)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return found
+
+
+def grandchildren(pid: int) -> list[int]:
+    found = []
+    for zygote in children_of(pid):
+        found += children_of(zygote)
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    children = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        children += [int(child) for child in task.read_text().split()]
+    return children
+
+
+def test_ctrl_c_ends_a_batch_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    script = """
+        import os, sys, threading
+        from tests.unit.test_many import *
+        def when_both_run():
+            import time
+            while len(grandchildren(os.getpid())) < 2:
+                time.sleep(0.005)
+            print(*children_of(os.getpid()), flush=True)
+        threading.Thread(target=when_both_run).start()
+        try:
+            compile_many([ENDLESS, ENDLESS.replace(name="b.cu"), *variants(8)], progress=False)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        assert workers_of(os.getpid()) == []
+        assert len(compile_many(variants(2), progress=False)) == 2
+        print("works", flush=True)
+        """
+    root = Path(__file__).parents[2]
+    environ = {**os.environ, "TMPDIR": str(tmp_path), "RTCOMPILE_JOBS": "2"}
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=root,
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    program.stdout.readline()
+    os.killpg(program.pid, signal.SIGINT)
+    assert program.communicate()[0] == "interrupted\nworks\n"
+    assert program.returncode == 0
+    assert list(tmp_path.glob("rtcompile-*")) == []
+
+
+def test_a_callable_hears_of_each_build() -> None:
+    heard: list[tuple[int, int, bool]] = []
+    compile_many(
+        [*variants(2), WRONG],
+        progress=lambda done, total, outcome: heard.append(
+            (done, total, isinstance(outcome, ObjectCode))
+        ),
+        errors="return",
+    )
+    assert [(done, total) for done, total, _ in heard] == [(1, 3), (2, 3), (3, 3)]
+    assert sorted(good for _, _, good in heard) == [False, True, True]
+
+
+def test_plain_lines_are_for_what_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    compile_many(variants(1), progress=False)
+    compile_many([*variants(2), WRONG], progress=True, errors="return")
+    assert "rtcompile: 3 of 3 compiled (1 cached, 1 failed) in " in capsys.readouterr().err
+
+
+def test_nothing_is_shown_unasked_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    compile_many(variants(1))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    pytest.importorskip("rich")
+    script = """
+        from tests.unit.test_many import *
+        compile_many(variants(2))
+    """
+    main, terminal = os.openpty()
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TERM": "xterm"},
+        stderr=terminal,
+        check=True,
+    )
+    os.close(terminal)
+    shown = os.read(main, 1 << 16).decode()
+    os.close(main)
+    assert "compiling" in shown
+    assert "2/2" in shown
+
+
+def test_a_trace_shows_queue_phases_and_workers(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    compile_many(variants(3), progress=False, trace=str(path))
+    events = json.loads(path.read_text())
+    spans = {event["name"] for event in events if event["ph"] == "X"}
+    assert {"compile_many", "queue", "compile", "front end", "optimizer", "ptxas"} <= spans
+    rows = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert "worker 1" in rows
+    for event in events:
+        assert event["pid"] == os.getpid()
+        assert event["ph"] == "M" or event["dur"] >= 0
+
+
+def test_processes_add_to_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.json"
+    monkeypatch.setenv("RTCOMPILE_TRACE", str(path))
+    compile_many(variants(1), progress=False)
+    script = "from tests.unit.test_many import *; compile_many(variants(2), progress=False)"
+    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
+    assert len({event["pid"] for event in json.loads(path.read_text())}) == 2
+
+
+def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_text("dear reader")
+    with pytest.warns(UserWarning, match="no trace of ours"):
+        compile_many([], trace=str(path))
+    assert path.read_text() == "dear reader"
+
+
+def test_as_many_threads_are_started_as_can_be_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    original = many.threading.Thread.start
+    monkeypatch.setattr(
+        many.threading.Thread, "start", lambda self: (started.append(self.name), original(self))[1]
+    )
+    compile_many(variants(20), progress=False)
+    builders = [name for name in started if name.startswith("build")]
+    assert len(builders) == min(20, pool.slots() + 2)
