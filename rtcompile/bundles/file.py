@@ -1,0 +1,324 @@
+"""A bundle's file: an index by key, and blobs; what is used of it is verified first, or not used.
+
+Behind a head of fixed size lies the sealed index, behind that the blobs that its rows point into:
+objects as the cache keeps them, and for each what it was made of. No time and no place of the
+building machine is in the file: the same builds make the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from rtcompile.cache import files, headers, manifests, objects
+from rtcompile.core.arch import Arch
+from rtcompile.core.includes import Dependencies, place
+from rtcompile.core.key import content_digest
+from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.errors import RtcompileWarning
+
+__all__ = ["Bundle", "Contents", "Row", "write"]
+
+_MAGIC = b"rtcompile bundle 1\n".ljust(32, b"\0")
+_HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
+_MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One build in a bundle, as its index describes it.
+
+    Attributes
+    ----------
+    key : str
+        `Question.shipped_key()` of what it answers.
+    arch, kind
+        What it was compiled for, and to: ``"cubin"`` or ``"ptx"``.
+    backend, compiler : str
+        Who compiled it.
+    cuda : int
+        Major version of that compiler.
+    program, source, options, names
+        What it was compiled from, for messages: the program's name, the digest of its source, its
+        effective options, its name expressions.
+    labels : tuple of str
+        Labels of the search directories that the record of its headers speaks of.
+    """
+
+    key: str
+    arch: Arch
+    kind: str
+    backend: str
+    compiler: str
+    cuda: int
+    program: str
+    source: str
+    options: tuple[str, ...]
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A row and its blobs: the object's file and the record of its headers."""
+
+    row: Row
+    object: bytes
+    record: bytes
+
+
+def contents(
+    row: Row, obj: ObjectCode, read: Dependencies, search: Sequence[SearchDir]
+) -> Contents:
+    """Return what a bundle keeps of a build that read these headers."""
+    own = [directory for directory in search if directory.is_own]
+
+    def is_own(path: str) -> bool:
+        return place(path, own)[0] >= 0
+
+    # Stats are the building machine's; what the reader checks is the content.
+    unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
+    checked = Dependencies(
+        headers=tuple(h for h in unplaced if is_own(h.path)),
+        absent=tuple(filter(is_own, read.absent)),
+        present=tuple(filter(is_own, read.present)),
+    )
+    recorded = Dependencies(headers=tuple(h for h in unplaced if not is_own(h.path)))
+    builds = [
+        manifests.Build(row.backend, row.compiler, "", dependencies)
+        for dependencies in (checked, recorded)
+    ]
+    return Contents(row, objects.encode(obj, row.program), manifests.encode(builds, search))
+
+
+def write(path: str, builds: Iterable[Contents]) -> None:
+    """Write a bundle of `builds`; of two for one key, architecture, kind and CUDA the last stays.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written; an old one is left as it was.
+    """
+    last = {(b.row.key, b.row.arch, b.row.kind, b.row.cuda): b for b in builds}
+    blobs: dict[bytes, int] = {}
+    size = 0
+    rows = []
+    for _, build in sorted(last.items()):
+        places = []
+        for blob in (build.object, build.record):
+            if blob not in blobs:
+                blobs[blob] = size
+                size += len(blob)
+            places += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
+        rows.append(_encode(build.row, places))
+    cuda = sorted({key[3] for key in last})
+    index = files.seal("bundle index", [" ".join(map(str, cuda)).encode(), *rows])
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    files.publish(path, b"".join((_HEAD.pack(_MAGIC, len(index)), index, *blobs)))
+    os.chmod(path, 0o644)  # packages are installed by one user and used by others
+
+
+def _encode(row: Row, places: Sequence[str]) -> bytes:
+    texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
+    texts += [row.program, row.source, *places]
+    for group in (row.options, row.names, row.labels):
+        texts += [str(len(group)), *group]
+    return "".join(text + "\0" for text in texts).encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    row: Row
+    object: tuple[int, int, str]  # offset, size, digest
+    record: tuple[int, int, str]
+
+
+def _decode(data: bytes) -> _Entry:
+    texts = data.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
+    (start, size, digest), (start_2, size_2, digest_2) = texts[8:11], texts[11:14]
+    groups = []
+    at = 14
+    for _ in range(3):
+        count = int(texts[at])
+        groups.append(tuple(texts[at + 1 : at + 1 + count]))
+        at += 1 + count
+    row = Row(key, Arch.parse(arch), kind, backend, compiler, int(cuda), program, source, *groups)
+    return _Entry(row, (int(start), int(size), digest), (int(start_2), int(size_2), digest_2))
+
+
+class _UnusableError(Exception):
+    """Why a bundle is not used."""
+
+
+class Bundle:
+    """A bundle on disk. Read when first asked, ignored with one warning when it cannot be used.
+
+    Attributes
+    ----------
+    path : str
+    problem : str
+        Why it is ignored, ``""`` while it is not.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.problem = ""
+        self._cuda: tuple[int, ...] = ()
+        self._index: dict[bytes, list[bytes]] | None = None
+        self._blobs_at = 0
+        # What was verified in this process: (object, own headers that were checked).
+        self._verified: dict[
+            tuple[Row, tuple[SearchDir, ...]], tuple[ObjectCode, Dependencies]
+        ] = {}
+
+    def rows(self, key: str | None = None) -> list[Row]:
+        """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
+        try:
+            return [entry.row for entry in self._entries(key)]
+        except _UnusableError as error:
+            self._ignore(str(error))
+            return []
+
+    def insist_on_cuda(self, major: int) -> None:
+        """Ignore the bundle if none of its builds was made with this major version of CUDA."""
+        if not self.problem and self._cuda and major not in self._cuda:
+            made_with = " and ".join(map(str, self._cuda))
+            self._ignore(f"it was made with CUDA {made_with}, and this process uses CUDA {major}")
+
+    def load(self, row: Row, own: tuple[SearchDir, ...]) -> ObjectCode | None:
+        """Return the build of a row; None if the package's own headers are not what it was made of.
+
+        Parameters
+        ----------
+        row : Row
+            One of `rows()`.
+        own : tuple of SearchDir
+            The directories in which the package's own headers lie here.
+        """
+        known = self._verified.get((row, own))
+        if known is not None and headers.same(known[1]):
+            return _found(known[0], "memory")
+        try:
+            obj, checked, recorded = self._read(row, own)
+        except _UnusableError as error:
+            self._ignore(str(error))
+            return None
+        fresh = headers.refresh(checked)
+        if fresh is None:
+            return None
+        obj = replace(obj, build=replace(obj.build, headers=(*fresh.headers, *recorded.headers)))
+        self._verified[row, own] = obj, fresh
+        return _found(obj, "bundle")
+
+    def difference(self, row: Row, own: tuple[SearchDir, ...]) -> str:
+        """Return in words what of the package's own headers differs from what the row was made of."""
+        with suppress(_UnusableError):
+            return headers.difference(self._read(row, own)[1])
+        return ""
+
+    def contents(self) -> list[Contents]:
+        """Return all there is, verified, to be written into another bundle.
+
+        Raises
+        ------
+        ValueError
+            The file cannot be used; the message says why.
+        """
+        try:
+            return [
+                Contents(entry.row, self._blob(entry.object), self._blob(entry.record))
+                for entry in self._entries(None)
+            ]
+        except _UnusableError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+
+    def _ignore(self, reason: str) -> None:
+        if not self.problem:
+            self.problem = reason
+            warnings.warn(
+                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead.",
+                RtcompileWarning,
+                stacklevel=2,
+            )
+
+    def _entries(self, key: str | None) -> list[_Entry]:
+        if self.problem:
+            return []
+        if self._index is None:
+            self._index = self._open()
+        found = (
+            [row for rows in self._index.values() for row in rows]
+            if key is None
+            else self._index.get(key.encode(), [])
+        )
+        try:
+            return [_decode(row) for row in found]
+        except (ValueError, IndexError) as error:
+            raise _UnusableError(f"its index cannot be understood ({error})") from None
+
+    def _open(self) -> dict[bytes, list[bytes]]:
+        try:
+            head = self._bytes(0, _HEAD.size)
+        except FileNotFoundError:
+            self.problem = "it is not there"  # no news in a checkout: without a warning
+            return {}
+        except OSError as error:
+            raise _UnusableError(error.strerror or str(error)) from None
+        if head[:32] != _MAGIC:
+            if head.startswith(_MAGIC_OF_ANY_FORMAT):
+                raise _UnusableError("it was made by an rtcompile with another bundle format")
+            raise _UnusableError("it is no bundle")
+        try:
+            _, size = _HEAD.unpack(head)
+            fields = files.unseal("bundle index", self._bytes(_HEAD.size, size))
+        except (struct.error, OSError):
+            fields = None
+        if not fields:
+            raise _UnusableError("it is damaged")
+        self._cuda = tuple(map(int, fields[0].split()))
+        self._blobs_at = _HEAD.size + size
+        index: dict[bytes, list[bytes]] = {}
+        for row in fields[1:]:
+            index.setdefault(row[: row.find(b"\0")], []).append(row)
+        return index
+
+    def _bytes(self, start: int, size: int) -> bytes:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # A damaged size must not allocate what the file cannot hold.
+            return os.pread(descriptor, min(size, os.fstat(descriptor).st_size), start)
+        finally:
+            os.close(descriptor)
+
+    def _blob(self, at: tuple[int, int, str]) -> bytes:
+        start, size, digest = at
+        try:
+            data = self._bytes(self._blobs_at + start, size)
+        except OSError as error:
+            raise _UnusableError(error.strerror or str(error)) from None
+        if content_digest(data) != digest:
+            raise _UnusableError("it is damaged, or was replaced while in use")
+        return data
+
+    def _read(
+        self, row: Row, own: tuple[SearchDir, ...]
+    ) -> tuple[ObjectCode, Dependencies, Dependencies]:
+        entry = next((e for e in self._entries(row.key) if e.row == row), None)
+        if entry is None:
+            raise _UnusableError("it was replaced while in use")
+        decoded = objects.decode(self._blob(entry.object))
+        # The toolkit's directories are not here, or are others: their labels stand for them.
+        others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
+        builds = manifests.decode(self._blob(entry.record), [*own, *others])
+        if decoded is None or builds is None or len(builds) != 2:
+            raise _UnusableError("it holds builds of another format")
+        return decoded[1], builds[0].dependencies, builds[1].dependencies
+
+
+def _found(obj: ObjectCode, where: str) -> ObjectCode:
+    return replace(obj, build=replace(obj.build, hit=where))

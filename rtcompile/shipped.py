@@ -1,0 +1,212 @@
+"""Builds that packages ship are found before a toolkit is looked for or a cache opened.
+
+That is what makes them work where there is no compiler, no header and nothing to write to.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from rtcompile import bundles, device, pipeline
+from rtcompile.bundles.file import Bundle, Row
+from rtcompile.core import arch as archs
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch
+from rtcompile.core.key import Question, content_digest
+from rtcompile.core.options import Options
+from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode
+from rtcompile.errors import JitDisabled, RtcompileError
+from rtcompile.settings import Settings
+
+__all__ = ["find", "instead", "question"]
+
+
+def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
+    """Return the shipped build of exactly this request, None if there is none."""
+    return _Search(request, settings).exact()
+
+
+def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError) -> ObjectCode:
+    """Return a shipped build that runs on the device although it was made for another one.
+
+    For when nothing can be compiled: a machine without a toolkit, or ``RTCOMPILE_JIT=0``. As the
+    driver does with a fatbin: machine code of the same generation first, then PTX.
+
+    Parameters
+    ----------
+    request, settings
+        As for `find`, which found nothing.
+    lacking : RtcompileError
+        Why nothing can be compiled.
+
+    Raises
+    ------
+    JitDisabled, ToolkitNotFound
+        There is none; the message says what was looked for and what is shipped.
+    """
+    search = _Search(request, settings)
+    code = search.compatible()
+    if code is not None:
+        return code
+    story = search.story()
+    if not settings.jit:
+        raise JitDisabled(
+            f"{search.description()} is not in the cache ({settings.cache_dir}): {lacking}; "
+            f"RTCOMPILE_JIT=0 forbids compiling it.{story}"
+        ) from None
+    raise type(lacking)(f"{lacking}{story}") from None
+
+
+def question(request: CompileRequest, settings: Settings) -> Question | None:
+    """Return what a bundle is asked; None if it cannot be.
+
+    It cannot where `link` holds sources: what those include is on no record.
+    """
+    links = _links(request)
+    if links is None:
+        return None
+    options = _options(request, settings)
+    return Question(
+        source=request.source,
+        name=os.path.basename(request.name),
+        options=options.key_fields(),
+        arch=Arch(0, 0),  # each build says its own
+        name_expressions=request.name_expressions,
+        backend=pipeline.wanted_backend(request, settings),
+        search=pipeline.own_directories(options),
+        links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
+        pre_includes=options.pre_includes,
+    )
+
+
+def _options(request: CompileRequest, settings: Settings) -> Options:
+    return compiler_options.parse(request.options).with_defaults(debug=settings.debug)
+
+
+def _links(request: CompileRequest) -> list[LinkInput] | None:
+    if not request.link:
+        return []
+    from rtcompile import linking
+
+    given = [linking.given(item, index) for index, item in enumerate(request.link)]
+    found = [item for item in given if isinstance(item, LinkInput)]
+    return found if len(found) == len(given) else None
+
+
+class _Search:
+    """One request, looked for in every bundle in use."""
+
+    def __init__(self, request: CompileRequest, settings: Settings) -> None:
+        self._request = request
+        self._settings = settings
+        self._question = question(request, settings)
+        self._key = self._question.shipped_key() if self._question is not None else ""
+
+    def exact(self) -> ObjectCode | None:
+        rows = list(self._rows())
+        for arch, kind in self._wanted() if rows else ():
+            for bundle, row in rows:
+                if (row.arch, row.kind) == (arch, kind) and (code := self._load(bundle, row)):
+                    return code
+        return None
+
+    def compatible(self) -> ObjectCode | None:
+        rows = list(self._rows())
+        if not rows or self._asked() is not None or self._request.target != "cubin":
+            return None
+        capability = device.compute_capability()
+        usable = [
+            (row.kind == "cubin", row.arch, position)
+            for position, (_, row) in enumerate(rows)
+            if row.kind in ("cubin", "ptx") and archs.runs_on(row.arch, row.kind, capability)
+        ]
+        for _, _, position in sorted(usable, reverse=True):
+            if code := self._load(*rows[position]):
+                return code
+        return None
+
+    def _rows(self) -> Iterator[tuple[Bundle, Row]]:
+        """Yield the builds under the request's key that the request's compiler may have made."""
+        if self._question is None:
+            return
+        for bundle in bundles.in_use():
+            rows = bundle.rows(self._key)
+            if rows and (cuda := _cuda_major(self._settings)) is not None:
+                bundle.insist_on_cuda(cuda)
+                rows = [] if bundle.problem else [row for row in rows if row.cuda == cuda]
+            for row in rows:
+                if self._question.backend in ("auto", row.backend):
+                    yield bundle, row
+
+    def _load(self, bundle: Bundle, row: Row) -> ObjectCode | None:
+        assert self._question is not None
+        return bundle.load(row, self._question.search)
+
+    def _wanted(self) -> list[tuple[Arch, str]]:
+        """Return what would be compiled for, given a compiler that knows every architecture."""
+        asked = self._asked()
+        if asked is not None:
+            return [asked]
+        target = self._request.target
+        if self._settings.ptx and target == "cubin":
+            target = "ptx"
+        capability = device.compute_capability()
+        return [(Arch(*capability, suffix), target) for suffix in ("a", "f", "")]
+
+    def _asked(self) -> tuple[Arch, str] | None:
+        options = _options(self._request, self._settings)
+        choice = pipeline.asked_architecture(self._request, options, device.compute_capability)
+        return None if choice is None else (choice.arch, choice.target)
+
+    # --- for messages --------------------------------------------------------------------
+
+    def description(self) -> str:
+        request = self._request
+        names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
+        try:
+            asked = self._asked()
+            arch = asked[0] if asked is not None else Arch(*device.compute_capability())
+        except RtcompileError:  # no device: that is not what this message is about
+            return f"{request.name}{names}"
+        return f"{request.name}{names} for {arch}"
+
+    def story(self) -> str:
+        """Return what each bundle has to say, one sentence each, after a blank."""
+        sentences = [self._sentence(bundle) for bundle in bundles.in_use()]
+        return "".join(f" {sentence}" for sentence in sentences if sentence)
+
+    def _sentence(self, bundle: Bundle) -> str:
+        rows = bundle.rows(self._key)
+        if bundle.problem:
+            return f"Bundle {bundle.path}: {bundle.problem}."
+        if rows:
+            for row in rows:
+                assert self._question is not None
+                if changed := bundle.difference(row, self._question.search):
+                    return f"Bundle {bundle.path} has it, but {changed}."
+            archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
+            return f"Bundle {bundle.path} has it for {archs_there}: add this architecture to it."
+        kin = [row for row in bundle.rows() if row.program == self._request.name]
+        if not kin:
+            return ""
+        source = content_digest(self._request.source.encode())
+        if not any(row.source == source for row in kin):
+            what = "another source"
+        elif not any(row.names == self._request.name_expressions for row in kin):
+            what = "other name expressions"
+        else:
+            what = "other options"
+        return f"Bundle {bundle.path} has {self._request.name} with {what}."
+
+
+def _cuda_major(settings: Settings) -> int | None:
+    """Return the major version of the CUDA that this process uses; None where none is in sight."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
+    from rtcompile import toolkit
+
+    nvrtc = toolkit.current(settings).nvrtc
+    return None if nvrtc is None else nvrtc.version_pair[0]
