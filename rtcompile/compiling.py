@@ -38,17 +38,15 @@ def compile_once(request: CompileRequest, settings: Settings, store: Store) -> O
     """Build what is not in the cache; of all who ask at once, on this machine, one compiles."""
     plan = _identified(request, settings)
     with store.building(plan.question):
-        return store.find(plan.question) or _Build(plan, settings, store).run()
+        code = store.find(plan.question)
+        if code is None and not settings.jit:
+            raise JitDisabled(store.why(plan.question))
+        return code or _Build(plan, settings, store).run()
 
 
 def _identified(request: CompileRequest, settings: Settings) -> Plan:
     """Plan again with what only a build can afford to ask: cuda-python, and the compiler's build."""
     plan = pipeline.plan(request, settings, device.confirmed_compute_capability)
-    if not settings.jit:
-        raise JitDisabled(
-            f"{plan.request.name} for {plan.choice.arch} is not in the cache "
-            f"({settings.cache_dir}), and RTCOMPILE_JIT=0 forbids compiling it"
-        )
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
         toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
@@ -219,8 +217,9 @@ def _unlinked(plan: Plan) -> str:
 
 
 def _must_link(plan: Plan) -> bool:
-    relocatable = plan.options.rdc or plan.options.lto
-    return bool(plan.links) or (relocatable and plan.choice.target in ("cubin", "ptx"))
+    # Relocatable PTX is for whoever links it; of LTO-IR alone does a linker make PTX.
+    programs = {"cubin": plan.options.rdc or plan.options.lto, "ptx": plan.options.lto}
+    return bool(plan.links) or programs.get(plan.choice.target, False)
 
 
 def _keep_source(path: str, source: str) -> None:

@@ -15,7 +15,7 @@ from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 
-__all__ = ["inputs", "needed_option"]
+__all__ = ["given", "inputs", "needed_option"]
 
 _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 
@@ -38,12 +38,12 @@ def inputs(request: CompileRequest, arch: Arch, settings: Settings) -> tuple[Lin
     InvalidRequest
         An input that is none of these, cannot be read, or is an empty file.
     """
-    given = [_given(item, index) for index, item in enumerate(request.link)]
+    items = [given(item, index) for index, item in enumerate(request.link)]
     lto = compiler_options.parse(request.options).lto or any(
-        isinstance(item, LinkInput) and item.kind == "ltoir" for item in given
+        isinstance(item, LinkInput) and item.kind == "ltoir" for item in items
     )
     target = "ltoir" if lto else "object"
-    return tuple(_compiled(item, request, arch, target, settings) for item in given)
+    return tuple(_compiled(item, request, arch, target, settings) for item in items)
 
 
 def needed_option(links: Sequence[LinkInput]) -> str:
@@ -51,7 +51,8 @@ def needed_option(links: Sequence[LinkInput]) -> str:
     return "-dlto" if any(link.kind == "ltoir" for link in links) else "-rdc=true"
 
 
-def _given(item: Any, index: int) -> LinkInput | CompileRequest:
+def given(item: Any, index: int) -> LinkInput | CompileRequest:
+    """Return what an element of ``link=`` is: bytes to link, or a source to compile first."""
     if isinstance(item, (LinkInput, CompileRequest)):
         return item
     if isinstance(item, ObjectCode):

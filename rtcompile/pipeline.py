@@ -1,4 +1,4 @@
-"""A request becomes a key; the key becomes code, from memory, the disk, or a compiler elsewhere."""
+"""A request becomes a key; the key becomes code: shipped, from memory, the disk, or a compiler elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from rtcompile import device, toolkit
+from rtcompile import bundles, device, toolkit
 from rtcompile.cache.store import Store
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
@@ -16,11 +16,22 @@ from rtcompile.core.arch import Arch, Choice
 from rtcompile.core.key import Question, content_digest
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode, SearchDir
+from rtcompile.errors import JitDisabled, ToolkitNotFound, UnsupportedArch
 from rtcompile.logs import announce
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
-__all__ = ["Plan", "build", "choose_architecture", "header_search", "plan", "source_path"]
+__all__ = [
+    "Plan",
+    "asked_architecture",
+    "build",
+    "choose_architecture",
+    "header_search",
+    "own_directories",
+    "plan",
+    "source_path",
+    "wanted_backend",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +53,36 @@ class Plan:
 
 
 def build(request: CompileRequest, settings: Settings) -> ObjectCode:
-    """Return the code of `request`, from the cache or from a compiler.
+    """Return the code of `request`, from a bundle, from the cache or from a compiler.
 
     Raises
     ------
     CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
     """
     started = time.perf_counter()
+    code = _shipped(request, settings)
+    if code is None:
+        try:
+            code = _cached_or_compiled(request, settings)
+        except (JitDisabled, ToolkitNotFound) as lacking:
+            from rtcompile import shipped
+
+            code = shipped.instead(request, settings, lacking)
+    milliseconds = (time.perf_counter() - started) * 1e3
+    code = replace(code, build=replace(code.build, milliseconds=milliseconds))
+    announce(request, code, settings.log)
+    return code
+
+
+def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
+    if not bundles.in_use():
+        return None
+    from rtcompile import shipped
+
+    return shipped.find(request, settings)
+
+
+def _cached_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCode:
     decided = plan(request, settings)
     store = Store.open(settings)
     code = store.find(decided.question)
@@ -56,9 +90,6 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
         from rtcompile import compiling  # only a miss pays for compilers and workers
 
         code = compiling.compile_once(request, settings, store)
-    milliseconds = (time.perf_counter() - started) * 1e3
-    code = replace(code, build=replace(code.build, milliseconds=milliseconds))
-    announce(request, code, settings.log)
     return code
 
 
@@ -97,6 +128,7 @@ def plan(
         search=search,
         links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
         paths_matter=paths_matter,
+        pre_includes=options.pre_includes,
     )
     return Plan(request, options, choice, toolchain, search, links, question)
 
@@ -112,17 +144,27 @@ def choose_architecture(
 
     ``arch=`` wins, then the options, then the current device; only the last needs a GPU.
     """
-    if request.arch is not None:
-        return _checked(request.arch, request.target, compiler, "asked for by arch=")
-    if options.arch:
-        asked = options.arch_for(_capability_if_any(capability))
-        assert asked is not None
-        target = "ptx" if asked.virtual and request.target == "cubin" else request.target
-        return _checked(asked.arch, target, compiler, "asked for by the options")
+    asked = asked_architecture(request, options, capability)
+    if asked is not None:
+        archs.check(asked.arch, asked.target, compiler)
+        return asked
     choice = archs.choose(capability(), compiler, virtual=virtual)
     if request.target != "cubin":
         return replace(choice, target=request.target)
     return choice
+
+
+def asked_architecture(
+    request: CompileRequest, options: Options, capability: Callable[[], tuple[int, int]]
+) -> Choice | None:
+    """Return the architecture that the caller fixed, None where it is the device's to say."""
+    if request.arch is not None:
+        return Choice(request.arch, request.target, "asked for by arch=")
+    asked = options.arch_for(_capability_if_any(capability)) if options.arch else None
+    if asked is None:
+        return None
+    target = "ptx" if asked.virtual and request.target == "cubin" else request.target
+    return Choice(asked.arch, target, "asked for by the options")
 
 
 def header_search(options: Options, toolchain: Toolchain, *, arch: Arch) -> tuple[SearchDir, ...]:
@@ -133,29 +175,33 @@ def header_search(options: Options, toolchain: Toolchain, *, arch: Arch) -> tupl
     ``wmma::fragment`` under Jitify. Nothing looks at a header without going through here.
     """
     assert isinstance(arch, Arch)
-    own = tuple(
+    return own_directories(options) + toolchain.search
+
+
+def own_directories(options: Options) -> tuple[SearchDir, ...]:
+    """Return the user's directories to search, labelled by position."""
+    return tuple(
         SearchDir(f"user{index}", os.path.abspath(directory))
         for index, directory in enumerate(options.include_dirs)
     )
-    return own + toolchain.search
 
 
 def _backend(request: CompileRequest, settings: Settings, toolchain: Toolchain) -> str:
+    backend = wanted_backend(request, settings)
+    only_nvcc = toolchain.nvrtc is None and toolchain.nvcc is not None
+    return "nvcc" if backend == "auto" and only_nvcc else backend
+
+
+def wanted_backend(request: CompileRequest, settings: Settings) -> str:
+    """Return ``"auto"``, or the one compiler that the request and the policy allow."""
     if request.backend == "nvcc" or settings.fallback == "always" or request.target == "fatbin":
         return "nvcc"
     if request.backend == "nvrtc" or settings.fallback == "never":
         return "nvrtc"
-    return "nvcc" if toolchain.nvrtc is None and toolchain.nvcc is not None else "auto"
-
-
-def _checked(arch: Arch, target: str, compiler: tuple[int, int], why: str) -> Choice:
-    archs.check(arch, target, compiler)
-    return Choice(arch, target, why)
+    return "auto"
 
 
 def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
-    from rtcompile.errors import ToolkitNotFound, UnsupportedArch
-
     try:
         return capability()
     except (ToolkitNotFound, UnsupportedArch):
