@@ -16,7 +16,7 @@ from cupy.cuda.function import Module
 
 from rtcompile import pipeline
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
+from rtcompile.core.request import DEFAULT_NAME, BuildInfo, CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
 from rtcompile.settings import Settings
 
@@ -61,6 +61,7 @@ class _Build:
         pch: bool | None,
         timeout: float | None,
         memory_limit: int | str | None,
+        name: str = DEFAULT_NAME,
     ) -> None:
         if jitify and backend != "nvrtc":
             raise InvalidRequest("jitify=True is for backend='nvrtc'")
@@ -84,6 +85,7 @@ class _Build:
             "pch": pch,
             "timeout": timeout,
             "memory_limit": memory_limit,
+            "name": name,
         }
         self.path = path
         self.modules: dict[int, Any] = {}
@@ -101,6 +103,7 @@ class _Build:
             name_expressions=expressions or (),
             backend="nvcc" if backend == "nvcc" else "auto",
             link=tuple(link),
+            name=name,
         )
 
     def module(self) -> Any:
@@ -327,7 +330,7 @@ class RawModule(cupy.RawModule):  # type: ignore[misc]
         is CuPy's ``JitifyException`` too.
     arch : str or Arch, optional
         Compile for this architecture and not for the current device's.
-    link, fallback, pch, timeout, memory_limit
+    link, fallback, pch, timeout, memory_limit, name
         As in `rtcompile.compile`.
 
     Raises
@@ -355,6 +358,7 @@ class RawModule(cupy.RawModule):  # type: ignore[misc]
         pch: bool | None = None,
         timeout: float | None = None,
         memory_limit: int | str | None = None,
+        name: str = DEFAULT_NAME,
     ) -> None:
         if (code is None) == (path is None):
             given = "neither was" if code is None else "both were"
@@ -382,6 +386,7 @@ class RawModule(cupy.RawModule):  # type: ignore[misc]
             pch=pch,
             timeout=timeout,
             memory_limit=memory_limit,
+            name=name,
         )
         self._hand_to_cupy()
 
