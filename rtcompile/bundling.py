@@ -1,0 +1,267 @@
+"""Build what a package ships: modules for architectures, in parallel, into one bundle.
+
+A target is what a package declares: a `KernelLibrary` or one of its modules, a `RawModule`, a
+`RawKernel`, a `CompileRequest`, or a list of these. ``"package.module"`` names all that a Python
+module declares, ``"package.module:name"`` one of them, ``"kernel.cu"`` a source file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rtcompile import bundles, pipeline, shipped
+from rtcompile.bundles import file
+from rtcompile.cache import headers
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch
+from rtcompile.core.key import content_digest
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import InvalidRequest
+from rtcompile.many import compile_many
+from rtcompile.settings import Settings
+
+__all__ = ["Built", "bundle", "requests_of", "resolve"]
+
+
+_OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """One build that went into a bundle: what was asked for, and what it became."""
+
+    request: CompileRequest
+    code: ObjectCode
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A build, and the arguments that its `RawModule` gives besides."""
+
+    request: CompileRequest
+    overrides: tuple[Any, ...] = (None,) * len(_OVERRIDES)
+
+    def settings(self) -> Settings:
+        return Settings.from_environ().override(**self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        return dict(zip(_OVERRIDES, self.overrides, strict=True))
+
+
+def bundle(
+    targets: Iterable[Any],
+    path: str | os.PathLike[str],
+    *,
+    archs: Sequence[str],
+    update: bool = False,
+    progress: bool | Callable[[int, int, Any], Any] | None = None,
+) -> list[Built]:
+    """Build targets for architectures and write them into a bundle.
+
+    Parameters
+    ----------
+    targets : iterable
+        Objects, or names of them for `resolve`.
+    path : path-like
+        The bundle to write.
+    archs : sequence of str
+        ``"sm_90a"`` for machine code, ``"compute_90"`` for PTX, which later devices run too. A
+        target whose options or ``arch=`` fix an architecture is built for that one alone.
+    update : bool
+        Keep what the file already holds for other architectures, sources and CUDA versions.
+    progress : bool or callable, optional
+        As in `rtcompile.compile_many`.
+
+    Returns
+    -------
+    list of Built
+        In the order of the targets, architecture by architecture.
+
+    Raises
+    ------
+    InvalidRequest
+        No targets or architectures, or a target that cannot be shipped.
+    BatchError
+        Some did not compile. The file is then left as it was.
+    """
+    work = [w for target in targets for w in _for_archs(_works(target), archs)]
+    if not work:
+        raise InvalidRequest("nothing to bundle: the targets declare no kernels")
+    with bundles.out_of_use():
+        codes = _compile(work, progress)
+        contents = [_contents(*pair) for pair in zip(work, codes, strict=True)]
+    target = os.fspath(path)
+    kept = file.Bundle(target).contents() if update else []
+    file.write(target, [*kept, *contents])
+    return [Built(w.request, code) for w, code in zip(work, codes, strict=True)]
+
+
+def _compile(work: Sequence[_Work], progress: Any) -> list[ObjectCode]:
+    codes: dict[int, ObjectCode] = {}
+    for overrides in dict.fromkeys(w.overrides for w in work):  # one and the same, mostly
+        batch = [index for index, w in enumerate(work) if w.overrides == overrides]
+        requests = [work[index].request for index in batch]
+        built = compile_many(requests, progress=progress, **work[batch[0]].arguments())
+        codes.update(zip(batch, built, strict=True))
+    return [codes[index] for index in range(len(work))]
+
+
+def _contents(work: _Work, code: ObjectCode) -> file.Contents:
+    request, name = work.request, work.request.name
+    settings = work.settings()
+    question = shipped.question(request, settings)
+    if question is None:
+        raise InvalidRequest(
+            f"{name} cannot be shipped: link= holds sources; compile them and link the results"
+        )
+    plan = pipeline.plan(request, settings)
+    read = headers.record(
+        [header.path for header in code.build.headers],
+        plan.search,
+        source=request.source,
+        name=name,
+    )
+    if read.uncacheable and not read.headers:
+        raise InvalidRequest(f"{name} cannot be shipped: {read.uncacheable}")
+    if [h.digest for h in read.headers] != [h.digest for h in code.build.headers]:
+        raise InvalidRequest(f"{name}: a header changed while it was bundled; try again")
+    if code.build.backend == "nvrtc" and (strays := [h for h in read.headers if not h.label]):
+        raise InvalidRequest(
+            f"{name} includes {strays[0].path} by its place on this machine; give its folder by -I"
+        )
+    row = file.Row(
+        key=question.shipped_key(),
+        arch=code.arch,
+        kind=code.kind,
+        backend=code.build.backend,
+        compiler=code.build.compiler,
+        cuda=int(code.build.compiler.split()[1].partition(".")[0]),
+        program=os.path.basename(name),
+        source=content_digest(request.source.encode()),
+        options=tuple(f"{label} {value}".strip() for label, value in question.options),
+        names=request.name_expressions,
+        labels=tuple(directory.label for directory in plan.search),
+    )
+    return file.contents(row, code, read, plan.search)
+
+
+def _for_archs(works: Iterable[_Work], archs: Sequence[str]) -> Iterator[_Work]:
+    for work in works:
+        request = work.request
+        if request.arch is not None or compiler_options.parse(request.options).arch:
+            yield work
+            continue
+        if not archs:
+            raise InvalidRequest(f"{request.name}: no architecture to build for; give one, sm_90a")
+        for name in archs:
+            try:
+                arch = Arch.parse(name)
+            except ValueError as error:
+                raise InvalidRequest(f"arch: {error}") from None
+            virtual = name.startswith("compute_") and request.target == "cubin"
+            target = "ptx" if virtual else request.target
+            yield _Work(request.replace(arch=arch, target=target), work.overrides)
+
+
+# --- targets -------------------------------------------------------------------------------------
+
+
+def requests_of(target: Any) -> list[CompileRequest]:
+    """Return the builds that a target stands for.
+
+    Raises
+    ------
+    InvalidRequest
+        It stands for none.
+    """
+    return [work.request for work in _works(target)]
+
+
+def resolve(name: str) -> list[Any]:
+    """Return the objects that a target's name stands for; imports their Python module.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such module, object or file, or nothing in it can be built.
+    """
+    if name.endswith(".cu"):
+        return [_source_file(name)]
+    import importlib
+
+    module_name, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise InvalidRequest(
+            f"{name!r}: there is no module {error.name!r}; a target is 'package.module', "
+            "'package.module:name' or 'kernel.cu'"
+        ) from None
+    if not path:
+        declared = [value for value in vars(found).values() if _is_target(value)]
+        # A module of a library that is there as well would be built twice.
+        found = [v for v in declared if getattr(v, "library", None) not in declared]
+        if not found:
+            raise InvalidRequest(f"{name!r} declares nothing to build")
+        return list(found)
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise InvalidRequest(f"{name!r}: {found!r} has no {part!r}") from None
+    return [found]
+
+
+def _works(target: Any) -> Iterator[_Work]:
+    if isinstance(target, str):
+        for found in resolve(target):
+            yield from _works(found)
+    elif isinstance(target, CompileRequest):
+        yield _Work(target)
+    elif _is_library(target):
+        yield from map(_Work, target.requests())
+    elif _is_raw(target):
+        if target._build.request is None:
+            raise InvalidRequest(f"{target!r} is a file already: nothing to build")
+        given = target._build.arguments
+        yield _Work(target._build.request, tuple(given[name] for name in _OVERRIDES))
+    elif isinstance(target, (list, tuple)):
+        for item in target:
+            yield from _works(item)
+    else:
+        raise InvalidRequest(
+            f"{target!r} cannot be bundled; a KernelLibrary, RawModule, RawKernel or "
+            "CompileRequest can"
+        )
+
+
+def _is_target(value: Any) -> bool:
+    return isinstance(value, CompileRequest) or _is_library(value) or _is_raw(value)
+
+
+def _is_library(value: Any) -> bool:
+    from rtcompile.library import KernelLibrary, KernelModule
+
+    return isinstance(value, (KernelLibrary, KernelModule))
+
+
+def _is_raw(value: Any) -> bool:
+    import sys
+
+    kernels = sys.modules.get("rtcompile.kernels")  # not loaded: then it cannot be one
+    return kernels is not None and isinstance(value, (kernels.RawModule, kernels.RawKernel))
+
+
+def _source_file(path: str) -> CompileRequest:
+    try:
+        with open(path, encoding="utf-8") as source:
+            text = source.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path}: {error}") from None
+    folder = os.path.dirname(os.path.abspath(path))
+    return CompileRequest(text, options=(f"-I{folder}",), name=os.path.basename(path))

@@ -1,0 +1,165 @@
+"""A kernel's parameters as C++ declares them: ``float* x, float factor, int n``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rtcompile.errors import InvalidRequest
+
+__all__ = ["Parameter", "parse"]
+
+POINTER_BYTES = 8
+
+# NumPy's names for the types that it has, by C++'s.
+_SCALARS = {
+    "bool": "?",
+    "char": "i1",
+    "signed char": "i1",
+    "unsigned char": "u1",
+    "short": "i2",
+    "unsigned short": "u2",
+    "int": "i4",
+    "unsigned int": "u4",
+    "long": "i8",
+    "unsigned long": "u8",
+    "long long": "i8",
+    "unsigned long long": "u8",
+    "size_t": "u8",
+    "ptrdiff_t": "i8",
+    "float": "f4",
+    "double": "f8",
+    "half": "f2",
+    "__half": "f2",
+    "complex<float>": "c8",
+    "complex<double>": "c16",
+    "cuFloatComplex": "c8",
+    "cuComplex": "c8",
+    "cuDoubleComplex": "c16",
+    **{f"int{bits}_t": f"i{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}_t": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
+}
+# Types that NumPy lacks, by their bytes.
+_OTHERS = {"__nv_bfloat16": 2, "nv_bfloat16": 2, "__nv_fp8_e4m3": 1, "__nv_fp8_e5m2": 1}
+
+_BASIC = frozenset(
+    ("bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "void")
+)
+_QUALIFIERS = re.compile(
+    r"\b(?:const|volatile|struct|restrict|__restrict__|__restrict|__grid_constant__)\b"
+)
+_NAMESPACES = re.compile(r"\b(?:std|cuda|thrust|cupy)::|(?<![\w>])::")
+_NAME = re.compile(r"[A-Za-z_]\w*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter.
+
+    Attributes
+    ----------
+    declaration : str
+        As written.
+    name : str
+        ``""`` if it has none.
+    type : str
+        Its type, or that of what it points to, without qualifiers and standard namespaces.
+    pointer : bool
+        Whether it is a pointer.
+    const : bool
+        Whether what it points to is constant.
+    dtype : str
+        NumPy's name for `type`, ``""`` where NumPy has none.
+    size : int or None
+        Bytes of `type`; None for a type that is not known.
+    """
+
+    declaration: str
+    name: str
+    type: str
+    pointer: bool
+    const: bool
+    dtype: str
+    size: int | None
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes of the parameter itself."""
+        return POINTER_BYTES if self.pointer else self.size
+
+    def __str__(self) -> str:
+        return self.declaration
+
+
+def parse(signature: str, kernel: str) -> tuple[Parameter, ...]:
+    """Read a list of parameters; default values and comments have no place in it.
+
+    Parameters
+    ----------
+    signature : str
+        The text between the parentheses of the declaration.
+    kernel : str
+        What a message calls the kernel.
+
+    Raises
+    ------
+    InvalidRequest
+        A part that declares no parameter that a kernel can have.
+    """
+    if signature.strip() in ("", "void"):
+        return ()
+    return tuple(_parameter(part.strip(), kernel) for part in _split(signature))
+
+
+def _split(signature: str) -> Iterator[str]:
+    depth = start = 0
+    for position, character in enumerate(signature):
+        depth += (character in "<([") - (character in ">)]")
+        if character == "," and depth == 0:
+            yield signature[start:position]
+            start = position + 1
+    yield signature[start:]
+
+
+def _parameter(declaration: str, kernel: str) -> Parameter:
+    text = _NAMESPACES.sub("", _QUALIFIERS.sub(" ", declaration))
+    pointed, star, behind = text.partition("*")
+    name = ""
+    if star:
+        name = behind.replace("*", "").strip()
+    else:
+        pointed, bracket, _ = text.partition("[")
+        star = bracket
+        words = pointed.split()
+        if len(words) > 1 and words[-1] not in _BASIC and _NAME.match(words[-1]):
+            name = words.pop()
+            pointed = " ".join(words)
+    type_ = _canonical(pointed)
+    if not type_ or re.search(r"[&=(){}]", text) or (name and not _NAME.match(name)):
+        raise InvalidRequest(
+            f"{kernel}: {declaration!r} is no parameter of a kernel; expected one like "
+            "'const float* x' or 'int n'"
+        )
+    many = "*" in behind  # a pointer to pointers: their type is nobody's element type
+    dtype = "" if many else _SCALARS.get(type_, "")
+    size = POINTER_BYTES if many else _size(type_, dtype)
+    const = "const" in declaration.partition("*")[0].split()
+    return Parameter(declaration, name, type_, bool(star), const, dtype, size)
+
+
+def _size(type_: str, dtype: str) -> int | None:
+    if dtype:
+        return int(dtype[1:]) if dtype[1:] else 1
+    return _OTHERS.get(type_)
+
+
+def _canonical(text: str) -> str:
+    """Return ``"unsigned long long"`` for ``"long unsigned  int long"``, other types as they are."""
+    words = text.split()
+    if not words or not _BASIC.issuperset(words):
+        return re.sub(r"\s*([<>,])\s*", r"\1", " ".join(words))
+    if "char" in words and "signed" in words:
+        return "signed char"
+    kept = [word for word in words if word not in ("signed", "unsigned", "int")] or ["int"]
+    return ("unsigned " if "unsigned" in words else "") + " ".join(kept)

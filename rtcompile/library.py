@@ -1,0 +1,348 @@
+"""Kernels of a package: sources among its resources, signatures that are checked at the call.
+
+>>> library = KernelLibrary("mykernels", bundle="kernels.rtcb")
+>>> vectors = library.module("vectors.cu", {"scale<float>": "float* x, float factor, int n"})
+>>> vectors["scale<float>"]((8,), (128,), (x, 2.0, x.size))
+
+Declaring costs nothing: neither CuPy nor a source file is touched before a kernel is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rtcompile import bundles
+from rtcompile.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+    from rtcompile.core.arch import Arch
+    from rtcompile.core.request import CompileRequest, ObjectCode
+    from rtcompile.core.signature import Parameter
+
+__all__ = ["Kernel", "KernelLibrary", "KernelModule"]
+
+
+class KernelLibrary:
+    """The kernels of one Python package.
+
+    Parameters
+    ----------
+    package : str
+        The package whose resources hold the sources, usually ``__name__``.
+    folder : str
+        Where in the package they lie; also searched for the headers they include.
+    options : sequence of str
+        Compiler options for all of them. Directories of the package go into `include_dirs`.
+    include_dirs : sequence of str
+        Further folders of the package to search for headers.
+    bundle : str, optional
+        Where in the package its builds are, if it was built with them; see ``rtcompile bundle``.
+        Without the file kernels are compiled when they are first called.
+    """
+
+    def __init__(
+        self,
+        package: str,
+        *,
+        folder: str = "",
+        options: Sequence[str] = (),
+        include_dirs: Sequence[str] = (),
+        bundle: str | None = None,
+    ) -> None:
+        self.package = package
+        self.folder = folder
+        self.options = (options,) if isinstance(options, str) else tuple(options)
+        self.include_dirs = tuple(include_dirs)
+        self.bundle = bundle
+        self.modules: list[KernelModule] = []
+
+    def module(
+        self, source: str, kernels: Mapping[str, str], *, options: Sequence[str] = ()
+    ) -> KernelModule:
+        """Declare the kernels of one source file.
+
+        Parameters
+        ----------
+        source : str
+            The file's name in the library's folder.
+        kernels : mapping of str to str
+            Each kernel, as a C++ name expression (``"scale<float>"``), with its parameters as C++
+            declares them (``"float* x, float factor, int n"``).
+        options : sequence of str
+            Compiler options after the library's.
+        """
+        own = (options,) if isinstance(options, str) else tuple(options)
+        module = KernelModule(self, source, kernels, own)
+        self.modules.append(module)
+        return module
+
+    def requests(self) -> list[CompileRequest]:
+        """Return the builds of all modules, for whatever architecture."""
+        return [request for module in self.modules for request in module.requests()]
+
+    def path(self, resource: str) -> str:
+        """Return where a file or folder of the package lies on disk."""
+        return _on_disk(self.package, resource)
+
+    def __repr__(self) -> str:
+        return f"KernelLibrary({self.package!r}, modules={[m.source for m in self.modules]})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "modules": []}  # those name their library, which would go round
+
+
+class KernelModule:
+    """One source file of a `KernelLibrary`; ``module[name]`` is a `Kernel`, iteration gives names."""
+
+    def __init__(
+        self,
+        library: KernelLibrary,
+        source: str,
+        kernels: Mapping[str, str],
+        options: tuple[str, ...],
+    ) -> None:
+        self.library = library
+        self.source = source
+        self.options = options
+        self._signatures = dict(kernels)
+        self._kernels = {name: Kernel(self, name, text) for name, text in kernels.items()}
+        self._lock = threading.Lock()
+        self._raw: Any = None
+
+    def __getitem__(self, name: str) -> Kernel:
+        try:
+            return self._kernels[name]
+        except KeyError:
+            declared = ", ".join(self._kernels) or "none"
+            raise InvalidRequest(
+                f"{self.source} has no kernel {name!r} declared; declared are: {declared}"
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kernels)
+
+    @functools.cached_property
+    def request(self) -> CompileRequest:
+        """The build of this module, for whatever architecture."""
+        from rtcompile.core.request import CompileRequest
+
+        library = self.library
+        folders = dict.fromkeys((library.folder, *library.include_dirs))
+        include = (f"-I{library.path(folder)}" for folder in folders)
+        name = os.path.join(library.folder, self.source)
+        return CompileRequest(
+            source=_text(library.package, name),
+            options=(*include, *library.options, *self.options),
+            name_expressions=tuple(self._kernels),
+            name=os.path.basename(self.source),
+        )
+
+    def requests(self) -> list[CompileRequest]:
+        """Return the one build of this module."""
+        return [self.request]
+
+    def compile(self, arch: str | Arch | None = None) -> ObjectCode:
+        """Return the code for an architecture: from the bundle, the cache, or a compiler.
+
+        Parameters
+        ----------
+        arch : str or Arch, optional
+            ``"sm_90a"``; None asks the current device.
+        """
+        from rtcompile import pipeline
+        from rtcompile.settings import Settings
+
+        self.use_bundle()
+        request = self.request.replace(arch=arch)
+        return pipeline.build(request, Settings.from_environ())
+
+    @property
+    def raw(self) -> Any:
+        """The `RawModule` of these kernels."""
+        if self._raw is None:
+            with self._lock:
+                if self._raw is None:
+                    from rtcompile.kernels import RawModule
+
+                    self.use_bundle()
+                    request = self.request
+                    self._raw = RawModule(
+                        code=request.source,
+                        options=request.options,
+                        name_expressions=request.name_expressions,
+                        name=request.name,
+                    )
+        return self._raw
+
+    def use_bundle(self) -> None:
+        """Let the library's bundle answer, if there is one; calling a kernel does it by itself."""
+        if self.library.bundle is not None:
+            bundles.use_bundle(self.library.path(self.library.bundle))
+
+    def __repr__(self) -> str:
+        return f"KernelModule({self.library.package!r}, {self.source!r}, {list(self)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KernelModule, (self.library, self.source, self._signatures, self.options)
+
+
+class Kernel:
+    """A kernel that checks its arguments. Called as CuPy's: ``kernel(grid, block, args)``.
+
+    Arguments must be what the signature says: arrays of that element type (of CuPy, or of anything
+    with ``__cuda_array_interface__``), numbers that fit. Python's numbers become the parameter's
+    type, which CuPy leaves to the caller: a ``float`` passed for a C++ ``float`` is one here.
+
+    Attributes
+    ----------
+    name : str
+        The C++ name expression.
+    signature : str
+        Its parameters, as declared.
+    """
+
+    def __init__(self, module: KernelModule, name: str, signature: str) -> None:
+        self.module = module
+        self.name = name
+        self.signature = signature
+        self._raw: Any = None
+
+    @functools.cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The signature, read; `InvalidRequest` if it is no list of parameters."""
+        from rtcompile.core.signature import parse
+
+        return parse(self.signature, f"{self.module.source}: {self.name}")
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+    ) -> None:
+        """Launch the kernel on the current device and stream.
+
+        Raises
+        ------
+        InvalidRequest
+            An argument that does not fit the signature.
+        """
+        self.raw(grid, block, self.arguments(args), shared_mem=shared_mem)
+
+    def arguments(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the arguments as a `RawKernel` takes them.
+
+        Raises
+        ------
+        InvalidRequest
+            They do not fit the signature; the message names the parameter.
+        """
+        from rtcompile import arguments
+
+        return arguments.convert(self.parameters, args, self.name)
+
+    @property
+    def raw(self) -> Any:
+        """The `RawKernel`, with CuPy's attributes; it is loaded on each device that calls it."""
+        if self._raw is None:
+            raw = self.module.raw
+            self.check(raw.object_code)
+            self._raw = raw.get_function(self.name)
+        return self._raw
+
+    def check(self, obj: ObjectCode) -> None:
+        """Compare the signature with the machine code, which knows the size of each parameter.
+
+        Raises
+        ------
+        InvalidRequest
+            They differ; the message gives both.
+        """
+        if obj.kind != "cubin":
+            return
+        from rtcompile.core import cubin
+
+        symbol = obj.lowered_names.get(self.name, self.name)
+        found = next(k for k in cubin.read(obj.code).kernels if k.name == symbol)
+        there = [size for _, size in found.parameters]
+        declared = [parameter.bytes for parameter in self.parameters]
+        fits = len(there) == len(declared) and all(
+            size in (None, own) for size, own in zip(declared, there, strict=True)
+        )
+        if not fits:
+            raise InvalidRequest(
+                f"{self!r} is declared with parameters of {_sizes(declared)}; the kernel in "
+                f"{self.module.source} takes {_sizes(there)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.signature})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _kernel, (self.module, self.name)
+
+
+def _kernel(module: KernelModule, name: str) -> Kernel:
+    return module[name]
+
+
+def _sizes(sizes: Sequence[int | None]) -> str:
+    listed = ", ".join("?" if size is None else str(size) for size in sizes)
+    return f"{listed} bytes" if sizes else "no parameters"
+
+
+# --- resources -----------------------------------------------------------------------------------
+
+
+def _text(package: str, name: str) -> str:
+    path = _on_disk(package, name)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise InvalidRequest(
+            f"package {package} has no kernel source {name}: {path}: {error.strerror}"
+        ) from None
+
+
+@functools.cache
+def _on_disk(package: str, name: str) -> str:
+    """Return where a resource lies, whether it is there or not; what is in a zip is unpacked."""
+    module = importlib.import_module(package)
+    for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
+        if os.path.isdir(folder):  # importlib.resources would say the same, 20 ms later
+            return os.path.normpath(os.path.join(folder, name))
+    return _unpacked(package, name)
+
+
+def _unpacked(package: str, name: str) -> str:
+    """Copy a resource of a zipped package to a folder that lives as long as the process."""
+    import atexit
+    import shutil
+    import tempfile
+    from importlib import resources
+
+    folder = tempfile.mkdtemp(prefix="rtcompile-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = os.path.join(folder, os.path.basename(name))
+    _copy(resources.files(package).joinpath(name), target)
+    return target
+
+
+def _copy(resource: Traversable, target: str) -> None:
+    if resource.is_dir():
+        os.makedirs(target, exist_ok=True)
+        for child in resource.iterdir():
+            _copy(child, os.path.join(target, child.name))
+    elif resource.is_file():
+        with open(target, "wb") as file:
+            file.write(resource.read_bytes())
