@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rtcompile.cache import files, locks, objects
@@ -33,6 +33,8 @@ class Entry:
         Last use, in seconds since the epoch, to the hour.
     obj : ObjectCode
         The object.
+    asked : mapping of str to str
+        The question that it answers, in words (`Question.summary`).
     """
 
     key: str
@@ -40,6 +42,7 @@ class Entry:
     size: int
     used: float
     obj: ObjectCode
+    asked: Mapping[str, str]
 
 
 def stored(folder: Folder) -> Iterator[tuple[str, os.stat_result]]:
@@ -69,7 +72,9 @@ def entries(folder: Folder) -> Iterator[Entry]:
         data = files.read(folder.file(path)) if kind == "objects" else None
         decoded = objects.decode(data) if data is not None else None
         if decoded is not None:
-            yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1])
+            assert data is not None
+            asked = objects.asked(data)
+            yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], asked)
 
 
 def damaged(folder: Folder) -> Iterator[str]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from rtcompile.cache import files
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import BuildInfo, ObjectCode
 
-__all__ = ["decode", "encode"]
+__all__ = ["asked", "decode", "encode"]
 
 
-def encode(obj: ObjectCode, name: str) -> bytes:
-    """Return the file for `obj`, the build of a program called `name`."""
+def encode(obj: ObjectCode, name: str, asked: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """Return the file for `obj`, the build of a program called `name`; `asked` describes its question."""
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     # Why NVCC was used stays true; why this one was a miss does not.
     texts.append(build.why if build.backend == "nvcc" else "")
+    texts.append("\0".join(f"{label}\0{value}" for label, value in asked.items()))
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     return files.seal("object", [obj.code, *(t.encode("utf-8", "surrogateescape") for t in texts)])
@@ -25,7 +27,7 @@ def encode(obj: ObjectCode, name: str) -> bytes:
 def decode(data: bytes) -> tuple[str, ObjectCode] | None:
     """Return (program name, object) of a file; None if it does not verify."""
     fields = files.unseal("object", data)
-    if fields is None or len(fields) < 8 or len(fields) % 2:
+    if fields is None or len(fields) < 9 or not len(fields) % 2:
         return None
     texts = [f.decode("utf-8", "surrogateescape") for f in fields[1:]]
     name, kind, arch, backend, compiler, log, why = texts[:7]
@@ -37,6 +39,15 @@ def decode(data: bytes) -> tuple[str, ObjectCode] | None:
         code=fields[0],
         kind=kind,
         arch=parsed,
-        lowered_names=MappingProxyType(dict(zip(texts[7::2], texts[8::2], strict=True))),
+        lowered_names=MappingProxyType(dict(zip(texts[8::2], texts[9::2], strict=True))),
         build=BuildInfo(backend=backend, log=log, why=why, compiler=compiler),
     )
+
+
+def asked(data: bytes) -> dict[str, str]:
+    """Return what a file says of its question (`Question.summary`), nothing if it does not verify."""
+    fields = files.unseal("object", data)
+    if fields is None or len(fields) < 9 or not fields[8]:
+        return {}
+    texts = fields[8].decode("utf-8", "surrogateescape").split("\0")
+    return dict(zip(texts[::2], texts[1::2], strict=False))

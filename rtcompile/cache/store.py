@@ -207,7 +207,7 @@ class Store:
         object_key = question.object_key(dependencies, backend=backend, path_bound=path_bound)
         build = Build(backend, question.compilers.get(backend, ""), object_key, dependencies)
         self._remember(key, build, obj)
-        data = objects.encode(obj, question.name.rpartition("/")[2])
+        data = objects.encode(obj, question.name.rpartition("/")[2], question.summary())
         if self._publish("objects", object_key, data):
             self._publish_manifest(key, build, question.search)
             if not path_bound and admission.portable(dependencies, question.search):

@@ -126,6 +126,22 @@ class Question:
         """Say whether an object that `compiler` made as `backend` answers this question."""
         return self.backend in ("auto", backend) and self.compilers.get(backend) == compiler
 
+    def summary(self) -> dict[str, str]:
+        """Return what is asked in words, long texts as digests: to tell two questions apart by."""
+        named = {
+            "source": content_digest(self.source.encode())[:16],
+            "program": self.name.rpartition("/")[2],
+            "arch": str(self.arch),
+            "target": self.target,
+            "name expressions": ", ".join(sorted(set(self.name_expressions))),
+            "link": ", ".join(self.links),
+            "header directories": ", ".join(directory.label for directory in self.search),
+        }
+        for label, value in self.options:
+            before = named.get(f"option {label}")
+            named[f"option {label}"] = f"{before} {value}" if before else value
+        return named
+
     def _content(self) -> list[bytes]:
         return [
             # Another version may spell the same normal form as other flags.
