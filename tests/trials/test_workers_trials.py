@@ -1,0 +1,290 @@
+"""Workers under attack and under limits: no wrong result, no hang, no orphan.
+
+``RTCOMPILE_TRIALS=100`` repeats the killings more often than the few times of an everyday run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.compilers import nvrtc
+from rtcompile.core import cubin
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.workers import pool as workers
+from rtcompile.workers.pool import Pool
+
+TRIALS = int(os.environ.get("RTCOMPILE_TRIALS", "12"))
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Pool:
+    """The pool of this process, for one test."""
+    pool = Pool(jobs=4)
+    monkeypatch.setattr(workers, "_pool", pool)
+    return pool
+
+
+def build(number: int) -> Compiled | CompileFailure:
+    arch = Arch(7, 5)
+    source = f'extern "C" __global__ void k{number}() {{}}'
+    unit = TranslationUnit(source, "k.cu", (f"-arch={arch}",), (), "cubin", arch)
+    return nvrtc.compile(
+        unit,
+        toolkit.current().require_nvrtc(),
+        limits=Limits(),
+        pch=False,
+        cache_dir=None,
+        search=(),
+    )
+
+
+def is_right(outcome: Compiled | CompileFailure, number: int) -> bool:
+    assert isinstance(outcome, Compiled), outcome
+    return [kernel.name for kernel in cubin.read(outcome.code).kernels] == [f"k{number}"]
+
+
+def children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except FileNotFoundError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def zygote(pool: Pool) -> int:
+    """Wait until the pool has a zygote; return its process id."""
+    while not pool._zygotes:
+        threading.Event().wait(0.0005)
+    return next(iter(pool._zygotes.values())).pid
+
+
+def child_of(pid: int, stop: Callable[[], bool]) -> int:
+    """Wait until a process has a child, or until it no longer matters (0)."""
+    while not stop():
+        if found := children(pid):
+            return found[0]
+    return 0
+
+
+def ended(pid: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 10.0)[0])
+    finally:
+        os.close(descriptor)
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def trial(pool: Pool, number: int, attack: Callable[[Callable[[], bool]], int]) -> int:
+    """Build while `attack` kills a process; return the process that it killed."""
+    outcomes: list[Compiled | CompileFailure] = []
+    builder = threading.Thread(target=lambda: outcomes.append(build(number)))
+    builder.start()
+    victim = attack(lambda: not builder.is_alive())
+    builder.join(30)
+    assert outcomes, "the build hangs"
+    (outcome,) = outcomes
+    if isinstance(outcome, CompileFailure):
+        assert (outcome.kind, outcome.signal) == ("crash", 9)
+    else:
+        assert is_right(outcome, number)
+    return victim
+
+
+@pytest.mark.parametrize("delay", ["at once", "at random"])
+def test_a_worker_killed_while_it_compiles(pool: Pool, delay: str) -> None:
+    assert is_right(build(0), 0)
+    shuffled = random.Random(1)
+    for number in range(TRIALS):
+
+        def attack(done: Callable[[], bool]) -> int:
+            victim = child_of(zygote(pool), done)
+            if delay == "at random":
+                threading.Event().wait(shuffled.uniform(0, 0.03))
+            if victim:
+                kill(victim)
+            return victim
+
+        victim = trial(pool, number, attack)
+        assert victim == 0 or ended(victim)
+        assert is_right(build(number), number)
+    pool.close()
+
+
+@pytest.mark.parametrize("stage", ["starting", "idle", "compiling"])
+def test_a_zygote_killed(pool: Pool, scratch: Path, stage: str) -> None:
+    for number in range(TRIALS):
+        if stage == "starting":
+            pool.close()
+        else:
+            assert is_right(build(number), number)
+        if stage == "idle":
+            kill(zygote(pool))
+
+        def attack(done: Callable[[], bool]) -> int:
+            if stage == "idle":
+                return 0
+            victim = zygote(pool)
+            if stage == "compiling":
+                worker = child_of(victim, done)
+                kill(victim)
+                return worker
+            kill(victim)
+            return victim
+
+        victim = trial(pool, number, attack)
+        assert victim == 0 or ended(victim)
+    pool.close()
+    assert list(scratch.glob("rtcompile-*")) == []
+
+
+def test_a_caller_killed_at_any_moment(scratch: Path) -> None:
+    script = """
+        import threading
+        from tests.trials.test_workers_trials import *
+        threads = [threading.Thread(target=build, args=(i,)) for i in range(8)]
+        [thread.start() for thread in threads]
+        from rtcompile.workers import pool as workers
+        while not workers._pool:
+            pass
+        print(zygote(workers._pool), flush=True)
+        [thread.join() for thread in threads]
+        print("done", flush=True)
+        sys.stdin.read()
+    """
+    for number in range(TRIALS):
+        program = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert program.stdout is not None
+        mother = int(program.stdout.readline())
+        threading.Event().wait(0.012 * number % 0.1)
+        workers_now = children(mother)
+        program.kill()
+        program.communicate()
+        assert ended(mother)
+        assert all(ended(worker) for worker in workers_now)
+    assert list(scratch.glob("rtcompile-*")) == []
+
+
+def limited(script: str, **limits: int) -> str:
+    """Run a script under resource limits; return what it prints."""
+
+    def limit() -> None:
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+BUILD = """
+    from tests.trials.test_workers_trials import *
+    print(is_right(build(1), 1))
+"""
+
+WITH_PCH = """
+    from tests.unit.test_pch import *
+    import pathlib, tempfile
+    folder = pathlib.Path(tempfile.mkdtemp())
+    (folder / "user").mkdir()
+    builder = Builder(folder / "cache", folder / "user")
+    outcomes = []
+    for _ in range(3):
+        outcomes.append(builder.compiled(EXPENSIVE + KERNEL))
+        join_makers()
+    print(used(outcomes[-1]), len({outcome.code for outcome in outcomes}))
+"""
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"AS": 1 << 30}, id="address space"),
+        pytest.param({"NOFILE": 32}, id="open files"),
+        pytest.param({"STACK": 256 << 10}, id="stack"),
+        pytest.param({"CORE": 0}, id="core dumps"),
+    ],
+)
+def test_builds_work_under_limits(limits: dict[str, int]) -> None:
+    assert limited(BUILD, **limits) == "True"
+
+
+def test_without_address_space_there_are_no_precompiled_headers_but_code() -> None:
+    assert limited(WITH_PCH, AS=1 << 30) == "False 1"
+
+
+def test_an_unlimited_stack_does_not_keep_precompiled_headers_away() -> None:
+    assert limited(WITH_PCH, STACK=resource.RLIM_INFINITY) == "True 1"
+
+
+def test_builds_work_without_shared_memory() -> None:
+    umount = 'umount /dev/shm && exec "$0" -c "$1"'
+    command = ["unshare", "--mount", "sh", "-c", umount, sys.executable, textwrap.dedent(BUILD)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("util-linux is not installed")
+    if "unshare" in done.stderr or "umount" in done.stderr:
+        pytest.skip(f"may not unmount /dev/shm here: {done.stderr.strip()}")
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_no_more_processes_is_an_error_that_says_so() -> None:
+    script = """
+        from tests.trials.test_workers_trials import *
+        os.setuid(54321)  # root is not limited
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        outcome = build(1)
+        print(outcome.kind, outcome.log)
+    """
+    if os.geteuid() != 0:
+        pytest.skip("needs to become a user without processes")
+    assert "Resource temporarily unavailable" in limited(script)
+
+
+def test_address_space_randomisation_is_left_as_it_is() -> None:
+    # personality() is forbidden in many containers: nothing here asks for it.
+    sources = (ROOT / "rtcompile").rglob("*.py")
+    assert not any(".personality(" in path.read_text() for path in sources)
