@@ -180,7 +180,7 @@ def test_ctrl_c_ends_a_batch_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     assert program.stdout is not None
     program.stdout.readline()
     os.killpg(program.pid, signal.SIGINT)
-    assert program.communicate()[0] == "interrupted\nworks\n"
+    assert program.communicate(timeout=60)[0] == "interrupted\nworks\n"
     assert program.returncode == 0
     assert list(tmp_path.glob("rtcompile-*")) == []
 

@@ -362,7 +362,7 @@ def test_ctrl_c_frees_the_caller_and_kills_the_worker(fifo: Fifo, scratch: Path)
     )
     worker = fifo.read()
     os.killpg(program.pid, signal.SIGINT)  # as the terminal does
-    assert program.communicate()[0] == "interrupted\n"
+    assert program.communicate(timeout=60)[0] == "interrupted\n"
     assert ended(worker)
     assert eventually(lambda: list(scratch.iterdir()) == [])
 
