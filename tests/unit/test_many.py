@@ -153,6 +153,8 @@ def test_ctrl_c_ends_a_batch_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     script = """
         import os, sys, threading
         from tests.unit.test_many import *
+        # A test run in the background of a shell hands down that Ctrl-C is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         def when_both_run():
             import time
             while len(grandchildren(os.getpid())) < 2:

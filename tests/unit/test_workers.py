@@ -325,7 +325,9 @@ def test_an_application_that_embeds_python_gets_workers_from_its_prefix(
 def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]:
     """Start a program that uses a pool, with `job` ready: it says its worker's pid and stays."""
     opening = f"""
-        import os, sys, threading
+        import os, signal, sys, threading
+        # A test run in the background of a shell hands down that Ctrl-C is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         assert __name__ == "__main__"
         os.write(2, b"main ran\\n")
         from rtcompile.core.request import Limits
