@@ -277,6 +277,25 @@ def test_an_edited_header_is_noticed(headers, edit, value):
     assert value_of(headers) == (value, "disk")
 
 
+@pytest.mark.parametrize("name", ["cuda_fp16.h", "vector"], ids=["a CUDA header", "a std header"])
+def test_a_header_that_shadows_one_of_nvccs_is_noticed(tmp_path, name):
+    source = """
+    #include <vector>
+    #include <cuda_fp16.h>
+    #ifndef MINE
+    #define MINE 10
+    #endif
+    extern "C" __global__ void k(int* out) { *out = MINE; }
+    """
+    arguments = {"options": (f"-I{tmp_path}",), "backend": "nvcc", "target": "ptx"}
+    first = compile(source, **arguments)
+    assert compile(source, **arguments).build.hit
+    (tmp_path / name).write_text("#define MINE 20\n")
+    second = compile(source, **arguments)
+    assert second.build.hit is None
+    assert second.code != first.code
+
+
 def test_a_touched_header_is_read_again_and_hits(headers):
     os.utime(headers / "second/nested.h")
     assert value_of(headers) == (10, "disk")
