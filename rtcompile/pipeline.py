@@ -115,7 +115,9 @@ def plan(
             options = options.adding(linking.needed_option(links))
     search = header_search(options, toolchain, arch=choice.arch)
     paths_matter = options.debug or options.lineinfo
-    name = source_path(request, settings) if paths_matter else request.name
+    # A source that is a file is where line info can point, and its quoted includes lie beside it.
+    is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
+    name = source_path(request, settings) if paths_matter and not is_file else request.name
     question = Question(
         source=request.source,
         name=name,

@@ -381,8 +381,11 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
     if not diagnostics:
         return []
     first = diagnostics[0]
-    if first.severity == "note":  # nothing was understood: the compiler's words as they are
-        return [("", _printable(first.message))]
+    if first.severity == "note":  # no known format: the words as they are
+        pieces = [("", _printable(first.message))]
+        if first.hint:
+            pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
+        return pieces
     pieces = _headline(first)
     pieces += _user_line(first, source.split("\n"), name, width)
     for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
