@@ -1,0 +1,72 @@
+"""A kernel package made for a test: a test says only what differs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rtcompile import bundles
+from rtcompile.cache import store
+from rtcompile.toolkit import remembered
+
+DECLARATION = """
+from rtcompile.library import KernelLibrary
+library = KernelLibrary(__name__, bundle="kernels.rtcb")
+module = library.module(
+    "scale.cu", {"scale<float>": "float* x, float by, int n", "fill": "float* x, float value"}
+)
+"""
+SOURCE = """
+#include "common.cuh"
+template <class T> __global__ void scale(T* x, T by, int n) {
+    int i = index();
+    if (i < n) x[i] *= by;
+}
+extern "C" __global__ void fill(float* x, float value) { x[index()] = value; }
+"""
+HEADER = "__device__ inline int index() { return blockIdx.x * blockDim.x + threadIdx.x; }\n"
+
+
+class Package:
+    """A package on disk, importable while the test runs."""
+
+    def __init__(self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder / name
+        self.folder.mkdir(parents=True)
+        self.name = name
+        self.write("__init__.py", DECLARATION)
+        self.write("scale.cu", SOURCE)
+        self.write("common.cuh", HEADER)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)  # edited within one tick of the clock
+
+    @property
+    def bundle(self) -> Path:
+        return self.folder / "kernels.rtcb"
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def load(self) -> ModuleType:
+        """Import it as a fresh process would."""
+        forget_process()
+        for loaded in [name for name in sys.modules if name.split(".")[0] == self.name]:
+            del sys.modules[loaded]
+        importlib.invalidate_caches()
+        from rtcompile import library
+
+        library._on_disk.cache_clear()
+        return importlib.import_module(self.name)
+
+
+def forget_process() -> None:
+    """Forget what this process keeps in memory, as a fresh process would have it."""
+    store._stores.clear()
+    bundles._bundles.clear()
+    remembered._in_this_process.clear()

@@ -1,0 +1,472 @@
+"""Bundles: what a package ships is found anywhere, is right, and is verified; else it is compiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile import bundles, bundling, device, toolkit
+from rtcompile import shipped as search
+from rtcompile.bundles import file
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import CompileRequest, SearchDir
+from rtcompile.errors import (
+    BatchError,
+    InvalidRequest,
+    JitDisabled,
+    RtcompileWarning,
+    ToolkitNotFound,
+)
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Toolchain
+from tests.packages import HEADER, SOURCE, Package, forget_process
+from tests.questions import make_question
+
+PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    return Package(tmp_path / "site-packages", "shipped_kernels", monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package's bundle, for sm_80 and sm_90a and as PTX, and the cache of its builds."""
+    folder = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(folder / "cache"))
+        package = Package(folder, "shipped_kernels", monkeypatch)
+        package.load()
+        bundling.bundle([package.name], package.bundle, archs=("sm_80", "sm_90a", "compute_80"))
+    return folder
+
+
+@pytest.fixture
+def shipped(package: Package, built: Path) -> Package:
+    """The package with its bundle, on the machine that built it."""
+    shutil.copy(built / package.name / package.bundle.name, package.bundle)
+    shutil.copytree(built / "cache", os.environ["RTCOMPILE_CACHE_DIR"], dirs_exist_ok=True)
+    return package
+
+
+@pytest.fixture
+def elsewhere(shipped: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with neither a toolkit nor a place to write to."""
+    missing = dict.fromkeys(("nvrtc", "nvcc"), "NVRTC is not here")
+    monkeypatch.setattr(toolkit, "current", lambda settings=None: Toolchain(missing=missing))
+    (tmp_path / "no folder").write_text("")
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "no folder/cache"))
+
+
+def on_device(monkeypatch: pytest.MonkeyPatch, *capability: int) -> None:
+    for name in ("compute_capability", "confirmed_compute_capability"):
+        monkeypatch.setattr(device, name, lambda: capability)
+
+
+# --- found ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_shipped_build_needs_no_toolkit_and_no_cache(shipped: Package):
+    code = shipped.load().module.compile("sm_90a")
+    assert (code.build.hit, str(code.arch)) == ("bundle", "sm_90a")
+    assert code.lowered_names["fill"] == "fill"
+    assert code.build.compiler.startswith("nvrtc ")
+
+
+def test_a_shipped_build_is_the_one_that_would_be_compiled(shipped: Package, monkeypatch):
+    found = shipped.load().module.compile("sm_80")
+    shipped.bundle.unlink()
+    compiled = shipped.load().module.compile("sm_80")
+    assert (found.build.hit, compiled.build.hit) == ("bundle", "disk")
+    assert found.code == compiled.code
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_package_may_be_moved(shipped: Package, tmp_path, monkeypatch):
+    shutil.move(shipped.folder, tmp_path / "other" / shipped.name)
+    monkeypatch.syspath_prepend(str(tmp_path / "other"))
+    assert shipped.load().module.compile("sm_80").build.hit == "bundle"
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_second_time_it_comes_from_memory(shipped: Package):
+    module = shipped.load().module
+    assert [module.compile("sm_80").build.hit for _ in range(2)] == ["bundle", "memory"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_devices_own_architecture_is_found(shipped: Package, monkeypatch):
+    on_device(monkeypatch, 9, 0)
+    assert str(shipped.load().module.compile().arch) == "sm_90a"
+
+
+def test_the_toolkits_headers_are_recorded(package: Package):
+    package.write("common.cuh", "#include <cuda_fp16.h>\n" + HEADER)
+    package.load()
+    bundling.bundle([package.name], package.bundle, archs=("sm_80",))
+    headers = package.load().module.compile("sm_80").build.headers
+    places = {header.label: header.path for header in headers}
+    assert places["user0"].startswith(str(package.folder))
+    assert places["cudart"].startswith("<cudart>/")
+
+
+# --- not found: compiled instead -----------------------------------------------------------------
+
+
+def edit_source(package: Package):
+    package.write("scale.cu", SOURCE.replace("*=", "+="))
+
+
+def edit_header(package: Package):
+    package.write("common.cuh", HEADER.replace("threadIdx.x", "threadIdx.y"))
+
+
+def remove_header(package: Package):
+    (package.folder / "common.cuh").unlink()
+    package.write("scale.cu", SOURCE.replace('#include "common.cuh"', HEADER))
+
+
+def change_options(package: Package):
+    text = (package.folder / "__init__.py").read_text()
+    package.write("__init__.py", text.replace("bundle=", 'options=("-DN=1",), bundle='))
+
+
+def declare_another(package: Package):
+    text = (package.folder / "__init__.py").read_text()
+    package.write("__init__.py", text.replace('"fill"', '"scale<double>": "", "fill"'))
+
+
+@pytest.mark.parametrize(
+    "change", [edit_source, edit_header, remove_header, change_options, declare_another]
+)
+def test_what_changed_is_compiled(shipped: Package, change):
+    change(shipped)
+    assert shipped.load().module.compile("sm_80").build.hit is None
+
+
+def test_another_architecture_is_compiled(shipped: Package):
+    assert shipped.load().module.compile("sm_86").build.hit is None
+
+
+def test_a_new_header_that_comes_first_in_the_search_is_noticed(package: Package):
+    package.write("common.cuh", "#include <cuda_fp16.h>\n" + HEADER)
+    package.load()
+    bundling.bundle([package.name], package.bundle, archs=("sm_80",))
+    package.write("cuda_fp16.h", "")
+    assert package.load().module.compile("sm_80").build.hit is None
+
+
+def test_a_header_edited_while_the_process_runs_is_noticed(shipped: Package):
+    module = shipped.load().module
+    assert module.compile("sm_80").build.hit == "bundle"
+    edit_header(shipped)
+    assert module.compile("sm_80").build.hit is None
+
+
+def test_a_build_of_one_compiler_is_no_answer_where_another_is_asked_for(shipped: Package):
+    request = shipped.load().module.request.replace(arch="sm_80")
+    bundles.use_bundle(shipped.bundle)
+
+    def hit(**arguments):
+        return rtcompile.compile(
+            request.source,
+            options=request.options,
+            name_expressions=request.name_expressions,
+            name=request.name,
+            arch="sm_80",
+            **arguments,
+        ).build.hit
+
+    assert hit(backend="nvrtc") == "bundle"
+    if toolkit.current().nvcc is not None:
+        assert hit(fallback="always") is None
+
+
+# --- where nothing can be compiled ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_for"),
+    [
+        pytest.param((8, 6), ("sm_80", "cubin"), id="machine code of the same generation"),
+        pytest.param((12, 0), ("sm_80", "ptx"), id="PTX of an older one"),
+    ],
+)
+@pytest.mark.parametrize("why", ["no toolkit", "no JIT"])
+def test_a_build_for_another_device_serves_where_it_runs(
+    shipped: Package, monkeypatch, request, capability, built_for, why
+):
+    if why == "no toolkit":
+        request.getfixturevalue("elsewhere")
+    else:
+        monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    on_device(monkeypatch, *capability)
+    code = shipped.load().module.compile()
+    assert (str(code.arch), code.kind) == built_for
+
+
+def test_with_a_toolkit_the_devices_own_is_compiled(shipped: Package, monkeypatch):
+    on_device(monkeypatch, 8, 6)
+    code = shipped.load().module.compile()
+    assert (str(code.arch), code.build.hit) == ("sm_86", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "arch", "says"),
+    [
+        pytest.param(lambda p: None, "sm_86", "has it for sm_80, sm_90a", id="architecture"),
+        pytest.param(edit_source, "sm_80", "has scale.cu with another source", id="source"),
+        pytest.param(edit_header, "sm_80", "common.cuh changed", id="header"),
+        pytest.param(change_options, "sm_80", "has scale.cu with other options", id="options"),
+        pytest.param(declare_another, "sm_80", "with other name expressions", id="names"),
+        pytest.param(lambda p: p.bundle.unlink(), "sm_80", "it is not there", id="no bundle"),
+    ],
+)
+def test_without_jit_the_error_names_the_missing_build(
+    shipped: Package, monkeypatch, change, arch, says
+):
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(shipped.folder / "cache"))
+    change(shipped)
+    with pytest.raises(JitDisabled, match=rf"scale.cu \(scale<float>.*\) for {arch} .*{says}"):
+        shipped.load().module.compile(arch)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_without_a_toolkit_the_error_says_so_and_what_is_shipped(shipped: Package):
+    with pytest.raises(ToolkitNotFound, match=r"NVRTC is not here.* has it for sm_80, sm_90a"):
+        shipped.load().module.compile("sm_86")
+
+
+def test_without_jit_what_is_in_the_cache_is_still_found(monkeypatch):
+    rtcompile.compile(PLAIN, arch="sm_80")
+    forget_process()
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    assert rtcompile.compile(PLAIN, arch="sm_80").build.hit == "disk"
+
+
+# --- bundles that cannot be used -----------------------------------------------------------------
+
+
+def flip(at):
+    def damage(data: bytes) -> bytes:
+        position = at(data)
+        return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+    return damage
+
+
+DAMAGE = {
+    "empty": lambda data: b"",
+    "a text": lambda data: b"Not a bundle at all.\n" * 100,
+    "another format": lambda data: data.replace(
+        b"rtcompile bundle 1\n", b"rtcompile bundle 9\n", 1
+    ),
+    "cut in the head": lambda data: data[:36],
+    "cut in the index": lambda data: data[:300],
+    "cut in the builds": lambda data: data[: data.index(b"\x7fELF") + 100],
+    "a bit of the index's size": flip(lambda data: 35),
+    "a bit of the index": flip(lambda data: 250),
+    "a bit of the machine code": flip(lambda data: data.index(b"\x7fELF") + 200),
+    "a bit of the record of headers": flip(lambda data: data.index(b"rtcompile manifest") + 150),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_bundle_is_ignored_with_one_warning(shipped: Package, damage):
+    shipped.bundle.write_bytes(damage(shipped.bundle.read_bytes()))
+    module = shipped.load().module
+    with pytest.warns(RtcompileWarning, match="kernels.rtcb is ignored: it ") as caught:
+        codes = [module.compile(arch) for arch in ("sm_80", "sm_90a", "sm_80")]
+    assert [code.build.hit for code in codes] == ["disk", "disk", "memory"]
+    assert len(caught) == 1
+
+
+def test_wherever_a_bundle_ends_too_early_nothing_wrong_is_used(shipped: Package):
+    whole = shipped.bundle.read_bytes()
+    code = shipped.load().module.compile("sm_80").code
+    for size in range(0, len(whole), 53):
+        shipped.bundle.write_bytes(whole[:size])
+        module = shipped.load().module
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert module.compile("sm_80").code == code
+
+
+def test_a_bundle_replaced_while_in_use_gives_nothing_wrong(shipped: Package):
+    module = shipped.load().module
+    assert module.compile("sm_80").build.hit == "bundle"
+    with bundles.out_of_use():
+        bundling.bundle([CompileRequest(PLAIN)], shipped.bundle, archs=("sm_80",))
+    with pytest.warns(RtcompileWarning, match="replaced while in use"):
+        assert module.compile("sm_90a").build.hit == "disk"
+
+
+def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(shipped: Package, monkeypatch):
+    monkeypatch.setattr(search, "_cuda_major", lambda settings: 13)
+    module = shipped.load().module
+    with pytest.warns(RtcompileWarning, match="made with CUDA 12, and this process uses CUDA 13"):
+        module.compile("sm_80")
+    module.compile("sm_90a")
+
+
+def test_a_bundle_that_is_not_there_is_no_news(package: Package):
+    assert package.load().module.compile("sm_80").build.hit is None
+
+
+def test_a_folder_in_the_bundles_place_is_ignored(package: Package):
+    package.bundle.mkdir()
+    with pytest.warns(RtcompileWarning, match="is ignored: Is a directory"):
+        assert package.load().module.compile("sm_80").build.hit is None
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def test_the_same_builds_make_the_same_bytes(shipped: Package, tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
+    again = tmp_path / "again.rtcb"
+    for name in ("scale.cu", "common.cuh"):
+        os.utime(shipped.folder / name, (1, 1))
+    shipped.load()
+    bundling.bundle([shipped.name], again, archs=("compute_80", "sm_90a", "sm_80"))
+    assert again.read_bytes() == shipped.bundle.read_bytes()
+
+
+def test_an_update_keeps_what_is_there(shipped: Package):
+    shipped.load()
+    bundling.bundle([shipped.name], shipped.bundle, archs=("sm_86",), update=True)
+    archs = {(str(row.arch), row.kind) for row in file.Bundle(str(shipped.bundle)).rows()}
+    assert archs == {("sm_80", "cubin"), ("sm_86", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")}
+
+
+def test_a_bundle_is_not_made_of_a_bundle(shipped: Package, tmp_path):
+    shipped.load().module.use_bundle()
+    edit_header(shipped)
+    built = bundling.bundle([shipped.name], tmp_path / "new.rtcb", archs=("sm_80",))
+    assert built[0].code.build.hit is None
+
+
+def test_everybody_may_read_a_bundle(shipped: Package):
+    assert shipped.bundle.stat().st_mode & 0o777 == 0o644
+
+
+def test_an_architecture_of_its_own_is_the_only_one_a_target_is_built_for(tmp_path):
+    requests = [
+        CompileRequest(PLAIN, arch="sm_80", name="by_argument.cu"),
+        CompileRequest(PLAIN, options=("-arch=sm_86",), name="by_option.cu"),
+        CompileRequest(PLAIN, name="any.cu"),
+    ]
+    built = bundling.bundle(requests, tmp_path / "k.rtcb", archs=("sm_90a", "sm_120a"))
+    assert [(b.request.name, str(b.code.arch)) for b in built] == [
+        ("by_argument.cu", "sm_80"),
+        ("by_option.cu", "sm_86"),
+        ("any.cu", "sm_90a"),
+        ("any.cu", "sm_120a"),
+    ]
+
+
+def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path):
+    pytest.importorskip("cupy")
+    module = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), fallback="never", name="raw.cu")
+    path = tmp_path / "k.rtcb"
+    bundling.bundle([module], path, archs=("sm_80",))
+    forget_process()
+    bundles.use_bundle(path)
+    again = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), arch="sm_80", name="raw.cu")
+    assert again.build.hit == "bundle"
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        pytest.param("no_such_package", "there is no module 'no_such_package'", id="no module"),
+        pytest.param("shipped_kernels:nothing", "has no 'nothing'", id="no such name"),
+        pytest.param("json", "'json' declares nothing to build", id="nothing there"),
+        pytest.param("no_such.cu", "no_such.cu: .*No such file", id="no file"),
+        pytest.param(3, "3 cannot be bundled", id="a number"),
+        pytest.param(
+            CompileRequest(PLAIN, link=("__device__ int f() { return 1; }",)),
+            "link= holds sources",
+            id="sources to link",
+        ),
+        pytest.param([], "nothing to bundle", id="an empty list"),
+    ],
+)
+def test_what_cannot_be_bundled_is_told(package: Package, tmp_path, target, says):
+    package.load()
+    with pytest.raises(InvalidRequest, match=says):
+        bundling.bundle([target], tmp_path / "k.rtcb", archs=("sm_80",))
+    assert not (tmp_path / "k.rtcb").exists()
+
+
+@pytest.mark.parametrize(
+    ("archs", "says"), [((), "no architecture"), (("sm_eighty",), "is not an architecture")]
+)
+def test_architectures_that_are_none_are_told(tmp_path, archs, says):
+    with pytest.raises(InvalidRequest, match=says):
+        bundling.bundle([CompileRequest(PLAIN)], tmp_path / "k.rtcb", archs=archs)
+
+
+def test_a_header_by_its_place_on_this_machine_cannot_be_shipped(tmp_path):
+    header = tmp_path / "own.cuh"
+    header.write_text("")
+    source = f'#include "{header}"\n' + PLAIN
+    with pytest.raises(InvalidRequest, match="by its place on this machine"):
+        bundling.bundle([CompileRequest(source)], tmp_path / "k.rtcb", archs=("sm_80",))
+
+
+def test_one_build_that_fails_leaves_the_bundle_as_it_was(shipped: Package):
+    before = shipped.bundle.read_bytes()
+    requests = [CompileRequest(PLAIN), CompileRequest("nonsense")]
+    with pytest.raises(BatchError, match="1 of 2 builds failed"):
+        bundling.bundle(requests, shipped.bundle, archs=("sm_80",))
+    assert shipped.bundle.read_bytes() == before
+
+
+# --- the key -------------------------------------------------------------------------------------
+
+
+def test_the_key_of_shipped_builds_stays_what_it_is():
+    """Wheels are out there with these keys: whoever must change them raises the key's number."""
+    request = CompileRequest(
+        PLAIN,
+        options=("-I", "/a", "-DN=1", "-O3", "-lineinfo", "--use_fast_math", "-Xptxas=-v"),
+        name_expressions=("f<int>",),
+    )
+    question = search.question(request, Settings.from_environ())
+    assert question is not None
+    assert question.shipped_key() == (
+        "b9ed2ccb5908199f3c4c848860605f43e036704623f84707fe9c90692ad6007f"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"arch": Arch(8, 0)}, id="architecture"),
+        pytest.param({"target": "ptx"}, id="kind"),
+        pytest.param({"compilers": {"nvrtc": "13.0.88"}}, id="compiler"),
+        pytest.param({"backend": "nvrtc"}, id="backend"),
+        pytest.param({"search": (SearchDir("user0", "/other"),)}, id="places and toolkit"),
+    ],
+)
+def test_what_a_build_says_itself_is_not_in_the_key(change):
+    base = make_question(search=(SearchDir("user0", "/a"), SearchDir("cudart", "/b")))
+    other = make_question(**{"search": base.search, **change})
+    assert base.shipped_key() == other.shipped_key()
+
+
+def test_the_key_does_not_change_with_rtcompiles_version(monkeypatch):
+    from rtcompile.core import key
+
+    before = make_question().shipped_key()
+    monkeypatch.setattr(key, "__version__", "99.0")
+    assert make_question().shipped_key() == before
