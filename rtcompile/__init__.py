@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rtcompile.core.diagnostics import Diagnostic
     from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
     from rtcompile.errors import (
+        BatchError,
         CompileError,
         CompilerCrashed,
         CompileTimeout,
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
         UnsupportedArch,
     )
     from rtcompile.kernels import RawKernel, RawModule
+    from rtcompile.many import BuildFuture, compile_many, submit_many
 
 __all__ = [
     "Arch",
+    "BatchError",
+    "BuildFuture",
     "BuildInfo",
     "CompileError",
     "CompileRequest",
@@ -51,10 +55,14 @@ __all__ = [
     "UnsupportedArch",
     "__version__",
     "compile",
+    "compile_many",
+    "submit_many",
 ]
 
 _HOME = {
     "Arch": "core.arch",
+    "BatchError": "errors",
+    "BuildFuture": "many",
     "BuildInfo": "core.request",
     "CompileError": "errors",
     "CompileRequest": "core.request",
@@ -73,6 +81,8 @@ _HOME = {
     "ToolkitNotFound": "errors",
     "UnsupportedArch": "errors",
     "compile": "api",
+    "compile_many": "many",
+    "submit_many": "many",
 }
 
 

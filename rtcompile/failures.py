@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from rtcompile import repro
 from rtcompile.core import diagnostics, hints
 from rtcompile.core.context import BuildContext
 from rtcompile.core.request import CompileFailure
@@ -14,6 +16,7 @@ from rtcompile.errors import (
     LinkError,
     adopt_cupy,
 )
+from rtcompile.settings import Settings
 from rtcompile.toolkit.packages import missing_header
 
 if TYPE_CHECKING:
@@ -47,8 +50,12 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
     message = diagnostics.render(parsed, source=request.source, name=name) or failure.log
     if then:
         message = f"{message}\n{then}"
+    kind = _KINDS.get(failure.kind, CompileError)
+    folder = _reproducer(failure, plan) if issubclass(kind, CompilerCrashed) else None
+    if folder is not None:
+        message = f"{message}\n{repro.advice(failure)}\nReproducer: {folder}"
     adopt_cupy()
-    return _KINDS.get(failure.kind, CompileError)(
+    error = kind(
         message,
         request.source,
         name,
@@ -56,4 +63,22 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         failure.backend,
         diagnostics=parsed,
         log=failure.log,
+    )
+    if isinstance(error, CompilerCrashed):
+        error.reproducer = folder
+    return error
+
+
+def _reproducer(failure: CompileFailure, plan: Plan) -> str | None:
+    toolchain = plan.toolchain
+    compiler = toolchain.nvrtc if failure.backend == "nvrtc" else toolchain.nvcc
+    return repro.write(
+        failure,
+        source=plan.request.source,
+        name=plan.question.name,
+        name_expressions=plan.request.name_expressions,
+        compiler=compiler.path if compiler is not None else failure.backend,
+        search=plan.search,
+        versions=toolchain.versions,
+        folder=os.path.join(Settings.from_environ().cache_dir, "reproducers"),
     )

@@ -9,6 +9,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from rtcompile._version import __version__
 from rtcompile.core.includes import place
@@ -75,14 +76,17 @@ def write(
     try:
         os.makedirs(home, 0o700, exist_ok=True)
         places = _copy_headers(failure.trace, search, home)
-        file = os.path.basename(name) or "kernel.cu"
-        report = {
+        # NVCC's command names its compiler and its input too.
+        is_nvrtc = failure.backend == "nvrtc"
+        options = failure.command if is_nvrtc else failure.command[1:]
+        file = (os.path.basename(name) if is_nvrtc else "") or "kernel.cu"
+        report: dict[str, Any] = {
             "what": failure.log.splitlines()[0] if failure.log else failure.kind,
             "kind": failure.kind,
             "signal": failure.signal,
             "compiler": compiler,
             "program": file,
-            "options": [_moved(option, places) for option in failure.command],
+            "options": [_moved(option, places) for option in options],
             "name_expressions": list(name_expressions),
             "versions": dict(versions),
             "rtcompile": __version__,
@@ -91,12 +95,12 @@ def write(
         _write(home, file, source)
         _write(home, "report.json", json.dumps(report, indent=2) + "\n")
         _write(home, "README.txt", _readme(failure, report))
-        if failure.backend == "nvrtc":
+        if is_nvrtc:
             _write(home, "reproduce.py", _REPRODUCE_NVRTC)
             command = f'exec python3 reproduce.py "${{1:-{compiler}}}"'
         else:
-            options = " ".join(shlex.quote(_moved(option, places)) for option in failure.command)
-            command = f'exec "${{1:-{compiler}}}" {options} {shlex.quote(file)} -o /dev/null'
+            words = " ".join(shlex.quote(word) for word in report["options"])
+            command = f'exec "${{1:-{compiler}}}" {words}'
         _write(home, "run.sh", f'#!/bin/sh\ncd "$(dirname "$0")" || exit\n{command}\n')
         os.chmod(os.path.join(home, "run.sh"), 0o700)
         _forget_oldest(folder, keep=home)
@@ -138,20 +142,15 @@ def _moved(option: str, places: Sequence[tuple[str, str]]) -> str:
     return option
 
 
-def _readme(failure: CompileFailure, report: Mapping[str, object]) -> str:
-    versions = "".join(f"  {name} {version}\n" for name, version in sorted(_pairs(report)))
+def _readme(failure: CompileFailure, report: Mapping[str, Any]) -> str:
+    versions = {**report["versions"], "rtcompile": __version__, "system": report["system"]}
+    lines = "".join(f"  {name} {version}\n" for name, version in sorted(versions.items()))
     return (
         f"{failure.log}\n\n{advice(failure)}\n\n"
         f"./run.sh compiles {report['program']} as rtcompile did, with the headers in include/;\n"
         f"./run.sh PATH does so with another {'libnvrtc' if failure.backend == 'nvrtc' else 'nvcc'}.\n\n"
-        f"{versions}"
+        f"{lines}"
     )
-
-
-def _pairs(report: Mapping[str, object]) -> list[tuple[str, str]]:
-    versions = report["versions"]
-    assert isinstance(versions, dict)
-    return [*versions.items(), ("rtcompile", __version__), ("system", str(report["system"]))]
 
 
 def _write(home: str, name: str, text: str) -> None:

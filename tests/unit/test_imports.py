@@ -20,7 +20,6 @@ FLOORS = {
     "core": 1,
     "settings": 1,
     "tracing": 1,
-    "tracing": 1,
     "device": 2,
     "toolkit": 2,
     "workers": 2,
