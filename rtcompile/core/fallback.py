@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rtcompile.core import host_names, spaces
+from rtcompile.core import host_names, missing_includes, spaces
 from rtcompile.core.diagnostics import Diagnostic, parse
 
 __all__ = ["Decision", "decide"]
@@ -61,7 +61,11 @@ _Test = Callable[[re.Match[str], _Case], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A message that, where it `holds`, calls for an action; ``{0}`` is the pattern's group."""
+    """A message that, where it `holds`, calls for an action.
+
+    In `reason` and `flags` ``{0}`` is the pattern's group, a name, and ``{std_header}`` and
+    ``{global_header}`` are the standard headers that bring it.
+    """
 
     pattern: re.Pattern[str]
     action: str
@@ -75,8 +79,13 @@ class _Rule:
         if match is None or not self.holds(match, case):
             return None
         groups = match.groups()
-        flags = tuple(flag.format(*groups) for flag in self.flags)
-        return Decision(self.action, self.reason.format(*groups), flags)
+        name = groups[0] if groups else ""
+        headers = {
+            "std_header": missing_includes.STD.get(name, ""),
+            "global_header": missing_includes.GLOBAL.get(name, ""),
+        }
+        flags = tuple(flag.format(*groups, **headers) for flag in self.flags)
+        return Decision(self.action, self.reason.format(*groups, **headers), flags)
 
 
 def _host_code(_: re.Match[str], case: _Case) -> bool:
@@ -157,6 +166,7 @@ def _rule(
 
 
 _UNKNOWN = r'(?:identifier|the global scope has no) "({})"'
+_NO_MEMBER = r'namespace "std" has no (?:actual )?member (?:\w+ )?"(\w+)"'
 _NO_FILE = r'(?:cannot|could not) open source file "([^"]+)"'
 _LAUNCH = r"device-side kernel launch could not be processed"
 
@@ -195,7 +205,21 @@ _RULES = (
     ),
     _rule(_UNKNOWN.format(r"cu[A-Z]\w*"), "nvcc", "{0} is the CUDA driver's", _driver_function),
     _rule(
-        r'namespace "std" has no (?:actual )?member (?:\w+ )?"(\w+)"',
+        _NO_MEMBER,
+        "add-flags",
+        "std::{0} is in <{std_header}>, which is not included",
+        lambda match, case: match[1] in missing_includes.STD,
+        ("-include={std_header}",),
+    ),
+    _rule(
+        _UNKNOWN.format(r"\w+"),
+        "add-flags",
+        "{0} is in <{global_header}>, which is not included",
+        lambda match, case: match[1] in missing_includes.GLOBAL,
+        ("-include={global_header}",),
+    ),
+    _rule(
+        _NO_MEMBER,
         "nvcc",
         "NVRTC has no std::{0}",
         _in_std,
@@ -208,6 +232,15 @@ _RULES = (
         _qualified_by_std,
     ),
     _rule(_UNKNOWN.format(r"\w+"), "nvcc", "{0} is the host's C library", _in_c_library),
+    _rule(
+        _UNKNOWN.format(r"\w+"),
+        "nvcc",
+        "{0} is of the host's headers",
+        lambda match, case: match[1] in host_names.DECLARATIONS,
+    ),
+    _rule(
+        _UNKNOWN.format(r"__[A-Z]+(?:_[A-Z0-9]+)*__"), "nvcc", "{0} is a macro of the host compiler"
+    ),
     _rule(
         _UNKNOWN.format(r"__builtin_va_\w+"), "nvcc", "NVRTC has no variable arguments", _host_code
     ),

@@ -6,7 +6,15 @@ but resembles an entry is a typing error, and NVCC would only say so again.
 
 from __future__ import annotations
 
-__all__ = ["CUDA_DRIVER", "CUDA_RUNTIME", "C_LIBRARY", "HOST_HEADERS", "STD", "STD_HEADERS"]
+__all__ = [
+    "CUDA_DRIVER",
+    "CUDA_RUNTIME",
+    "C_LIBRARY",
+    "DECLARATIONS",
+    "HOST_HEADERS",
+    "STD",
+    "STD_HEADERS",
+]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -252,6 +260,14 @@ strrchr strspn strstr strtod strtof strtoimax strtok strtol strtold strtoll strt
 strtoumax strxfrm swprintf swscanf timespec_get tmpfile tmpnam tolower toupper towctrans
 towlower towupper ungetc ungetwc usleep va_list vfprintf vfscanf vfwprintf vfwscanf vprintf
 vscanf vsnprintf vsprintf vsscanf vswprintf vswscanf vwprintf vwscanf
+""")
+
+# Types and macros that NVCC's own headers bring along, for device code too.
+DECLARATIONS = _names("""
+BUFSIZ EOF EXIT_FAILURE EXIT_SUCCESS FILENAME_MAX L_tmpnam MB_CUR_MAX RAND_MAX SEEK_CUR SEEK_END
+SEEK_SET TMP_MAX alloca blkcnt_t blksize_t caddr_t clock_t daddr_t dev_t fsid_t gid_t id_t ino_t key_t
+loff_t mode_t nlink_t off_t pid_t quad_t ssize_t suseconds_t time_t u_char u_int u_int16_t u_int32_t
+u_int64_t u_int8_t u_long u_quad_t u_short uid_t uint ulong ushort
 """)
 
 # Members of namespace std and of the namespaces in it.

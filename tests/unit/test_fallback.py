@@ -9,6 +9,7 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
+from rtcompile.core import missing_includes
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.fallback import decide
@@ -78,6 +79,23 @@ def test_the_flags_that_are_added_are_the_ones_that_were_missing(
     flags = decide(refused.log, source=source, name=path.name).flags
 
     assert isinstance(compiled(source, path.name, toolchain, flags), Compiled)
+
+
+def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolchain) -> None:
+    headers = {*missing_includes.STD.values(), *missing_includes.GLOBAL.values()}
+    types = [name for name in missing_includes.GLOBAL if name.endswith("_t")]
+    lines = [f"#include <{header}>" for header in sorted(headers)]
+    lines += [f"namespace n{i} {{ using std::{n}; }}" for i, n in enumerate(missing_includes.STD)]
+    lines += [f"using t{i} = ::{name};" for i, name in enumerate(types)]
+    lines += [
+        f"__device__ auto v{i} = {name};"
+        for i, name in enumerate(missing_includes.GLOBAL)
+        if name not in types
+    ]
+
+    outcome = compiled("\n".join(lines), "kernel.cu", toolchain)
+
+    assert isinstance(outcome, Compiled), outcome.log
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""What NVRTC refuses, what is decided about it, and whether NVCC proves the decision right.
+
+One row for each source in tests/unit/source_classes, whose folder says what should be decided:
+``nvcc`` (NVRTC's limit), ``flags`` (a flag is missing), ``error`` (the user's mistake). A decision is
+wrong if NVCC refuses what it was sent, if the flags do not help, or if NVCC takes what was called a
+mistake. Needs no GPU. `--save` writes benchmarks/results/fallback_classes_cuda12.json, or whichever NVRTC it was.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from benchmarks._machine import save
+from rtcompile import toolkit
+from rtcompile.compilers import nvcc, nvrtc
+from rtcompile.core import diagnostics, fallback
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+
+CLASSES = Path(__file__).parent.parent / "tests" / "unit" / "source_classes"
+Outcome = Compiled | CompileFailure
+
+
+def said(source: str, what: str) -> str:
+    match = re.search(rf"^// {what}: (.*)$", source, re.MULTILINE)
+    return match[1] if match else ""
+
+
+class Source:
+    """One source and the compilers to give it to."""
+
+    def __init__(self, path: Path) -> None:
+        self.text, self.name = path.read_text(), path.name
+        self.given = said(self.text, "options").split()
+        self.arch = Arch.parse(said(self.text, "arch") or "sm_90a")
+        self.options = compiler_options.parse(self.given).with_defaults()
+        self.toolchain = toolkit.current()
+
+    def _unit(self, flags: tuple[str, ...]) -> TranslationUnit:
+        return TranslationUnit(self.text, self.name, flags, (), "cubin", self.arch)
+
+    def by_nvrtc(self, *more: str) -> Outcome:
+        library = self.toolchain.require_nvrtc()
+        search = self.toolchain.search
+        flags = self.options.adding(*more).to_nvrtc(
+            self.arch, "cubin", library.version_pair, [d.path for d in search]
+        )
+        return nvrtc.compile(
+            self._unit(flags), library, limits=Limits(), pch=False, cache_dir=None, search=search
+        )
+
+    def by_nvcc(self) -> Outcome:
+        version = self.toolchain.require_nvcc().version_pair
+        search = [d.path for d in self.toolchain.nvcc_search]
+        flags = self.options.to_nvcc(self.arch, "cubin", version, search)
+        return nvcc.compile(self._unit(flags), self.toolchain, limits=Limits())
+
+
+def first_error(outcome: Outcome) -> str:
+    if isinstance(outcome, Compiled):
+        return "compiles"
+    return diagnostics.parse(outcome.log)[0].message
+
+
+def row(path: Path) -> dict[str, object]:
+    source = Source(path)
+    refused = source.by_nvrtc()
+    assert isinstance(refused, CompileFailure), f"NVRTC takes {path}"
+    decision = fallback.decide(
+        refused.log,
+        source=source.text,
+        name=source.name,
+        options=source.given,
+        package_of=toolkit.missing_header,
+    )
+    proof = source.by_nvrtc(*decision.flags) if decision.flags else source.by_nvcc()
+    return {
+        "class": f"{path.parent.name}/{path.stem}",
+        "NVRTC": first_error(refused),
+        "decision": " ".join((decision.action, *decision.flags)),
+        "reason": decision.reason,
+        "NVRTC with the flags" if decision.flags else "NVCC": first_error(proof),
+        "right": isinstance(proof, Compiled) is (decision.action != "error"),
+    }
+
+
+def main() -> None:
+    rows = [row(path) for path in sorted(CLASSES.glob("*/*.cu"))]
+    wrong = [each["class"] for each in rows if not each["right"]]
+    major, _ = toolkit.current().require_nvrtc().version_pair
+    results = {"classes": len(rows), "decided wrongly": wrong, "rows": rows}
+    save(f"fallback_classes_cuda{major}", results)
+
+
+if __name__ == "__main__":
+    main()

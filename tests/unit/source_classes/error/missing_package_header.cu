@@ -1,0 +1,2 @@
+#include <cublas_v2.h>
+extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1.0f; }

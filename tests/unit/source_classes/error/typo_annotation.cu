@@ -1,0 +1,1 @@
+__gloabl__ void k(float* p) { p[0] = 1; }

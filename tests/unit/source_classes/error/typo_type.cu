@@ -1,0 +1,1 @@
+__global__ void k(float* p) { flaot x = p[0]; p[1] = x; }
