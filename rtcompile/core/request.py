@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest
@@ -137,8 +137,15 @@ class SearchDir:
     "shims", …): cache keys carry labels, so two virtual environments share a cache.
     """
 
+    PROVIDED: ClassVar[str] = "headers:"
+
     label: str
     path: str
+
+    @property
+    def is_provided(self) -> bool:
+        """Whether an installed package brings it, found by its entry point."""
+        return self.label.startswith(self.PROVIDED)
 
     @property
     def is_own(self) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from rtcompile.core.request import SearchDir
-from rtcompile.toolkit import versions
+from rtcompile.toolkit import providers, versions
 from rtcompile.toolkit.catalogue import (
     CUTLASS_ENVIRONMENT,
     HOST_COMPILER_ENVIRONMENT,
@@ -57,8 +57,8 @@ def assemble(
 ) -> Toolchain:
     """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims.
 
-    The order of the search path: CUDA, what stands on it (CUTLASS, CuPy), ours last, so that a
-    shim never hides a header that somebody really ships.
+    The order of the search path: CUDA, what stands on it (CUTLASS, CuPy, other packages), ours
+    last, so that a shim never hides a header that somebody really ships.
     """
     draft = _Draft()
     draft.problems.extend(useless_variables(where, places))
@@ -72,6 +72,7 @@ def assemble(
         _headers(draft, chosen, where)
     _cutlass(draft, where)
     _cupy(draft, where)
+    _providers(draft, where)
     draft.search.append(SearchDir("rtcompile", shims))
     draft.search.append(SearchDir("shims", os.path.join(shims, "std")))
     nvcc = _nvcc(draft, where, places, chosen)
@@ -209,6 +210,19 @@ def _cupy(draft: _Draft, where: Surroundings) -> None:
         "or cupy-cuda13x.",
         problem=False,
     )
+
+
+def _providers(draft: _Draft, where: Surroundings) -> None:
+    for one in providers.provided(where.site_dirs):
+        if not one.directory:
+            draft.problems.append(
+                f"{one.package} {one.version} says that its headers are in {one.said}, which is "
+                f"not there: ignored. Reinstall {one.package}."
+            )
+            continue
+        draft.search.append(one.search_dir)
+        draft.found(one.search_dir.label, one.version, one.package)
+        draft.depends.append(one.directory)
 
 
 # --- nvcc ----------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class Toolchain:
     @property
     def nvcc_search(self) -> tuple[SearchDir, ...]:
         """The directories of `search` that nvcc does not bring itself."""
-        return tuple(d for d in self.search if d.label in self._FOR_NVCC)
+        return tuple(d for d in self.search if d.label in self._FOR_NVCC or d.is_provided)
 
     def require_nvrtc(self) -> Library:
         """Return NVRTC; raise `ToolkitNotFound` that says where it was looked for."""

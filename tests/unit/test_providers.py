@@ -1,0 +1,119 @@
+"""Packages that provide headers: found without an import, behind CUDA's, and told when broken."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile import toolkit
+from rtcompile.core.request import SearchDir
+from rtcompile.toolkit import providers
+from tests.toolkits import Wheels, write
+
+USE = '#include <mylib/answer.cuh>\nextern "C" __global__ void k(int* x) { *x = MYLIB_ANSWER; }'
+
+
+def provider(
+    site: Path, name: str = "mylib", *, version: str = "1.2", said: str = "", package: str = ""
+) -> Path:
+    """Lay out a package that provides headers, as installed; return the folder of its headers."""
+    said, package = said or f"{name}.include", package or name
+    info = site / f"{package}-{version}.dist-info"
+    write(info / "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    write(info / "entry_points.txt", f"[rtcompile.headers]\n{name} = {said}\n")
+    write(site / name / "__init__.py", "raise RuntimeError('imported')")
+    return write(site / name / "include/mylib/answer.cuh", "#define MYLIB_ANSWER 42\n").parents[1]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A site-packages folder before all others."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def search(site: Path) -> toolkit.Toolchain:
+    return toolkit.find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
+
+
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_a_providers_headers_are_found_by_each_compiler(site: Path, backend):
+    if getattr(toolkit.current(), backend) is None:
+        pytest.skip(f"no {backend} here")
+    provider(site)
+    code = rtcompile.compile(USE, arch="sm_80", backend=backend)
+    assert "headers:mylib" in {header.label for header in code.build.headers}
+    assert "mylib" not in sys.modules
+
+
+def test_installing_a_provider_is_noticed(site: Path):
+    with pytest.raises(rtcompile.CompileError, match=r"mylib/answer\.cuh"):
+        rtcompile.compile(USE, arch="sm_80", backend="nvrtc")
+    provider(site)
+    assert rtcompile.compile(USE, arch="sm_80", backend="nvrtc").code
+
+
+def test_a_change_of_a_providers_header_is_noticed(site: Path):
+    include = provider(site)
+    before = rtcompile.compile(USE, arch="sm_80")
+    (include / "mylib/answer.cuh").write_text("#define MYLIB_ANSWER 43\n")
+    assert rtcompile.compile(USE, arch="sm_80").code != before.code
+
+
+def test_providers_come_behind_cuda_and_before_the_shims(tmp_path: Path):
+    site = Wheels(tmp_path).cuda12().site
+    provider(site)
+    labels = [directory.label for directory in search(site).search]
+    assert labels.index("cccl") < labels.index("headers:mylib") < labels.index("shims")
+
+
+def test_the_toolchain_says_the_version_and_the_package(tmp_path: Path):
+    provider(tmp_path, version="3.4", package="my-lib-headers")
+    found = search(tmp_path)
+    assert found.versions["headers:mylib"] == "3.4"
+    assert found.found_via["headers:mylib"] == "my-lib-headers"
+
+
+def test_several_entries_give_several_folders(tmp_path: Path):
+    provider(tmp_path)
+    write(tmp_path / "mylib/third_party/other.cuh")
+    entries = tmp_path / "mylib-1.2.dist-info/entry_points.txt"
+    entries.write_text(entries.read_text() + "mylib-others = mylib.third_party\n")
+    folders = [one.directory for one in providers.provided([str(tmp_path)])]
+    assert folders == [str(tmp_path / "mylib/include"), str(tmp_path / "mylib/third_party")]
+
+
+def test_an_editable_install_is_found_where_its_source_is(site: Path, tmp_path, monkeypatch):
+    source = tmp_path / "src"
+    provider(source)
+    info = site / "mylib-1.2.dist-info"
+    (source / info.name).rename(info)
+    monkeypatch.syspath_prepend(str(source))
+    assert [one.directory for one in providers.provided([str(site)])] == [
+        str(source / "mylib/include")
+    ]
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path):
+    provider(tmp_path, said="mylib.headers")
+    found = search(tmp_path)
+    assert any("mylib 1.2 says that its headers are in mylib.headers" in p for p in found.problems)
+    assert not any(directory.is_provided for directory in found.search)
+
+
+def test_of_two_packages_with_one_name_the_first_installed_place_wins(tmp_path: Path):
+    provider(tmp_path / "a", package="one")
+    provider(tmp_path / "b", package="two")
+    found = list(providers.provided([str(tmp_path / "a"), str(tmp_path / "b")]))
+    assert [one.package for one in found] == ["one"]
+
+
+def test_a_providers_folder_keeps_its_name_in_every_environment(tmp_path: Path):
+    provider(tmp_path)
+    (one,) = providers.provided([str(tmp_path)])
+    assert one.search_dir == SearchDir("headers:mylib", str(tmp_path / "mylib/include"))
