@@ -73,7 +73,7 @@ def provided(site_dirs: Sequence[str]) -> Iterator[Provided]:
 
 def _directory(distribution: metadata.Distribution, dotted: str) -> str:
     parts = dotted.split(".")
-    candidates = [os.fspath(distribution.locate_file(os.path.join(*parts)))]
+    candidates = [str(distribution.locate_file(os.path.join(*parts)))]
     try:
         spec = importlib.util.find_spec(parts[0])  # an editable install; not imported
     except (ImportError, ValueError):
