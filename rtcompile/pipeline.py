@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from rtcompile import bundles, device, toolkit
+from rtcompile import bundles, device, toolkit, tracing
 from rtcompile.cache.store import Store
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
@@ -83,10 +83,16 @@ def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
 
 
 def _cached_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCode:
-    decided = plan(request, settings)
-    store = Store.open(settings)
-    code = store.find(decided.question)
+    with tracing.span("plan", program=request.name):
+        decided = plan(request, settings)
+    with tracing.span("cache", program=request.name):
+        store = Store.open(settings)
+        code = store.find(decided.question)
     if code is None:
+        if decided.backend != "nvcc" and settings.jit:
+            from rtcompile.compilers import nvrtc
+
+            nvrtc.start(decided.toolchain.require_nvrtc())  # while the rest is being imported
         from rtcompile import compiling  # only a miss pays for compilers and workers
 
         code = compiling.compile_once(request, settings, store)

@@ -7,12 +7,9 @@ may be written by many processes: times are the machine's monotonic clock.
 from __future__ import annotations
 
 import contextvars
-import fcntl
-import json
 import os
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -65,6 +62,9 @@ def _span(path: str, name: str, details: dict[str, Any]) -> Iterator[None]:
 def _append(
     path: str, name: str, begin: float, end: float, row: str, details: dict[str, Any]
 ) -> None:
+    import json  # with warnings and fcntl 6 ms: for those who trace
+    import warnings
+
     process = os.getpid()
     events: list[dict[str, Any]] = []
     # A row's number is its name's, so that two threads need not agree on one.
@@ -85,6 +85,8 @@ def _append(
 
 
 def _write(path: str, events: bytes) -> None:
+    import fcntl
+
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
