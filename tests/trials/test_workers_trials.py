@@ -281,7 +281,10 @@ def test_no_more_processes_is_an_error_that_says_so() -> None:
     """
     if os.geteuid() != 0:
         pytest.skip("needs to become a user without processes")
-    assert "Resource temporarily unavailable" in limited(script)
+    said = limited(script)
+    if "no Python interpreter found" in said:
+        pytest.skip("this Python is in a folder that only root may enter")
+    assert "Resource temporarily unavailable" in said
 
 
 def test_address_space_randomisation_is_left_as_it_is() -> None:
