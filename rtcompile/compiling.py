@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -91,7 +93,7 @@ class _Build:
                 self.why = f"{self.why}; {' '.join(decision.flags)} added: {decision.reason}"
                 outcome = self._nvrtc()
         if isinstance(outcome, Compiled):
-            return self._finish("nvrtc", outcome)
+            return self._finish("nvrtc", outcome, self.plan.search)
         decision = self._decide(outcome)
         if decision.action == "nvcc" and outcome.kind == "error" and plan.backend == "auto":
             return self._instead_of(outcome, decision.reason)
@@ -139,7 +141,7 @@ class _Build:
         self.plan = plan = _knowing_nvcc(self.plan, self.settings)
         program = plan.toolchain.require_nvcc()
         own = [d for d in plan.search if d.label.startswith("user")]
-        directories: list[SearchDir] = [*own, *plan.toolchain.nvcc_search]
+        directories = (*own, *plan.toolchain.nvcc_search)
         target = _unlinked(plan)
         code = target if target in ("ptx", "ltoir") else "cubin"
         flags = plan.options.to_nvcc(
@@ -149,7 +151,7 @@ class _Build:
         if isinstance(outcome, CompileFailure):
             raise as_error(outcome, plan)
         self.why = why
-        return self._finish("nvcc", outcome)
+        return self._finish("nvcc", outcome, (*directories, *_roots(outcome.trace or ())))
 
     def _unit(self, flags: tuple[str, ...], target: str) -> TranslationUnit:
         request, choice = self.plan.request, self.plan.choice
@@ -162,7 +164,9 @@ class _Build:
             choice.arch,
         )
 
-    def _finish(self, backend: str, compiled: Compiled) -> ObjectCode:
+    def _finish(
+        self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
+    ) -> ObjectCode:
         plan = self.plan
         milliseconds = sum(compiled.milliseconds.values())
         log = compiled.log
@@ -188,7 +192,7 @@ class _Build:
             warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
             log += f"{plan.request.name}: warning: {problem}\n"
         dependencies = headers.record(
-            compiled.trace or (), plan.search, source=plan.request.source, name=plan.question.name
+            compiled.trace or (), searched, source=plan.request.source, name=plan.question.name
         )
         built = ObjectCode(
             code,
@@ -207,6 +211,19 @@ class _Build:
         if compiled.trace is not None:
             self.store.add(plan.question, built, dependencies)
         return built
+
+
+# .../include, .../include/cccl, /usr/include/c++/12: what an #include is spelled relative to.
+_ROOT = re.compile(r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)")
+
+
+def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
+    """Return the directories that NVCC and its host compiler searched by themselves, last of all.
+
+    A header that appears in a directory searched before them is noticed only if they are known.
+    """
+    roots = (match[0] for path in trace if (match := _ROOT.match(path)))
+    return tuple(SearchDir("", root) for root in dict.fromkeys(roots))
 
 
 def _unlinked(plan: Plan) -> str:
