@@ -143,7 +143,10 @@ def link(
         data = given.data.rstrip(b"\0") if given.kind == "ptx" else given.data
         files[f"{i}-{stem}{_SUFFIXES[given.kind]}"] = data
     lto = ["-dlto"] if any(given.kind == "ltoir" for given in inputs) else []
-    outcome = nvcc.run(("--device-link", "--cubin", f"-arch={arch}", *lto), files, "cubin")
+    # Wheels have libcudadevrt in lib; their nvcc looks in lib64.
+    root = os.path.dirname(os.path.dirname(toolchain.require_nvcc().binary))
+    flags = ("--device-link", "--cubin", f"-arch={arch}", f"-L{os.path.join(root, 'lib')}", *lto)
+    outcome = nvcc.run(flags, files, "cubin")
     if isinstance(outcome, CompileFailure):
         return replace(outcome, kind="link") if outcome.kind == "error" else outcome
     spent = dict(outcome.milliseconds)
