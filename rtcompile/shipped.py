@@ -5,7 +5,9 @@ That is what makes them work where there is no compiler, no header and nothing t
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
 from collections.abc import Iterator
 
@@ -133,7 +135,7 @@ class _Search:
             return
         for bundle in bundles.in_use():
             rows = bundle.rows(self._key)
-            if rows and (cuda := _cuda_major(self._settings)) is not None:
+            if rows and (cuda := _cuda_major()) is not None:
                 bundle.insist_on_cuda(cuda)
                 rows = [] if bundle.problem else [row for row in rows if row.cuda == cuda]
             for row in rows:
@@ -201,12 +203,26 @@ class _Search:
         return f"Bundle {bundle.path} has {self._request.name} with {what}."
 
 
-def _cuda_major(settings: Settings) -> int | None:
-    """Return the major version of the CUDA that this process uses; None where none is in sight."""
+def _cuda_major() -> int | None:
+    """Return the major version of the CUDA that code is launched with here, None if nobody says.
+
+    CuPy's, and not that of a toolkit: a kernel may be shipped to where there is none, or another.
+    """
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
-    from rtcompile import toolkit
+    return _installed_cupy(tuple(sys.path))
 
-    nvrtc = toolkit.current(settings).nvrtc
-    return None if nvrtc is None else nvrtc.version_pair[0]
+
+@functools.cache
+def _installed_cupy(path: tuple[str, ...]) -> int | None:
+    """Return the CUDA major version in the name of the CuPy wheel that would be imported."""
+    for folder in path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if match := re.fullmatch(r"cupy_cuda(\d+)x-.*\.dist-info", name):
+                return int(match[1])
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import warnings
 from pathlib import Path
 
@@ -310,11 +311,22 @@ def test_a_bundle_replaced_while_in_use_gives_nothing_wrong(shipped: Package):
 
 
 def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(shipped: Package, monkeypatch):
-    monkeypatch.setattr(search, "_cuda_major", lambda settings: 13)
+    monkeypatch.setattr(search, "_cuda_major", lambda: 13)
     module = shipped.load().module
     with pytest.warns(RtcompileWarning, match="made with CUDA 12, and this process uses CUDA 13"):
         module.compile("sm_80")
     module.compile("sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("wheel", "major"),
+    [("cupy_cuda12x-14.2.0.dist-info", 12), ("cupy_cuda13x-14.2.0.dist-info", 13), ("", None)],
+)
+def test_without_cupy_loaded_its_wheel_says_which_cuda_is_used(tmp_path, monkeypatch, wheel, major):
+    (tmp_path / wheel).mkdir(exist_ok=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    assert search._cuda_major() == major
 
 
 def test_a_bundle_that_is_not_there_is_no_news(package: Package):
