@@ -1,0 +1,52 @@
+"""The hook for hatchling: ``[tool.hatch.build.hooks.rtcompile]``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.plugin import hookimpl
+
+from rtcompile.build_hooks import Table
+
+__all__ = ["BundleHook", "hatch_register_build_hook"]
+
+
+class BundleHook(BuildHookInterface):  # type: ignore[misc]
+    """Builds the bundle beside the wheel and includes it."""
+
+    PLUGIN_NAME = "rtcompile"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build it, before the wheel's files are gathered."""
+        if self.target_name != "wheel" or version == "editable":
+            return
+        fields = {k: v for k, v in self.config.items() if k not in _HATCHLINGS_OWN}
+        table = Table.read(fields, "tool.hatch.build.hooks.rtcompile")
+        self._scratch = tempfile.mkdtemp(prefix="rtcompile-bundle-")
+        path = os.path.join(self._scratch, os.path.basename(table.bundle))
+        table.build(self.root, path)
+        build_data["force_include"][path] = table.bundle
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was only needed to make the wheel."""
+        shutil.rmtree(getattr(self, "_scratch", ""), ignore_errors=True)
+
+
+_HATCHLINGS_OWN = frozenset(
+    {
+        "dependencies",
+        "enable-by-default",
+        "require-runtime-dependencies",
+        "require-runtime-features",
+    }
+)
+
+
+@hookimpl  # type: ignore[untyped-decorator]
+def hatch_register_build_hook() -> type[BundleHook]:
+    """Tell hatchling of the hook."""
+    return BundleHook
