@@ -1,0 +1,57 @@
+"""The `rtcompile` command: each verb is a thin face to what Python can call too.
+
+Exit codes: 0 done; 1 the compiler or linker refused, or a check found something; 2 the arguments
+are wrong, or `doctor` found what does not work; 3 something is not installed, or does not know the
+architecture; 4 the compiler crashed or took too long; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from rtcompile.cli import arguments, output
+from rtcompile.errors import (
+    CompilerCrashed,
+    InvalidRequest,
+    RtcompileError,
+    ToolkitNotFound,
+    UnsupportedArch,
+)
+
+__all__ = ["exit_code", "main"]
+
+REFUSED, WRONG, MISSING, CRASHED, INTERRUPTED = 1, 2, 3, 4, 130
+
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (CompilerCrashed, CRASHED),
+    (ToolkitNotFound, MISSING),
+    (UnsupportedArch, MISSING),
+    (InvalidRequest, WRONG),
+    (OSError, WRONG),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    given = arguments.parse(sys.argv[1:] if argv is None else list(argv))
+    try:
+        verb = import_module(f"rtcompile.cli.{given.module}")
+        code: int = verb.run(given)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `rtcompile … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python flushes into the pipe again
+        return 0
+    except (RtcompileError, OSError) as error:
+        output.failure(error, given)
+        return exit_code(error)
+    return code
+
+
+def exit_code(error: Exception) -> int:
+    """Return the exit code that says what kind of error it was."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), REFUSED)

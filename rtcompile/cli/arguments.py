@@ -1,0 +1,303 @@
+"""What the command line may say, verb by verb, with an example each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rtcompile._version import __version__
+
+__all__ = ["parse", "parser"]
+
+_Add = Callable[[argparse.ArgumentParser], None]
+
+_DESCRIPTION = "CUDA C++ compiled at run time, from the command line: with neither a GPU nor CuPy."
+_EXIT_CODES = """\
+exit codes:
+  0  done
+  1  the compiler or linker refused, or a check found something
+  2  the arguments are wrong; doctor: something does not work
+  3  something is not installed, or does not know the architecture
+  4  the compiler crashed or took too long
+  130  interrupted
+
+Every verb takes --json, and what stands after -- goes to the compiler.
+`rtcompile VERB --help` shows its options and an example.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """A verb: its name, the module of `rtcompile.cli` that runs it, and what it says of itself."""
+
+    name: str
+    module: str
+    summary: str
+    text: str
+    example: str
+    add: _Add
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read a command line; print and exit for ``--help``, ``--version`` and mistakes."""
+    compiler_options: list[str] = []
+    if "--" in argv:
+        at = argv.index("--")
+        argv, compiler_options = argv[:at], argv[at + 1 :]
+    given = parser().parse_args(argv)
+    given.compiler_options = compiler_options
+    if given.cache_dir:
+        os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath(given.cache_dir)
+    return given
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command."""
+    whole = argparse.ArgumentParser(
+        prog="rtcompile",
+        description=_DESCRIPTION,
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    whole.add_argument("--version", action="version", version=f"rtcompile {__version__}")
+    verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in _VERBS:
+        sub = verbs.add_parser(
+            verb.name,
+            help=verb.summary,
+            description=f"{verb.summary[0].upper()}{verb.summary[1:]}.\n\n{verb.text}",
+            epilog=f"example:\n{verb.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.add(sub)
+        _add_common(sub)
+        sub.set_defaults(verb=verb.name, module=verb.module)
+    return whole
+
+
+def _add_common(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("everywhere")
+    group.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    group.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colours; auto: where stdout is a terminal and NO_COLOR is not set",
+    )
+    group.add_argument("--cache-dir", metavar="DIR", help="instead of RTCOMPILE_CACHE_DIR")
+
+
+def _add_build(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("the build")
+    group.add_argument(
+        "--arch",
+        metavar="ARCH[,…]",
+        help="sm_90a, or several; without it that of the current device",
+    )
+    group.add_argument(
+        "-n",
+        "--name-expression",
+        metavar="EXPR",
+        action="append",
+        default=[],
+        help="a C++ name to lower, 'f<float>'; may be repeated",
+    )
+    group.add_argument("-I", metavar="DIR", action="append", default=[], dest="include_dirs")
+    group.add_argument("-D", metavar="NAME[=VALUE]", action="append", default=[], dest="macros")
+    group.add_argument("--std", metavar="STD", help="c++17 (the default), c++20")
+    group.add_argument(
+        "--backend",
+        choices=("auto", "nvrtc", "nvcc"),
+        default="auto",
+        help="auto: NVRTC, and NVCC for what NVRTC cannot handle",
+    )
+    group.add_argument(
+        "--target",
+        choices=("cubin", "ptx", "ltoir", "fatbin"),
+        default="cubin",
+        help="what to make (default: cubin)",
+    )
+    group.add_argument(
+        "--link", metavar="FILE", action="append", default=[], help="a further input for the linker"
+    )
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="kill the compiler then")
+    group.add_argument("--memory-limit", metavar="BYTES", help="kill the compiler beyond, '2G'")
+
+
+def _add_compile(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("files", metavar="FILE.cu", nargs="+", help="CUDA C++ sources; - reads stdin")
+    sub.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="a file for one build, else a folder; without it beside each source",
+    )
+    sub.add_argument(
+        "--watch", action="store_true", help="build again whenever a source or its headers change"
+    )
+    sub.add_argument("-j", "--jobs", type=int, metavar="N", help="builds at a time")
+    _add_build(sub)
+
+
+def _add_inspect(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "what", metavar="WHAT", help="a cubin, a source (.cu), or a cache entry's key or name"
+    )
+    sub.add_argument("--kernel", metavar="NAME", help="this kernel only")
+    sub.add_argument(
+        "--block", type=int, metavar="THREADS", help="compute the occupancy at this size"
+    )
+    sub.add_argument(
+        "--dynamic-shared", type=int, default=0, metavar="BYTES", help="shared memory at launch"
+    )
+    sub.add_argument("--sass", action="store_true", help="show the machine code (needs nvdisasm)")
+    sub.add_argument("--ptx", action="store_true", help="show the PTX (of a source)")
+    _add_build(sub)
+
+
+def _add_cache(sub: argparse.ArgumentParser) -> None:
+    actions = sub.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, summary in _CACHE_ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=f"{summary}.")
+        action.set_defaults(action=name)
+        if name == "show":
+            action.add_argument(
+                "key", metavar="KEY", help="an entry's key, its beginning, or a name"
+            )
+        elif name == "prune":
+            action.add_argument("--size", metavar="BYTES", help="instead of the limit, '500M'")
+        elif name == "export":
+            action.add_argument("path", metavar="DIR", help="the cache directory to fill")
+        _add_common(action)
+
+
+_CACHE_ACTIONS = {
+    "info": "place, size, limit, hits, builds",
+    "list": "every entry: name, architecture, size, last use",
+    "show": "one entry: options, kernels, headers, log",
+    "prune": "evict what was not used for longest, down to a size",
+    "clear": "remove everything",
+    "verify": "read every file; remove the damaged ones",
+    "export": "copy all that verifies into another cache directory",
+}
+
+
+def _add_why_miss(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("file", metavar="FILE.cu", help="the source that is compiled again and again")
+    _add_build(sub)
+
+
+def _add_explain(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="?",
+        help="a file with a log, a message, or an error's name; without it stdin",
+    )
+    sub.add_argument("--arch", metavar="ARCH", help="the architecture that was compiled for")
+
+
+def _add_headers(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("file", metavar="FILE.cu", help="the source whose headers are looked at")
+    sub.add_argument("--all", action="store_true", help="the whole tree, not its first level")
+    sub.add_argument("--why", metavar="HEADER", help="the way from the source to this header")
+    sub.add_argument(
+        "--time", action="store_true", help="parse each of the source's own includes alone"
+    )
+    _add_build(sub)
+
+
+def _add_doctor(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--no-probes", action="store_true", help="look only, compile nothing")
+
+
+def _add_repro(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("folder", metavar="FOLDER", nargs="?", help="one of them; without it a list")
+    sub.add_argument("--run", action="store_true", help="do again what killed the compiler")
+
+
+def _add_completion(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+_VERBS = (
+    _Verb(
+        "doctor",
+        "doctor",
+        "look at everything a build stands on, try it, say what to install or unset",
+        "Compilers, headers, driver, devices, cache, workers; then it compiles one source of each\n"
+        "kind, and launches a kernel where there is a device. Works on a broken install.\n"
+        "Exits with 0 if all is well, 1 for warnings, 2 for what does not work.",
+        "  rtcompile doctor --json > doctor.json",
+        _add_doctor,
+    ),
+    _Verb(
+        "compile",
+        "compiling",
+        "compile sources for a list of architectures",
+        "The same path as rtcompile.RawModule, up to the bytes, cache included; several builds run\n"
+        "at a time. What stands after -- goes to the compiler, in NVRTC's or nvcc's spelling.",
+        "  rtcompile compile gemm.cu --arch sm_80,sm_90a -n 'gemm<float>' -o build/ -- -lineinfo",
+        _add_compile,
+    ),
+    _Verb(
+        "inspect",
+        "inspecting",
+        "what kernels take: registers, spills, shared memory, occupancy; their SASS and PTX",
+        "Of a cubin, of a source (compiled or from the cache, with ptxas' word on spills), or of a\n"
+        "cache entry. Needs no GPU.",
+        "  rtcompile inspect gemm.cu --arch sm_90a --block 256 --sass",
+        _add_inspect,
+    ),
+    _Verb(
+        "cache",
+        "caching",
+        "look at the cache and keep it small",
+        "Entries are found by what they were made of; `why-miss` tells why one was not.",
+        "  rtcompile cache prune --size 500M",
+        _add_cache,
+    ),
+    _Verb(
+        "why-miss",
+        "caching",
+        "why a build is not found in the cache",
+        "Names the header that changed, or the field in which the nearest entry differs. Compiles\n"
+        "nothing. Exits with 0 if it would be found, 1 if not.",
+        "  rtcompile why-miss gemm.cu --arch sm_90a",
+        _add_why_miss,
+    ),
+    _Verb(
+        "explain",
+        "explaining",
+        "what a compiler's message means and what to do",
+        "Reads logs of NVRTC, nvcc, ptxas, nvlink and nvJitLink, and names of driver errors.",
+        "  nvcc broken.cu 2>&1 | rtcompile explain",
+        _add_explain,
+    ),
+    _Verb(
+        "headers",
+        "including",
+        "what a source includes: from where, because of what, and what it costs",
+        "The compiler's own include trace, as a tree.",
+        "  rtcompile headers gemm.cu --arch sm_90a --time",
+        _add_headers,
+    ),
+    _Verb(
+        "repro",
+        "reproducing",
+        "open the reproducer of what killed a compiler",
+        "Each crash leaves a folder with source, headers, options and command.",
+        "  rtcompile repro nvrtc-crash-0123456789ab --run",
+        _add_repro,
+    ),
+    _Verb(
+        "completion",
+        "completing",
+        "print a shell's completion of this command",
+        "Needs shtab: pip install rtcompile[cli].",
+        "  rtcompile completion bash > ~/.local/share/bash-completion/completions/rtcompile",
+        _add_completion,
+    ),
+)

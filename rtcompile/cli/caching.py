@@ -1,0 +1,228 @@
+"""``rtcompile cache`` and ``rtcompile why-miss``: what is kept, and why something is not."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rtcompile import pipeline
+from rtcompile.cache.inventory import Entry
+from rtcompile.cache.store import Store
+from rtcompile.cli import output
+from rtcompile.cli.requests import requests
+from rtcompile.errors import InvalidRequest
+from rtcompile.report import report
+from rtcompile.settings import Settings
+
+__all__ = ["find_entry", "run"]
+
+_SHOWN_KEY = 16
+_MOST_HEADERS = 20
+
+
+def run(given: Namespace) -> int:
+    """Do the action of ``cache``, or tell why a build is missed."""
+    settings = Settings.from_environ()
+    store = Store.open(settings)
+    if given.verb == "why-miss":
+        return _why_miss(given, settings, store)
+    return _ACTIONS[given.action](given, settings, store)
+
+
+def find_entry(what: str) -> Entry:
+    """Return the cache entry of a key, of its beginning, or of a program's name.
+
+    Raises
+    ------
+    InvalidRequest
+        There is none, or more than one.
+    """
+    store = Store.open(Settings.from_environ())
+    found = [entry for entry in store.entries() if entry.key.startswith(what) or entry.name == what]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InvalidRequest(f"{what}: neither a file nor an entry of the cache")
+    keys = ", ".join(f"{e.key[:_SHOWN_KEY]} ({e.name}, {e.obj.arch})" for e in found[:10])
+    raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
+
+
+def _info(given: Namespace, settings: Settings, store: Store) -> int:
+    entries = list(store.entries())
+    usage = store.usage()
+    fields: dict[str, Any] = {
+        "directory": settings.cache_dir,
+        "on_disk": settings.cache_on_disk,
+        "limit": settings.cache_size,
+        "entries": len(entries),
+        **(asdict(usage) if usage else {}),
+    }
+    if given.json:
+        output.print_json(fields)
+        return 0
+    lines = [f"{settings.cache_dir}: {len(entries)} entries"]
+    if usage is not None:
+        size, limit = output.human_size(usage.size), output.human_size(settings.cache_size)
+        lines.append(f"{size} of {limit}; {usage.hits} hits, {usage.misses} builds")
+        lines.append(f"{usage.refusals} sources known to be beyond NVRTC")
+    print("\n".join(lines))
+    return 0
+
+
+def _list(given: Namespace, settings: Settings, store: Store) -> int:
+    entries = sorted(store.entries(), key=lambda entry: entry.used, reverse=True)
+    if given.json:
+        output.print_json({"entries": [_fields(entry) for entry in entries]})
+        return 0
+    rows = [
+        (
+            entry.key[:_SHOWN_KEY],
+            entry.name,
+            str(entry.obj.arch),
+            entry.obj.kind,
+            output.human_size(entry.size),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
+        )
+        for entry in entries
+    ]
+    print(output.table(("key", "name", "arch", "kind", "size", "last use"), rows))
+    return 0
+
+
+def _show(given: Namespace, settings: Settings, store: Store) -> int:
+    entry = find_entry(given.key)
+    kernels = report(entry.obj) if entry.obj.kind == "cubin" else None
+    if given.json:
+        fields = {**_fields(entry), "log": entry.obj.build.log}
+        output.print_json({**fields, "report": kernels and kernels.as_dict()})
+        return 0
+    lines = [f"{entry.key}", f"built by {entry.obj.build.backend} ({entry.obj.build.compiler})"]
+    lines += [f"  {label}: {value}" for label, value in entry.asked.items() if value]
+    lines += [f"  {expression} is {name}" for expression, name in entry.obj.lowered_names.items()]
+    if kernels is not None:
+        lines += ["", str(kernels)]
+    if entry.obj.build.log.strip():
+        lines += ["", entry.obj.build.log.strip()]
+    print("\n".join(lines))
+    return 0
+
+
+def _prune(given: Namespace, settings: Settings, store: Store) -> int:
+    size = (
+        Settings.from_environ({"RTCOMPILE_CACHE_SIZE": given.size}).cache_size
+        if given.size
+        else None
+    )
+    freed = store.prune(size)
+    _say(given, {"freed": freed}, f"{output.human_size(freed)} freed")
+    return 0
+
+
+def _clear(given: Namespace, settings: Settings, store: Store) -> int:
+    store.clear()
+    _say(given, {"directory": settings.cache_dir}, f"{settings.cache_dir} is empty")
+    return 0
+
+
+def _verify(given: Namespace, settings: Settings, store: Store) -> int:
+    damaged = store.verify()
+    count = sum(1 for _ in store.entries())
+    text = "\n".join([f"removed {path}" for path in damaged] + [f"{count} entries verify"])
+    _say(given, {"ok": not damaged, "removed": damaged, "entries": count}, text)
+    return 1 if damaged else 0
+
+
+def _export(given: Namespace, settings: Settings, store: Store) -> int:
+    count = store.export(given.path)
+    text = f"{count} files copied to {given.path}; RTCOMPILE_CACHE_DIR={given.path} uses them"
+    _say(given, {"files": count, "directory": given.path}, text)
+    return 0
+
+
+_ACTIONS = {
+    "info": _info,
+    "list": _list,
+    "show": _show,
+    "prune": _prune,
+    "clear": _clear,
+    "verify": _verify,
+    "export": _export,
+}
+
+
+def _say(given: Namespace, fields: dict[str, Any], text: str) -> None:
+    if given.json:
+        output.print_json(fields)
+    else:
+        print(text)
+
+
+def _fields(entry: Entry) -> dict[str, Any]:
+    return {
+        "key": entry.key,
+        "name": entry.name,
+        "arch": str(entry.obj.arch),
+        "kind": entry.obj.kind,
+        "size": entry.size,
+        "used": entry.used,
+        "backend": entry.obj.build.backend,
+        "compiler": entry.obj.build.compiler,
+        "lowered_names": dict(entry.obj.lowered_names),
+        "asked": dict(entry.asked),
+    }
+
+
+# --- why-miss ---------------------------------------------------------------------------
+
+
+def _why_miss(given: Namespace, settings: Settings, store: Store) -> int:
+    results = []
+    for request in requests(given, given.file):
+        plan = pipeline.plan(request, settings)
+        why = store.why(plan.question)
+        result: dict[str, Any] = {"arch": str(plan.choice.arch), "hit": not why, "why": why}
+        if why:
+            result["nearest"] = _nearest(plan.question.summary(), store)
+        results.append(result)
+    if given.json:
+        output.print_json({"file": given.file, "results": results})
+    else:
+        print("\n".join(_told(given.file, result) for result in results))
+    return 0 if all(result["hit"] for result in results) else 1
+
+
+def _nearest(asked: Mapping[str, str], store: Store) -> dict[str, Any] | None:
+    """Return the entry that differs in fewest fields, and in which; None in an empty cache."""
+
+    def differences(entry: Entry) -> dict[str, tuple[str, str]]:
+        labels = sorted({*asked, *entry.asked})
+        pairs = {label: (entry.asked.get(label, ""), asked.get(label, "")) for label in labels}
+        return {label: pair for label, pair in pairs.items() if pair[0] != pair[1]}
+
+    candidates = [(differences(entry), entry) for entry in store.entries() if entry.asked]
+    if not candidates:
+        return None
+    fields, entry = min(candidates, key=lambda found: (len(found[0]), -found[1].used))
+    return {
+        "key": entry.key,
+        "name": entry.name,
+        "compiler": entry.obj.build.compiler,
+        "differences": {label: {"was": a, "is": b} for label, (a, b) in fields.items()},
+    }
+
+
+def _told(file: str, result: dict[str, Any]) -> str:
+    head = f"{file} for {result['arch']}"
+    if result["hit"]:
+        return f"{head}: it is in the cache"
+    lines = [f"{head}: {result['why']}"]
+    nearest = result["nearest"]
+    if nearest and nearest["differences"]:
+        lines.append(f"  the nearest entry is {nearest['key'][:_SHOWN_KEY]} ({nearest['name']}):")
+        for label, pair in nearest["differences"].items():
+            was, now = (pair[side] or "(nothing)" for side in ("was", "is"))
+            lines.append(f"    {label}: it has {was}, this has {now}")
+    return "\n".join(lines)

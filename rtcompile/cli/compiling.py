@@ -1,0 +1,177 @@
+"""``rtcompile compile``: sources times architectures, as many at a time as there are workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterable
+from concurrent.futures import Future, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+from rtcompile.cli import exit_code, fatbin, output
+from rtcompile.cli.requests import overrides, requests
+from rtcompile.core import diagnostics
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.many import submit_many
+
+__all__ = ["run"]
+
+_EXTENSIONS = {"cubin": ".cubin", "ptx": ".ptx", "ltoir": ".ltoir", "fatbin": ".fatbin"}
+_POLL_SECONDS = 0.25
+_MOST_WARNINGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """What is asked, of which file, and where its code goes."""
+
+    file: str
+    request: CompileRequest
+    path: str
+
+
+@dataclass(slots=True)
+class _Round:
+    """What became of all builds."""
+
+    code: int
+    results: list[dict[str, Any]]
+    read: set[str]
+
+
+def run(given: Namespace) -> int:
+    """Build everything, once or whenever something changes."""
+    if given.jobs is not None:
+        if given.jobs < 1:
+            raise InvalidRequest(f"--jobs {given.jobs}: expected a positive number")
+        os.environ["RTCOMPILE_JOBS"] = str(given.jobs)
+    if not given.watch:
+        done = _build_all(given)
+        if given.json:
+            output.print_json({"ok": done.code == 0, "results": done.results})
+        return done.code
+    if given.json:
+        raise InvalidRequest("--watch prints for ever, --json one object: choose one")
+    while True:
+        began = time.time_ns()
+        done = _build_all(given)
+        print(f"watching {len(done.read)} files; Ctrl-C ends", file=sys.stderr, flush=True)
+        _wait_for_change(done.read, began)
+
+
+def _build_all(given: Namespace) -> _Round:
+    builds = _builds(given)
+    futures = submit_many([build.request for build in builds], **overrides(given))
+    of_future: dict[Future[ObjectCode], _Build] = dict(zip(futures, builds, strict=True))
+    done = _Round(0, [], {build.request.name for build in builds})
+    cubins: dict[str, list[ObjectCode]] = {}
+    try:
+        for count, future in enumerate(as_completed(futures), 1):
+            build, error = of_future[future], future.exception()
+            if error is not None:
+                _failed(build, error, given, done)
+                continue
+            built = future.result()
+            done.read |= {header.path for header in built.build.headers}
+            done.results.append(_fields(build, built))
+            if given.target == "fatbin":
+                cubins.setdefault(build.path, []).append(built)
+            else:
+                _write(build.path, built.code)
+            if not given.json:
+                print(_line(f"[{count}/{len(builds)}]", build, built), flush=True)
+    finally:
+        for future in futures:
+            future.cancel()
+    for path, of_path in cubins.items():
+        _write(path, fatbin.combine(of_path))
+    return done
+
+
+def _builds(given: Namespace) -> list[_Build]:
+    target = given.target
+    if target == "fatbin":  # machine code for each architecture, put together afterwards
+        given = Namespace(**{**vars(given), "target": "cubin"})
+    asked = [(file, request) for file in given.files for request in requests(given, file)]
+    outputs = len(given.files) if target == "fatbin" else len(asked)
+    return [
+        _Build(file, request, _path(given.output, file, request, target, single=outputs == 1))
+        for file, request in asked
+    ]
+
+
+def _path(
+    wanted: str | None, file: str, request: CompileRequest, target: str, *, single: bool
+) -> str:
+    if wanted and single and not wanted.endswith(os.sep) and not os.path.isdir(wanted):
+        return wanted
+    stem = os.path.splitext(os.path.basename(request.name))[0]
+    arch = f".{request.arch}" if request.arch is not None and target != "fatbin" else ""
+    return os.path.join(wanted or os.path.dirname(file), f"{stem}{arch}{_EXTENSIONS[target]}")
+
+
+def _write(path: str, code: bytes) -> None:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(code)
+
+
+def _failed(build: _Build, error: BaseException, given: Namespace, done: _Round) -> None:
+    if not isinstance(error, RtcompileError):
+        raise error
+    done.code = max(done.code, exit_code(error))
+    fields = {"file": build.file, "arch": build.request.arch and str(build.request.arch)}
+    done.results.append({"ok": False, **fields, "error": output.error_fields(error)})
+    if not given.json:
+        output.failure(error, given)
+
+
+def _fields(build: _Build, built: ObjectCode) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "file": build.file,
+        "arch": str(built.arch),
+        "kind": built.kind,
+        "output": build.path,
+        "bytes": len(built.code),
+        "backend": built.build.backend,
+        "compiler": built.build.compiler,
+        "hit": built.build.hit,
+        "why": built.build.why,
+        "milliseconds": round(built.build.milliseconds, 3),
+        "lowered_names": dict(built.lowered_names),
+        "log": built.build.log,
+    }
+
+
+def _line(count: str, build: _Build, built: ObjectCode) -> str:
+    how = f"hit ({built.build.hit})" if built.build.hit else f"built by {built.build.backend}"
+    size = output.human_size(len(built.code))
+    lines = [
+        f"{count} {build.file} for {built.arch}: {how} in {built.build.milliseconds:.0f} ms, "
+        f"{size} in {build.path}"
+    ]
+    lines += [f"    {expression} is {name}" for expression, name in built.lowered_names.items()]
+    warnings = [d for d in diagnostics.parse(built.build.log) if d.severity == "warning"]
+    lines += [f"    {warning}" for warning in warnings[:_MOST_WARNINGS]]
+    if len(warnings) > _MOST_WARNINGS:
+        lines.append(f"    … {len(warnings) - _MOST_WARNINGS} more warnings")
+    return "\n".join(lines)
+
+
+def _wait_for_change(paths: Iterable[str], since: int) -> None:
+    """Return when a file is newer than `since` (ns), or gone."""
+    while True:
+        for path in paths:
+            try:
+                if os.stat(path).st_mtime_ns > since:
+                    return
+            except OSError:
+                if os.path.isabs(path):  # an editor is replacing it; a source from stdin has none
+                    time.sleep(_POLL_SECONDS)
+                    return
+        time.sleep(_POLL_SECONDS)

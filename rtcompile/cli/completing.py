@@ -1,0 +1,22 @@
+"""``rtcompile completion``: a shell's completion, written by shtab from the parser."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from rtcompile.cli.arguments import parser
+from rtcompile.errors import ToolkitNotFound
+
+__all__ = ["run"]
+
+
+def run(given: Namespace) -> int:
+    """Print the completion script."""
+    try:
+        import shtab
+    except ImportError:
+        raise ToolkitNotFound(
+            "completion needs shtab, which is not installed; `pip install rtcompile[cli]`"
+        ) from None
+    print(shtab.complete(parser(), shell=given.shell))
+    return 0

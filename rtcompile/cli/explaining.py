@@ -1,0 +1,64 @@
+"""``rtcompile explain``: a log, a message or the name of an error, explained."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from dataclasses import asdict
+
+from rtcompile import toolkit
+from rtcompile.cli import output
+from rtcompile.core import diagnostics, hints
+from rtcompile.core.arch import Arch
+from rtcompile.core.context import BuildContext
+from rtcompile.core.known_messages import MESSAGES
+from rtcompile.errors import InvalidRequest
+from rtcompile.toolkit.packages import missing_header
+
+__all__ = ["run"]
+
+_MOST_BYTES = 64 << 20  # of a log; diagnostics.parse reads its ends
+
+
+def run(given: Namespace) -> int:
+    """Print what is known; exits with 1 where nothing is."""
+    row = next((known for known in MESSAGES if known.id == given.what), None)
+    if row is not None:
+        text = f"{row.id}: {row.pattern.pattern}\n{row.cause}\n{row.fix}\nSeen since {row.since}."
+        fields = {"id": row.id, "pattern": row.pattern.pattern, "cause": row.cause, "fix": row.fix}
+        output.print_json(fields) if given.json else print(text)
+        return 0
+    found = hints.annotate(diagnostics.parse(_text(given.what)), _context(given))
+    explained = any(diagnostic.hint for diagnostic in found)
+    if given.json:
+        output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})
+    else:
+        print(diagnostics.render(found, color=output.uses_color(given, sys.stdout)))
+        if not explained:
+            print("  Nothing is known about it; `rtcompile doctor` looks at the install.")
+    return 0 if explained else 1
+
+
+def _text(what: str | None) -> str:
+    if what is None:
+        return sys.stdin.buffer.read(_MOST_BYTES).decode("utf-8", "replace")
+    if os.path.isfile(what):
+        with open(what, "rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace")
+    return what
+
+
+def _context(given: Namespace) -> BuildContext:
+    """Say what is true here: the toolchain's versions, and the architecture where it is given."""
+    try:
+        arch = Arch.parse(given.arch) if given.arch else None
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+    toolchain = toolkit.current()
+    return BuildContext(
+        arch=arch,
+        versions=toolchain.versions,
+        search=toolchain.search,
+        package_of=missing_header,
+    )

@@ -1,0 +1,215 @@
+"""``rtcompile headers``: the compiler's own include trace as a tree, with what each branch costs."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rtcompile import pipeline
+from rtcompile.cli import output
+from rtcompile.cli.requests import requests
+from rtcompile.core.includes import place
+from rtcompile.core.request import CompileFailure, Limits, SearchDir
+from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.failures import as_error
+from rtcompile.pipeline import Plan
+from rtcompile.settings import Settings
+from rtcompile.workers import pool
+
+__all__ = ["run"]
+
+_WORKER = "rtcompile.workers.nvrtc"
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<what><[^>\n]+>|"[^"\n]+")', re.MULTILINE)
+
+
+@dataclass(slots=True)
+class _Header:
+    """One inclusion: its file, and what it included in turn."""
+
+    path: str
+    depth: int
+    first: bool  # later inclusions are guarded, and cost next to nothing
+    included: list[_Header] = field(default_factory=list)
+
+    def walk(self) -> Iterator[_Header]:
+        yield self
+        for header in self.included:
+            yield from header.walk()
+
+    def cost(self) -> tuple[int, int]:
+        """Files and bytes that were read because of this inclusion."""
+        sizes = [_size(header.path) for header in self.walk() if header.first]
+        return len(sizes), sum(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _FrontEnd:
+    """What the front end read, and how long it took."""
+
+    included: list[_Header]
+    milliseconds: float
+    error: RtcompileError | None
+
+
+def run(given: Namespace) -> int:
+    """Print one tree per architecture; exits with 1 where the source does not parse."""
+    settings = Settings.from_environ().override(timeout=given.timeout)
+    results, code = [], 0
+    for request in requests(given, given.file):
+        plan = pipeline.plan(request, settings)
+        parsed = _parse(plan, request.source, settings)
+        times = _times(plan, settings) if given.time else {}
+        if given.json:
+            results.append(_fields(plan, parsed, times))
+        else:
+            print("\n".join(_lines(plan, parsed, times, given)))
+        if parsed.error is not None:
+            code = 1
+            if not given.json:
+                output.failure(parsed.error, given)
+    if given.json:
+        output.print_json({"ok": code == 0, "file": given.file, "results": results})
+    return code
+
+
+def _parse(plan: Plan, source: str, settings: Settings) -> _FrontEnd:
+    """Run NVRTC's front end alone, in a worker."""
+    library = plan.toolchain.require_nvrtc()
+    directories = [directory.path for directory in plan.search]
+    flags = plan.options.to_nvrtc(plan.choice.arch, "ptx", library.version_pair, directories)
+    arguments = {
+        "source": source.encode(),
+        "name": plan.question.name.encode(),
+        "options": [flag.encode() for flag in (*flags, "--fdevice-syntax-only")],
+        "expressions": [],
+        "target": "ptx",
+        "pch": b"",
+    }
+    paths = os.pathsep.join((*library.preload, library.path))
+    job = pool.Job(f"{_WORKER}:compile_unit", arguments, f"{_WORKER}:load", paths)
+    outcome = pool.run(job, Limits(settings.timeout, settings.memory_limit))
+    if isinstance(outcome, pool.Death):
+        failure = CompileFailure(outcome.kind, outcome.text, flags, "nvrtc", outcome.signal)
+        raise as_error(failure, plan)
+    reply = outcome.value
+    error = None
+    if reply["error"]:
+        error = as_error(CompileFailure(reply["error"], reply["log"], flags, "nvrtc"), plan)
+    spans = {phase: end - begin for phase, begin, end in reply["spans"]}
+    seconds = spans.get("front end", spans["compile"])
+    return _FrontEnd(_tree(reply["trace"] or b""), seconds * 1e3, error)
+
+
+def _tree(trace: bytes) -> list[_Header]:
+    """Read the trace: a line per inclusion, a blank per level."""
+    roots: list[_Header] = []
+    branch: list[_Header] = []
+    seen: set[str] = set()
+    for line in trace.decode("utf-8", "surrogateescape").split("\n"):
+        path = line.lstrip(" ")
+        if not path or path.startswith("__nv_"):
+            continue
+        header = _Header(path, len(line) - len(path), path not in seen)
+        seen.add(path)
+        del branch[header.depth :]
+        (branch[-1].included if branch else roots).append(header)
+        branch.append(header)
+    return roots
+
+
+def _times(plan: Plan, settings: Settings) -> dict[str, float]:
+    """Return the front end's milliseconds for each of the source's own includes alone."""
+    empty = _parse(plan, "", settings).milliseconds
+    times = {}
+    for match in _INCLUDE.finditer(plan.request.source):
+        alone = _parse(plan, f"#include {match['what']}\n", settings)
+        if alone.included:
+            times[alone.included[0].path] = max(0.0, alone.milliseconds - empty)
+    return times
+
+
+def _fields(plan: Plan, parsed: _FrontEnd, times: dict[str, float]) -> dict[str, Any]:
+    def branch(header: _Header) -> dict[str, Any]:
+        files, size = header.cost()
+        fields: dict[str, Any] = {
+            "path": header.path,
+            "label": _label(header.path, plan.search),
+            "files": files,
+            "bytes": size,
+            "first": header.first,
+        }
+        if header.path in times and header.depth == 0:
+            fields["milliseconds"] = round(times[header.path], 1)
+        return {**fields, "included": [branch(child) for child in header.included]}
+
+    return {
+        "arch": str(plan.choice.arch),
+        "milliseconds": round(parsed.milliseconds, 1),
+        "error": output.error_fields(parsed.error) if parsed.error else None,
+        "included": [branch(header) for header in parsed.included],
+    }
+
+
+def _lines(
+    plan: Plan, parsed: _FrontEnd, times: dict[str, float], given: Namespace
+) -> Iterator[str]:
+    everything = [header for root in parsed.included for header in root.walk()]
+    if given.why is not None:
+        yield from _chain(parsed.included, given.why, plan.search)
+        return
+    size = sum(_size(header.path) for header in everything if header.first)
+    count = sum(header.first for header in everything)
+    yield (
+        f"{given.file} for {plan.choice.arch}: {count} headers, {output.human_size(size)}, "
+        f"front end {parsed.milliseconds:.0f} ms"
+    )
+    shown = everything if given.all else parsed.included
+    rows = []
+    for header in shown:
+        files, size = header.cost()
+        alone = f"{times[header.path]:.0f} ms" if not header.depth and header.path in times else ""
+        name = "  " * header.depth + _name(header.path, plan.search)
+        rows.append((files, output.human_size(size), *([alone] if times else []), name))
+    columns = ("files", "size", *(["alone"] if times else []), "header")
+    if rows:
+        yield output.table(columns, rows)
+
+
+def _chain(included: Sequence[_Header], what: str, search: Sequence[SearchDir]) -> Iterator[str]:
+    """Yield the way from the source to the first inclusion of a header, one line a step."""
+
+    def find(headers: Sequence[_Header]) -> list[_Header] | None:
+        for header in headers:
+            if header.path == what or header.path.endswith(f"/{what}"):
+                return [header]
+            rest = find(header.included)
+            if rest is not None:
+                return [header, *rest]
+        return None
+
+    chain = find(included)
+    if chain is None:
+        raise InvalidRequest(f"{what} is not included")
+    for header in chain:
+        yield "  " * header.depth + _name(header.path, search)
+
+
+def _name(path: str, search: Sequence[SearchDir]) -> str:
+    index, rest = place(path, search)
+    return f"{rest}  ({search[index].label})" if index >= 0 else path
+
+
+def _label(path: str, search: Sequence[SearchDir]) -> str:
+    index, _ = place(path, search)
+    return search[index].label if index >= 0 else ""
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,85 @@
+"""What the command prints: text for people, or one JSON object; errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import IO, Any
+
+from rtcompile.errors import CompileError
+
+__all__ = ["error_fields", "failure", "human_size", "paint", "print_json", "table", "uses_color"]
+
+_ANSI = {"ok": "32", "note": "36", "warning": "33", "error": "31", "bold": "1", "dim": "2"}
+
+
+def print_json(fields: dict[str, Any]) -> None:
+    """Print one object, ``"ok"`` first."""
+    json.dump({"ok": True, **fields}, sys.stdout, indent=2, default=str)
+    sys.stdout.write("\n")
+
+
+def failure(error: Exception, given: Namespace) -> None:
+    """Print why the command ended: on stderr as text, or on stdout as JSON."""
+    if given.json:
+        print_json({"ok": False, "error": error_fields(error)})
+        return
+    text = str(error)
+    if isinstance(error, CompileError) and error.diagnostics:
+        from rtcompile.core.diagnostics import render
+
+        text = render(
+            error.diagnostics,
+            source=error.source,
+            name=error.name,
+            color=uses_color(given, sys.stderr),
+        )
+    sys.stderr.write(f"rtcompile {given.verb}: {text}\n")
+
+
+def error_fields(error: Exception) -> dict[str, Any]:
+    """Return an error as plain values."""
+    fields: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
+    if isinstance(error, CompileError):
+        fields["log"] = error.log
+        fields["diagnostics"] = [asdict(diagnostic) for diagnostic in error.diagnostics]
+    return fields
+
+
+def uses_color(given: Namespace, stream: IO[str]) -> bool:
+    """Say whether to colour what goes to `stream`."""
+    if given.color != "auto":
+        return bool(given.color == "always")
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def paint(text: str, style: str, color: bool) -> str:
+    """Return `text` in a style, where colours are used."""
+    return f"\033[{_ANSI[style]}m{text}\033[0m" if color and style in _ANSI else text
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows in columns; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(header), *cells]) for i in range(len(header))]
+    lines = []
+    for row in [list(header), *cells]:
+        padded = [
+            cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def human_size(size: float) -> str:
+    """Return ``"1.5 MiB"``."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

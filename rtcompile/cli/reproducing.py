@@ -1,0 +1,67 @@
+"""``rtcompile repro``: the folders that crashes leave, and running one again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from argparse import Namespace
+from typing import Any
+
+from rtcompile.cli import output
+from rtcompile.errors import InvalidRequest
+from rtcompile.settings import Settings
+
+__all__ = ["run"]
+
+
+def run(given: Namespace) -> int:
+    """List the reproducers, show one, or run one; with --run the exit code is the compiler's."""
+    home = os.path.join(Settings.from_environ().cache_dir, "reproducers")
+    if given.folder is None:
+        return _list(home, given)
+    folder = given.folder if os.path.isdir(given.folder) else os.path.join(home, given.folder)
+    report = _report(folder)
+    if report is None:
+        raise InvalidRequest(
+            f"{given.folder}: no reproducer; `rtcompile repro` lists those in {home}"
+        )
+    if given.run:
+        return subprocess.run([os.path.join(folder, "run.sh")]).returncode
+    if given.json:
+        output.print_json({"folder": folder, **report})
+    else:
+        print(folder)
+        print("\n".join(f"  {label}: {_text(value)}" for label, value in report.items()))
+        print(f"  again: {os.path.join(folder, 'run.sh')}")
+    return 0
+
+
+def _list(home: str, given: Namespace) -> int:
+    names = sorted(os.listdir(home)) if os.path.isdir(home) else []
+    reports = {name: report for name in names if (report := _report(os.path.join(home, name)))}
+    if given.json:
+        output.print_json({"directory": home, "reproducers": reports})
+    elif not reports:
+        print(f"no reproducers in {home}")
+    else:
+        rows = [(name, r.get("program", ""), r.get("what", "")) for name, r in reports.items()]
+        print(output.table(("folder", "program", "what"), rows))
+    return 0
+
+
+def _report(folder: str) -> dict[str, Any] | None:
+    try:
+        with open(os.path.join(folder, "report.json"), encoding="utf-8") as file:
+            report = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items())
+    return str(value)

@@ -1,0 +1,57 @@
+"""From the command line's build options to the requests that Python would make."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from rtcompile.core.request import CompileRequest
+from rtcompile.errors import InvalidRequest
+
+__all__ = ["overrides", "read_source", "requests"]
+
+
+def requests(given: Namespace, file: str, *more_options: str) -> Iterator[CompileRequest]:
+    """Yield one request per architecture that was asked for."""
+    source, name = read_source(file)
+    options = [
+        *(f"-I{directory}" for directory in given.include_dirs),
+        *(f"-D{macro}" for macro in given.macros),
+        *([f"-std={given.std}"] if given.std else []),
+        *given.compiler_options,
+        *more_options,
+    ]
+    for arch in given.arch.split(",") if given.arch else [None]:
+        yield CompileRequest(
+            source=source,
+            options=tuple(options),
+            arch=arch,
+            name_expressions=tuple(given.name_expression),
+            name=name,
+            backend=given.backend,
+            target=given.target,
+            link=tuple(given.link),
+        )
+
+
+def overrides(given: Namespace) -> dict[str, Any]:
+    """Return the limits that were given, for `Settings.override`."""
+    return {"timeout": given.timeout, "memory_limit": given.memory_limit}
+
+
+def read_source(file: str) -> tuple[str, str]:
+    """Return the text of a source and the name for the compiler: quoted includes lie beside it."""
+    if file == "-":
+        data, name = sys.stdin.buffer.read(), "stdin.cu"
+    else:
+        with open(file, "rb") as opened:
+            data = opened.read()
+        name = os.path.abspath(file)
+    try:
+        return data.decode("utf-8"), name
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidRequest(f"{file}:{line}: not UTF-8 ({error.reason})") from None

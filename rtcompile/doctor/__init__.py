@@ -1,0 +1,74 @@
+"""`rtcompile doctor`: look at everything a build stands on, try it, and say what to install or unset.
+
+>>> for check in examine():
+...     print(check.status, check.name, check.detail, check.hint)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from rtcompile.doctor.check import Check
+from rtcompile.errors import RtcompileError
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Toolchain
+
+__all__ = ["Check", "examine", "verdict"]
+
+_VERDICTS = {"error": 2, "warning": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A group of checks; one that raises becomes a check that says so."""
+
+    name: str
+    run: Callable[[Settings, Toolchain], Iterable[Check]]
+
+    def checks(self, settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+        try:
+            yield from self.run(settings, toolchain)
+        except Exception as error:  # a broken install breaks in ways that nobody has foreseen
+            yield Check(self.name, "error", f"the check itself failed: {error!r}")
+
+
+def examine(*, probes: bool = True) -> Iterator[Check]:
+    """Examine this environment, check by check.
+
+    Parameters
+    ----------
+    probes : bool
+        Also compile: plain CUDA, WMMA, CuTe, CUB, cooperative groups, NVCC, a link; and launch a
+        kernel where there is a device.
+
+    Yields
+    ------
+    Check
+        As they are done; never raises for what is broken.
+    """
+    from rtcompile import toolkit
+    from rtcompile.doctor import installation, machine, probing, storage
+
+    yield from machine.system()
+    try:
+        settings = Settings.from_environ()
+    except RtcompileError as error:
+        yield Check("settings", "error", str(error), "Correct the variable, or unset it.")
+        settings = Settings.from_environ({})
+    toolchain = toolkit.current(settings)
+    parts = [
+        _Part("toolkit", installation.checks),
+        _Part("device", machine.devices),
+        _Part("packages", machine.packages),
+        _Part("cache", storage.checks),
+    ]
+    if probes:
+        parts += [_Part("workers", probing.workers), _Part("probes", probing.probes)]
+    for part in parts:
+        yield from part.checks(settings, toolchain)
+
+
+def verdict(checks: Iterable[Check]) -> int:
+    """Return the exit code: 0 all is well, 1 something is worth a look, 2 something does not work."""
+    return max((_VERDICTS.get(check.status, 0) for check in checks), default=0)

@@ -1,0 +1,71 @@
+"""Doctor's look at the toolkit: which parts, of which version, found how, and whether they go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rtcompile.doctor.check import Check
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Toolchain
+
+__all__ = ["checks"]
+
+# part -> how bad it is when it is missing
+_PARTS = {
+    "nvrtc": "error",
+    "cudart": "error",
+    "crt": "error",
+    "cccl": "error",
+    "nvjitlink": "note",
+    "cudadevrt": "note",
+    "nvcc": "note",
+    "host_compiler": "note",
+    "cutlass": "note",
+    "curand": "note",
+    "cupy": "note",
+}
+
+
+def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Report every part, then every problem that no part has told already."""
+    told = []
+    for part, gravity in _PARTS.items():
+        if part in toolchain.missing:
+            fact, step = _split(toolchain.missing[part])
+            # Another compiler in its place is worth a look, not a failure.
+            instead = part == "nvrtc" and toolchain.nvcc is not None
+            status = "warning" if instead else gravity
+            if status == "note" and toolchain.missing[part] in toolchain.problems:
+                status = "warning"  # not merely absent: another version of it is there
+            yield Check(_name(part), status, fact, step)
+            told.append(toolchain.missing[part])
+        elif place := _place(part, toolchain):
+            version = toolchain.versions.get(part, "")
+            via = toolchain.found_via.get(part, "")
+            yield Check(
+                _name(part), "ok", ", ".join(text for text in (version, via, place) if text)
+            )
+    # Every problem is one of a part that has another in its place, but for NVRTC's own second half.
+    halved = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
+    for problem in toolchain.problems:
+        if problem not in told:
+            fact, step = _split(problem)
+            fatal = halved and "libnvrtc-builtins" in problem
+            yield Check("toolkit", "error" if fatal else "warning", fact, step)
+
+
+def _name(part: str) -> str:
+    return "cupy headers" if part == "cupy" else part.replace("_", " ")
+
+
+def _place(part: str, toolchain: Toolchain) -> str:
+    found = getattr(toolchain, part, None)
+    if found is not None:
+        return found if isinstance(found, str) else str(found.path)
+    return next((d.path for d in toolchain.search if d.label == part), "")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split "fact. Next step." after its first sentence that names no step."""
+    head, mark, rest = text.partition(". ")
+    return (f"{head}.", rest) if mark else (text, "")

@@ -1,0 +1,153 @@
+"""Doctor's look at the machine: the system, the driver and its devices, CuPy and cuda-python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+from rtcompile._version import __version__
+from rtcompile.core import arch as archs
+from rtcompile.doctor.check import Check
+from rtcompile.errors import UnsupportedArch
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Toolchain
+
+__all__ = ["devices", "packages", "system"]
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+_IMPORT_SECONDS = 60.0
+
+# What cuInit says where it is not the driver's own fault.
+_CU_INIT = {
+    3: "the driver is not initialised; was this process forked from one that used CUDA?",
+    34: "a stub of libcuda is loaded (a toolkit's lib64/stubs): take it off LD_LIBRARY_PATH",
+    100: "no CUDA device is visible; look at CUDA_VISIBLE_DEVICES and `nvidia-smi`",
+    803: "libcuda and the kernel's driver are of different versions: reboot, or reinstall the driver",
+    804: "this compatibility libcuda does not go with the kernel's driver",
+    999: "the driver failed; look at `nvidia-smi` and `dmesg`",
+}
+
+
+def system() -> Iterator[Check]:
+    """Report rtcompile, Python and the platform."""
+    here = f"rtcompile {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    supported = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+    if supported:
+        yield Check("system", "ok", here)
+    else:
+        yield Check("system", "error", here, "rtcompile compiles on Linux x86-64 and aarch64.")
+
+
+def devices(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Report the driver and each device, with what would be compiled for it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        yield Check("driver", "note", "no NVIDIA driver: kernels compile with arch=, none run here")
+        return
+    version = ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    pair = (version.value // 1000, version.value % 1000 // 10)
+    yield _driver(pair, toolchain)
+    code = driver.cuInit(0)
+    if code != 0:
+        status = "note" if code == 100 else "error"
+        yield Check("device", status, f"cuInit gave {code}", _CU_INIT.get(code, ""))
+        return
+    count = ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    for ordinal in range(count.value):
+        yield _device(driver, ordinal, toolchain)
+
+
+def _driver(version: tuple[int, int], toolchain: Toolchain) -> Check:
+    detail = "supports CUDA {}.{}".format(*version)
+    nvrtc = toolchain.nvrtc
+    if nvrtc is not None and nvrtc.version_pair[0] > version[0]:
+        step = f"Upgrade the driver, or install NVRTC and headers of CUDA {version[0]}."
+        return Check(
+            "driver", "error", f"{detail}; it loads no code of NVRTC {nvrtc.version}", step
+        )
+    return Check("driver", "ok", detail)
+
+
+def _device(driver: ctypes.CDLL, ordinal: int, toolchain: Toolchain) -> Check:
+    name = ctypes.create_string_buffer(100)
+    memory = ctypes.c_size_t()
+    numbers = ctypes.c_int(), ctypes.c_int()
+    driver.cuDeviceGetName(name, 100, ordinal)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), ordinal)
+    for number, attribute in zip(numbers, (_MAJOR, _MINOR), strict=True):
+        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, ordinal)
+    capability = numbers[0].value, numbers[1].value
+    label = f"device {ordinal}"
+    detail = "{}, compute capability {}.{}, {:.0f} GiB".format(
+        name.value.decode(errors="replace"), *capability, memory.value / 2**30
+    )
+    if toolchain.nvrtc is None:
+        return Check(label, "ok", detail)
+    try:
+        choice = archs.choose(capability, toolchain.nvrtc.version_pair)
+    except UnsupportedArch as error:
+        return Check(label, "error", detail, str(error))
+    status = "ok" if choice.why == "the device's own" else "warning"
+    return Check(label, status, f"{detail}: compiled for {choice.arch} ({choice.why})")
+
+
+def packages(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Report CuPy and cuda-python: there once, importable, of NVRTC's CUDA."""
+    yield _cupy(toolchain)
+    try:
+        yield Check("cuda-python", "ok", metadata.version("cuda-bindings"))
+    except metadata.PackageNotFoundError:
+        step = "`pip install cuda-python`, or give arch= everywhere."
+        yield Check(
+            "cuda-python", "note", "not installed: no device can be asked for its arch", step
+        )
+
+
+def _cupy(toolchain: Toolchain) -> Check:
+    found = {
+        name: distribution.version
+        for distribution in metadata.distributions()
+        if (name := str(distribution.metadata["Name"]).lower()) in ("cupy", *_CUPY_WHEELS)
+    }
+    if not found:
+        step = "RawModule and RawKernel need it: `pip install cupy-cuda12x` (or 13x)."
+        return Check("cupy", "note", "not installed: rtcompile.compile works without", step)
+    detail = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
+    if len(found) > 1:
+        step = "They overwrite each other's files: `pip uninstall` all of them, then install one."
+        return Check("cupy", "error", detail, step)
+    major = _CUPY_WHEELS.get(next(iter(found)))
+    nvrtc = toolchain.nvrtc
+    if major and nvrtc and nvrtc.version_pair[0] != major:
+        step = f"Install the CuPy for CUDA {nvrtc.version_pair[0]}, or CUDA {major} beside it."
+        return Check(
+            "cupy", "warning", f"{detail} is for CUDA {major}, NVRTC {nvrtc.version}", step
+        )
+    problem = _import_problem("cupy")
+    return Check("cupy", "error" if problem else "ok", f"{detail}{problem}")
+
+
+_CUPY_WHEELS = {"cupy-cuda11x": 11, "cupy-cuda12x": 12, "cupy-cuda13x": 13}
+
+
+def _import_problem(module: str) -> str:
+    """Import in another process: a broken extension module may take its process with it."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module}"],
+        capture_output=True,
+        text=True,
+        timeout=_IMPORT_SECONDS,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    if done.returncode == 0:
+        return ""
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return f" does not import: {last}"

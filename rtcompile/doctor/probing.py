@@ -1,0 +1,262 @@
+"""Doctor's own builds: each kind of source is compiled, one kernel is launched, and failures explained."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from rtcompile import pipeline
+from rtcompile.compilers import nvrtc
+from rtcompile.core import arch as archs
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import CompileRequest, Limits
+from rtcompile.doctor.check import Check
+from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Library, Toolchain
+from rtcompile.workers import pool
+
+__all__ = ["probes", "workers"]
+
+_SECONDS = 120.0  # for one probe, on the slowest machine
+_FIRST_WITH_PCH = (12, 8)
+_WITHOUT_PCH = "Builds go on without, header-heavy ones three to ten times slower."
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A source that must compile, and the parts of the toolkit without which it need not."""
+
+    name: str
+    source: str
+    needs: tuple[str, ...] = ()
+    backend: str = "nvrtc"
+    options: tuple[str, ...] = ()
+    name_expressions: tuple[str, ...] = ()
+
+
+_PROBES = (
+    _Probe(
+        "compile plain CUDA",
+        "template<class T> __global__ void k(T* x) { *x = 42; }",
+        name_expressions=("k<int>",),
+    ),
+    _Probe(
+        "compile std headers",
+        "#include <cstdint>\n#include <limits>\n#include <type_traits>\n"
+        "__global__ void k(std::uint32_t* x) { *x = std::numeric_limits<std::uint32_t>::max(); }",
+        needs=("cccl",),
+    ),
+    _Probe(
+        "compile WMMA",
+        "#include <mma.h>\nusing namespace nvcuda::wmma;\n__global__ void k(float* x) {\n"
+        "  fragment<accumulator, 16, 16, 16, float> c;\n  fill_fragment(c, 1.0f);\n"
+        "  store_matrix_sync(x, c, 16, mem_row_major);\n}",
+        needs=("cudart", "crt"),
+    ),
+    _Probe(
+        "compile cooperative groups",
+        "#include <cooperative_groups.h>\n"
+        "__global__ void k() { cooperative_groups::this_thread_block().sync(); }",
+        needs=("cudart", "crt", "cccl"),
+    ),
+    _Probe(
+        "compile CUB",
+        "#include <cub/block/block_reduce.cuh>\n__global__ void k(int* x) {\n"
+        "  using Reduce = cub::BlockReduce<int, 128>;\n  __shared__ Reduce::TempStorage storage;\n"
+        "  *x = Reduce(storage).Sum(threadIdx.x);\n}",
+        needs=("cudart", "cccl"),
+    ),
+    _Probe(
+        "compile CuTe",
+        "#include <cute/tensor.hpp>\n__global__ void k(float* x) {\n"
+        "  auto t = cute::make_tensor(x, cute::make_shape(cute::Int<8>{}));\n  cute::clear(t);\n}",
+        needs=("cudart", "crt", "cccl", "cutlass"),
+    ),
+    _Probe(
+        "link with the device runtime",
+        "__global__ void child(int* x) { *x = 1; }\n"
+        "__global__ void k(int* x) { child<<<1, 1>>>(x); }",
+        needs=("cudart", "crt", "nvjitlink", "cudadevrt"),
+    ),
+    _Probe(
+        "link LTO-IR",
+        "__device__ __noinline__ int f(int x) { return x + 1; }\n"
+        "__global__ void k(int* x) { *x = f(*x); }",
+        needs=("nvjitlink",),
+        options=("-dlto",),
+    ),
+    _Probe(
+        "compile with NVCC",
+        "#include <vector>\n__global__ void k(int* x) { *x = 42; }\n"
+        "int main() { return std::vector<int>(1, 0)[0]; }",
+        needs=("nvcc", "host_compiler"),
+        backend="nvcc",
+    ),
+)
+
+
+def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Start a worker, ask the compiler who it is, and see whether headers can be precompiled."""
+    library = toolchain.nvrtc
+    if library is None:
+        return
+    begin = time.monotonic()
+    try:
+        build = nvrtc.identify(library)
+    except RtcompileError as error:
+        yield _failed("worker", error)
+        return
+    milliseconds = (time.monotonic() - begin) * 1e3
+    yield Check("worker", "ok", f"NVRTC {build} answers after {milliseconds:.0f} ms")
+    if library.version_pair < _FIRST_WITH_PCH:
+        step = "NVRTC 12.8 and newer parse header-heavy sources three to ten times faster."
+        yield Check("precompiled headers", "note", f"NVRTC {library.version} has none", step)
+    elif not settings.pch:
+        yield Check("precompiled headers", "note", "off", "RTCOMPILE_PCH=0 asks for that.")
+    else:
+        yield _precompiles(library, toolchain)
+
+
+def _precompiles(library: Library, toolchain: Toolchain) -> Check:
+    name = "precompiled headers"
+    options = compiler_options.parse(()).with_defaults()
+    search = [directory.path for directory in toolchain.search]
+    flags = options.to_nvrtc(Arch(8, 0), "ptx", library.version_pair, search)
+    with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
+        arguments = {
+            "source": b"#include <cuda/std/array>\n",
+            "name": b"doctor.cu",
+            "options": [flag.encode() for flag in flags],
+            "temporary": os.fsencode(f"{folder}/making.pch"),
+            "path": os.fsencode(f"{folder}/made.pch"),
+        }
+        worker = "rtcompile.workers.nvrtc"
+        paths = os.pathsep.join((*library.preload, library.path))
+        job = pool.Job(f"{worker}:precompile", arguments, f"{worker}:load", paths, warm=True)
+        outcome = pool.run(job, Limits(timeout=_SECONDS))
+    if isinstance(outcome, pool.Death):
+        return Check(name, "warning", f"making one ended in a {outcome.kind}", _WITHOUT_PCH)
+    made = outcome.value
+    if not made["heap"]:
+        detail = "this system does not let NVRTC's heap be placed where it must be"
+        return Check(name, "warning", detail, _WITHOUT_PCH)
+    if made["problem"]:
+        return Check(name, "warning", made["problem"].splitlines()[0], _WITHOUT_PCH)
+    without, using = made["make"] * 1e3, made["use"] * 1e3
+    return Check(name, "ok", f"made in {without:.0f} ms, used in {using:.0f} ms")
+
+
+def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Compile each kind of source, with nothing from the cache; launch one kernel on a device."""
+    settings = replace(settings, cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
+    device = _Device.open()
+    arch = _arch_for(device, toolchain)
+    with ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(_run, probe, settings, toolchain, arch) for probe in _PROBES]
+        for result in waiting:
+            yield result.result()
+    if device is not None:
+        yield _launch(device, settings, arch)
+
+
+def _run(probe: _Probe, settings: Settings, toolchain: Toolchain, arch: Arch) -> Check:
+    compiler = () if probe.backend == "nvcc" else ("nvrtc",)
+    lacking = [part for part in (*compiler, *probe.needs) if part in toolchain.missing]
+    if lacking:
+        return Check(probe.name, "note", f"not tried without {', '.join(lacking)}")
+    request = CompileRequest(
+        source=probe.source,
+        options=probe.options,
+        arch=arch,
+        name_expressions=probe.name_expressions,
+        backend=probe.backend,
+        name="doctor.cu",
+    )
+    try:
+        code = pipeline.build(request, settings)
+    except RtcompileError as error:
+        return _failed(probe.name, error)
+    build = code.build
+    return Check(probe.name, "ok", f"{code.arch} by {build.backend} in {build.milliseconds:.0f} ms")
+
+
+def _failed(name: str, error: RtcompileError) -> Check:
+    if isinstance(error, CompileError) and error.diagnostics:
+        hint = next((d.hint for d in error.diagnostics if d.hint), "")
+        return Check(name, "error", str(error.diagnostics[0]), hint)
+    fact, _, step = str(error).partition("\n")
+    return Check(name, "error", fact, step.strip())
+
+
+def _arch_for(device: _Device | None, toolchain: Toolchain) -> Arch:
+    if device is not None and toolchain.nvrtc is not None:
+        try:
+            return archs.choose(device.capability, toolchain.nvrtc.version_pair).arch
+        except RtcompileError:
+            pass
+    return Arch(8, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """The first device, through the driver itself: CuPy may be what is broken."""
+
+    driver: ctypes.CDLL
+    capability: tuple[int, int]
+
+    @classmethod
+    def open(cls) -> _Device | None:
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return None
+        major, minor, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) or driver.cuDeviceGetAttribute(ctypes.byref(major), 75, 0):
+            return None
+        driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, 0)
+        if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0):
+            return None
+        driver.cuCtxSetCurrent(context)
+        return cls(driver, (major.value, minor.value))
+
+    def run(self, code: bytes, name: bytes) -> int:
+        """Load the code, run the kernel on one thread, and return the int that it wrote."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        address, answer = ctypes.c_uint64(), ctypes.c_int()
+        self._call("cuModuleLoadData", ctypes.byref(module), code)
+        self._call("cuModuleGetFunction", ctypes.byref(function), module, name)
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4))
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(address))
+        self._call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
+        self._call("cuMemcpyDtoH_v2", ctypes.byref(answer), address, ctypes.c_size_t(4))
+        self._call("cuMemFree_v2", address)
+        return answer.value
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = getattr(self.driver, name)(*arguments)
+        if code:
+            text = ctypes.c_char_p()
+            self.driver.cuGetErrorName(code, ctypes.byref(text))
+            raise OSError(f"{name}: {(text.value or b'').decode()} ({code})")
+
+
+def _launch(device: _Device, settings: Settings, arch: Arch) -> Check:
+    name = "launch a kernel"
+    source = 'extern "C" __global__ void k(int* x) { *x = 42; }'
+    try:
+        code = pipeline.build(CompileRequest(source=source, arch=arch), settings)
+        answer = device.run(code.code, b"k")
+    except RtcompileError as error:
+        return _failed(name, error)
+    except OSError as error:
+        return Check(name, "error", str(error), "The driver refused a kernel that compiled.")
+    if answer != 42:
+        return Check(name, "error", f"it wrote {answer}, not 42")
+    return Check(name, "ok", f"compiled for {code.arch}, wrote 42")

@@ -1,0 +1,303 @@
+"""Doctor on installs that were broken on purpose: each gets the right verdict and the right advice."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from rtcompile.doctor import Check, verdict
+
+ROOT = Path(__file__).parents[2]
+
+# Only what the test installed is found: nothing of this machine's own toolkits.
+DOCTOR = """
+import sys
+sys.path[:] = [p for p in sys.path if "-packages" not in p] + sys.argv[1:3]
+from rtcompile.toolkit import search
+search.find.__kwdefaults__.update(usual_roots=(), last_steps=())
+from rtcompile.cli import main
+sys.exit(main(["doctor", "--json", *sys.argv[3:]]))
+"""
+
+
+def packages() -> Path:
+    spec = importlib.util.find_spec("nvidia")
+    folders = list((spec.submodule_search_locations or ()) if spec else ())
+    found = [Path(folder) for folder in folders if (Path(folder) / "cuda_nvrtc").is_dir()]
+    if not found:
+        pytest.skip("the CUDA 12 wheels are not installed here")
+    return found[0].parent
+
+
+@dataclass
+class Install:
+    """A folder of wheels, made of links to the real ones, to be broken."""
+
+    site: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def healthy(cls, folder: Path) -> Install:
+        install = cls(folder / "site-packages")
+        (install.site / "nvidia").mkdir(parents=True)
+        real = packages()
+        for name in ("cuda_nvrtc", "cuda_runtime", "cuda_nvcc", "cuda_cccl", "nvjitlink"):
+            (install.site / "nvidia" / name).symlink_to(real / "nvidia" / name)
+        for info in real.glob("nvidia_*.dist-info"):
+            (install.site / info.name).symlink_to(info)
+        for module in ("diskcache", "packaging"):
+            (install.site / module).symlink_to(real / module)
+        install.environ = {"RTCOMPILE_CACHE_DIR": str(folder / "cache"), "PATH": str(folder)}
+        return install
+
+    def remove(self, wheel: str) -> None:
+        (self.site / "nvidia" / wheel).unlink()
+        for info in self.site.glob(f"nvidia_{wheel}_cu12-*"):
+            info.unlink()
+
+    def unlink_into_copy(self, wheel: str) -> Path:
+        """Make a real folder of links out of a link to a folder."""
+        folder = self.site / "nvidia" / wheel
+        real = folder.resolve()
+        folder.unlink()
+        for path in real.rglob("*"):
+            if path.is_file():
+                link = folder / path.relative_to(real)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(path)
+        return folder
+
+    def distribution(self, name: str, version: str) -> None:
+        info = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def doctor(self, *arguments: str) -> Diagnosis:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", DOCTOR, str(ROOT), str(self.site), *arguments],
+            capture_output=True,
+            text=True,
+            env=self.environ,
+            cwd=self.site.parent,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        said = json.loads(done.stdout)
+        assert said["verdict"] == done.returncode
+        return Diagnosis(done.returncode, [Check(**check) for check in said["checks"]])
+
+
+@dataclass
+class Diagnosis:
+    code: int
+    checks: list[Check]
+
+    def __getitem__(self, name: str) -> Check:
+        found = [check for check in self.checks if check.name == name]
+        assert found, [check.name for check in self.checks]
+        return found[0]
+
+    def with_status(self, *statuses: str) -> list[str]:
+        return [check.name for check in self.checks if check.status in statuses]
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Install:
+    return Install.healthy(tmp_path)
+
+
+def missing_crt(install: Install) -> None:
+    install.remove("cuda_nvcc")
+
+
+def missing_nvrtc(install: Install) -> None:
+    install.remove("cuda_nvrtc")
+
+
+def missing_runtime_headers(install: Install) -> None:
+    install.remove("cuda_runtime")
+
+
+def cuda_path_to_nowhere(install: Install) -> None:
+    install.environ["CUDA_PATH"] = "/nowhere/cuda"
+
+
+def cccl_of_cuda_13(install: Install) -> None:
+    install.remove("cuda_cccl")
+    version = install.site / "nvidia/cu13/include/cccl/cuda/std/__cccl/version.h"
+    version.parent.mkdir(parents=True)
+    version.write_text("#define CCCL_VERSION 3000001\n")
+    (install.site / "nvidia/cu13/include/cccl/cuda/std/version").write_text("")
+    install.distribution("nvidia-cuda-cccl", "13.0.85")
+
+
+def runtime_of_another_release(install: Install) -> None:
+    folder = install.unlink_into_copy("cuda_runtime")
+    header = folder / "include/cuda_runtime_api.h"
+    text = header.read_text(errors="replace").replace(
+        "CUDART_VERSION  12090", "CUDART_VERSION  12040"
+    )
+    header.unlink()
+    header.write_text(text)
+    for info in install.site.glob("nvidia_cuda_runtime_cu12-*"):
+        info.unlink()
+    install.distribution("nvidia-cuda-runtime-cu12", "12.4.127")
+
+
+def nvrtc_without_builtins(install: Install) -> None:
+    folder = install.unlink_into_copy("cuda_nvrtc")
+    for builtins in (folder / "lib").glob("libnvrtc-builtins*"):
+        builtins.unlink()
+
+
+def nvrtc_cut_short(install: Install) -> None:
+    folder = install.unlink_into_copy("cuda_nvrtc")
+    library = folder / "lib/libnvrtc.so.12"
+    head = library.read_bytes()[:100_000]
+    library.unlink()
+    library.write_bytes(head)
+
+
+def cache_that_cannot_be_written(install: Install) -> None:
+    install.environ["RTCOMPILE_CACHE_DIR"] = "/proc/rtcompile"
+
+
+def cache_of_somebody_else(install: Install) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    cache = Path(install.environ["RTCOMPILE_CACHE_DIR"])
+    cache.mkdir(mode=0o755)
+    os.chown(cache, 12345, 12345)
+
+
+def damaged_cache_entry(install: Install) -> None:
+    objects = Path(install.environ["RTCOMPILE_CACHE_DIR"]) / "objects"
+    objects.mkdir(parents=True)
+    (objects / ("0" * 64)).write_bytes(b"rtcompile object 1\n and then nothing")
+
+
+def setting_that_is_no_number(install: Install) -> None:
+    install.environ["RTCOMPILE_JOBS"] = "many"
+
+
+def two_cupys(install: Install) -> None:
+    install.distribution("cupy-cuda12x", "14.2.0")
+    install.distribution("cupy-cuda13x", "14.2.0")
+
+
+def cupy_of_another_cuda(install: Install) -> None:
+    install.distribution("cupy-cuda13x", "14.2.0")
+
+
+def cupy_that_does_not_import(install: Install) -> None:
+    install.distribution("cupy-cuda12x", "14.2.0")
+    (install.site / "cupy").mkdir()
+    (install.site / "cupy" / "__init__.py").write_text("import cupy_backends_that_is_gone\n")
+
+
+def stub_of_libcuda(install: Install) -> None:
+    libcuda(install, version=12090, init=34)
+
+
+def driver_older_than_nvrtc(install: Install) -> None:
+    libcuda(install, version=11080, init=100)
+
+
+def driver_that_does_not_match_its_kernel_module(install: Install) -> None:
+    libcuda(install, version=12090, init=803)
+
+
+def libcuda(install: Install, *, version: int, init: int) -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc to make a libcuda with")
+    folder = install.site.parent / "driver"
+    folder.mkdir()
+    (folder / "stub.c").write_text(
+        f"int cuInit(unsigned f) {{ return {init}; }}\n"
+        f"int cuDriverGetVersion(int* v) {{ *v = {version}; return 0; }}\n"
+    )
+    command = [compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "stub.c"]
+    subprocess.run(command, check=True)
+    install.environ["LD_LIBRARY_PATH"] = str(folder)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "code", "name", "detail", "hint"),
+    [
+        (missing_crt, 2, "crt", "not found", "nvidia-cuda-nvcc-cu12"),
+        (missing_nvrtc, 2, "nvrtc", "NVRTC not found", "pip install"),
+        (missing_runtime_headers, 2, "cudart", "not found", "nvidia-cuda-runtime-cu12"),
+        (cuda_path_to_nowhere, 1, "toolkit", "CUDA_PATH=/nowhere/cuda", ""),
+        (cccl_of_cuda_13, 2, "cccl", "does not go with NVRTC 12.9", "nvidia-cuda-cccl-cu12"),
+        (runtime_of_another_release, 2, "cudart", "12.4", "nvidia-cuda-runtime-cu12"),
+        (nvrtc_without_builtins, 2, "toolkit", "libnvrtc-builtins is not beside", "Reinstall"),
+        (cache_that_cannot_be_written, 1, "cache", "kept in memory", "RTCOMPILE_CACHE_DIR"),
+        (cache_of_somebody_else, 2, "cache", "belongs to user 12345", "RTCOMPILE_CACHE_DIR"),
+        (damaged_cache_entry, 1, "cache contents", "1 damaged", "cache verify"),
+        (setting_that_is_no_number, 2, "settings", "RTCOMPILE_JOBS='many'", "unset"),
+        (two_cupys, 2, "cupy", "cupy-cuda12x 14.2.0, cupy-cuda13x 14.2.0", "uninstall"),
+        (cupy_of_another_cuda, 1, "cupy", "is for CUDA 13, NVRTC 12.9", "Install the CuPy"),
+        (cupy_that_does_not_import, 2, "cupy", "cupy_backends_that_is_gone", ""),
+        (stub_of_libcuda, 2, "device", "cuInit gave 34", "stub"),
+        (driver_older_than_nvrtc, 2, "driver", "supports CUDA 11.8", "Upgrade the driver"),
+        (driver_that_does_not_match_its_kernel_module, 2, "device", "cuInit gave 803", "reboot"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_what_was_broken_is_found_and_the_way_out_is_named(
+    break_it: Callable[[Install], None],
+    code: int,
+    name: str,
+    detail: str,
+    hint: str,
+    install: Install,
+) -> None:
+    break_it(install)
+    found = install.doctor("--no-probes")
+    assert found.code == code, found.checks
+    bad = [c for c in found.checks if c.name == name and c.status in ("warning", "error")]
+    assert any(detail in check.detail and hint in check.hint for check in bad), found.checks
+
+
+def test_a_healthy_install_without_gpu_cupy_and_nvcc_is_well(install: Install) -> None:
+    found = install.doctor("--no-probes")
+    assert (found.code, found.with_status("warning", "error")) == (0, [])
+    assert found["nvrtc"].detail.startswith("12.9.")
+    assert found["cupy"].status == "note"
+
+
+def test_probes_compile_what_can_be_compiled_and_say_what_was_left_out(install: Install) -> None:
+    install.remove("cuda_nvcc")
+    found = install.doctor()
+    assert found["compile plain CUDA"].status == "ok"
+    assert found["compile CUB"].status == "ok"
+    assert found["worker"].detail.startswith("NVRTC 12.9.")
+    assert "not tried without crt" in found["compile WMMA"].detail
+    assert "not tried without nvcc" in found["compile with NVCC"].detail
+
+
+def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install: Install) -> None:
+    nvrtc_cut_short(install)
+    found = install.doctor()
+    assert found.code == 2
+    assert "does not work as NVRTC" in found["worker"].detail
+    assert found["compile plain CUDA"].status == "error"
+
+
+def test_the_verdict_is_that_of_the_worst_check() -> None:
+    def checks(*statuses: str) -> list[Check]:
+        return [Check("x", status, "") for status in statuses]
+
+    assert verdict(checks()) == 0
+    assert verdict(checks("ok", "note")) == 0
+    assert verdict(checks("ok", "warning", "note")) == 1
+    assert verdict(checks("error", "warning")) == 2
