@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 from cupy.cuda.function import Module
@@ -19,6 +19,9 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.request import DEFAULT_NAME, BuildInfo, CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
 from rtcompile.settings import Settings
+
+if TYPE_CHECKING:
+    from rtcompile.report import Report
 
 __all__ = ["RawKernel", "RawModule"]
 
@@ -156,6 +159,17 @@ class _Build:
         if place not in self.objects:
             self.objects[place] = self._compiled(self.request)
         return self.objects[place]
+
+    def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
+        """Report on the code for the current device, or on the file's."""
+        from rtcompile.report import report
+
+        code: ObjectCode | bytes | None = self.object_code()
+        if code is None:
+            assert self.path is not None
+            with open(self.path, "rb") as file:
+                code = file.read()
+        return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
 
     def _place(self) -> int | None:
         assert self.request is not None
@@ -299,6 +313,28 @@ class RawKernel(cupy.RawKernel):  # type: ignore[misc]
         """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
         code = self.object_code
         return None if code is None else code.build
+
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+        """Return what the kernel takes: registers, memory, and its occupancy.
+
+        Parameters
+        ----------
+        block : int, optional
+            Threads in a block, to compute the occupancy at; ``__launch_bounds__`` sets the default.
+        dynamic_shared : int
+            Bytes of dynamic shared memory at launch.
+
+        Returns
+        -------
+        Report
+            ``print`` shows a table; spills are in it with ``options=("-Xptxas=-v",)``.
+
+        Raises
+        ------
+        InvalidRequest
+            The code is PTX, which has no registers yet.
+        """
+        return self._build.report(self.name, block, dynamic_shared)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_kernel, (type(self), self._build.arguments, self.name)
@@ -449,6 +485,10 @@ class RawModule(cupy.RawModule):  # type: ignore[misc]
         """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
         code = self.object_code
         return None if code is None else code.build
+
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+        """Return what each kernel of the module takes, as `RawKernel.report` does."""
+        return self._build.report(None, block, dynamic_shared)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_module, (type(self), self._build.arguments)

@@ -14,6 +14,7 @@ from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
 from rtcompile.core.occupancy import Occupancy, limits_of, occupancy
 from rtcompile.core.request import ObjectCode
+from rtcompile.errors import InvalidRequest
 
 __all__ = ["KernelReport", "Report", "Spills", "report"]
 
@@ -137,13 +138,16 @@ def report(
 
     Raises
     ------
-    ValueError
+    InvalidRequest
         The code is no cubin (PTX has no registers yet), or has no such kernel.
     """
     data = code.code if isinstance(code, ObjectCode) else code
     names = {symbol: name for name, symbol in _lowered_names(code).items()}
     spills = _spills(code.build.log) if isinstance(code, ObjectCode) else {}
-    read = cubin.read(data)
+    try:
+        read = cubin.read(data)
+    except ValueError as error:
+        raise InvalidRequest(f"only a cubin tells what its kernels take: {error}") from None
     kernels = tuple(
         _of_kernel(found, read.arch, names, spills, block, dynamic_shared)
         for found in read.kernels
@@ -151,7 +155,7 @@ def report(
     )
     if kernel is not None and not kernels:
         known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
-        raise ValueError(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
+        raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
     return Report(read.arch, kernels)
 
 
@@ -168,15 +172,14 @@ def _of_kernel(
     dynamic_shared: int,
 ) -> KernelReport:
     limits = limits_of(arch)
-    threads = block or found.max_threads
+    threads = found.max_threads if block is None else block
     at_block = None
     if limits is not None and threads is not None:
-        at_block = occupancy(
-            limits,
-            block=threads,
-            registers=found.registers,
-            shared=found.shared_bytes + dynamic_shared,
-        )
+        shared = found.shared_bytes + dynamic_shared
+        try:
+            at_block = occupancy(limits, block=threads, registers=found.registers, shared=shared)
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
     return KernelReport(
         name=names.get(found.name, found.name),
         symbol=found.name,

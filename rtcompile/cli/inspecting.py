@@ -43,15 +43,12 @@ def run(given: Namespace) -> int:
     subjects = _subjects(given)
     results = []
     for subject in subjects:
-        try:
-            found = report(
-                subject.code,
-                kernel=given.kernel,
-                block=given.block,
-                dynamic_shared=given.dynamic_shared,
-            )
-        except ValueError as error:
-            raise InvalidRequest(f"{given.what}: {error}") from None
+        found = report(
+            subject.code,
+            kernel=given.kernel,
+            block=given.block,
+            dynamic_shared=given.dynamic_shared,
+        )
         listings = _listings(subject, given)
         if given.json:
             results.append({**found.as_dict(), **listings})

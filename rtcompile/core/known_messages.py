@@ -124,8 +124,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     _row(
         "std-unknown",
         r"invalid value for --std|Value '[^']*' is not defined for option 'std'",
-        "{given} is no language standard of {compiler}: it has no GNU dialects and nothing after "
-        "C++20.",
+        "{given} is no language standard that {compiler} knows; NVRTC has no GNU dialects.",
         "Use -std=c++17 or -std=c++20.",
         "NVRTC 12.4, nvcc 13.0",
         facts.standard,

@@ -135,11 +135,11 @@ _SPECIFIC = {
     "wgmma": ("only on compute capability 9.0, as sm_90a", _archs("90a")),
     "tcgen05": (
         "on compute capability 10.x and 11.0, as sm_100a and its kin",
-        _archs("100a 103a 110a"),
+        _archs("100a 101a 103a 110a"),
     ),
     "setmaxnreg": (
         "from compute capability 9.0 on, with an architecture's suffix a",
-        _archs("90a 100a 103a 110a 120a 121a"),
+        _archs("90a 100a 101a 103a 110a 120a 121a"),
     ),
 }
 

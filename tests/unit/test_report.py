@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 import rtcompile
+from rtcompile.errors import InvalidRequest
 from rtcompile.report import Spills, report
 
 SPILLING = """template<class T> __global__ void f(T* x) {
@@ -76,10 +78,30 @@ def test_a_cubin_alone_is_reported_without_spills(build: rtcompile.ObjectCode) -
 def test_a_kernel_that_is_not_there_is_an_error_that_lists_those_that_are(
     build: rtcompile.ObjectCode,
 ) -> None:
-    with pytest.raises(ValueError, match=r"no kernel 'nope' in the code; it has .*f<float>"):
+    with pytest.raises(InvalidRequest, match=r"no kernel 'nope' in the code; it has .*f<float>"):
         report(build, kernel="nope")
 
 
 def test_ptx_has_nothing_to_report() -> None:
-    with pytest.raises(ValueError, match="cubin"):
+    with pytest.raises(InvalidRequest, match="cubin"):
         report(b".version 8.0\n.target sm_80\n")
+
+
+def test_a_block_that_no_device_has_is_refused(build: rtcompile.ObjectCode) -> None:
+    with pytest.raises(InvalidRequest, match="1 to 1024 threads, not 0"):
+        report(build, block=0)
+
+
+def test_a_kernel_and_a_module_report_without_a_device() -> None:
+    pytest.importorskip("cupy")
+    kernel = rtcompile.RawKernel(SPILLING, "g", arch="sm_80")
+    assert [found.name for found in kernel.report().kernels] == ["g"]
+    module = rtcompile.RawModule(code=SPILLING, name_expressions=("f<int>",), arch="sm_80")
+    assert {found.name for found in module.report(block=128).kernels} == {"f<int>", "g"}
+
+
+def test_a_module_from_a_file_is_reported_too(tmp_path: Path, build: rtcompile.ObjectCode) -> None:
+    pytest.importorskip("cupy")
+    (tmp_path / "k.cubin").write_bytes(build.code)
+    module = rtcompile.RawModule(path=str(tmp_path / "k.cubin"))
+    assert len(module.report().kernels) == 2
