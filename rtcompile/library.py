@@ -280,8 +280,8 @@ class Kernel:
         )
         if not fits:
             raise InvalidRequest(
-                f"{self!r} is declared with parameters of {_sizes(declared)}; the kernel in "
-                f"{self.module.source} takes {_sizes(there)}"
+                f"{self!r} declares {_sizes(declared)}; the kernel in {self.module.source} takes "
+                f"{_sizes(there)}"
             )
 
     def __repr__(self) -> str:
@@ -297,7 +297,7 @@ def _kernel(module: KernelModule, name: str) -> Kernel:
 
 def _sizes(sizes: Sequence[int | None]) -> str:
     listed = ", ".join("?" if size is None else str(size) for size in sizes)
-    return f"{listed} bytes" if sizes else "no parameters"
+    return f"parameters of {listed} bytes" if sizes else "no parameters"
 
 
 # --- resources -----------------------------------------------------------------------------------

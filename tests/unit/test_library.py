@@ -1,0 +1,281 @@
+"""Kernel libraries: declared cheaply, built once, checked at the call, picklable."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rtcompile.core import signature
+from rtcompile.errors import CompileError, InvalidRequest
+from rtcompile.library import KernelLibrary
+from tests.packages import DECLARATION, HEADER, SOURCE, Package
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    return Package(tmp_path / "site-packages", "library_kernels", monkeypatch)
+
+
+# --- signatures ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("declaration", "name", "dtype", "pointer", "const", "size"),
+    [
+        ("int n", "n", "i4", False, False, 4),
+        ("float", "", "f4", False, False, 4),
+        ("unsigned", "", "u4", False, False, 4),
+        ("unsigned n", "n", "u4", False, False, 4),
+        ("long unsigned int long n", "n", "u8", False, False, 8),
+        ("unsigned char c", "c", "u1", False, False, 1),
+        ("signed char c", "c", "i1", False, False, 1),
+        ("bool flag", "flag", "?", False, False, 1),
+        ("float* x", "x", "f4", True, False, 4),
+        ("float *x", "x", "f4", True, False, 4),
+        ("const float* __restrict__ x", "x", "f4", True, True, 4),
+        ("float const *x", "x", "f4", True, True, 4),
+        ("float* const x", "x", "f4", True, False, 4),
+        ("float x[]", "x", "f4", True, False, 4),
+        ("float** rows", "rows", "", True, False, 8),
+        ("void* p", "p", "", True, False, None),
+        ("std::uint32_t n", "n", "u4", False, False, 4),
+        ("::cuda::std::int64_t n", "n", "i8", False, False, 8),
+        ("size_t n", "n", "u8", False, False, 8),
+        ("__half h", "h", "f2", False, False, 2),
+        ("const __nv_bfloat16* x", "x", "", True, True, 2),
+        ("complex<float>* z", "z", "c8", True, False, 8),
+        ("cuda::std::complex< double > z", "z", "c16", False, False, 16),
+        ("const __grid_constant__ Params p", "p", "", False, True, None),
+        ("Pair<int, float> p", "p", "", False, False, None),
+    ],
+)
+def test_a_parameter_is_read_as_cpp_reads_it(declaration, name, dtype, pointer, const, size):
+    (parameter,) = signature.parse(declaration, "k")
+    assert (parameter.name, parameter.dtype) == (name, dtype)
+    assert (parameter.pointer, parameter.const, parameter.size) == (pointer, const, size)
+    assert str(parameter) == declaration
+
+
+@pytest.mark.parametrize(("text", "count"), [("", 0), ("void", 0), ("Map<int, int> m, int n", 2)])
+def test_parameters_are_split_where_cpp_splits_them(text, count):
+    assert len(signature.parse(text, "k")) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["float* x,", "float& x", "int n = 3", "void (*f)(int)", "float* 3"]
+)
+def test_what_is_no_parameter_is_told(text):
+    with pytest.raises(InvalidRequest, match=r"a\.cu: k: .* is no parameter of a kernel"):
+        signature.parse(text, "a.cu: k")
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def convert(text, *args):
+    pytest.importorskip("cupy")
+    from rtcompile import arguments
+
+    return arguments.convert(signature.parse(text, "k"), args, "k")
+
+
+def device_array(typestr="<f4", *, read_only=False):
+    """What another library's array on the device shows of itself; there need be no device."""
+    return SimpleNamespace(__cuda_array_interface__={"typestr": typestr, "data": (64, read_only)})
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("int n", 3, ("int32", 3)),
+        ("int n", True, ("int32", 1)),
+        ("unsigned char c", 255, ("uint8", 255)),
+        ("long long n", 2**62, ("int64", 2**62)),
+        ("float f", 0.5, ("float32", 0.5)),
+        ("float f", 2, ("float32", 2)),
+        ("double f", 0.1, ("float64", 0.1)),
+        ("half h", 1.5, ("float16", 1.5)),
+        ("bool b", False, ("bool", False)),
+        ("complex<float> z", 1 + 2j, ("complex64", 1 + 2j)),
+        ("float* x", device_array(), ("uint64", 64)),
+        ("const float* x", device_array(read_only=True), ("uint64", 64)),
+        ("__nv_bfloat16* x", device_array("<V2"), ("uint64", 64)),
+        ("void* x", device_array("<i8"), ("uint64", 64)),
+        ("float* x", 4096, ("uint64", 4096)),
+    ],
+)
+def test_arguments_become_what_the_parameter_is(text, value, expected):
+    (converted,) = convert(text, value)
+    assert (converted.dtype.name, converted) == expected
+
+
+def test_no_pointer_and_structs_are_handed_on():
+    import numpy as np
+
+    struct = np.zeros(1, "V128")
+    assert convert("float* x, Params p", None, struct) == (None, struct)
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "says"),
+    [
+        ("int n", (2**31,), r"argument 0 \(int n\) is 2147483648, which int32 cannot hold"),
+        ("unsigned n", (-1,), "is -1, which uint32 cannot hold"),
+        ("int n", (2.0,), "is of type float, not an integer"),
+        ("float f", ("2",), "is of type str, not a number"),
+        ("float f", (1j,), "is of type complex, not a number"),
+        ("bool b", (1,), "is of type int, not a bool"),
+        ("int n, float* x", (1, device_array("<f8")), r"argument 1 \(float\* x\) is an array of f"),
+        ("__nv_bfloat16* x", (device_array("<f4"),), "is an array of float32; __nv_bfloat16 has 2"),
+        ("float* x", (device_array(read_only=True),), "is a read-only array"),
+        ("float* x", (1.5,), "is of type float, not an array on the device"),
+        ("float* x", ([1.0],), "is of type list, not an array on the device"),
+        ("int n, int m", (1,), r"k takes 2 \(int n, int m\), not 1"),
+        ("", (1,), r"k takes 0 \(\), not 1"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_told(text, args, says):
+    with pytest.raises(InvalidRequest, match=says):
+        convert(text, *args)
+
+
+def test_an_array_in_host_memory_is_told():
+    import numpy as np
+
+    with pytest.raises(InvalidRequest, match=r"NumPy array, in host memory; pass cupy\.asarray"):
+        convert("float* x", np.zeros(3, "f4"))
+
+
+# --- libraries -----------------------------------------------------------------------------------
+
+
+def test_importing_a_package_of_kernels_loads_neither_cupy_nor_a_compiler(package: Package):
+    code = (
+        f"import sys; sys.path.insert(0, {str(package.folder.parent)!r}); import {package.name}\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"cupy", "numpy", "cuda.bindings", "diskcache", "subprocess", "importlib.resources"}
+    heavy |= {"rtcompile.pipeline", "rtcompile.toolkit", "rtcompile.workers"}
+    assert not heavy & set(done.stdout.split())
+
+
+def test_sources_and_headers_come_from_the_package(package: Package):
+    code = package.load().module.compile("sm_80")
+    assert set(code.lowered_names) == {"scale<float>", "fill"}
+    assert [(h.label, h.relative) for h in code.build.headers] == [("user0", "common.cuh")]
+
+
+def test_sources_and_headers_may_lie_in_folders_of_their_own(package: Package):
+    declaration = 'library = KernelLibrary(__name__, folder="src/cuda", include_dirs=["include"])'
+    text = DECLARATION.replace(
+        'library = KernelLibrary(__name__, bundle="kernels.rtcb")', declaration
+    )
+    package.write("__init__.py", text)
+    package.write("src/cuda/scale.cu", SOURCE)
+    package.write("include/common.cuh", HEADER)
+    (package.folder / "common.cuh").unlink()
+    assert package.load().module.compile("sm_80").code
+
+
+def test_a_zipped_package_works_too(package: Package, tmp_path, monkeypatch):
+    archive = tmp_path / "packages.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in package.folder.iterdir():
+            file.write(path, f"{package.name}/{path.name}")
+            path.unlink()
+    package.folder.rmdir()
+    monkeypatch.syspath_prepend(str(archive))
+    assert package.load().module.compile("sm_80").code
+
+
+def test_a_compile_error_names_the_packages_file(package: Package):
+    package.write("scale.cu", SOURCE.replace("value", "valeu", 1))
+    with pytest.raises(CompileError, match=r"^scale\.cu:7:"):
+        package.load().module.compile("sm_80")
+
+
+def test_a_source_that_is_not_there_is_told(package: Package):
+    (package.folder / "scale.cu").unlink()
+    with pytest.raises(InvalidRequest, match=r"library_kernels has no kernel source scale\.cu"):
+        package.load().module.compile("sm_80")
+
+
+def test_a_kernel_that_is_not_declared_is_told(package: Package):
+    module = package.load().module
+    with pytest.raises(
+        InvalidRequest, match=r"no kernel 'fil' declared; declared are: scale<float>, f"
+    ):
+        module["fil"]
+    assert list(module) == ["scale<float>", "fill"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ("float* x", r"of 8 bytes; the kernel in scale\.cu takes parameters of 8, 4 bytes"),
+        ("float* x, double value", "declares parameters of 8, 8 bytes"),
+        ("float* x, float value, int n", "declares parameters of 8, 4, 4 bytes"),
+        ("", "declares no parameters"),
+    ],
+)
+def test_a_signature_that_is_not_the_kernels_is_told(package: Package, declared, says):
+    package.write("__init__.py", DECLARATION.replace("float* x, float value", declared))
+    module = package.load().module
+    with pytest.raises(InvalidRequest, match=says):
+        module["fill"].check(module.compile("sm_80"))
+
+
+def test_a_signature_fits_its_kernel(package: Package):
+    module = package.load().module
+    code = module.compile("sm_80")
+    for name in module:
+        module[name].check(code)
+
+
+def test_libraries_modules_and_kernels_pickle(package: Package):
+    loaded = package.load()
+    kernel = pickle.loads(pickle.dumps(loaded.module["scale<float>"]))
+    assert repr(kernel) == "scale<float>(float* x, float by, int n)"
+    assert kernel.module.compile("sm_80").build.hit is None
+    assert pickle.loads(pickle.dumps(loaded.module)).request == loaded.module.request
+    assert pickle.loads(pickle.dumps(loaded.library)).package == package.name
+
+
+def test_threads_share_one_module(package: Package, monkeypatch):
+    pytest.importorskip("cupy")
+    import rtcompile.kernels
+
+    made, all_started = [], threading.Event()
+
+    class Slow:
+        def __init__(self, **arguments):
+            all_started.wait(5)
+            made.append(arguments["name"])
+
+    monkeypatch.setattr(rtcompile.kernels, "RawModule", Slow)
+    module = package.load().module
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(module.raw)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    all_started.set()
+    for thread in threads:
+        thread.join()
+    assert made == ["scale.cu"]
+    assert len({id(one) for one in found}) == 1
+
+
+def test_options_of_the_library_come_before_the_modules(tmp_path, monkeypatch):
+    package = Package(tmp_path, "optional_kernels", monkeypatch)
+    package.load()
+    lib = KernelLibrary(package.name, options="-DN=1")
+    module = lib.module("scale.cu", {"fill": "float* x, float value"}, options=["-DN=2"])
+    assert module.request.options == (f"-I{package.folder}", "-DN=1", "-DN=2")
