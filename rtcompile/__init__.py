@@ -12,6 +12,7 @@ from rtcompile._version import __version__
 
 if TYPE_CHECKING:
     from rtcompile.api import compile
+    from rtcompile.bundles import use_bundle
     from rtcompile.core.arch import Arch
     from rtcompile.core.diagnostics import Diagnostic
     from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         UnsupportedArch,
     )
     from rtcompile.kernels import RawKernel, RawModule
+    from rtcompile.library import KernelLibrary
     from rtcompile.many import BuildFuture, compile_many, submit_many
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "InvalidRequest",
     "JitDisabled",
     "JitifyError",
+    "KernelLibrary",
     "LinkError",
     "ObjectCode",
     "RawKernel",
@@ -57,6 +60,7 @@ __all__ = [
     "compile",
     "compile_many",
     "submit_many",
+    "use_bundle",
 ]
 
 _HOME = {
@@ -72,6 +76,7 @@ _HOME = {
     "InvalidRequest": "errors",
     "JitDisabled": "errors",
     "JitifyError": "errors",
+    "KernelLibrary": "library",
     "LinkError": "errors",
     "ObjectCode": "core.request",
     "RawKernel": "kernels",
@@ -83,6 +88,7 @@ _HOME = {
     "compile": "api",
     "compile_many": "many",
     "submit_many": "many",
+    "use_bundle": "bundles",
 }
 
 
