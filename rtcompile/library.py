@@ -314,7 +314,6 @@ def _text(package: str, name: str) -> str:
         ) from None
 
 
-@functools.cache
 def _on_disk(package: str, name: str) -> str:
     """Return where a resource lies, whether it is there or not; what is in a zip is unpacked."""
     module = importlib.import_module(package)
@@ -324,6 +323,7 @@ def _on_disk(package: str, name: str) -> str:
     return _unpacked(package, name)
 
 
+@functools.cache
 def _unpacked(package: str, name: str) -> str:
     """Copy a resource of a zipped package to a folder that lives as long as the process."""
     import atexit

@@ -59,9 +59,6 @@ class Package:
         for loaded in [name for name in sys.modules if name.split(".")[0] == self.name]:
             del sys.modules[loaded]
         importlib.invalidate_caches()
-        from rtcompile import library
-
-        library._on_disk.cache_clear()
         return importlib.import_module(self.name)
 
 

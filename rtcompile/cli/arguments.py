@@ -209,6 +209,29 @@ def _add_headers(sub: argparse.ArgumentParser) -> None:
     _add_build(sub)
 
 
+def _add_bundle(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "targets",
+        metavar="TARGET",
+        nargs="+",
+        help="package.module (all that it declares), package.module:name, or kernel.cu",
+    )
+    sub.add_argument("-o", "--output", metavar="FILE", help="the bundle to write")
+    sub.add_argument("--arch", metavar="ARCH[,…]", help="sm_80,sm_90a; compute_90 for PTX")
+    sub.add_argument(
+        "--update", action="store_true", help="keep what the file has for other builds"
+    )
+    sub.add_argument(
+        "-n",
+        "--name-expression",
+        metavar="EXPR",
+        action="append",
+        default=[],
+        help="of a kernel.cu: a C++ name to lower; may be repeated",
+    )
+    sub.add_argument("--list", action="store_true", help="show what is in a bundle: TARGET")
+
+
 def _add_doctor(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--no-probes", action="store_true", help="look only, compile nothing")
 
@@ -283,6 +306,16 @@ _VERBS = (
         "The compiler's own include trace, as a tree.",
         "  rtcompile headers gemm.cu --arch sm_90a --time",
         _add_headers,
+    ),
+    _Verb(
+        "bundle",
+        "bundling",
+        "build what a package ships for its users' devices, into one file",
+        "In parallel. A build from a bundle needs no compiler, no headers and no cache; what is not\n"
+        "in it, or was edited since, is compiled as ever. Build hooks for hatchling and setuptools\n"
+        "do the same while a wheel is built.",
+        "  rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
+        _add_bundle,
     ),
     _Verb(
         "repro",

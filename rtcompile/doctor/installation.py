@@ -47,6 +47,10 @@ def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
             )
     # Every problem is one of a part that has another in its place, but for NVRTC's own second half.
     halved = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
+    for directory in toolchain.search:
+        if directory.is_provided:
+            version, via = toolchain.versions[directory.label], toolchain.found_via[directory.label]
+            yield Check(directory.label, "ok", f"{version}, {via}, {directory.path}")
     for problem in toolchain.problems:
         if problem not in told:
             fact, step = _split(problem)

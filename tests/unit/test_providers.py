@@ -10,6 +10,8 @@ import pytest
 import rtcompile
 from rtcompile import toolkit
 from rtcompile.core.request import SearchDir
+from rtcompile.doctor import installation
+from rtcompile.settings import Settings
 from rtcompile.toolkit import providers
 from tests.toolkits import Wheels, write
 
@@ -117,3 +119,12 @@ def test_a_providers_folder_keeps_its_name_in_every_environment(tmp_path: Path):
     provider(tmp_path)
     (one,) = providers.provided([str(tmp_path)])
     assert one.search_dir == SearchDir("headers:mylib", str(tmp_path / "mylib/include"))
+
+
+def test_doctor_shows_providers_and_what_is_wrong_with_them(tmp_path: Path):
+    include = provider(tmp_path)
+    provider(tmp_path, "broken", said="broken.nowhere")
+    reports = list(installation.checks(Settings.from_environ(), search(tmp_path)))
+    shown = {report.name: report.detail for report in reports}
+    assert shown["headers:mylib"] == f"1.2, mylib, {include}"
+    assert any("broken 1.2 says that its headers are in" in report.detail for report in reports)

@@ -1,0 +1,77 @@
+"""``rtcompile bundle``: builds what is named, lists what is there, says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rtcompile.bundles.file import Bundle
+from rtcompile.cli import main
+from tests.packages import HEADER, SOURCE, Package
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    """A package in the current folder, found as `python -m` would find it."""
+    package = Package(tmp_path, "command_kernels", monkeypatch)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, package.name, raising=False)
+    return package
+
+
+def run(*arguments: str) -> int:
+    return main(["bundle", *arguments])
+
+
+def test_a_packages_kernels_are_built_and_listed(package: Package, capsys):
+    assert run(package.name, "--arch", "sm_80,compute_80", "-o", "k.rtcb", "--json") == 0
+    built = json.loads(capsys.readouterr().out)
+    assert [(b["arch"], b["kind"]) for b in built["builds"]] == [
+        ("sm_80", "cubin"),
+        ("sm_80", "ptx"),
+    ]
+    assert run("--list", "k.rtcb") == 0
+    listed = capsys.readouterr().out
+    assert "scale<float>, fill" in listed
+    assert "k.rtcb: " in listed
+
+
+def test_one_object_of_a_package_can_be_named(package: Package):
+    assert run(f"{package.name}:module", "--arch", "sm_80", "-o", "k.rtcb") == 0
+    assert [row.program for row in Bundle(os.path.abspath("k.rtcb")).rows()] == ["scale.cu"]
+
+
+def test_a_source_takes_names_and_options_from_the_command_line(package: Package):
+    arguments = ("-n", "scale<double>", "--arch", "sm_80", "-o", "k.rtcb", "--", "-DN=1")
+    assert run(f"{package.name}/scale.cu", *arguments) == 0
+    (row,) = Bundle(os.path.abspath("k.rtcb")).rows()
+    assert row.names == ("scale<double>",)
+    assert "D N=1" in row.options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["command_kernels", "-o", "k.rtcb"], 2, "no architecture to build for"),
+        (["command_kernels", "--arch", "sm_80"], 2, "-o FILE says where the bundle goes"),
+        (["nowhere", "--arch", "sm_80", "-o", "k.rtcb"], 2, "there is no module 'nowhere'"),
+        (["--list", "nothing.rtcb"], 2, "nothing.rtcb: it is not there"),
+        (["command_kernels", "--arch", "sm_80", "-o", "/proc/no/k.rtcb"], 2, "/proc/no"),
+    ],
+)
+def test_what_is_wrong_is_told_and_has_a_code(package: Package, capsys, arguments, code, says):
+    assert run(*arguments) == code
+    assert says in capsys.readouterr().err
+
+
+def test_a_kernel_that_does_not_compile_is_told(package: Package, capsys):
+    package.write("scale.cu", SOURCE.replace("value;", "valeu;"))
+    package.write("common.cuh", HEADER)
+    assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 1
+    assert 'scale.cu:7:62: error: identifier "valeu" is undefined' in capsys.readouterr().err
+    assert not os.path.exists("k.rtcb")
