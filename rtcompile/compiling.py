@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from rtcompile import device, pipeline, toolkit
+from rtcompile import device, pipeline, toolkit, tracing
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
-from rtcompile.compilers import nvcc, nvjitlink, nvrtc
-from rtcompile.core import fallback, hints
+from rtcompile.compilers import nvrtc
+from rtcompile.core import hints
 from rtcompile.core.request import (
     BuildInfo,
     Compiled,
@@ -28,10 +29,15 @@ from rtcompile.core.request import (
     TranslationUnit,
 )
 from rtcompile.errors import JitDisabled, RtcompileWarning, ToolkitNotFound
-from rtcompile.failures import as_error
 from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
-from rtcompile.toolkit.packages import missing_header
+
+if TYPE_CHECKING:
+    from rtcompile.core.fallback import Decision
+    from rtcompile.errors import CompileError
+
+# What only some builds need (NVCC, the linker, reading errors) is imported by them: it would double
+# the 40 ms that a first build spends on imports.
 
 __all__ = ["compile_once"]
 
@@ -39,7 +45,7 @@ __all__ = ["compile_once"]
 def compile_once(request: CompileRequest, settings: Settings, store: Store) -> ObjectCode:
     """Build what is not in the cache; of all who ask at once, on this machine, one compiles."""
     plan = _identified(request, settings)
-    with store.building(plan.question):
+    with tracing.span("build", program=request.name), store.building(plan.question):
         code = store.find(plan.question)
         if code is None and not settings.jit:
             raise JitDisabled(store.why(plan.question))
@@ -61,6 +67,8 @@ def _identified(request: CompileRequest, settings: Settings) -> Plan:
 def _knowing_nvcc(plan: Plan, settings: Settings) -> Plan:
     if plan.toolchain.require_nvcc().build:
         return plan
+    from rtcompile.compilers import nvcc
+
     toolkit.remember_build("nvcc", nvcc.identify(plan.toolchain), settings)
     return pipeline.plan(plan.request, settings, device.confirmed_compute_capability)
 
@@ -97,9 +105,12 @@ class _Build:
         decision = self._decide(outcome)
         if decision.action == "nvcc" and outcome.kind == "error" and plan.backend == "auto":
             return self._instead_of(outcome, decision.reason)
-        raise as_error(outcome, plan)
+        raise _error(outcome, plan)
 
-    def _decide(self, failure: CompileFailure) -> fallback.Decision:
+    def _decide(self, failure: CompileFailure) -> Decision:
+        from rtcompile.core import fallback
+        from rtcompile.toolkit.packages import missing_header
+
         return fallback.decide(
             failure.log,
             source=self.plan.request.source,
@@ -131,7 +142,7 @@ class _Build:
         try:
             code = self._with_nvcc(reason)
         except ToolkitNotFound as missing:
-            raise as_error(
+            raise _error(
                 refused, self.plan, then=f"NVCC could build it ({reason}): {missing}"
             ) from None
         self.store.remember_refusal(self.plan.question, reason)
@@ -147,9 +158,11 @@ class _Build:
         flags = plan.options.to_nvcc(
             plan.choice.arch, code, program.version_pair, [d.path for d in directories]
         )
+        from rtcompile.compilers import nvcc
+
         outcome = nvcc.compile(self._unit(flags, target), plan.toolchain, limits=self.limits)
         if isinstance(outcome, CompileFailure):
-            raise as_error(outcome, plan)
+            raise _error(outcome, plan)
         self.why = why
         return self._finish("nvcc", outcome, (*directories, *_roots(outcome.trace or ())))
 
@@ -172,6 +185,8 @@ class _Build:
         log = compiled.log
         code = compiled.code
         if _must_link(plan):
+            from rtcompile.compilers import nvjitlink
+
             own = LinkInput(_unlinked(plan), plan.request.name, code)
             flags = plan.options.to_nvjitlink(
                 plan.choice.arch, plan.toolchain.require_nvjitlink().version_pair
@@ -185,15 +200,16 @@ class _Build:
                 target=plan.choice.target,
             )
             if isinstance(linked, CompileFailure):
-                raise as_error(linked, plan)
+                raise _error(linked, plan)
             code, log = linked.code, log + linked.log
             milliseconds += sum(linked.milliseconds.values())
         for problem in hints.check_code(code, plan.choice.arch):
             warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
             log += f"{plan.request.name}: warning: {problem}\n"
-        dependencies = headers.record(
-            compiled.trace or (), searched, source=plan.request.source, name=plan.question.name
-        )
+        with tracing.span("headers", program=plan.request.name):
+            dependencies = headers.record(
+                compiled.trace or (), searched, source=plan.request.source, name=plan.question.name
+            )
         built = ObjectCode(
             code,
             plan.choice.target,
@@ -209,8 +225,15 @@ class _Build:
             ),
         )
         if compiled.trace is not None:
-            self.store.add(plan.question, built, dependencies)
+            with tracing.span("store", program=plan.request.name):
+                self.store.add(plan.question, built, dependencies)
         return built
+
+
+def _error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:
+    from rtcompile.failures import as_error
+
+    return as_error(failure, plan, then=then)
 
 
 # .../include, .../include/cccl, /usr/include/c++/12: what an #include is spelled relative to.

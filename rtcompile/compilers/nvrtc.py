@@ -68,7 +68,7 @@ def compile(
             if isinstance(outcome, Compiled):
                 prefix.blame(f"without it a build went well that did not with it: {reason}")
         elif header is None and isinstance(outcome, Compiled) and outcome.trace is not None:
-            front_end = outcome.milliseconds.get("front end", outcome.milliseconds["compile"])
+            front_end = outcome.milliseconds.get("front end", 0.0)
             prefix.built(outcome.trace, front_end / 1000)
         return outcome
 
@@ -160,17 +160,20 @@ def _outcome(
     header: Precompiled | None,
 ) -> Compiled | CompileFailure:
     reply = answer.value
-    milliseconds = {"queue": answer.queued * 1000}
     for phase, begin, end in reply["spans"]:
-        milliseconds[phase] = (end - begin) * 1000
         tracing.add(phase, begin, end, row=f"worker {answer.slot}", program=unit.name)
+    (_, begin, end), *phases = reply["spans"]
+    milliseconds = {phase: (until - since) * 1000 for phase, since, until in phases}
+    # They add up: what is between NVRTC's phases and around them is "compile".
+    milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
+    milliseconds["queue"] = answer.queued * 1000
     if reply["error"]:
         return CompileFailure(
             reply["error"],
             reply["log"],
             options,
             "nvrtc",
-            milliseconds=milliseconds["queue"] + milliseconds["compile"],
+            milliseconds=sum(milliseconds.values()),
         )
     trace = None if reply["trace"] is None else includes.parse_trace(reply["trace"])
     notes: tuple[str, ...] = ()
