@@ -73,5 +73,5 @@ def test_a_kernel_that_does_not_compile_is_told(package: Package, capsys):
     package.write("scale.cu", SOURCE.replace("value;", "valeu;"))
     package.write("common.cuh", HEADER)
     assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 1
-    assert 'scale.cu:7:62: error: identifier "valeu" is undefined' in capsys.readouterr().err
+    assert 'scale.cu:7:71: error: identifier "valeu" is undefined' in capsys.readouterr().err
     assert not os.path.exists("k.rtcb")
