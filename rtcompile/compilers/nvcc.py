@@ -1,22 +1,22 @@
 """Compile with NVCC, in a worker: a `TranslationUnit` becomes `Compiled` or `CompileFailure`.
 
 Only device code is made, so of the host compiler nothing but the preprocessor runs. NVCC has no name
-expressions; `_Markers` gives it them.
+expressions; `core.name_markers` gives it them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import deaths
 from rtcompile.core.arch import Arch
+from rtcompile.core.name_markers import Markers
 from rtcompile.core.request import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.workers import pool
@@ -54,8 +54,6 @@ _PTX = "kernel.ptx"
 _TRACE = "headers.d"
 _RESULT = "result"
 
-_FIRST_EXPRESSION = 2
-
 _SIGKILL = 9
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
 _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
@@ -83,32 +81,39 @@ def compile(
     nvcc = _Nvcc(toolchain, limits)
     if not unit.name_expressions:
         return nvcc.compile(unit)
-    markers = _Markers.of(unit)
+    return _compile_with_names(unit, nvcc)
+
+
+def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | CompileFailure:
+    """Compile to PTX, read the names in it, and go on from there.
+
+    To assemble PTX is what NVCC would have done next anyway: the way through it costs 30 ms.
+    """
+    markers = Markers.of(unit.source, unit.name_expressions)
     marked = replace(unit, source=unit.source + markers.text())
-    # The PTX says which symbols the markers point to. To assemble it afterwards is what NVCC would
-    # have done anyway: the way through it costs 30 ms.
     ptx = nvcc.compile(replace(marked, target="ptx", flags=_without_lto(unit.flags)))
     if isinstance(ptx, CompileFailure):
         return replace(ptx, log=markers.named_in(ptx.log))
     try:
-        names, unmarked = markers.read(ptx.code.decode())
+        names, unmarked = markers.read(ptx.code.decode("utf-8", "surrogateescape"))
     except ValueError as error:
         return CompileFailure("error", f"{ptx.log}{error}\n", nvcc.command, "nvcc")
+    code = unmarked.encode("utf-8", "surrogateescape")
+    stays = unit.target == "ltoir" or markers.prefix in unmarked
+    notes = (f"variables {markers.prefix}* for its name expressions are in the code",) * stays
     if unit.target == "ptx":
-        return replace(ptx, code=unmarked.encode(), lowered_names=names)
-    if unit.target == "ltoir":
-        # Nothing can be taken out of LTO-IR, and without the markers the templates would not be in it.
-        code = nvcc.compile(marked)
-    else:
-        code = nvcc.assemble(unit, unmarked.encode())
-    if isinstance(code, CompileFailure):
-        return code
+        return replace(ptx, code=code, lowered_names=names, notes=notes)
+    # Nothing can be taken out of LTO-IR, and without the markers the templates would not be in it.
+    outcome = nvcc.compile(marked) if unit.target == "ltoir" else nvcc.assemble(unit, code)
+    if isinstance(outcome, CompileFailure):
+        return outcome
     return replace(
-        code,
+        outcome,
         lowered_names=names,
-        log=code.log if unit.target == "ltoir" else ptx.log + code.log,
+        log=outcome.log if unit.target == "ltoir" else ptx.log + outcome.log,
         trace=ptx.trace,
-        milliseconds={k: v + ptx.milliseconds[k] for k, v in code.milliseconds.items()},
+        milliseconds={k: v + ptx.milliseconds[k] for k, v in outcome.milliseconds.items()},
+        notes=notes,
     )
 
 
@@ -303,71 +308,3 @@ def _without_lto(flags: tuple[str, ...]) -> tuple[str, ...]:
     """Return the flags that give the PTX of what would have become LTO-IR."""
     plain = (flag.replace("code=lto_", "code=sm_") for flag in flags)
     return tuple(flag for flag in plain if flag not in ("-dlto", "--dlink-time-opt"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Markers:
-    """Variables that hold the addresses of name expressions: their initialisers name the symbols.
-
-    They are appended to the source, read from the PTX, and taken out of it before it is assembled, so
-    that the machine code is that of the plain source with its templates instantiated. Only with
-    ``-G``, where debug information refers to them, and in LTO-IR do they stay: eight bytes each.
-    """
-
-    prefix: str
-    expressions: tuple[str, ...]
-
-    @classmethod
-    def of(cls, unit: TranslationUnit) -> _Markers:
-        # Linked together, two units' markers must not clash.
-        digest = hashlib.sha256("\0".join((unit.source, *unit.name_expressions)).encode())
-        # Sorted and numbered as NVRTC does, whose messages name them by that number.
-        expressions = tuple(sorted(set(unit.name_expressions)))
-        return cls(f"rtcompile_{digest.hexdigest()[:16]}_", expressions)
-
-    def text(self) -> str:
-        """Return the declarations, a line of its own for each expression."""
-        lines = [""]
-        for i, expression in enumerate(self.expressions):
-            # NVRTC takes `&x` and casts as well as plain names.
-            plain = not expression.lstrip().startswith(("&", "("))
-            here = f'#line {i + _FIRST_EXPRESSION} "__nv_name_map"'
-            start = f'extern "C" __device__ void* const volatile {self.prefix}{i} = (void*)'
-            lines += [here, f"{start}{'&' if plain else ''}(", here, expression, here, ");"]
-        return "\n".join(lines)
-
-    def named_in(self, log: str) -> str:
-        """Return NVCC's log with errors in expressions as NVRTC writes them: naming the expression."""
-
-        def rewritten(match: re.Match[str]) -> str:
-            place, number, message = match.groups()
-            expression = self.expressions[int(number) - _FIRST_EXPRESSION]
-            pragma = "  #pragma nv_mangled_name "
-            return (
-                f"{place}{message}\n{pragma}{expression}\n{'^':>{len(pragma) + 1}}\n\n"
-                f"{place}Error in parsing name expression for lowered name lookup. "
-                f'Input name expression was: "{expression}"\n'
-            )
-
-        return re.sub(r"(__nv_name_map\((\d+)\): error: )(.*)\n(?:[ \t].*\n)*", rewritten, log)
-
-    def read(self, ptx: str) -> tuple[dict[str, str], str]:
-        """Return the symbol of each expression, and the PTX without the markers.
-
-        Raises
-        ------
-        ValueError
-            The PTX does not name the symbol of an expression.
-        """
-        # ".visible .global .align 8 .u64 NAME = generic(SYMBOL);"; functions without "generic".
-        line = re.compile(
-            rf"^[^\n]*\.global\b[^\n=]*\b{self.prefix}(\d+)\s*=\s*(?:generic\()?([\w$%.]+)\)?\s*;\n",
-            re.MULTILINE,
-        )
-        found = {int(match[1]): match[2] for match in line.finditer(ptx)}
-        for i, expression in enumerate(self.expressions):
-            if i not in found:
-                raise ValueError(f"nvcc's PTX names no symbol for the expression {expression!r}")
-        unmarked = line.sub("", ptx)
-        names = {expression: found[i] for i, expression in enumerate(self.expressions)}
-        return names, ptx if self.prefix in unmarked else unmarked

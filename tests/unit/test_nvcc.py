@@ -129,6 +129,7 @@ def test_name_expressions_do_not_change_the_machine_code(
     plain = compiled(make_unit(by_hand, flags=flags), toolchain)
     assert code_of_functions(named.code) == code_of_functions(plain.code) != {}
     assert b"rtcompile_" not in named.code
+    assert named.notes == ()
 
 
 def test_name_expressions_work_where_debug_information_keeps_the_markers(
@@ -137,6 +138,7 @@ def test_name_expressions_work_where_debug_information_keeps_the_markers(
     result = compiled(make_unit(NAMES, names=("f<float>",), flags=("-G",)), toolchain)
 
     assert result.lowered_names["f<float>"] == "_Z1fIfEvPT_i"
+    assert "rtcompile_" in result.notes[0]
 
 
 @pytest.mark.parametrize("wrong", ["nope<int>", "f<nope>", "f", "3+", "plain(", "coefficients[2]+"])
