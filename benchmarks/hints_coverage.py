@@ -5,28 +5,14 @@ python benchmarks/hints_coverage.py
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import Counter
 from pathlib import Path
 
 from rtcompile.core.known_messages import MESSAGES
+from tests.provoked import coverage
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "hints.md"
-
-
-def how_tested() -> dict[str, str]:
-    """Return by row: "provoked" from a real compiler by the tests, or "as reported"."""
-    path = ROOT / "tests" / "unit" / "test_hints.py"
-    spec = importlib.util.spec_from_file_location("test_hints", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["test_hints"] = module
-    spec.loader.exec_module(module)
-    tested: dict[str, str] = module.coverage()
-    return tested
 
 
 def document(tested: dict[str, str]) -> str:
@@ -35,7 +21,7 @@ def document(tested: dict[str, str]) -> str:
     lines = [
         "# Messages that rtcompile explains",
         "",
-        "Written by `python benchmarks/hints_coverage.py` from `rtcompile/core/known_messages.py`.",
+        "Written by `python -m benchmarks.hints_coverage` from `rtcompile/core/known_messages.py`.",
         f"{len(MESSAGES)} messages; {counts['provoked']} are provoked from a real compiler or linker "
         f"by the tests, {counts['as reported']} are recognised as others reported them.",
         "Names in braces are filled in from the build: the architecture, the versions and folders "
@@ -56,7 +42,7 @@ def document(tested: dict[str, str]) -> str:
 
 
 def main() -> None:
-    tested = how_tested()
+    tested = coverage()
     DOCUMENT.write_text(document(tested), encoding="utf-8")
     width = max(len(known.id) for known in MESSAGES)
     for known in MESSAGES:

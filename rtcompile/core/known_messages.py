@@ -140,8 +140,8 @@ MESSAGES: tuple[KnownMessage, ...] = (
     # NVRTC: headers
     _row(
         "host-headers",
-        r"(?:\S*/)?(?:usr/include/(?:c\+\+|bits|gnu|sys|features|std|[\w-]+-linux-gnu)|"
-        r"c\+\+/\d+/|gcc/[\w-]+/\d+/)[^\n]*|gnu/stubs-32\.h|#pragma GCC system_header",
+        r"/usr/include/(?:c\+\+|bits|gnu|sys|features|std|[\w-]{1,40}-linux-gnu)"
+        r"|/c\+\+/\d+/|/gcc/[\w-]{1,40}/\d+/|gnu/stubs-32\.h|#pragma GCC system_header",
         "The host compiler's headers came in through an include directory; no device compiler "
         "reads them.",
         "Remove {leak}. Standard headers for device code are rtcompile's own, found without -I.",
@@ -184,7 +184,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     ),
     _row(
         "header-of-package-nvcc",
-        r"(?P<header>\S+): No such file or directory",
+        r"(?:^| )(?P<header>[\w./+-]{1,200}): No such file or directory",
         "{header} is not installed here.",
         "It comes with {package}.",
         "nvcc 13.0",
@@ -201,7 +201,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     ),
     _row(
         "header-missing-nvcc",
-        r"(?P<header>[\w./+-]+\.(?:h|hpp|cuh|hh|inc)): No such file or directory",
+        r"(?:^| )(?P<header>[\w./+-]{1,200}\.(?:h|hpp|cuh|hh|inc)): No such file or directory",
         "{searched}.",
         "Add its folder with -I.",
         "nvcc 13.0",
@@ -243,7 +243,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     ),
     _row(
         "one-letter-macro",
-        r"(?:__nv_nvrtc_builtin_header\.h|/(?:cute|cutlass|cuda/std|cub|crt)/[^\n]*): ",
+        r"(?:__nv_nvrtc_builtin_header\.h|/(?:cute|cutlass|cuda/std|cub|crt)/[^\n]{0,300}): ",
         "A macro on the command line replaces names inside the headers: {macros}.",
         "Give it a longer name, or #define it after the includes.",
         "NVRTC 12.4",
@@ -537,7 +537,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     ),
     _row(
         "instruction-needs-arch",
-        r"'(?P<feature>[^'\n]+)' requires \.target (?P<needs>sm_\d+[af]?) or higher",
+        r"'(?P<feature>[^'\n]{1,80})' requires \.target (?P<needs>sm_\d+[af]?) or higher",
         "'{feature}' begins with {needs}; this build is for {arch}.",
         "{do}",
         "ptxas 12.4",
@@ -706,8 +706,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     ),
     _row(
         "host-call",
-        r"calling a (?P<constexpr>constexpr )?__host__ function\(?\"?(?P<function>[^\"(]*)[\s\S]*from a "
-        r"__(?P<space>global|device|host__ __device)__ function",
+        r"calling a (?:constexpr )?__host__ function",
         "Device code calls a function of the host.",
         "Mark it __host__ __device__; for constexpr functions --expt-relaxed-constexpr is enough.",
         "nvcc 13.0",

@@ -179,7 +179,7 @@ def too_new(match: Match, context: BuildContext) -> Values | None:
 
 
 def leak(match: Match, context: BuildContext) -> Values:
-    folder = context.user_dir_of(match[0])
+    folder = context.user_dir_of(match.string)
     if not folder:
         hosts = [d for d in context.user_dirs() if d.startswith(("/usr/include", "/usr/lib/gcc"))]
         folder = hosts[0] if hosts else ""
