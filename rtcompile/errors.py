@@ -112,6 +112,12 @@ class CompileError(RtcompileError):
     def __repr__(self) -> str:
         return self._msg
 
+    def _repr_html_(self) -> str:
+        """Show in Jupyter what `str` shows in a terminal."""
+        from rtcompile.core.diagnostics import html
+
+        return html(self.diagnostics, source=self.source, name=self.name, otherwise=self._msg)
+
     def get_message(self) -> str:
         """Return the message, as CuPy's exception does."""
         return self._msg

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rtcompile.core.diagnostics import Diagnostic, html, parse, render
+from rtcompile.errors import CompileError
 
 
 def fields(diagnostic: Diagnostic) -> tuple[object, ...]:
@@ -332,3 +333,9 @@ def test_colours_and_html_hold_the_same_text() -> None:
     page = html(found)
     assert "expected &lt;a&gt; &amp; &quot;b&quot;" in page
     assert "<a>" not in page
+
+
+def test_an_error_shows_itself_in_jupyter() -> None:
+    error = CompileError("the message", diagnostics=parse("k.cu(1): error: bad <T>\n"))
+    assert "bad &lt;T&gt;" in error._repr_html_()
+    assert "the &lt;message&gt;" in CompileError("the <message>")._repr_html_()

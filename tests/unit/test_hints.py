@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -45,17 +46,22 @@ def wheels(request: pytest.FixtureRequest) -> Callable[[Sequence[str]], Path]:
     def folder_of(requirements: Sequence[str]) -> Path:
         name = re.sub(r"[^\w.]+", "_", requirements[0])
         folder = Path(request.config.cache.mkdir("wheels")) / name
-        if not (folder / "complete").exists():
+        if not folder.exists():
+            # Another process of this run may install the same at this moment.
+            own = folder.with_name(f"{name}-{os.getpid()}")
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
             done = subprocess.run(
-                [*command, "--target", str(folder), *requirements],
+                [*command, "--target", str(own), *requirements],
                 capture_output=True,
                 text=True,
                 timeout=120,
             )
             if done.returncode != 0:
                 pytest.skip(f"pip cannot install {requirements[0]}: {done.stderr[-300:]}")
-            (folder / "complete").touch()
+            try:
+                own.rename(folder)
+            except OSError:
+                shutil.rmtree(own)
         return folder
 
     return folder_of
