@@ -118,7 +118,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "option-unknown",
         r"unrecognized option:? (?P<option>\S+)",
         "{compiler} has no option {option}.",
-        "Check its spelling; `rtcompile compile --help` lists what is translated.",
+        "Check its spelling.",
         "NVRTC 12.4, nvJitLink 12.9",
     ),
     _row(
@@ -336,8 +336,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
         "annotated-lambda",
         r"annotation on lambda requires --extended-lambda",
         "A lambda in a kernel is device code already; an annotation on it is an extension of nvcc.",
-        "Drop the annotation, or pass --extended-lambda (NVRTC: -extended-lambda does not exist, "
-        "use backend='nvcc').",
+        "Drop the annotation; or use backend='nvcc' with --extended-lambda, which NVRTC has not.",
         "NVRTC 12.4",
     ),
     _row(

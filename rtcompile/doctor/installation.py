@@ -39,12 +39,11 @@ def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
                 status = "warning"  # not merely absent: another version of it is there
             yield Check(_name(part), status, fact, step)
             told.append(toolchain.missing[part])
-        elif place := _place(part, toolchain):
-            version = toolchain.versions.get(part, "")
-            via = toolchain.found_via.get(part, "")
-            yield Check(
-                _name(part), "ok", ", ".join(text for text in (version, via, place) if text)
-            )
+            continue
+        version, via = toolchain.versions.get(part, ""), toolchain.found_via.get(part, "")
+        found = [text for text in (version, via, _place(part, toolchain)) if text]
+        if found:
+            yield Check(_name(part), "ok", ", ".join(found))
     # Every problem is one of a part that has another in its place, but for NVRTC's own second half.
     halved = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
     for directory in toolchain.search:
