@@ -87,6 +87,7 @@ _HOME = {
     "UnsupportedArch": "errors",
     "compile": "api",
     "compile_many": "many",
+    "load_ipython_extension": "notebook",
     "submit_many": "many",
     "use_bundle": "bundles",
 }

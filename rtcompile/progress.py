@@ -11,7 +11,7 @@ from typing import Any
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import RtcompileError
 
-__all__ = ["Outcome", "shown"]
+__all__ = ["Outcome", "in_notebook", "shown"]
 
 Outcome = ObjectCode | RtcompileError
 _SECONDS_BETWEEN_LINES = 1.0
@@ -32,7 +32,7 @@ def shown(
         How many builds there are.
     """
     tally = _Tally(total)
-    watched = _in_notebook() or sys.stderr.isatty()
+    watched = in_notebook() or sys.stderr.isatty()
     display: AbstractContextManager[Callable[[Outcome], None]]
     if callable(progress):
         display = _told(tally, progress)
@@ -73,7 +73,8 @@ def _has_rich() -> bool:
     return True
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
+    """Say whether this is a Jupyter kernel: what is displayed goes to a browser."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
@@ -95,7 +96,7 @@ def _bar(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     # In a notebook rich shows its bar by itself, as a widget where ipywidgets is installed.
-    console = None if _in_notebook() else Console(stderr=True)
+    console = None if in_notebook() else Console(stderr=True)
     columns = (
         TextColumn("compiling"),
         BarColumn(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["Parameter", "parse"]
+__all__ = ["Parameter", "parse", "split"]
 
 POINTER_BYTES = 8
 
@@ -109,17 +109,18 @@ def parse(signature: str, kernel: str) -> tuple[Parameter, ...]:
     """
     if signature.strip() in ("", "void"):
         return ()
-    return tuple(_parameter(part.strip(), kernel) for part in _split(signature))
+    return tuple(_parameter(part, kernel) for part in split(signature))
 
 
-def _split(signature: str) -> Iterator[str]:
+def split(text: str) -> Iterator[str]:
+    """Yield the parts of a list of parameters, or of a template's arguments."""
     depth = start = 0
-    for position, character in enumerate(signature):
+    for position, character in enumerate(text):
         depth += (character in "<([") - (character in ">)]")
         if character == "," and depth == 0:
-            yield signature[start:position]
+            yield text[start:position].strip()
             start = position + 1
-    yield signature[start:]
+    yield text[start:].strip()
 
 
 def _parameter(declaration: str, kernel: str) -> Parameter:

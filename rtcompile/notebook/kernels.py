@@ -1,0 +1,234 @@
+"""What a cell's names are bound to: kernels to launch, templates to choose from, the cell's module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rtcompile.core import cubin, diagnostics
+from rtcompile.core.diagnostics import Diagnostic
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core.signature import Parameter, parse, split
+from rtcompile.errors import InvalidRequest
+from rtcompile.notebook.cells import PROGRAM, Unit
+from rtcompile.notebook.definitions import KernelText
+from rtcompile.report import KernelReport, report
+
+__all__ = ["Built", "CellKernel", "CellModule", "CellTemplate"]
+
+
+class Built:
+    """A unit of a cell and its code; loaded when one of its kernels is first launched."""
+
+    def __init__(self, cell: str, unit: Unit, request: CompileRequest, code: ObjectCode) -> None:
+        self.cell = cell
+        self.unit = unit
+        self.request = request
+        self.code = code
+        self._module: Any = None
+
+    def warnings(self) -> list[Diagnostic]:
+        """Return the compiler's warnings about the cell; those about its headers are not its own."""
+        found = map(self.unit.in_cell, diagnostics.parse(self.code.build.log))
+        return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
+
+    @property
+    def module(self) -> Any:
+        """The `RawModule` of the same build."""
+        if self._module is None:
+            from rtcompile.kernels import RawModule
+
+            request = self.request
+            self._module = RawModule(
+                code=request.source,
+                options=request.options,
+                name_expressions=request.name_expressions,
+                arch=request.arch,
+                fallback="always" if request.backend == "nvcc" else None,
+                name=request.name,
+            )
+        return self._module
+
+
+class CellKernel:
+    """A kernel of a cell, called as CuPy's: ``kernel(grid, block, args)``.
+
+    Numbers become what the kernel's parameters are; an array of another element type is an error.
+    """
+
+    def __init__(self, text: KernelText, built: Built, name: str, symbol: str) -> None:
+        self.name = name
+        self.built = built
+        self.symbol = symbol
+        self.signature = f"{name}({_substituted(text, name)})"
+        self._parameters = _parameters(_substituted(text, name), name)
+        self._raw: Any = None
+        # What `kernel?` shows.
+        self.__doc__ = f"{self.signature}\n\n{_resources(self)}"
+
+    def __call__(
+        self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0
+    ) -> None:
+        """Launch on the current device and stream."""
+        if self._parameters is not None:
+            from rtcompile import arguments
+
+            args = arguments.convert(self._parameters, args, self.name)
+        self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)
+
+    @property
+    def raw(self) -> Any:
+        """The `RawKernel`, with CuPy's attributes."""
+        if self._raw is None:
+            self._raw = self.built.module.get_function(self.symbol)
+        return self._raw
+
+    @property
+    def code(self) -> ObjectCode:
+        """The build that it is of."""
+        return self.built.code
+
+    @property
+    def resources(self) -> KernelReport | None:
+        """What it takes; None where the code is no cubin."""
+        if self.code.kind != "cubin":
+            return None
+        return report(self.code, kernel=self.symbol).kernels[0]
+
+    def __repr__(self) -> str:
+        return self.signature
+
+
+class CellTemplate:
+    """A kernel template of a cell: ``scale["float", 4]`` is the kernel ``scale<float, 4>``."""
+
+    def __init__(self, text: KernelText, build: Callable[[str], CellKernel]) -> None:
+        self.name = text.name
+        self.signature = (
+            f"template <{', '.join(text.template or ())}> {text.name}({text.parameters})"
+        )
+        self.kernels: dict[str, CellKernel] = {}
+        self._qualified = text.qualified
+        self._build = build
+        self.__doc__ = f"{self.signature}\n\n{self.__doc__}"
+
+    def __getitem__(self, arguments: Any) -> CellKernel:
+        given = arguments if isinstance(arguments, tuple) else (arguments,)
+        expression = f"{self._qualified}<{', '.join(map(_cpp, given))}>"
+        if expression not in self.kernels:
+            self.kernels[expression] = self._build(expression)
+        return self.kernels[expression]
+
+    def __call__(self, *args: Any, **options: Any) -> None:
+        """Tell that a template is no kernel yet."""
+        raise InvalidRequest(f"{self.signature}: choose its arguments first: {self.name}['float']")
+
+    def _ipython_key_completions_(self) -> list[str]:
+        inside = (name[len(self._qualified) + 1 : -1] for name in self.kernels)
+        return [*inside, *(key for key in ("float", "double", "int") if key not in self.kernels)]
+
+    def __repr__(self) -> str:
+        return self.signature
+
+
+class CellModule:
+    """What one cell was compiled to: its kernels by name."""
+
+    def __init__(
+        self, kernels: Mapping[str, CellKernel | CellTemplate], built: Sequence[Built]
+    ) -> None:
+        self.kernels = dict(kernels)
+        self.built = tuple(built)
+
+    def __getitem__(self, name: str) -> CellKernel | CellTemplate:
+        try:
+            return self.kernels[name]
+        except KeyError:
+            known = ", ".join(self.kernels) or "none"
+            raise InvalidRequest(f"no kernel {name!r} in this cell; it has: {known}") from None
+
+    def __getattr__(self, name: str) -> CellKernel | CellTemplate:
+        if name in self.__dict__.get("kernels", ()):
+            return self.kernels[name]
+        raise AttributeError(f"no kernel {name!r} in this cell")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kernels)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.kernels]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.kernels)
+
+    def get_global(self, name: str) -> Any:
+        """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
+        for built in self.built:
+            if any(symbol.name == name for symbol in cubin.read(built.code.code).symbols):
+                return built.module.get_global(name)
+        raise InvalidRequest(f"this cell has no variable {name!r}")
+
+
+def _cpp(argument: Any) -> str:
+    """Return a template's argument as C++ spells it: ``np.float32`` is ``float``."""
+    if isinstance(argument, str):
+        return argument
+    if isinstance(argument, bool):
+        return str(argument).lower()
+    if isinstance(argument, int):
+        return str(argument)
+    import numpy as np
+
+    try:
+        return _CPP_TYPES[np.dtype(argument).name]
+    except (TypeError, KeyError):
+        raise InvalidRequest(
+            f"{argument!r} is no argument of a template; give C++'s name for it, 'float'"
+        ) from None
+
+
+_CPP_TYPES = {
+    "bool": "bool",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+    "float16": "__half",
+    "float32": "float",
+    "float64": "double",
+}
+
+
+def _substituted(text: KernelText, name: str) -> str:
+    """Return the parameters with a template's arguments in their places."""
+    if text.template is None or not name.endswith(">"):
+        return text.parameters
+    arguments = split(name.partition("<")[2][:-1])
+    values = dict(zip(text.template, arguments, strict=False))  # the rest have defaults
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda m: values.get(m[0], m[0]), text.parameters)
+
+
+def _parameters(text: str, name: str) -> tuple[Parameter, ...] | None:
+    try:
+        return parse(text, name)
+    except InvalidRequest:  # a macro, an attribute: CuPy takes the arguments as they are
+        return None
+
+
+def _resources(kernel: CellKernel) -> str:
+    build = kernel.code.build
+    lines = [f"{kernel.code.arch}, {build.compiler}"]
+    found = kernel.resources
+    if found is not None:
+        lines.append(
+            f"{found.registers} registers, {found.shared_bytes} bytes of shared memory, "
+            f"{found.stack_bytes} bytes of stack"
+        )
+        if found.spills is not None:
+            lines.append(f"spills: {found.spills.stores} bytes stored, {found.spills.loads} loaded")
+    return "\n".join(lines)

@@ -1,0 +1,76 @@
+"""The line behind ``%%cuda``: our few options; all others are the compiler's."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from rtcompile.errors import InvalidRequest
+
+__all__ = ["Line"]
+
+_OURS = ("--arch", "--backend", "--module")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a ``%%cuda`` line asks for.
+
+    Attributes
+    ----------
+    arch, backend : str
+        As for `rtcompile.compile`; ``""`` where the line leaves it open.
+    module : str
+        The name to bind the cell's module to.
+    names : tuple of str
+        Instances of templates to build at once.
+    options : tuple of str
+        The compiler's options.
+    """
+
+    arch: str = ""
+    backend: str = ""
+    module: str = ""
+    names: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Line:
+        """Read a line.
+
+        Raises
+        ------
+        InvalidRequest
+            An option of ours without its value, or a quote that does not end.
+        """
+        try:
+            words = iter(shlex.split(text))
+        except ValueError as error:
+            raise InvalidRequest(f"%%cuda {text}: {error}") from None
+        ours = dict.fromkeys(_OURS, "")
+        names: list[str] = []
+        options: list[str] = []
+        for word in words:
+            name, equals, value = word.partition("=")
+            if name not in (*_OURS, "-n"):
+                options.append(word)
+                continue
+            value = value if equals else next(words, "")
+            if not value:
+                raise InvalidRequest(f"%%cuda {text}: {name} needs a value")
+            if name == "-n":
+                names.append(value)
+            else:
+                ours[name] = value
+        arch, backend, module = ours.values()
+        return cls(arch, backend, module, tuple(names), tuple(options))
+
+    def after(self, defaults: Line) -> Line:
+        """Return this line with the defaults where it says nothing, and their options first."""
+        return Line(
+            self.arch or defaults.arch,
+            self.backend or defaults.backend,
+            self.module,
+            self.names,
+            (*defaults.options, *self.options),
+        )

@@ -1,0 +1,205 @@
+"""How modules and kernels look in a notebook, and in plain IPython: what was built, what it takes."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rtcompile.core import diagnostics
+from rtcompile.core.occupancy import limits_of, occupancy
+from rtcompile.core.request import ObjectCode
+from rtcompile.notebook.cells import PROGRAM
+from rtcompile.notebook.kernels import CellKernel, CellModule, CellTemplate
+from rtcompile.report import KernelReport, report
+
+__all__ = ["as_html", "as_text"]
+
+_BLOCKS = range(32, 1025, 32)
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A kernel and the build that it is of; `takes` is None where the code does not tell."""
+
+    signature: str
+    code: ObjectCode
+    takes: KernelReport | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    title: str
+    rows: tuple[_Row, ...]
+    note: str = ""
+
+
+def as_text(shown: Any) -> str:
+    """Return a module, a kernel or a piece of code as a few lines of text."""
+    card = _card(shown)
+    lines = [card.title]
+    if card.rows:
+        lines.append(_table([_HEADER, *([*_cells(row), _sparkline(row)] for row in card.rows)]))
+    if card.note:
+        lines.append(card.note)
+    return "\n".join([*lines, *_warnings(shown, diagnostics.render)])
+
+
+def as_html(shown: Any) -> str:
+    """Return the same as a small table, with the occupancy as a picture."""
+    card = _card(shown)
+    parts = [f"<div><b>{html.escape(card.title)}</b></div>"]
+    if card.rows:
+        head = "".join(f"<th style='text-align:left'>{html.escape(h)}</th>" for h in _HEADER)
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f"<td style='text-align:{'right' if c[:1].isdigit() else 'left'}'>"
+                f"<code>{html.escape(c)}</code></td>"
+                for c in _cells(row)
+            )
+            + f"<td>{_picture(row)}</td></tr>"
+            for row in card.rows
+        )
+        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    if card.note:
+        parts.append(f"<div>{html.escape(card.note)}</div>")
+    return "".join([*parts, *_warnings(shown, diagnostics.html)])
+
+
+_HEADER = [
+    "kernel",
+    "arch",
+    "built by",
+    "",
+    "ms",
+    "registers",
+    "shared",
+    "stack",
+    "spilled",
+    "occupancy",
+]
+
+
+def _cells(row: _Row) -> list[str]:
+    build, takes = row.code.build, row.takes
+    hit = f"hit ({build.hit})" if build.hit else "compiled"
+    cells = [row.signature, str(row.code.arch), " ".join(build.compiler.split()[:2]), hit]
+    cells.append(f"{build.milliseconds:.1f}")
+    if takes is None:
+        return [*cells, "", "", "", ""]
+    spilled = "" if takes.spills is None else str(takes.spills.stores + takes.spills.loads)
+    return [*cells, str(takes.registers), str(takes.shared_bytes), str(takes.stack_bytes), spilled]
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def _card(shown: Any) -> _Card:
+    if isinstance(shown, CellModule):
+        rows = tuple(row for kernel in shown.kernels.values() for row in _rows(kernel))
+        names = ", ".join(shown.kernels)
+        note = "" if shown.kernels else "This cell defines no kernel (__global__)."
+        return _Card(f"CUDA cell: {names}" if names else "CUDA cell", rows, note)
+    if isinstance(shown, (CellKernel, CellTemplate)):
+        note = "" if not isinstance(shown, CellTemplate) else f"{shown.name}['float'] is a kernel."
+        return _Card(repr(shown), tuple(_rows(shown)), note)
+    if isinstance(shown, ObjectCode):
+        size = f"{shown.kind} for {shown.arch}, {len(shown.code)} bytes"
+        return _Card(f"ObjectCode: {size}", tuple(_of_code(shown)))
+    return _raw_card(shown)
+
+
+def _rows(kernel: CellKernel | CellTemplate) -> Iterable[_Row]:
+    if isinstance(kernel, CellTemplate):
+        return [row for instance in kernel.kernels.values() for row in _rows(instance)]
+    return [_Row(kernel.signature, kernel.code, kernel.resources)]
+
+
+def _raw_card(shown: Any) -> _Card:
+    """A `RawModule` or `RawKernel`: looking at it builds nothing."""
+    name = getattr(shown, "name", None)
+    title = f"{type(shown).__name__}{f' {name}' if name else ''}"
+    codes = list(shown._build.objects.values())
+    if not codes:
+        return _Card(title, (), "Not built yet: it is compiled when it is first used.")
+    rows = [row for code in codes for row in _of_code(code)]
+    if name:
+        rows = [
+            row for row in rows if row.takes is None or name in (row.takes.name, row.takes.symbol)
+        ]
+    return _Card(title, tuple(rows))
+
+
+def _of_code(code: ObjectCode) -> list[_Row]:
+    if code.kind != "cubin":
+        return [_Row(code.kind, code, None)]
+    return [_Row(kernel.name, code, kernel) for kernel in report(code).kernels]
+
+
+def _warnings(shown: Any, render: Callable[..., str]) -> list[str]:
+    """Return the compiler's warnings about a cell, each once though several units had it."""
+    built = shown.built if isinstance(shown, CellModule) else ()
+    told = {
+        (warning.line, warning.column, warning.message): render(
+            [warning], source=one.cell, name=PROGRAM
+        )
+        for one in built
+        for warning in one.warnings()
+    }
+    return list(told.values())
+
+
+# --- occupancy -----------------------------------------------------------------------------------
+
+
+def _shares(row: _Row) -> list[float]:
+    """Return the occupancy at each block size that the kernel allows."""
+    takes = row.takes
+    limits = limits_of(row.code.arch)
+    if takes is None or limits is None:
+        return []
+    return [
+        occupancy(limits, block=block, registers=takes.registers, shared=takes.shared_bytes).share
+        for block in _BLOCKS
+        if block <= (takes.max_threads or 1024)
+    ]
+
+
+def _sparkline(row: _Row) -> str:
+    shares = _shares(row)[3::4] or _shares(row)[-1:]  # at 128, 256, …
+    bars = "".join(_BARS[round(share * 8)] for share in shares)
+    return f"{bars} {max(_shares(row)):.0%}" if bars else ""
+
+
+def _picture(row: _Row) -> str:
+    """Draw the occupancy over the threads in a block, from 32 to 1024."""
+    shares = _shares(row)
+    if not shares:
+        return ""
+    width, height = 4, 24
+    bars = "".join(
+        f'<rect x="{i * width}" y="{height * (1 - share):.1f}" width="{width - 1}" '
+        f'height="{max(height * share, 0.5):.1f}" fill="{"#4a90d9" if share == max(shares) else "#a8c8ea"}">'
+        f"<title>{block} threads: {share:.0%}</title></rect>"
+        for i, (block, share) in enumerate(zip(_BLOCKS, shares, strict=False))
+    )
+    label = f"occupancy by block size, 32 to {_BLOCKS[len(shares) - 1]} threads; at most {max(shares):.0%}"
+    return (
+        f'<svg width="{len(_BLOCKS) * width}" height="{height}" role="img" aria-label="{label}">'
+        f"<title>{label}</title>{bars}</svg>"
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    widths = {i: max(len(row[i]) for row in rows) for i in kept}
+    return "\n".join(
+        "  ".join(
+            row[i].rjust(widths[i]) if row[i][:1].isdigit() else row[i].ljust(widths[i])
+            for i in kept
+        ).rstrip()
+        for row in rows
+    )
