@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rtcompile.core.diagnostics import Diagnostic
@@ -79,7 +79,7 @@ class Cell:
     kernels: tuple[KernelText, ...]
     separable: bool
     _origin: tuple[tuple[int, int], ...]  # line and column in the cell of each character
-    _fixed: frozenset[int]  # lines of the cell that stay even if blank
+    _verbatim: frozenset[int]  # lines of the cell that stay as they are
 
     def units(self) -> list[Unit]:
         """Return a unit for each kernel, or one for all."""
@@ -118,52 +118,57 @@ class Cell:
                 while len(lines) + 1 < number:  # of the kernels that were left out
                     places.append((len(lines) + 1, ()))
                     lines.append("")
-            elif not line.strip() and number not in self._fixed:
+            elif not line.strip() and number not in self._verbatim:
                 continue
-            lines.append(line.rstrip())
+            lines.append(line if number in self._verbatim else line.rstrip())
             places.append((number, tuple(column for _, column in here)))
         return Unit("\n".join(lines) + "\n", tuple(kernels), tuple(places))
 
 
 def read(source: str) -> Cell:
     """Take a cell apart."""
-    starts = [0, *(match.end() for match in re.finditer("\n", source))]
-    text: list[str] = []
-    code: list[str] = []  # with literals blanked
-    offsets: list[int] = []
-    fixed: set[int] = set()
+    pieces = list(_pieces(source))
+    # A comment is one blank to C++, also one that spans lines.
+    texts = [" " if kind == "comment" else source[a:b] for a, b, kind in pieces]
+    code = "".join(
+        re.sub(r"[^\n]", " ", text) if kind == "literal" else text
+        for text, (_, _, kind) in zip(texts, pieces, strict=True)
+    )
+    text = "".join(texts)
+    kernels = definitions.find(text, code)
+    separable = kernels is not None and _separable(text, kernels)
+    return Cell(text, kernels or (), separable, _origin(source, pieces), _verbatim(source, pieces))
+
+
+def _pieces(source: str) -> Iterator[tuple[int, int, str]]:
+    """Yield (start, end, "code" or "literal" or "comment") from the first character to the last."""
     at = 0
-    for match in [*_TOKEN.finditer(source), None]:
-        start, end = match.span() if match else (len(source), len(source))
-        text.append(source[at:start])
-        code.append(source[at:start])
-        offsets += range(at, start)
-        if match is not None and match["comment"] is not None:
-            text.append(" ")  # as C++ reads it, also one that spans lines
-            code.append(" ")
-            offsets.append(start)
-        elif match is not None:
-            text.append(match[0])
-            code.append(re.sub(r"[^\n]", " ", match[0]))
-            offsets += range(start, end)
-            fixed.update(range(bisect_right(starts, start), bisect_right(starts, end) + 1))
-        at = end
-    origin = tuple(
-        (line, offset - starts[line - 1] + 1)
-        for offset in offsets
-        for line in [bisect_right(starts, offset)]
+    for match in _TOKEN.finditer(source):
+        yield at, match.start(), "code"
+        yield match.start(), match.end(), "literal" if match["comment"] is None else "comment"
+        at = match.end()
+    yield at, len(source), "code"
+
+
+def _origin(source: str, pieces: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int], ...]:
+    starts = [0, *(match.end() for match in re.finditer("\n", source))]
+    offsets = (
+        offset
+        for start, end, kind in pieces
+        for offset in ((start,) if kind == "comment" else range(start, end))
     )
-    # A blank line after a continued one ends it.
-    fixed.update(n + 1 for n, line in enumerate(source.split("\n"), 1) if line.endswith("\\"))
-    whole = "".join(text)
-    kernels = definitions.find(whole, "".join(code))
-    return Cell(
-        whole,
-        kernels or (),
-        kernels is not None and _separable(whole, kernels),
-        origin,
-        frozenset(fixed),
-    )
+    lines = ((bisect_right(starts, offset), offset) for offset in offsets)
+    return tuple((line, offset - starts[line - 1] + 1) for line, offset in lines)
+
+
+def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[int]:
+    """Return the lines of raw strings, and those that end a continued line, blank or not."""
+    lines = {n for n, line in enumerate(source.split("\n"), 2) if line.endswith("\\")}
+    for start, end, kind in pieces:
+        if kind == "literal" and "\n" in source[start:end]:
+            first = source.count("\n", 0, start) + 1
+            lines.update(range(first, first + source.count("\n", start, end) + 1))
+    return frozenset(lines)
 
 
 def without_comments(source: str) -> str:
