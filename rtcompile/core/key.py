@@ -89,11 +89,11 @@ class Question:
 
     def lookup_key(self) -> str:
         """Return the manifest's key: all that is known before anything is read, places included."""
-        return digest([field("key", "lookup"), *self._content(), *self._places()])
+        return digest([*self._asked("lookup"), *self._content(), *self._places()])
 
     def portable_key(self) -> str:
         """Return the key of the manifest that another place with the same contents can use."""
-        return digest([field("key", "portable"), *self._content()])
+        return digest([*self._asked("portable"), *self._content()])
 
     def object_key(
         self, dependencies: Dependencies, *, backend: str, path_bound: bool = False
@@ -120,7 +120,7 @@ class Question:
         upgrade must not cost a wheel its builds; the number stands for the options' normal form.
         """
         own = tuple(directory for directory in self.search if directory.is_own)
-        return digest([field("key", "shipped 1"), *replace(self, search=own)._asked()])
+        return digest([field("key", "shipped 1"), *replace(self, search=own)._given()])
 
     def serves(self, backend: str, compiler: str) -> bool:
         """Say whether an object that `compiler` made as `backend` answers this question."""
@@ -142,16 +142,21 @@ class Question:
             named[f"option {label}"] = f"{before} {value}" if before else value
         return named
 
+    def _asked(self, kind: str) -> list[bytes]:
+        # What NVCC was told to build must not become what "auto" gives: that would hang on the
+        # order in which the two were asked for.
+        return [field("key", kind), field("asked of", self.backend)]
+
     def _content(self) -> list[bytes]:
         return [
             # Another version may spell the same normal form as other flags.
             field("rtcompile", __version__),
             field("arch", str(self.arch)),
             field("target", self.target),
-            *self._asked(),
+            *self._given(),
         ]
 
-    def _asked(self) -> list[bytes]:
+    def _given(self) -> list[bytes]:
         return [
             field("source", self.source),
             field("program", self.name.rpartition("/")[2]),

@@ -84,7 +84,7 @@ def test_a_library_compiled_once_serves_many_kernels(target):
 
         module.get_function("run")((1,), (4,), (x, y))
 
-        np.testing.assert_array_equal(y.get(), np.float32(factor) * [1, 10, 100, 1000])
+        np.testing.assert_array_equal(y.get(), np.float32(factor) * np.float32([1, 10, 100, 1000]))
 
 
 @needs_nvcc

@@ -81,13 +81,17 @@ def test_a_process_has_one_store_per_directory(cache: Path) -> None:
     assert Store.open(settings) is Store.open(settings)
 
 
-def test_nvcc_s_object_serves_auto_but_not_who_wants_nvrtc(cache: Path) -> None:
+def test_what_auto_had_built_serves_auto_whichever_compiler_it_was(cache: Path) -> None:
     add(open_store(cache), make_question(), make_object(backend="nvcc"))
     assert open_store(cache).find(make_question(backend="auto"))
+    for asked in ("nvrtc", "nvcc"):
+        assert open_store(cache).find(make_question(backend=asked)) is None
+
+
+def test_what_nvcc_was_told_to_build_does_not_become_what_auto_gives(cache: Path) -> None:
+    add(open_store(cache), make_question(backend="nvcc"), make_object(backend="nvcc"))
     assert open_store(cache).find(make_question(backend="nvcc"))
-    wants_nvrtc = make_question(backend="nvrtc")
-    assert open_store(cache).find(wants_nvrtc) is None
-    assert open_store(cache).why(wants_nvrtc).startswith("built by nvcc")
+    assert open_store(cache).find(make_question(backend="auto")) is None
 
 
 def test_an_upgraded_compiler_builds_again(cache: Path) -> None:

@@ -37,13 +37,14 @@ CONTENT = [
         id="one search directory inside another",
     ),
 ]
+ASKED = [pytest.param({"backend": "nvrtc"}, id="the compiler asked for")]
 PLACES = [
     pytest.param({"search": THERE}, id="where the search directories are"),
     pytest.param({"name": "/home/a/project/kernel.cu"}, id="the program's directory"),
 ]
 
 
-@pytest.mark.parametrize("change", [*CONTENT, *PLACES])
+@pytest.mark.parametrize("change", [*CONTENT, *ASKED, *PLACES])
 def test_the_lookup_key_holds_all_that_is_known_before_a_build(change: dict[str, Any]) -> None:
     base = {"search": HERE}
     assert make_question(**base).lookup_key() != make_question(**{**base, **change}).lookup_key()
@@ -54,6 +55,13 @@ def test_the_portable_and_object_keys_hold_every_content(change: dict[str, Any])
     one, other = make_question(search=HERE), make_question(**{"search": HERE, **change})
     assert one.portable_key() != other.portable_key()
     assert object_key(one) != object_key(other)
+
+
+@pytest.mark.parametrize("change", ASKED)
+def test_an_object_is_of_the_compiler_that_made_it_whoever_asked(change: dict[str, Any]) -> None:
+    one, other = make_question(), make_question(**change)
+    assert one.portable_key() != other.portable_key()
+    assert object_key(one) == object_key(other)
 
 
 @pytest.mark.parametrize("change", PLACES)
@@ -68,7 +76,6 @@ def test_the_portable_and_object_keys_hold_no_place(change: dict[str, Any]) -> N
     "change",
     [
         pytest.param({"name_expressions": ("g", "f", "f")}, id="order of name expressions"),
-        pytest.param({"backend": "nvrtc"}, id="compiler asked for: the answer's is checked"),
         pytest.param({"compilers": {"nvrtc": "13.0.88"}}, id="compilers here: likewise"),
     ],
 )
