@@ -21,8 +21,10 @@ TEMPLATE = r"""
 #include <cute/tensor.hpp>
 using namespace cute;
 template <int N> __global__ void k(float* x) {
-    auto t = make_tensor(make_gmem_ptr(x), Layout<Shape<_8, Int<N>>, Stride<_1, _8>>{});
-    copy(make_tensor_like(t), t);
+    auto t = make_tensor(make_gmem_ptr(x), Layout<Shape<_8, _4>, Stride<_1, _8>>{});
+    auto registers = make_tensor_like(t);
+    fill(registers, float(N));
+    copy(registers, t);
 }
 """
 

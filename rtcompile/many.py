@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError, as_completed
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from rtcompile import pipeline, tracing
+from rtcompile.compilers import precompiled
+from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
 from rtcompile.progress import Outcome, shown
@@ -42,11 +46,12 @@ class BuildFuture(Future[ObjectCode]):
         self._cancellation.cancel()
         return True
 
-    def run(self, build: Callable[[], ObjectCode]) -> None:
-        """Do the build in this thread."""
+    def run(self, build: Callable[[], ObjectCode], siblings: int) -> None:
+        """Do the build in this thread; so many of its batch have its includes and options."""
         if self.cancelled():
             return
         token = pool.Cancellation.current.set(self._cancellation)
+        precompiled.siblings.set(siblings)
         # InvalidStateError: it was cancelled meanwhile.
         with suppress(InvalidStateError, pool.Cancelled):
             try:
@@ -75,19 +80,20 @@ def submit_many(
         "memory_limit": memory_limit,
     }
     # Here and not in the threads: "the current device" is that of the caller's thread.
-    todo = [_decided(build, index, overrides) for index, build in enumerate(builds)]
-    futures = [BuildFuture() for _ in todo]
-    waiting: queue.SimpleQueue[tuple[BuildFuture, Callable[[], ObjectCode]]] = queue.SimpleQueue()
-    for future, build in zip(futures, todo, strict=True):
-        waiting.put((future, build))
+    tasks = [_Task.of(build, index, overrides) for index, build in enumerate(builds)]
+    groups = Counter(task.group for task in tasks)
+    futures = [BuildFuture() for _ in tasks]
+    waiting: queue.SimpleQueue[tuple[BuildFuture, _Task]] = queue.SimpleQueue()
+    for pair in zip(futures, tasks, strict=True):
+        waiting.put(pair)
 
     def work() -> None:
         with suppress(queue.Empty):
             while True:
-                future, build = waiting.get_nowait()
-                future.run(build)
+                future, task = waiting.get_nowait()
+                future.run(task.build, siblings=groups[task.group])
 
-    for index in range(min(len(todo), pool.slots() + _THREADS_BESIDE_SLOTS)):
+    for index in range(min(len(tasks), pool.slots() + _THREADS_BESIDE_SLOTS)):
         # Each in the caller's context, so that where he traces to holds here; daemons, so that a
         # program that is interrupted need not wait for a compiler.
         run = contextvars.copy_context().run
@@ -169,23 +175,39 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
     raise error
 
 
-def _decided(item: Any, index: int, overrides: dict[str, Any]) -> Callable[[], ObjectCode]:
-    """Return what builds the item; its architecture is fixed now."""
-    settings = Settings.from_environ()
-    if not isinstance(item, CompileRequest):
-        # A RawModule or RawKernel: what it was given comes before what holds for the batch.
-        build = getattr(item, "_build", None)
-        request = getattr(build, "request", None)
-        if build is None or request is None:
-            raise InvalidRequest(
-                f"item {index} is {item!r}; it may be a CompileRequest, or a RawModule or "
-                "RawKernel with code"
-            )
-        own = {name: build.arguments[name] for name in overrides}
-        overrides = {name: overrides[name] if own[name] is None else own[name] for name in own}
-        item = request
-    settings = settings.override(**overrides)
-    if item.arch is None:
-        choice = pipeline.plan(item.replace(link=()), settings).choice
-        item = item.replace(arch=choice.arch, target=choice.target)
-    return lambda: pipeline.build(item, settings)
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One build of a batch, with its architecture fixed."""
+
+    request: CompileRequest
+    settings: Settings
+
+    @classmethod
+    def of(cls, item: Any, index: int, overrides: dict[str, Any]) -> _Task:
+        """Read an item of the batch; what it was given itself comes before what holds for all."""
+        request = item
+        if not isinstance(item, CompileRequest):
+            build = getattr(item, "_build", None)
+            request = getattr(build, "request", None)
+            if build is None or request is None:
+                raise InvalidRequest(
+                    f"item {index} is {item!r}; it may be a CompileRequest, or a RawModule or "
+                    "RawKernel with code"
+                )
+            own = {name: build.arguments[name] for name in overrides}
+            overrides = {name: overrides[name] if own[name] is None else own[name] for name in own}
+        settings = Settings.from_environ().override(**overrides)
+        if request.arch is None:
+            choice = pipeline.plan(request.replace(link=()), settings).choice
+            request = request.replace(arch=choice.arch, target=choice.target)
+        return cls(request, settings)
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What builds that can share a precompiled header have in common."""
+        request = self.request
+        prefix = includes.pch_prefix(request.source)
+        return prefix, request.options, request.arch, request.target, self.settings.pch
+
+    def build(self) -> ObjectCode:
+        return pipeline.build(self.request, self.settings)

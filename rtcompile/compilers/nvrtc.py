@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rtcompile import tracing
-from rtcompile.compilers import deaths, precompiled
+from rtcompile.compilers import deaths, precompiled_files
 from rtcompile.compilers.precompiled import Precompiled, Prefix
 from rtcompile.core import includes
 from rtcompile.core.request import Compiled, CompileFailure, Limits, SearchDir, TranslationUnit
@@ -98,7 +98,7 @@ def _prefix(
     unit: TranslationUnit, library: Library, cache_dir: str, search: Sequence[SearchDir]
 ) -> Prefix | None:
     text = includes.pch_prefix(unit.source)
-    folder = precompiled.private_folder(cache_dir) if text else None
+    folder = precompiled_files.private_folder(cache_dir) if text else None
     if folder is None:
         return None
     return Prefix(text, unit, library, search, folder, functools.partial(_job, library))

@@ -1,33 +1,32 @@
-"""Precompiled headers: an include prefix is parsed once, and every later build that opens with it is spared that.
+"""Precompiled headers: an include prefix is parsed once, and later builds that open with it are spared that.
 
 NVRTC uses whatever file it is given, stale or not, so all that decides is ours: a header's key has
 the compiler, its heap's place, the options and the prefix; its record has the dependencies, by
 content. It is made beside the second build that wants it, in a process of its own, so no build waits
-for it; it is tried before it is published; what fails with it is built again without.
+for it; only of a batch with more builds than can run at once the rest waits. It is tried before it
+is published; what fails with it is built again without.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
-import hashlib
-import mmap
 import os
 import signal
-import stat
-import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any
 
 from rtcompile import tracing
-from rtcompile.cache import files, headers, locks, manifests
+from rtcompile.cache import files, headers, locks
+from rtcompile.compilers import precompiled_files as disk
+from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
 from rtcompile.core import includes
-from rtcompile.core.includes import Dependencies
-from rtcompile.core.key import content_digest, digest, field
+from rtcompile.core.key import digest, field
 from rtcompile.core.request import Limits, SearchDir, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.workers import heap, pool
@@ -37,19 +36,17 @@ if TYPE_CHECKING:
 
     from rtcompile.toolkit.model import Library
 
-__all__ = ["Precompiled", "Prefix"]
+__all__ = ["MAKER", "Precompiled", "Prefix", "siblings"]
 
 # Options that neither the front end sees nor NVRTC compares: one header serves all their values.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 MAKER = "rtcompile-pch"  # the name of the threads that wait for one to be made
 _WORTH_SECONDS = 0.1
 _TIMEOUT = 300.0
-_SAMPLES = 64
-_SAMPLE_BYTES = 4096
+_PATIENCE = 0.05  # seconds between two looks whether a build that waits was cancelled
 
-_guard = threading.Lock()
-_wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
-_making: set[str] = set()
+# How many builds of a batch, this one included, open with the same prefix.
+siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,21 @@ class Precompiled:
 
     path: str
     trace: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Making:
+    """A header on its way."""
+
+    cancellation: pool.Cancellation = dataclass_field(default_factory=pool.Cancellation)
+    done: threading.Event = dataclass_field(default_factory=threading.Event)
+
+
+_guard = threading.Lock()
+_wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
+_ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
+_making: dict[str, _Making] = {}
+_no_heap: set[str] = set()  # libraries whose workers cannot place their heap
 
 
 class Prefix:
@@ -89,34 +101,44 @@ class Prefix:
         )
         self._path = os.path.join(folder, self.key + ".pch")
         self._record = os.path.join(folder, self.key + ".record")
+        self._library = library.path
         self._make_job = make_job
 
     @contextmanager
     def wanted(self) -> Iterator[None]:
-        """Hold while a build that could use the header is under way: two at once call for making it."""
+        """Hold while a build that could use the header is under way.
+
+        Two at once have it made. Who leaves as the last by a cancellation takes the making along.
+        """
         with _guard:
             _wanted[self.key] += 1
             several = _wanted[self.key] > 1
         try:
-            if several:
+            if several and self._state() in ("", SEEN):
                 self._make_beside()
+            self._wait_if_worth()
             yield
+        except (pool.Cancelled, KeyboardInterrupt):
+            with _guard:
+                if _wanted[self.key] == 1 and self.key in _making:
+                    _making[self.key].cancellation.cancel()
+            raise
         finally:
             with _guard:
                 _wanted[self.key] -= 1
                 if not _wanted[self.key]:
-                    del _wanted[self.key]
+                    del _wanted[self.key], _ahead[self.key]
 
     def find(self) -> Precompiled | None:
         """Return the header if there is one and nothing in it has changed."""
-        record = _Record.read(self._record, self.search)
+        record = Record.read(self._record, self.search)
         if record is None:
             return None
-        if record.state == _SEEN and not _changed_since(record.trace, self._record):
+        if record.state == SEEN and not disk.changed_since(record.trace, self._record):
             self._make_beside()
-        if record.state != _READY:
+        if record.state != READY:
             return None
-        if record.image != _image(self._path) or not headers.unchanged(record.dependencies):
+        if record.image != disk.image(self._path) or not headers.unchanged(record.dependencies):
             self._drop()
             return None
         with suppress(OSError):
@@ -125,52 +147,85 @@ class Prefix:
 
     def built(self, trace: Sequence[str], seconds: float) -> None:
         """Note a build that had to do without: it was the first, and worth sparing the next one."""
-        if seconds < _WORTH_SECONDS or not trace:
-            return
-        record = _Record.read(self._record, self.search)
-        if record is None or record.state == _SEEN:
-            _Record(_SEEN, tuple(trace)).write(self._record, self.search)
+        if seconds >= _WORTH_SECONDS and trace and self._state() in ("", SEEN):
+            Record(SEEN, tuple(trace)).write(self._record, self.search)
 
     def blame(self, reason: str) -> None:
         """Remove a header with which a compiler failed; make another only if this one was damaged."""
-        record = _Record.read(self._record, self.search)
-        damaged = record is not None and record.checksum != _checksum(self._path)
+        record = Record.read(self._record, self.search)
+        damaged = (
+            record is not None
+            and record.checksum != b""
+            and record.checksum != disk.checksum(self._path)
+        )
         self._drop("" if damaged else reason)
+
+    def _state(self) -> str:
+        record = Record.read(self._record, self.search)
+        return "" if record is None else record.state
 
     def _drop(self, reason: str = "") -> None:
         """Remove the header; with a reason never to make it again."""
         files.discard(self._path)
         files.discard(self._record)
         if reason:
-            _Record(_REFUSED, reason=reason).write(self._record, self.search)
+            Record(REFUSED, reason=reason).write(self._record, self.search)
+
+    def _wait_if_worth(self) -> None:
+        """Of more builds than can run at once let some go ahead, a slot less; the rest waits.
+
+        To parse the headers once and then not thirty times is sooner done than to parse them thirty
+        times, with the making in the way. The first never waits.
+        """
+        slots = pool.slots()
+        if siblings.get() <= slots or self._state() in (READY, REFUSED):
+            return
+        self._make_beside()
+        with _guard:
+            making = _making.get(self.key)
+            if _ahead[self.key] < max(1, slots - 1):
+                _ahead[self.key] += 1
+                making = None
+        cancellation = pool.Cancellation.current.get()
+        while making is not None and not making.done.wait(_PATIENCE):
+            if cancellation is not None:
+                cancellation.check()
 
     def _make_beside(self) -> None:
         with _guard:
-            if self.key in _making:
+            if self.key in _making or self._library in _no_heap:
                 return
-            _making.add(self.key)
+            making = _making[self.key] = _Making()
+        context = contextvars.copy_context()
+        context.run(pool.Cancellation.current.set, making.cancellation)
+        run = functools.partial(context.run, self._make, making)
         try:
-            context = contextvars.copy_context()
-            context.run(pool.Cancellation.current.set, None)  # others will want it, if not this one
-            run = functools.partial(context.run, self._make)
             threading.Thread(target=run, name=MAKER, daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is on its way out
-            with _guard:
-                _making.discard(self.key)
+            self._made(making)
 
-    def _make(self) -> None:
+    def _make(self, making: _Making) -> None:
         try:
-            self.make()
+            with suppress(pool.Cancelled):
+                self.make(making.done.set)
         finally:
-            with _guard:
-                _making.discard(self.key)
+            self._made(making)
 
-    def make(self) -> bool:
-        """Make the header unless it is there, refused, or being made; say whether it is there."""
+    def _made(self, making: _Making) -> None:
+        with _guard:
+            if _making.get(self.key) is making:
+                del _making[self.key]
+        making.done.set()
+
+    def make(self, ready: Callable[[], object]) -> bool:
+        """Make the header unless it is there, refused, or being made; say whether it is there.
+
+        `ready` is called as soon as it can be used.
+        """
         with locks.machine_wide(os.path.join(self.folder, self.key + ".lock"), 0.0) as held:
-            record = _Record.read(self._record, self.search)
-            if not held or (record is not None and record.state != _SEEN):
-                return record is not None and record.state == _READY
+            state = self._state()
+            if not held or state not in ("", SEEN):
+                return state == READY
             started_ns = headers.file_clock_ns()
             temporary = f"{self._path}.tmp"
             job = self._make_job(
@@ -191,11 +246,12 @@ class Prefix:
                 if not killed:  # by somebody who needed the memory, say: no fault of the prefix
                     self._drop(f"making it ended in a {outcome.kind}")
                 return False
-            return self._publish(outcome.value, started_ns)
+            return self._publish(outcome.value, started_ns, ready)
 
-    def _publish(self, made: dict[str, Any], started_ns: int) -> bool:
+    def _publish(self, made: dict[str, Any], started_ns: int, ready: Callable[[], object]) -> bool:
         if not made["heap"]:
-            return False  # a matter of this process's limits, not of this prefix
+            _no_heap.add(self._library)  # a matter of this process's limits, not of this prefix
+            return False
         if made["problem"]:
             self._drop(made["problem"])
             return False
@@ -211,11 +267,14 @@ class Prefix:
         if dependencies.newest_ns >= started_ns:
             self._drop()  # edited while we read it: which text is in there, nobody knows
             return False
-        record = _Record(_READY, trace, _image(self._path), _checksum(self._path), dependencies)
+        record = Record(READY, trace, disk.image(self._path), b"", dependencies)
         if not record.write(self._record, self.search):
             self._drop()
             return False
-        evict(self.folder, Settings.from_environ().cache_size // 2, keep=self.key)
+        ready()
+        # What nobody need wait for: half a second, for a file that is read once more.
+        replace(record, checksum=disk.checksum(self._path)).write(self._record, self.search)
+        disk.evict(self.folder, Settings.from_environ().cache_size // 2, keep=self.key)
         return True
 
 
@@ -224,148 +283,8 @@ def _forget_after_fork() -> None:
     global _guard
     _guard = threading.Lock()
     _wanted.clear()
+    _ahead.clear()
     _making.clear()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-_SEEN, _READY, _REFUSED = "seen", "ready", "refused"
-_NO_DEPENDENCIES = Dependencies()
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What is known of a prefix: seen once, ready to be used, or refused."""
-
-    state: str
-    trace: tuple[str, ...] = ()
-    image: bytes = b""
-    checksum: bytes = b""
-    dependencies: Dependencies = _NO_DEPENDENCIES
-    reason: str = ""
-
-    @classmethod
-    def read(cls, path: str, search: Sequence[SearchDir]) -> _Record | None:
-        data = files.read(path)
-        fields = None if data is None else files.unseal("pch", data)
-        if fields is None or len(fields) != 6:
-            return None
-        state, trace, image, checksum, dependencies, reason = fields
-        builds = manifests.decode(dependencies, search)
-        if not builds:
-            return None
-        paths = trace.decode("utf-8", "surrogateescape").split("\0")
-        return cls(
-            state.decode(),
-            tuple(paths) if trace else (),
-            image,
-            checksum,
-            builds[0].dependencies,
-            reason.decode(),
-        )
-
-    def write(self, path: str, search: Sequence[SearchDir]) -> bool:
-        """Write the record; False where the folder takes no files."""
-        build = manifests.Build("nvrtc", "", "", self.dependencies)
-        fields = [
-            self.state.encode(),
-            "\0".join(self.trace).encode("utf-8", "surrogateescape"),
-            self.image,
-            self.checksum,
-            manifests.encode([build], search),
-            self.reason.encode(),
-        ]
-        try:
-            files.publish(path, files.seal("pch", fields))
-        except OSError:
-            return False
-        return True
-
-
-def _image(path: str) -> bytes:
-    """Return what tells a file from a damaged or another one: its stat, and samples of its content.
-
-    Half a millisecond; the whole 290 MB of CuTe's would take as long to hash as it spares.
-    """
-    samples = []
-    try:
-        with open(path, "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid != os.geteuid():
-                return b""
-            for i in range(_SAMPLES):
-                file.seek(max(0, status.st_size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
-                samples.append(file.read(_SAMPLE_BYTES))
-    except OSError:
-        return b""
-    numbers = struct.pack("<3q", status.st_size, status.st_mtime_ns, status.st_ino)
-    return numbers + content_digest(b"".join(samples)).encode()
-
-
-def _checksum(path: str) -> bytes:
-    """Return the digest of the whole file; half a second for CuTe's."""
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
-            return hashlib.blake2b(view, digest_size=32).digest()
-    except (OSError, ValueError):
-        return b""
-
-
-def _changed_since(paths: Sequence[str], record: str) -> bool:
-    """Say whether a file is younger than the record: a header under edit is not worth precompiling."""
-    try:
-        then = os.stat(record).st_mtime_ns
-        return any(os.stat(path).st_mtime_ns >= then for path in paths)
-    except OSError:
-        return True
-
-
-def evict(folder: str, most_bytes: int, keep: str = "") -> None:
-    """Remove the headers used longest ago beyond `most_bytes`, and what dead makers left.
-
-    Whoever reads one at that moment keeps it: the file loses its name only.
-    """
-    entries = []
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            key, _, suffix = entry.name.partition(".")
-            with suppress(OSError):
-                if suffix == "record" and key != keep:
-                    size = entry.stat().st_size
-                    with suppress(OSError):
-                        size += os.stat(os.path.join(folder, key + ".pch")).st_size
-                    entries.append((entry.stat().st_mtime_ns, size, key))
-                elif suffix in ("pch", "pch.tmp") and _abandoned(folder, key, suffix):
-                    os.unlink(entry.path)
-    total = sum(size for _, size, _ in entries)
-    with suppress(OSError):
-        total += os.stat(os.path.join(folder, keep + ".pch")).st_size
-    for _, size, key in sorted(entries):
-        if total <= most_bytes:
-            break
-        files.discard(os.path.join(folder, key + ".record"))
-        files.discard(os.path.join(folder, key + ".pch"))
-        total -= size
-
-
-def _abandoned(folder: str, key: str, suffix: str) -> bool:
-    if suffix == "pch" and os.path.exists(os.path.join(folder, key + ".record")):
-        return False
-    with locks.machine_wide(os.path.join(folder, key + ".lock"), 0.0) as held:
-        return held
-
-
-def private_folder(cache_dir: str) -> str | None:
-    """Return the folder for precompiled headers; None where it is not ours alone.
-
-    A compiler that is given somebody else's file runs somebody else's code.
-    """
-    folder = os.path.join(cache_dir, "pch")
-    try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-        status = os.stat(folder)
-    except OSError:
-        return None
-    ours = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022
-    return folder if ours else None

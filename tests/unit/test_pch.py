@@ -7,16 +7,17 @@ import subprocess
 import sys
 import textwrap
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.compilers import nvrtc, precompiled
+from rtcompile.compilers import nvrtc, precompiled, precompiled_files
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import Compiled, CompileFailure, Limits, SearchDir, TranslationUnit
+from rtcompile.workers import pool
 
 EXPENSIVE = "#include <cuda/std/type_traits>\n"  # half a second to parse
 KERNEL = "template <int N> __global__ void k(int* p) { *p = cuda::std::is_same<int, int>() + N; }\n"
@@ -32,7 +33,7 @@ class Builder:
     flags: tuple[str, ...] = ("-default-device",)
     name: str = "kernel.cu"
     pch: bool = True
-    outcomes: list[Compiled | CompileFailure] = field(default_factory=list)
+    cancellation: pool.Cancellation | None = None
 
     def run(self, source: str, *expressions: str) -> Compiled | CompileFailure:
         toolchain = toolkit.current()
@@ -198,6 +199,52 @@ def test_two_builds_at_once_have_it_made_without_waiting_for_a_third(builder: Bu
     assert used(builder.compiled(EXPENSIVE + KERNEL))
 
 
+def at_once(builder: Builder, count: int, siblings: int) -> list[Any]:
+    """Build several in threads, as a batch of `siblings` would."""
+    outcomes: list[Any] = []
+
+    def build(number: int) -> None:
+        precompiled.siblings.set(siblings)
+        pool.Cancellation.current.set(builder.cancellation)
+        try:
+            outcomes.append(builder.compiled(EXPENSIVE + KERNEL, f"k<{number}>"))
+        except pool.Cancelled as cancelled:
+            outcomes.append(cancelled)
+
+    threads = [threading.Thread(target=build, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    if builder.cancellation is not None:
+        while not any(thread.name == precompiled.MAKER for thread in threading.enumerate()):
+            threading.Event().wait(0.001)
+        builder.cancellation.cancel()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_most_of_a_large_batch_waits_for_it(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "slots", lambda: 2)
+    outcomes = at_once(builder, 4, siblings=4)
+    assert sorted(map(used, outcomes)) == [False, True, True, True]
+
+
+def test_a_small_batch_waits_for_nothing(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "slots", lambda: 8)
+    assert not any(map(used, at_once(builder, 2, siblings=2)))
+    join_makers()
+
+
+def test_builds_that_are_cancelled_take_its_making_along(builder: Builder) -> None:
+    builder.cancellation = pool.Cancellation()
+    outcomes = at_once(builder, 2, siblings=2)
+    assert all(isinstance(outcome, pool.Cancelled) for outcome in outcomes)
+    join_makers()
+    assert builder.files(".pch*") == []
+
+
 def test_a_cheap_prefix_is_not_worth_it(builder: Builder) -> None:
     (builder.user / "cheap.h").write_text("#define CHEAP 1\n")
     source = '#include "cheap.h"\n__global__ void k() {}'
@@ -254,7 +301,7 @@ def test_a_damaged_one_is_not_used(builder: Builder) -> None:
 def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precompiled, "_image", lambda path: b"unchecked")
+    monkeypatch.setattr(precompiled_files, "image", lambda path: b"unchecked")
     builder.ready()
     (file,) = builder.files(".pch")
     os.truncate(file, file.stat().st_size // 2)
@@ -277,14 +324,14 @@ def test_one_that_fails_undamaged_is_not_made_again(
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    assert precompiled.private_folder(str(tmp_path)) == str(tmp_path / "pch")
+    assert precompiled_files.private_folder(str(tmp_path)) == str(tmp_path / "pch")
     (tmp_path / "pch").chmod(0o777)
-    assert precompiled.private_folder(str(tmp_path)) is None
+    assert precompiled_files.private_folder(str(tmp_path)) is None
 
 
 def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
-    assert precompiled.private_folder(str(tmp_path / "cache")) is None
+    assert precompiled_files.private_folder(str(tmp_path / "cache")) is None
 
 
 def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
@@ -293,7 +340,7 @@ def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
             file = tmp_path / f"{key}.{suffix}"
             file.write_bytes(bytes(1000))
             os.utime(file, (age, age))
-    precompiled.evict(str(tmp_path), 3500, keep="a")
+    precompiled_files.evict(str(tmp_path), 3500, keep="a")
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "a.pch",
         "a.record",
@@ -305,5 +352,5 @@ def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
 def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "a.pch.tmp").touch()
     (tmp_path / "b.pch").touch()
-    precompiled.evict(str(tmp_path), 1 << 30)
+    precompiled_files.evict(str(tmp_path), 1 << 30)
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,172 @@
+"""Precompiled headers on disk: what is known of each, whether its file is whole, and eviction."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rtcompile.cache import files, locks, manifests
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.key import content_digest
+from rtcompile.core.request import SearchDir
+
+__all__ = [
+    "READY",
+    "REFUSED",
+    "SEEN",
+    "Record",
+    "changed_since",
+    "checksum",
+    "evict",
+    "image",
+    "private_folder",
+]
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 4096
+
+SEEN, READY, REFUSED = "seen", "ready", "refused"
+_NO_DEPENDENCIES = Dependencies()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a prefix: seen once, ready to be used, or refused."""
+
+    state: str
+    trace: tuple[str, ...] = ()
+    image: bytes = b""
+    checksum: bytes = b""
+    dependencies: Dependencies = _NO_DEPENDENCIES
+    reason: str = ""
+
+    @classmethod
+    def read(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
+        data = files.read(path)
+        fields = None if data is None else files.unseal("pch", data)
+        if fields is None or len(fields) != 6:
+            return None
+        state, trace, image, checksum, dependencies, reason = fields
+        builds = manifests.decode(dependencies, search)
+        if not builds:
+            return None
+        paths = trace.decode("utf-8", "surrogateescape").split("\0")
+        return cls(
+            state.decode(),
+            tuple(paths) if trace else (),
+            image,
+            checksum,
+            builds[0].dependencies,
+            reason.decode(),
+        )
+
+    def write(self, path: str, search: Sequence[SearchDir]) -> bool:
+        """Write the record; False where the folder takes no files."""
+        build = manifests.Build("nvrtc", "", "", self.dependencies)
+        fields = [
+            self.state.encode(),
+            "\0".join(self.trace).encode("utf-8", "surrogateescape"),
+            self.image,
+            self.checksum,
+            manifests.encode([build], search),
+            self.reason.encode(),
+        ]
+        try:
+            files.publish(path, files.seal("pch", fields))
+        except OSError:
+            return False
+        return True
+
+
+def image(path: str) -> bytes:
+    """Return what tells a file from a damaged or another one: its stat, and samples of its content.
+
+    Half a millisecond; the whole 290 MB of CuTe's would take as long to hash as it spares.
+    """
+    samples = []
+    try:
+        with open(path, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid():
+                return b""
+            for i in range(_SAMPLES):
+                file.seek(max(0, status.st_size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
+                samples.append(file.read(_SAMPLE_BYTES))
+    except OSError:
+        return b""
+    numbers = struct.pack("<3q", status.st_size, status.st_mtime_ns, status.st_ino)
+    return numbers + content_digest(b"".join(samples)).encode()
+
+
+def checksum(path: str) -> bytes:
+    """Return the digest of the whole file; half a second for CuTe's."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+            return hashlib.blake2b(view, digest_size=32).digest()
+    except (OSError, ValueError):
+        return b""
+
+
+def changed_since(paths: Sequence[str], record: str) -> bool:
+    """Say whether a file is younger than the record: a header under edit is not worth precompiling."""
+    try:
+        then = os.stat(record).st_mtime_ns
+        return any(os.stat(path).st_mtime_ns >= then for path in paths)
+    except OSError:
+        return True
+
+
+def evict(folder: str, most_bytes: int, keep: str = "") -> None:
+    """Remove the headers used longest ago beyond `most_bytes`, and what dead makers left.
+
+    Whoever reads one at that moment keeps it: the file loses its name only.
+    """
+    entries = []
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            key, _, suffix = entry.name.partition(".")
+            with suppress(OSError):
+                if suffix == "record" and key != keep:
+                    size = entry.stat().st_size
+                    with suppress(OSError):
+                        size += os.stat(os.path.join(folder, key + ".pch")).st_size
+                    entries.append((entry.stat().st_mtime_ns, size, key))
+                elif suffix in ("pch", "pch.tmp") and _abandoned(folder, key, suffix):
+                    os.unlink(entry.path)
+    total = sum(size for _, size, _ in entries)
+    with suppress(OSError):
+        total += os.stat(os.path.join(folder, keep + ".pch")).st_size
+    for _, size, key in sorted(entries):
+        if total <= most_bytes:
+            break
+        files.discard(os.path.join(folder, key + ".record"))
+        files.discard(os.path.join(folder, key + ".pch"))
+        total -= size
+
+
+def _abandoned(folder: str, key: str, suffix: str) -> bool:
+    if suffix == "pch" and os.path.exists(os.path.join(folder, key + ".record")):
+        return False
+    with locks.machine_wide(os.path.join(folder, key + ".lock"), 0.0) as held:
+        return held
+
+
+def private_folder(cache_dir: str) -> str | None:
+    """Return the folder for precompiled headers; None where it is not ours alone.
+
+    A compiler that is given somebody else's file runs somebody else's code.
+    """
+    folder = os.path.join(cache_dir, "pch")
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        status = os.stat(folder)
+    except OSError:
+        return None
+    ours = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022
+    return folder if ours else None
