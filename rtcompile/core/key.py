@@ -133,6 +133,7 @@ class Question:
             "program": self.name.rpartition("/")[2],
             "arch": str(self.arch),
             "target": self.target,
+            "compiler asked for": self.backend,
             "name expressions": ", ".join(sorted(set(self.name_expressions))),
             "link": ", ".join(self.links),
             "header directories": ", ".join(directory.label for directory in self.search),

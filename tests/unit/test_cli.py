@@ -290,6 +290,7 @@ def test_why_miss_names_the_header_that_changed(
         (["-n", "f<int>"], "name expressions", "", "f<int>"),
         (["--arch", "sm_90"], "arch", "sm_80", "sm_90"),
         (["--target", "ptx"], "target", "cubin", "ptx"),
+        (["--backend", "nvrtc"], "compiler asked for", "auto", "nvrtc"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
