@@ -228,6 +228,13 @@ BY_NVRTC = [
         headers="12:cudart user:/usr/include/c++/{gcc}",
     ),
     case(
+        "host-headers",
+        "/usr/include/",
+        "Remove -I/usr/include",
+        source="#include <stdio.h>\n" + EMPTY,
+        headers="12:cudart user:/usr/include",
+    ),
+    case(
         "crt-missing",
         'cannot open source file "crt/mma.h"',
         "nvidia-cuda-nvcc-cu12==12.9.*",

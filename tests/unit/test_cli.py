@@ -406,6 +406,22 @@ def test_every_verb_has_help_with_an_example_and_takes_json(
     assert "--json" in text
 
 
+def test_completion_is_a_script_that_bash_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert "why-miss" in script
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_completion_without_shtab_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 3
+    assert "pip install rtcompile[cli]" in capsys.readouterr().err
+
+
 def test_a_wrong_option_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["compile", "--no-such-option"])
