@@ -151,6 +151,10 @@ class _Build:
     def _with_nvcc(self, why: str) -> ObjectCode:
         self.plan = plan = _knowing_nvcc(self.plan, self.settings)
         program = plan.toolchain.require_nvcc()
+        if _for_this_device(plan) and (driver := device.driver_version()):
+            problem = nvcc.driver_problem(program.version_pair, driver)
+            if problem:
+                raise ToolkitNotFound(problem)
         own = [d for d in plan.search if d.label.startswith("user")]
         directories = (*own, *plan.toolchain.nvcc_search)
         target = _unlinked(plan)
@@ -188,9 +192,9 @@ class _Build:
             from rtcompile.compilers import nvjitlink
 
             own = LinkInput(_unlinked(plan), plan.request.name, code)
-            flags = plan.options.to_nvjitlink(
-                plan.choice.arch, plan.toolchain.require_nvjitlink().version_pair
-            )
+            # Without nvJitLink its place is taken by the linker that comes with NVCC.
+            linker = plan.toolchain.nvjitlink or plan.toolchain.require_nvcc()
+            flags = plan.options.to_nvjitlink(plan.choice.arch, linker.version_pair)
             linked = nvjitlink.link(
                 (own, *plan.links),
                 plan.choice.arch,
@@ -247,6 +251,10 @@ def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
     """
     roots = (match[0] for path in trace if (match := _ROOT.match(path)))
     return tuple(SearchDir("", root) for root in dict.fromkeys(roots))
+
+
+def _for_this_device(plan: Plan) -> bool:
+    return plan.request.arch is None and not plan.options.arch
 
 
 def _unlinked(plan: Plan) -> str:

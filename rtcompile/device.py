@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcompile.errors import ToolkitNotFound, UnsupportedArch
 
-__all__ = ["compute_capability", "confirmed_compute_capability"]
+__all__ = ["compute_capability", "confirmed_compute_capability", "driver_version"]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*, cudaDevAttr* alike
 _known: dict[int, tuple[int, int]] = {}
@@ -85,6 +85,17 @@ def confirmed_compute_capability() -> tuple[int, int]:
             ),
         )
     return _confirmed[ordinal]
+
+
+def driver_version() -> int:
+    """Return the CUDA version that the driver supports, 13000 for 13.0; 0 without a driver."""
+    try:
+        from cuda.bindings import driver
+
+        status, version = driver.cuDriverGetVersion()
+    except (ImportError, RuntimeError):  # no cuda-python; no libcuda
+        return 0
+    return int(version) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
 def _no_device(evidence: str) -> UnsupportedArch:
