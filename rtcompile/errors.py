@@ -79,7 +79,11 @@ class CompileError(RtcompileError):
         The log, parsed; the first real error first.
     log : str
         The log as the compiler wrote it.
+    html : str
+        The message as a notebook shows it; empty where the text is all there is.
     """
+
+    html: str = ""
 
     def __init__(
         self,
@@ -112,11 +116,8 @@ class CompileError(RtcompileError):
     def __repr__(self) -> str:
         return self._msg
 
-    def _repr_html_(self) -> str:
-        """Show in Jupyter what `str` shows in a terminal."""
-        from rtcompile.core.diagnostics import html
-
-        return html(self.diagnostics, source=self.source, name=self.name, otherwise=self._msg)
+    def _repr_html_(self) -> str | None:
+        return self.html or None  # None: a notebook shows the text
 
     def get_message(self) -> str:
         """Return the message, as CuPy's exception does."""

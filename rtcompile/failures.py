@@ -64,6 +64,7 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         diagnostics=parsed,
         log=failure.log,
     )
+    error.html = diagnostics.html(parsed, source=request.source, name=name)
     if isinstance(error, CompilerCrashed):
         error.reproducer = folder
     return error

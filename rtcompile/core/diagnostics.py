@@ -365,19 +365,14 @@ def render(
     )
 
 
-def html(
-    diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "", otherwise: str = ""
-) -> str:
-    """Return what `render` shows as one HTML ``<pre>``, all of it escaped.
-
-    Parameters are those of `render`; `otherwise` is the text to show where there are no diagnostics.
-    """
+def html(diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "") -> str:
+    """Return what `render` shows as one HTML ``<pre>``, every message escaped."""
     return "<pre>{}</pre>".format(
         "".join(
             f'<span style="{_STYLES[style][1]}">{_html.escape(text)}</span>'
             if style
             else _html.escape(text)
-            for style, text in _story(diagnostics, source, name, 100) or [("", otherwise)]
+            for style, text in _story(diagnostics, source, name, 100)
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import rtcompile
 from rtcompile.core.diagnostics import Diagnostic, html, parse, render
 from rtcompile.errors import CompileError
 
@@ -336,6 +338,8 @@ def test_colours_and_html_hold_the_same_text() -> None:
 
 
 def test_an_error_shows_itself_in_jupyter() -> None:
-    error = CompileError("the message", diagnostics=parse("k.cu(1): error: bad <T>\n"))
-    assert "bad &lt;T&gt;" in error._repr_html_()
-    assert "the &lt;message&gt;" in CompileError("the <message>")._repr_html_()
+    with pytest.raises(CompileError) as caught:
+        rtcompile.compile("__global__ void k() { a<b>(); }", arch="sm_80", fallback="never")
+    assert "identifier &quot;a&quot; is undefined" in caught.value._repr_html_()
+    assert pickle.loads(pickle.dumps(caught.value))._repr_html_() == caught.value._repr_html_()
+    assert CompileError("no more than text")._repr_html_() is None
