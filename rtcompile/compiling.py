@@ -149,6 +149,8 @@ class _Build:
         return code
 
     def _with_nvcc(self, why: str) -> ObjectCode:
+        from rtcompile.compilers import nvcc
+
         self.plan = plan = _knowing_nvcc(self.plan, self.settings)
         program = plan.toolchain.require_nvcc()
         if _for_this_device(plan) and (driver := device.driver_version()):
@@ -162,8 +164,6 @@ class _Build:
         flags = plan.options.to_nvcc(
             plan.choice.arch, code, program.version_pair, [d.path for d in directories]
         )
-        from rtcompile.compilers import nvcc
-
         outcome = nvcc.compile(self._unit(flags, target), plan.toolchain, limits=self.limits)
         if isinstance(outcome, CompileFailure):
             raise _error(outcome, plan)
