@@ -139,8 +139,9 @@ def _job(
     library: Library, function: str, arguments: dict[str, Any], *, warm: bool = False
 ) -> pool.Job:
     module = "rtcompile.workers.nvrtc"
-    paths = os.pathsep.join((*library.preload, library.path))
-    return pool.Job(f"{module}:{function}", arguments, f"{module}:load", paths, warm)
+    # With its identity: an upgrade under a running notebook must not meet the old zygote.
+    what = os.pathsep.join((*library.preload, library.path)) + "\n" + library.identity()
+    return pool.Job(f"{module}:{function}", arguments, f"{module}:load", what, warm)
 
 
 def _seed(unit: TranslationUnit) -> str:

@@ -24,12 +24,14 @@ _library: ctypes.CDLL | None = None
 _heap_is_pinned = False
 
 
-def load(paths: str) -> Any:
+def load(argument: str) -> Any:
     """Open the libraries, NVRTC last, before any fork; return what to do when idle.
 
+    Takes their paths and, after a newline, what tells this file from one put in its place later.
     NVRTC opened by path looks for its builtins by bare name only: they come first.
     """
     global _library
+    paths, _, _ = argument.partition("\n")
     for path in paths.split(os.pathsep):
         _library = ctypes.CDLL(path)
     assert _library is not None

@@ -338,7 +338,15 @@ def _interpreter() -> str:
 
 def default_jobs() -> int:
     """Return how many jobs may run at once: a core each, and a gigabyte each."""
-    return max(1, min(len(os.sched_getaffinity(0)), _memory_allows()))
+    return max(1, min(_cores(), _memory_allows()))
+
+
+def _cores() -> int:
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError), open("/sys/fs/cgroup/cpu.max") as file:
+        quota, period = file.read().split()
+        cores = min(cores, -(-int(quota) // int(period)))  # ValueError: "max"
+    return cores
 
 
 def _memory_allows() -> int:

@@ -27,6 +27,7 @@ _SIGKILL = 9
 _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # seconds without a job before the zygote spends time on making the next one faster
 _STACK_BYTES = 64 << 20
+_DESCRIPTORS = 4096
 
 
 def main(arguments: list[str]) -> None:
@@ -51,6 +52,17 @@ def resolve(name: str) -> Any:
     return getattr(sys.modules[module], attribute)
 
 
+class Order:
+    """A job as it was ordered, with our end of its socket and the descriptor of its arguments."""
+
+    __slots__ = ("arguments", "function", "leftovers", "memory", "socket", "timeout", "warm")
+
+    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
+        self.function, self.timeout, self.memory, self.warm, *self.leftovers = fields
+        self.socket = socket
+        self.arguments = arguments
+
+
 class Child:
     """A running job, as the zygote sees it."""
 
@@ -66,24 +78,15 @@ class Child:
         "stderr",
     )
 
-    def __init__(
-        self,
-        pid: int,
-        socket: _socket.socket,
-        stderr: int,
-        folder: str,
-        leftovers: list[str],
-        timeout: float | None,
-        memory: int | None,
-    ) -> None:
+    def __init__(self, pid: int, order: Order, stderr: int, folder: str) -> None:
         self.pid = pid
         self.pidfd = _open_pidfd(pid)
-        self.socket = socket
+        self.socket = order.socket
         self.stderr = stderr
         self.folder = folder
-        self.leftovers = leftovers
-        self.deadline = None if timeout is None else time.monotonic() + timeout
-        self.memory = memory
+        self.leftovers = order.leftovers
+        self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
+        self.memory = order.memory
         self.death = "crash"  # what its death is called, unless the zygote itself brings it about
 
     def kill(self, reason: str = "") -> None:
@@ -121,6 +124,7 @@ class Zygote:
             self.poller.register(self.parent_fd, select.POLLIN)
         self.problem = ""
         self.when_idle: Any = None
+        self.postponed: list[Order] = []
         self.serial = 0
 
     def prepare(self, function: str, argument: str) -> None:
@@ -191,21 +195,25 @@ class Zygote:
             return False
         if message is None:
             return False
-        (function, timeout, memory, warm, *leftovers), (socket_fd, arguments) = message
-        socket = _socket.socket(fileno=socket_fd)
+        fields, (socket, arguments) = message
+        self._start(Order(fields, _socket.socket(fileno=socket), arguments))
+        return True
+
+    def _start(self, order: Order) -> None:
         try:
             if self.problem:
                 raise RuntimeError(self.problem)
-            if warm:
+            if order.warm:
                 self._warm()
-            resolve(function)  # here rather than in the child: imported once, forked often
-            self._fork(function, timeout, memory, leftovers, socket, arguments)
+            resolve(order.function)  # here rather than in the child: imported once, forked often
+            self._fork(order)
         except Exception as error:
-            _tell(socket, (protocol.DEATH, "start", 0, f"{type(error).__name__}: {error}"))
-            socket.close()
-        finally:
-            os.close(arguments)
-        return True
+            if isinstance(error, BlockingIOError) and self.children:
+                self.postponed.append(order)  # `ulimit -u`: when one ends, another may start
+                return
+            _tell(order.socket, (protocol.DEATH, "start", 0, f"{type(error).__name__}: {error}"))
+            order.socket.close()
+        os.close(order.arguments)
 
     def _warm(self) -> None:
         """Do, once, what makes later jobs faster."""
@@ -213,15 +221,7 @@ class Zygote:
         if todo is not None:
             todo()
 
-    def _fork(
-        self,
-        function: str,
-        timeout: float | None,
-        memory: int | None,
-        leftovers: list[str],
-        socket: _socket.socket,
-        arguments: int,
-    ) -> None:
+    def _fork(self, order: Order) -> None:
         self.serial += 1
         folder = os.path.join(self.scratch, str(self.serial))
         for path in (folder, os.path.join(folder, "cwd"), os.path.join(folder, "tmp")):
@@ -234,20 +234,18 @@ class Zygote:
             remove_tree(folder)
             raise
         if pid == 0:
-            self._become_child(function, socket, arguments, stderr, folder)
+            self._become_child(order, stderr, folder)
         try:
             os.setpgid(pid, pid)  # here too: whoever comes first, it is a group before any kill
         except OSError:
             pass  # It has ended already.
-        child = Child(pid, socket, stderr, folder, leftovers, timeout, memory)
+        child = Child(pid, order, stderr, folder)
         self.children[pid] = child
-        self.poller.register(socket.fileno(), 0)
+        self.poller.register(order.socket.fileno(), 0)
         if child.pidfd is not None:
             self.poller.register(child.pidfd, select.POLLIN)
 
-    def _become_child(
-        self, function: str, socket: _socket.socket, arguments: int, stderr: int, folder: str
-    ) -> None:
+    def _become_child(self, order: Order, stderr: int, folder: str) -> None:
         """Run the job and exit. Never returns."""
         status = 1
         try:
@@ -257,12 +255,14 @@ class Zygote:
             # Other jobs' sockets would look alive for as long as this child is.
             for other in self.children.values():
                 other.socket.close()
+            for later in self.postponed:
+                later.socket.close()
             self.control.close()
             os.dup2(stderr, 2)
             os.chdir(os.path.join(folder, "cwd"))
             os.environ["TMPDIR"] = os.path.join(folder, "tmp")
-            value = resolve(function)(protocol.unpack(os.dup(arguments)))
-            protocol.send(socket, (protocol.ANSWER,), (protocol.pack(value),))
+            value = resolve(order.function)(protocol.unpack(os.dup(order.arguments)))
+            protocol.send(order.socket, (protocol.ANSWER,), (protocol.pack(value),))
             status = 0
         except BrokenPipeError:
             pass  # cancelled
@@ -270,7 +270,7 @@ class Zygote:
             import traceback
 
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            _tell(socket, (protocol.DEATH, "start", 0, text))
+            _tell(order.socket, (protocol.DEATH, "start", 0, text))
         finally:
             os._exit(status)
 
@@ -293,9 +293,12 @@ class Zygote:
             _tell(child.socket, message, (child.stderr,))
         child.socket.close()
         os.close(child.stderr)
+        if self.postponed:
+            self._start(self.postponed.pop(0))
 
     def end(self) -> None:
         """Kill every child and remove every trace."""
+        self.postponed.clear()
         for child in list(self.children.values()):
             child.kill()
             os.waitpid(child.pid, 0)
@@ -411,6 +414,9 @@ def _isolate() -> None:
     if soft == unlimited:
         # Linux lays memory out from the bottom then, where `heap.pin` finds no way: start anew.
         os.execv(sys.executable, sys.orig_argv)
+    # Some three descriptors a job.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 

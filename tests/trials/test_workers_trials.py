@@ -271,20 +271,39 @@ def test_builds_work_without_shared_memory() -> None:
     assert done.stdout.strip() == "True", done.stderr
 
 
-def test_no_more_processes_is_an_error_that_says_so() -> None:
-    script = """
-        from tests.trials.test_workers_trials import *
-        os.setuid(54321)  # root is not limited
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        outcome = build(1)
-        print(outcome.kind, outcome.log)
-    """
+def as_nobody(script: str, processes: int) -> str:
+    """Run a script as a user who may have so many processes, threads counted; root may have any."""
     if os.geteuid() != 0:
         pytest.skip("needs to become a user without processes")
-    said = limited(script)
+    opening = f"""
+        from tests.trials.test_workers_trials import *
+        toolkit.current()  # asks nvcc, in a process
+        os.setuid(54321)
+        resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))
+    """
+    said = limited(textwrap.dedent(opening) + textwrap.dedent(script))
     if "no Python interpreter found" in said:
         pytest.skip("this Python is in a folder that only root may enter")
+    return said
+
+
+def test_no_more_processes_is_an_error_that_says_so() -> None:
+    said = as_nobody("print(build(1))", processes=0)
     assert "Resource temporarily unavailable" in said
+
+
+def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
+    scratch.chmod(0o777)
+    script = """
+        workers._pool = Pool(jobs=4)
+        outcomes = []
+        threads = [threading.Thread(target=lambda: outcomes.append(build(7))) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        print([is_right(outcome, 7) for outcome in outcomes])
+    """
+    # The main thread, four that wait, the zygote, and one worker.
+    assert as_nobody(script, processes=7) == "[True, True, True, True]"
 
 
 def test_address_space_randomisation_is_left_as_it_is() -> None:
