@@ -88,17 +88,17 @@ _FORMATS = tuple(
     re.compile(pattern)
     for pattern in (
         # NVRTC, cudafe++, cicc:   kernel.cu(3): error #20-D: identifier "x" is undefined
-        rf"(?P<file>\S.*?)\((?P<line>\d+)\): {_EDG}{_CODE}: (?P<message>.*)",
+        rf"(?P<file>\S.*?)\((?P<line>\d{1,9})\): {_EDG}{_CODE}: (?P<message>.*)",
         #                          At end of source: error: expected a "}}"
         #                          Catastrophic error: cannot open precompiled header file "x.pch"
         rf"(?:(?P<file>At end of source): )?{_EDG}{_CODE}: (?P<message>.*)",
         #                          Command-line error: invalid or no value specified …
         rf"(?P<file>Command-line) {_EDG}{_CODE}: (?P<message>.*)",
         # gcc, as:                 kernel.cu:3:10: fatal error: x.h: No such file or directory
-        r"(?P<file>\S[^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? "
+        r"(?P<file>\S[^:]*):(?P<line>\d{1,9}):(?:(?P<column>\d{1,9}):)? "
         r"(?P<severity>fatal error|error|warning|note|Error|Warning): (?P<message>.*)",
         # ptxas:                   ptxas application ptx input, line 25; error   : Unknown …
-        r"ptxas (?P<file>.*), line (?P<line>\d+); (?P<severity>error|fatal|warning|info)\s*: "
+        r"ptxas (?P<file>.*), line (?P<line>\d{1,9}); (?P<severity>error|fatal|warning|info)\s*: "
         r"(?P<message>.*)",
         #                          ptxas info    : (C7510) Potential Performance Loss: …
         # any tool:                nvcc fatal   : …   nvlink error   : …   nvrtc: error: …
@@ -115,9 +115,9 @@ _FORMATS = tuple(
 
 # gcc says where it is before it says what is wrong; these lines become notes of what follows.
 _GCC_CONTEXT = re.compile(
-    r"\s*(?:In file included )?from (?P<file>[^:]+):(?P<line>\d+)(?::\d+)?[,:]$"
+    r"\s*(?:In file included )?from (?P<file>[^:]+):(?P<line>\d{1,9})(?::\d+)?[,:]$"
     r"|(?P<in_file>[^\s:][^:]*): (?P<message>(?:In|At) [^:].*):$"
-    r"|(?P<from_file>[^\s:][^:]*):(?P<from_line>\d+):\d+:\s+(?P<required>required (?:from|by) .*)"
+    r"|(?P<from_file>[^\s:][^:]*):(?P<from_line>\d{1,9}):\d+:\s+(?P<required>required (?:from|by) .*)"
 )
 
 # Lines that count or comment what was said before.
@@ -144,7 +144,7 @@ _OUR_FOLDER = re.compile(
 _CARET = re.compile(r"\s*(?:\|\s*)?[~^]*\^[~^]*\s*$")
 _GCC_GUTTER = re.compile(r"\s*\d* \| ?")
 _FRAME = re.compile(
-    r"(?:detected )?(?:during )?(?P<what>.*?) at line (?P<line>\d+)(?: of (?P<file>.+))?$"
+    r"(?:detected )?(?:during )?(?P<what>.*?) at line (?P<line>\d{1,9})(?: of (?P<file>.+))?$"
 )
 
 

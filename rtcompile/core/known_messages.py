@@ -536,7 +536,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     ),
     _row(
         "instruction-needs-arch",
-        r"'(?P<feature>[^'\n]{1,80})' requires \.target (?P<needs>sm_\d+[af]?) or higher",
+        r"'(?P<feature>[^'\n]{1,80})' requires \.target (?P<needs>sm_\d{2,3}[af]?) or higher",
         "'{feature}' begins with {needs}; this build is for {arch}.",
         "{do}",
         "ptxas 12.4",
@@ -552,7 +552,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     ),
     _row(
         "static-shared-memory",
-        r"uses too much shared data \((?P<used>0x[0-9a-f]+) bytes, (?P<most>0x[0-9a-f]+) max\)",
+        r"uses too much shared data \((?P<used>0x[0-9a-f]{1,16}) bytes, (?P<most>0x[0-9a-f]{1,16}) max\)",
         "Static shared memory ends at {limit} bytes; this kernel declares {size}.",
         "Declare it `extern __shared__`, launch with shared_mem={size}, and set "
         "kernel.max_dynamic_shared_size_bytes first.",

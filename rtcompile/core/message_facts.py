@@ -336,7 +336,7 @@ def shared(match: Match, context: BuildContext) -> Values:
 
 def symbol(match: Match, context: BuildContext) -> Values:
     mangled = match["symbol"]
-    plain = re.match(r"_Z(?P<length>\d+)(?P<rest>\w+)", mangled)
+    plain = re.match(r"_Z(?P<length>\d{1,4})(?P<rest>\w+)", mangled)
     name = plain["rest"][: int(plain["length"])] if plain else mangled
     return {"name": name}
 

@@ -1,0 +1,52 @@
+"""Whatever a log holds, reading, explaining and showing it is never an error of ours."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rtcompile.core import diagnostics, hints
+from rtcompile.core.arch import Arch
+from rtcompile.core.context import BuildContext
+from rtcompile.core.request import SearchDir
+from tests.provoked import AS_REPORTED, BY_NVCC, BY_NVJITLINK, BY_NVRTC
+
+ROUNDS = 400
+PIECES = [
+    *(f"kernel.cu(3): error: {param.values[1].says}\n  x = 1\n  ^\n" for param in (*BY_NVRTC, *BY_NVCC)),
+    *(f"ptxas fatal   : {says}\n" for _, says, *_ in BY_NVJITLINK),
+    *(f"{text}\n" for text, *_ in AS_REPORTED),
+    "          detected during:\n            instantiation of \"f\" at line 3 of k.cu\n",
+    "In file included from a.h:2,\n                 from b.cu:1:\n",
+    *("'", '"', "(", "{", "}", "{0}", "%s", "\n", "\0", "\033[2J", "\ud800", "é", "  ^\n"),
+    *("9" * 5000, "0x" + "f" * 5000, "_Z99999f", "sm_", "tmpxft_", "/include/", "::", "<", ">"),
+]  # fmt: skip
+CONTEXTS = [
+    BuildContext(),
+    BuildContext(
+        Arch(9, 0),
+        capability=(12, 0),
+        backend="nvcc",
+        options=("-DT=3", "-std=c++14", "-minimal"),
+        versions={"nvrtc": "12.9.86", "cccl": "unknown"},
+        search=(SearchDir("user0", "/usr/include"), SearchDir("cudart", "/cuda")),
+        source="#include <cute/tensor.hpp>",
+    ),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_of_random_pieces_is_read_explained_and_shown(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(ROUNDS):
+        pieces = chance.choices(PIECES, k=chance.randint(1, 12))
+        log = "".join(
+            piece[chance.randrange(len(piece)) :] if chance.random() < 0.3 else piece
+            for piece in pieces
+        )
+        found = hints.annotate(diagnostics.parse(log), chance.choice(CONTEXTS))
+        source = chance.choice(["", "a\nb\nc", log])
+        width = chance.choice([1, 40, 200])
+        diagnostics.render(found, source=source, name="kernel.cu", width=width, color=True)
+        diagnostics.html(found, source=source, name="kernel.cu")
