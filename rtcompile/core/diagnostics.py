@@ -88,7 +88,7 @@ _FORMATS = tuple(
     re.compile(pattern)
     for pattern in (
         # NVRTC, cudafe++, cicc:   kernel.cu(3): error #20-D: identifier "x" is undefined
-        rf"(?P<file>\S.*?)\((?P<line>\d{1,9})\): {_EDG}{_CODE}: (?P<message>.*)",
+        rf"(?P<file>\S.*?)\((?P<line>\d{{1,9}})\): {_EDG}{_CODE}: (?P<message>.*)",
         #                          At end of source: error: expected a "}}"
         #                          Catastrophic error: cannot open precompiled header file "x.pch"
         rf"(?:(?P<file>At end of source): )?{_EDG}{_CODE}: (?P<message>.*)",
