@@ -14,7 +14,7 @@ def load_ipython_extension(shell: Any) -> None:
     try:
         from rtcompile.notebook import magics
     except ModuleNotFoundError as error:
-        if error.name != "IPython":
+        if (error.name or "").partition(".")[0] != "IPython":
             raise
         raise RtcompileError("%%cuda needs IPython: pip install rtcompile[jupyter]") from None
     magics.load(shell)

@@ -52,42 +52,30 @@ def as_html(shown: Any) -> str:
     card = _card(shown)
     parts = [f"<div><b>{html.escape(card.title)}</b></div>"]
     if card.rows:
-        head = "".join(f"<th style='text-align:left'>{html.escape(h)}</th>" for h in _HEADER)
-        body = "".join(
-            "<tr>"
-            + "".join(
-                f"<td style='text-align:{'right' if c[:1].isdigit() else 'left'}'>"
-                f"<code>{html.escape(c)}</code></td>"
-                for c in _cells(row)
-            )
-            + f"<td>{_picture(row)}</td></tr>"
-            for row in card.rows
-        )
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in _HEADER)
+        body = "".join(f"<tr>{_html_row(row)}</tr>" for row in card.rows)
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     if card.note:
         parts.append(f"<div>{html.escape(card.note)}</div>")
     return "".join([*parts, *_warnings(shown, diagnostics.html)])
 
 
-_HEADER = [
-    "kernel",
-    "arch",
-    "built by",
-    "",
-    "ms",
-    "registers",
-    "shared",
-    "stack",
-    "spilled",
-    "occupancy",
-]
+def _html_row(row: _Row) -> str:
+    signature, *cells = map(html.escape, _cells(row))
+    columns = [f"<td style='text-align:left'><code>{signature}</code></td>"]
+    for cell in cells:
+        align = "right" if cell[:1].isdigit() else "left"
+        columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
+    return "".join([*columns, f"<td>{_picture(row)}</td>"])
+
+
+_HEADER = ["kernel", "arch", "build", "registers", "shared", "stack", "spilled", "occupancy"]
 
 
 def _cells(row: _Row) -> list[str]:
     build, takes = row.code.build, row.takes
-    hit = f"hit ({build.hit})" if build.hit else "compiled"
-    cells = [row.signature, str(row.code.arch), " ".join(build.compiler.split()[:2]), hit]
-    cells.append(f"{build.milliseconds:.1f}")
+    how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
+    cells = [row.signature, str(row.code.arch), f"{how}, {build.milliseconds:.1f} ms"]
     if takes is None:
         return [*cells, "", "", "", ""]
     spilled = "" if takes.spills is None else str(takes.spills.stores + takes.spills.loads)
@@ -104,8 +92,10 @@ def _card(shown: Any) -> _Card:
         note = "" if shown.kernels else "This cell defines no kernel (__global__)."
         return _Card(f"CUDA cell: {names}" if names else "CUDA cell", rows, note)
     if isinstance(shown, (CellKernel, CellTemplate)):
-        note = "" if not isinstance(shown, CellTemplate) else f"{shown.name}['float'] is a kernel."
-        return _Card(repr(shown), tuple(_rows(shown)), note)
+        if isinstance(shown, CellKernel):
+            return _Card(f"CUDA kernel {shown.name}", tuple(_rows(shown)))
+        note = f"{shown.name}['float'] is a kernel."
+        return _Card(shown.signature, tuple(_rows(shown)), note)
     if isinstance(shown, ObjectCode):
         size = f"{shown.kind} for {shown.arch}, {len(shown.code)} bytes"
         return _Card(f"ObjectCode: {size}", tuple(_of_code(shown)))

@@ -1,0 +1,412 @@
+"""``%%cuda`` in IPython and in a real Jupyter kernel: kernels bound, shown, rebuilt only as needed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import InvalidRequest
+from rtcompile.notebook.compilation import CellError, simple_name
+from rtcompile.notebook.line import Line
+
+pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
+
+ROOT = Path(__file__).parents[2]
+ENDLESS = "typedef int (*F0)(int);\n" + "".join(
+    f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40)
+)  # the mangled name of the parameter doubles with each typedef
+
+TWO = """
+__global__ void double_it(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }
+__global__ void halve_it(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] /= 2; }
+"""
+TEMPLATE = """
+template <class T, int N> __global__ void scale(T* x, T by) { x[threadIdx.x] *= by * N; }
+"""
+
+
+@pytest.fixture(scope="module")
+def ipython() -> Any:
+    """An IPython shell with the extension loaded."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.run_line_magic("load_ext", "rtcompile")
+    return shell
+
+
+@pytest.fixture
+def shell(ipython: Any) -> Iterator[Any]:
+    """The shell, its notebook begun anew."""
+    ipython.run_line_magic("cuda_options", "--arch sm_80")
+    yield ipython
+    ipython.reset(new_session=False)
+
+
+def cuda(shell: Any, cell: str, line: str = "") -> Any:
+    """Run a cell; return its module."""
+    result = shell.run_cell(f"%%cuda {line}\n{cell}", store_history=False)
+    result.raise_error()
+    return result.result
+
+
+def hits(module: Any) -> dict[str, str | None]:
+    return {name: kernel.code.build.hit for name, kernel in module.kernels.items()}
+
+
+# --- cells ---------------------------------------------------------------------------------------
+
+
+def test_kernels_are_bound_to_their_names(shell: Any):
+    cuda(shell, TWO)
+    assert repr(shell.user_ns["double_it"]) == "double_it(float* x, int n)"
+    assert shell.user_ns["halve_it"].code.kind == "cubin"
+
+
+def test_both_names_of_the_magic_do_the_same(shell: Any):
+    module = shell.run_cell(f"%%rtcompile\n{TWO}").result
+    assert list(module) == ["double_it", "halve_it"]
+
+
+def test_an_unchanged_cell_is_not_rebuilt(shell: Any):
+    assert hits(cuda(shell, TWO)) == {"double_it": None, "halve_it": None}
+    assert hits(cuda(shell, TWO)) == {"double_it": "memory", "halve_it": "memory"}
+
+
+def test_a_changed_comment_rebuilds_nothing(shell: Any):
+    cuda(shell, TWO)
+    changed = "// a comment\n" + TWO.replace("{ if", "{  /* another */\n// more\n if")
+    cuda(shell, changed.replace("/* another */", "/* one */"))
+    assert set(hits(cuda(shell, changed)).values()) == {"memory"}
+
+
+def test_a_changed_kernel_rebuilds_only_itself(shell: Any):
+    cuda(shell, TWO)
+    changed = cuda(shell, TWO.replace("/= 2", "/=\n 3"))
+    assert hits(changed) == {"double_it": "memory", "halve_it": None}
+
+
+def test_kernels_that_share_a_variable_are_built_as_one(shell: Any):
+    shared = "__device__ int calls;\n" + TWO.replace("{ if", "{ ++calls; if")
+    module = cuda(shell, shared)
+    assert len(module.built) == 1
+    assert list(module) == ["double_it", "halve_it"]
+    with pytest.raises(InvalidRequest, match="this cell has no variable 'call'"):
+        module.get_global("call")
+
+
+def test_kernels_made_by_a_macro_are_bound_too(shell: Any):
+    module = cuda(shell, "#define K(n) __global__ void n(int* x) { *x = 1; }\nK(one) K(two)\n")
+    assert set(module) == {"one", "two"}
+
+
+def test_a_kernel_in_a_branch_that_is_not_taken_is_not_bound(shell: Any):
+    assert list(cuda(shell, f"#if 0\n{TWO}\n#endif\n__global__ void k() {{}}")) == ["k"]
+
+
+def test_a_module_gets_a_name_if_asked(shell: Any):
+    cuda(shell, TWO, "--module both")
+    both = shell.user_ns["both"]
+    assert both.double_it is both["double_it"] is shell.user_ns["double_it"]
+
+
+# --- headers, options ----------------------------------------------------------------------------
+
+
+def test_a_header_in_a_cell_is_includable_and_rebuilds_who_includes_it(shell: Any):
+    use = '#include "own/shape.cuh"\n' + TWO.replace("*= 2", "*= SIDES")
+    use = use.replace("/= 2", "/= SIDES")
+    shell.run_cell("%%cuda_header own/shape.cuh\n#define SIDES 3  // a triangle\n").raise_error()
+    cuda(shell, use)
+    shell.run_cell("%%cuda_header own/shape.cuh\n#define SIDES 3  // three\n").raise_error()
+    assert set(hits(cuda(shell, use)).values()) == {"memory"}
+    shell.run_cell("%%cuda_header own/shape.cuh\n#define SIDES 4\n").raise_error()
+    assert set(hits(cuda(shell, use)).values()) == {None}
+
+
+def test_options_hold_for_all_later_cells_and_variables_may_be_used(shell: Any):
+    shell.user_ns["width"] = 7
+    shell.run_line_magic("cuda_options", "--arch sm_86 -DWIDTH=1")
+    module = cuda(shell, "__global__ void k(int* x) { *x = WIDTH; }", "-DWIDTH={width}")
+    assert str(module["k"].code.arch) == "sm_86"
+    assert module.built[0].request.options[1:3] == ("-DWIDTH=1", "-DWIDTH=7")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", Line()),
+        ("--arch sm_90a", Line(arch="sm_90a")),
+        ("--arch=sm_90a --backend nvcc", Line(arch="sm_90a", backend="nvcc")),
+        ("-n 'f<int, 2>' -n g<T>", Line(names=("f<int, 2>", "g<T>"))),
+        ("--module m", Line(module="m")),
+        ("-DX=1 -nostdinc -I 'a b'", Line(options=("-DX=1", "-nostdinc", "-I", "a b"))),
+    ],
+)
+def test_a_line_is_read(text: str, line: Line):
+    assert Line.read(text) == line
+
+
+# --- templates -----------------------------------------------------------------------------------
+
+
+def test_instances_of_a_template_are_chosen_by_index(shell: Any):
+    np = pytest.importorskip("numpy")
+    cuda(shell, TEMPLATE)
+    scale = shell.user_ns["scale"]
+    assert repr(scale["float", 4]) == "scale<float, 4>(float* x, float by)"
+    assert scale[np.float32, 4] is scale["float", 4]
+    assert repr(scale["double", True]).startswith("scale<double, true>")
+
+
+def test_instances_can_be_built_with_the_cell(shell: Any):
+    module = cuda(shell, TEMPLATE + TWO, "-n 'scale<float, 2>'")
+    assert list(module["scale"].kernels) == ["scale<float, 2>"]
+
+
+def test_a_template_in_a_namespace_is_found(shell: Any):
+    cuda(shell, f"namespace a::b {{ {TEMPLATE} }}")
+    assert shell.user_ns["scale"]["int", 1].name == "a::b::scale<int, 1>"
+
+
+@pytest.mark.parametrize(
+    ("choose", "says"),
+    [
+        (lambda scale: scale["nothing", 1], 'identifier "nothing" is undefined'),
+        (lambda scale: scale[1.5], "1.5 is no argument of a template"),
+        (lambda scale: scale((1,), (1,), ()), r"choose its arguments first: scale\['float'\]"),
+    ],
+)
+def test_what_is_no_instance_is_told(shell: Any, choose, says: str):
+    cuda(shell, TEMPLATE)
+    with pytest.raises((InvalidRequest, CellError), match=says):
+        choose(shell.user_ns["scale"])
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "cell", "says"),
+    [
+        (
+            "",
+            "// a comment\n\n__global__ void k(float* x) { /* here */ *x = nothing; }  // there",
+            r'^cell\.cu:4:47: error: identifier "nothing" is undefined\n'
+            r"    4 \| __global__ void k.*// there\n +\| {47}\^~~~~~~",
+        ),
+        ("", "__global__ void k() { int x = 1 }", r'cell\.cu:2:33: error: expected a ";"'),
+        ("", "#include <no_such.h>\n" + TWO, r"cell\.cu:2:\d+: .*no_such\.h"),
+        ("--unknown-option", TWO, "unrecognized option --unknown-option"),
+        (
+            "-n nothing<int>",
+            TWO,
+            r"no kernel 'nothing<int>' in this cell; it has: double_it, halve",
+        ),
+        ("-n double_it<int>", TWO, "double_it<int>"),
+        ("--arch", TWO, "InvalidRequest: %%cuda --arch: --arch needs a value"),
+        ("--arch sm_eighty", TWO, "InvalidRequest: arch: 'sm_eighty' is not an architecture"),
+        ("-DX='", TWO, "InvalidRequest: %%cuda -DX=': No closing quotation"),
+    ],
+)
+def test_a_mistake_is_one_readable_message(shell: Any, capsys, line: str, cell: str, says: str):
+    result = shell.run_cell(f"%%cuda {line}\n{cell}")
+    assert isinstance(result.error_in_exec, rtcompile.RtcompileError)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert re.search(says, shown), shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("name", ["", "/etc/x.h", "../x.h", "a/../../x.h"])
+def test_a_header_needs_a_name_of_its_own(shell: Any, capsys, name: str):
+    assert shell.run_cell(f"%%cuda_header {name}\nint x;").error_in_exec
+    assert "give a name to include it by" in capsys.readouterr().out
+
+
+def test_one_mistake_in_shared_code_is_told_once(shell: Any, capsys):
+    shell.run_cell(f"%%cuda\nint broken = ;\n{TWO}")
+    assert capsys.readouterr().out.count("expected an expression") == 1
+
+
+# --- looks ---------------------------------------------------------------------------------------
+
+
+def shown(shell: Any, value: Any) -> tuple[str, str]:
+    data, _ = shell.display_formatter.format(value)
+    return data["text/plain"], data["text/html"]
+
+
+def test_a_module_shows_what_was_built_and_what_it_takes(shell: Any):
+    text, html = shown(shell, cuda(shell, TWO))
+    for look in (text, html):
+        assert "double_it(float* x, int n)" in look
+        assert "nvrtc 1" in look
+        assert "registers" in look
+    assert re.search(r"█.* 100%", text)
+    assert html.count("<svg") == 2
+    assert "<title>1024 threads: 100%</title>" in html
+    assert "hit (memory)" in shown(shell, cuda(shell, TWO))[0]
+
+
+def test_a_warning_about_the_cell_is_shown_once_at_its_place(shell: Any):
+    text, html = shown(shell, cuda(shell, "__device__ void f() { int unused; }\n" + TWO))
+    assert text.count("cell.cu:2:27: warning: variable ") == 1
+    assert "unused" in html
+
+
+def test_a_cell_without_kernels_says_so(shell: Any):
+    assert "no kernel (__global__)" in shown(shell, cuda(shell, "__device__ int f();"))[0]
+
+
+def test_text_from_a_source_is_escaped(shell: Any):
+    _, html = shown(shell, cuda(shell, TEMPLATE, "-n 'scale<float, 2>'"))
+    assert "scale&lt;float, 2&gt;" in html
+    assert "<float" not in html
+
+
+def test_kernels_templates_and_code_have_looks(shell: Any):
+    module = cuda(shell, TEMPLATE + TWO)
+    assert "halve_it(float* x, int n)" in shown(shell, module["halve_it"])[0]
+    assert "scale['float'] is a kernel" in shown(shell, module["scale"])[0]
+    assert "cubin for sm_80" in shown(shell, module["halve_it"].code)[1]
+    ptx = rtcompile.compile(TWO, arch="sm_80", target="ptx")
+    assert "ptx for sm_80" in shown(shell, ptx)[0]
+
+
+def test_looking_at_a_module_of_cupys_kind_builds_nothing(shell: Any):
+    pytest.importorskip("cupy")
+    module = rtcompile.RawModule(code=TWO, arch="sm_80")
+    assert "Not built yet" in shown(shell, module)[0]
+    assert module.build is not None
+    text, html = shown(shell, module)
+    assert "_Z9double_itPfi" in text
+    assert "<svg" in html
+    assert "Not built yet" in shown(shell, rtcompile.RawKernel(TWO, "double_it"))[1]
+
+
+def completions(shell: Any, text: str) -> set[str]:
+    from IPython.core.completer import provisionalcompleter
+
+    with provisionalcompleter():
+        return {found.text for found in shell.Completer.completions(text, len(text))}
+
+
+def test_kernels_are_completed_and_described(shell: Any):
+    module = cuda(shell, TEMPLATE + TWO, "-n 'scale<int, 3>' --module cell_module")
+    assert "double_it" in completions(shell, "doub")
+    assert "'int, 3'" in completions(shell, "scale[")
+    assert "double_it" in dir(module)
+    assert "'halve_it'" in completions(shell, "cell_module[")
+    described = shell.object_inspect_text("double_it")
+    assert "double_it(float* x, int n)" in described
+    assert re.search(r"\d+ registers, 0 bytes of shared memory", described)
+    assert "spills: 0 bytes stored" in described
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("k", "k"),
+        ("_Z1kPf", "k"),
+        ("_ZL6staticPf", "static"),
+        ("_ZN2ns5inner1kEi", "k"),
+        ("_Z5scaleIfEvPT_", "scale"),
+        ("_ZN12_GLOBAL__N_11kEv", "k"),
+    ],
+)
+def test_a_symbols_name_is_read(symbol: str, name: str):
+    assert simple_name(symbol) == name
+
+
+def test_without_ipython_the_error_says_what_to_install():
+    code = (
+        "import sys; sys.modules['IPython'] = None\n"
+        "import rtcompile; rtcompile.load_ipython_extension(None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "RtcompileError: %%cuda needs IPython: pip install rtcompile[jupyter]" in done.stderr
+
+
+# --- a real kernel -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A running Jupyter kernel's client, the extension loaded."""
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed: it is in the extra `test`")
+    manager = pytest.importorskip("jupyter_client.manager")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    running, client = manager.start_new_kernel(kernel_name="python3")
+    try:
+        client.execute_interactive("%load_ext rtcompile", timeout=60)
+        yield running, client
+    finally:
+        client.stop_channels()
+        running.shutdown_kernel(now=True)
+
+
+def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
+    running, client = kernel
+    messages: list[dict[str, Any]] = []
+    begin = 0.0
+
+    def on_output(message: dict[str, Any]) -> None:
+        nonlocal begin
+        messages.append(message)
+        if "<progress" in str(message["content"].get("data")) and not begin:
+            begin = time.monotonic()
+            running.interrupt_kernel()
+
+    cell = f"%%cuda --arch sm_80\n{ENDLESS}__global__ void k(F40) {{}}"
+    reply = client.execute_interactive(cell, timeout=60, output_hook=on_output)
+    assert time.monotonic() - begin < 10
+    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert "Interrupted: nothing is being compiled" in reply["content"]["traceback"][0]
+    assert any(message["header"]["msg_type"] == "clear_output" for message in messages)
+    after = client.execute_interactive(f"%%cuda --arch sm_80\n{TWO}", timeout=60, output_hook=id)
+    assert after["content"]["status"] == "ok"
+
+
+def test_an_error_stops_a_notebook_with_a_coloured_message(kernel: Any):
+    _, client = kernel
+    cell = "%%cuda --arch sm_80\n__global__ void k() { int x = 1 }"
+    reply = client.execute_interactive(cell, timeout=60, output_hook=id)
+    assert reply["content"]["status"] == "error"
+    traceback = "\n".join(reply["content"]["traceback"])
+    assert "\x1b[1;31merror: " in traceback
+    assert "magics.py" not in traceback
+
+
+@pytest.mark.parametrize(
+    "notebook",
+    sorted((ROOT / "examples/notebooks").glob("*.ipynb")),
+    ids=lambda path: path.stem,
+)
+def test_an_example_notebook_runs_up_to_the_launches(notebook: Path, monkeypatch):
+    nbclient = pytest.importorskip(
+        "nbclient", reason="nbclient is not installed: it is in the extra `test`"
+    )
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    content = nbformat.read(notebook, as_version=4)
+    assert not any(cell.get("outputs") for cell in content.cells), "commit it without outputs"
+    nbclient.NotebookClient(content, timeout=120, kernel_name="python3").execute()
+    tables = [
+        output.data["text/html"]
+        for cell in content.cells
+        for output in cell.get("outputs", [])
+        if "<table" in output.get("data", {}).get("text/html", "")
+    ]
+    assert tables
+    failed = [cell for cell in content.cells if "raises-exception" in cell.metadata.get("tags", [])]
+    assert all("error: " in "".join(cell.outputs[-1].traceback) for cell in failed)
