@@ -1,8 +1,8 @@
 """Run jobs in worker processes: the caller's thread waits, nothing of a job outlives it.
 
 One zygote per compiler, started by the first job that needs it; see `protocol` for what a job is.
-There is no thread of ours in the caller's process: whoever asks waits on the job's own socket, so
-Ctrl-C is an exception there at once, and leaving, in whatever way, kills the job.
+No thread of ours stands between: whoever asks waits on the job's own socket, so Ctrl-C is an
+exception there at once, and leaving, in whatever way, kills the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from rtcompile import tracing
 from rtcompile.core.request import Limits
 from rtcompile.settings import Settings
-from rtcompile.workers import protocol, zygote
+from rtcompile.workers import protocol, scratch, zygote
 
 __all__ = ["Answer", "Cancellation", "Cancelled", "Death", "Job", "Pool", "run", "run_beside"]
 
@@ -214,7 +214,7 @@ class _Zygote:
     def __init__(self, prepare: str, argument: str, idle: float) -> None:
         self.last_words = ""
         self._scratch = os.path.join(
-            _temporary_folder(), f"{zygote.SCRATCH_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
+            _temporary_folder(), f"{scratch.PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         )
         python = _interpreter()
         self._stderr = os.memfd_create("stderr")
@@ -291,7 +291,7 @@ class _Zygote:
             os.waitpid(self.pid, 0)
         self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
         if os.path.exists(self._scratch):
-            zygote.clear(self._scratch)
+            scratch.clear(self._scratch)
 
     def abandon(self) -> None:
         """Forget a zygote that is not ours: not born, or a forking parent's."""

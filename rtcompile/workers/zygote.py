@@ -15,14 +15,13 @@ import sys
 import time
 
 from rtcompile.workers import protocol
+from rtcompile.workers.scratch import claim, quietly, remove_tree, sweep
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from typing import Any
 
 CONTROL = 3  # the descriptor of the control socket, given by the caller
-SCRATCH_PREFIX = "rtcompile-"
-_CLAIM_SECONDS = 60.0
 _SIGKILL = 9
 _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # seconds without a job before the zygote spends time on making the next one faster
@@ -34,7 +33,7 @@ def main(arguments: list[str]) -> None:
     """Serve jobs from the control socket until there is no reason to go on."""
     parent, idle, scratch, prepare, argument = arguments
     _isolate()
-    _claim(scratch)
+    claim(scratch)
     zygote = Zygote(_socket.socket(fileno=CONTROL), int(parent), float(idle), scratch)
     try:
         zygote.prepare(prepare, argument)
@@ -286,7 +285,7 @@ class Zygote:
             os.close(child.pidfd)
         remove_tree(child.folder)
         for path in child.leftovers:
-            _quietly(os.unlink, path)
+            quietly(os.unlink, path)
         if status != 0:
             signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             message = (protocol.DEATH, child.death, signal, "")
@@ -304,72 +303,7 @@ class Zygote:
             os.waitpid(child.pid, 0)
             self._bury(child, 0)  # Whoever still waits is told by the end of file: not a crash.
         remove_tree(self.scratch)
-        _sweep(os.path.dirname(self.scratch))
-
-
-def _claim(scratch: str) -> None:
-    """Make the scratch folder, and hold a lock on it for as long as this process or a child lives."""
-    os.mkdir(scratch, 0o700)
-    os.environ["TMPDIR"] = scratch  # NVRTC leaves files there, even after compiling nothing
-    import fcntl
-
-    fcntl.flock(os.open(scratch, os.O_RDONLY), fcntl.LOCK_EX)
-
-
-def _sweep(folder: str) -> None:
-    """Remove scratch folders whose zygote and parent were both killed: nobody holds their lock."""
-    import fcntl
-
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if not name.startswith(SCRATCH_PREFIX):
-            continue
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
-            continue  # somebody else's
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # One that was made just now may not have been locked yet.
-            if os.fstat(descriptor).st_mtime < time.time() - _CLAIM_SECONDS:
-                clear(path)
-        except OSError:
-            pass  # in use
-        finally:
-            os.close(descriptor)
-
-
-def clear(scratch: str) -> None:
-    """Clear up after a zygote that was killed itself: its jobs' processes, then their files.
-
-    Its children died with it (`_die_with_parent`), but not what they had started.
-    """
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if os.readlink(f"/proc/{name}/cwd").startswith(scratch + "/"):
-                    os.kill(int(name), _SIGKILL)
-            except OSError:
-                pass  # It has ended, or it is not ours.
-    remove_tree(scratch)
-
-
-def remove_tree(folder: str) -> None:
-    """Remove a folder of scratch files; what cannot be removed stays. (`shutil` loads slowly.)"""
-    for where, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            _quietly(os.unlink, os.path.join(where, name))
-        for name in folders:
-            path = os.path.join(where, name)
-            _quietly(os.unlink if os.path.islink(path) else os.rmdir, path)
-    _quietly(os.rmdir, folder)
-
-
-def _quietly(function: Any, path: str) -> None:
-    try:
-        function(path)
-    except OSError:
-        pass
+        sweep(os.path.dirname(self.scratch))
 
 
 def _tell(
