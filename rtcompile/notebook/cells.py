@@ -29,6 +29,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NO_VARIABLE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
 # With one of these in it the number of a line is part of what it does.
 _NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
 
@@ -95,12 +96,12 @@ class Cell:
             return self.whole()
         return self._without((kernel,), [other for other in self.kernels if other != kernel])
 
-    def may_change(self, name: str) -> bool:
-        """Say whether what the kernels share mentions `name` other than as a constant."""
+    def may_change(self) -> frozenset[str]:
+        """Return the words of what the kernels share that may be the names of variables."""
         spans = [span for kernel in self.kernels for span in kernel.spans]
         shared = "".join(self.text[start:end] for start, end in _gaps(len(self.text), spans))
-        lines = (line for line in shared.split("\n") if name in _WORD.findall(line))
-        return any(not re.search(r"\bconst(?:expr)?\b", line) for line in lines)
+        lines = (line for line in shared.split("\n") if not _NO_VARIABLE.search(line))
+        return frozenset(word for line in lines for word in _WORD.findall(line))
 
     def _without(self, kernels: Sequence[KernelText], others: Sequence[KernelText]) -> Unit:
         kept = _gaps(len(self.text), [span for other in others for span in other.spans])

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rtcompile.core import cubin, diagnostics
-from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core import diagnostics
+from rtcompile.core.request import CompileRequest
 from rtcompile.errors import CompileError, InvalidRequest
 from rtcompile.notebook import building, cells
 from rtcompile.notebook.cells import PROGRAM, Unit
@@ -62,7 +62,7 @@ class Compilation:
         """
         units = self._cell.units()
         built = self._build(units)
-        if len(units) > 1 and any(map(self._share_a_variable, built)):
+        if len(units) > 1 and self._share_a_variable(built):
             # Each unit would have a copy of its own.
             self._cell = replace(self._cell, separable=False)
             units = self._cell.units()
@@ -115,7 +115,7 @@ class Compilation:
                     if self._text_of(name) == text:
                         template.kernels[name] = CellKernel(text, built, name, symbol)
                 yield text.name, template
-        symbols = {simple_name(s): s for s in _kernel_symbols(built.code) if s not in named}
+        symbols = {simple_name(s): s for s in built.kernel_symbols() if s not in named}
         texts = {text.name: text for text in unit.kernels if text.template is None}
         for name in [*(n for n in texts if n in symbols), *(s for s in symbols if s not in texts)]:
             # What is in no text was made by a macro.
@@ -134,14 +134,14 @@ class Compilation:
         built = Built(self._source, unit, request, code)
         return CellKernel(text, built, expression, symbol)
 
-    def _share_a_variable(self, built: Built) -> bool:
-        if built.code.kind != "cubin":
-            return False
+    def _share_a_variable(self, built: Sequence[Built]) -> bool:
+        words = self._cell.may_change()
         return any(
             symbol.kind == "object"
             and symbol.section.startswith((".nv.global", ".nv.constant"))
-            and self._cell.may_change(simple_name(symbol.name))
-            for symbol in cubin.read(built.code.code).symbols
+            and simple_name(symbol.name) in words
+            for one in (built if words else ())
+            for symbol in one.symbols()
         )
 
     def _in_cell(self, error: CompileError, units: Sequence[Unit]) -> CompileError:
@@ -160,12 +160,6 @@ class Compilation:
             diagnostics=found,
             log=error.log,
         )
-
-
-def _kernel_symbols(code: ObjectCode) -> list[str]:
-    if code.kind == "cubin":
-        return [kernel.name for kernel in cubin.read(code.code).kernels]
-    return re.findall(r"^(?:\.visible )?\.entry (\S+?)\(", code.code.decode(), re.MULTILINE)
 
 
 def simple_name(symbol: str) -> str:

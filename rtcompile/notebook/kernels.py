@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rtcompile.core import cubin, diagnostics
+from rtcompile.core.cubin import Cubin, Symbol
 from rtcompile.core.diagnostics import Diagnostic
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.signature import Parameter, parse, split
@@ -27,6 +29,22 @@ class Built:
         self.request = request
         self.code = code
         self._module: Any = None
+
+    @functools.cached_property
+    def _cubin(self) -> Cubin | None:
+        return cubin.read(self.code.code) if self.code.kind == "cubin" else None
+
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Return the symbols of a cubin."""
+        return () if self._cubin is None else self._cubin.symbols
+
+    def kernel_symbols(self) -> list[str]:
+        """Return the symbols of the kernels."""
+        if self._cubin is not None:
+            return [kernel.name for kernel in self._cubin.kernels]
+        return re.findall(
+            r"^(?:\.visible )?\.entry (\S+?)\(", self.code.code.decode(), re.MULTILINE
+        )
 
     def warnings(self) -> list[Diagnostic]:
         """Return the compiler's warnings about the cell; those about its headers are not its own."""
@@ -52,10 +70,9 @@ class Built:
 
 
 class CellKernel:
-    """A kernel of a cell, called as CuPy's: ``kernel(grid, block, args)``.
-
-    Numbers become what the kernel's parameters are; an array of another element type is an error.
-    """
+    # No docstring of the class: each kernel has its own, below.
+    # A kernel of a cell, called as CuPy's: numbers become what its parameters are, an array of
+    # another element type is an error.
 
     def __init__(self, text: KernelText, built: Built, name: str, symbol: str) -> None:
         self.name = name
@@ -64,8 +81,6 @@ class CellKernel:
         self.signature = f"{name}({_substituted(text, name)})"
         self._parameters = _parameters(_substituted(text, name), name)
         self._raw: Any = None
-        # What `kernel?` shows.
-        self.__doc__ = f"{self.signature}\n\n{_resources(self)}"
 
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0
@@ -76,6 +91,11 @@ class CellKernel:
 
             args = arguments.convert(self._parameters, args, self.name)
         self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        # What `kernel?` shows.
+        return f"{self.signature}\n\n{_resources(self)}"
 
     @property
     def raw(self) -> Any:
@@ -165,7 +185,7 @@ class CellModule:
     def get_global(self, name: str) -> Any:
         """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
         for built in self.built:
-            if any(symbol.name == name for symbol in cubin.read(built.code.code).symbols):
+            if any(symbol.name == name for symbol in built.symbols()):
                 return built.module.get_global(name)
         raise InvalidRequest(f"this cell has no variable {name!r}")
 

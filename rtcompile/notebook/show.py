@@ -75,11 +75,17 @@ _HEADER = ["kernel", "arch", "build", "registers", "shared", "stack", "spilled",
 def _cells(row: _Row) -> list[str]:
     build, takes = row.code.build, row.takes
     how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
-    cells = [row.signature, str(row.code.arch), f"{how}, {build.milliseconds:.1f} ms"]
+    cells = [row.signature, str(row.code.arch), f"{how}, {_duration(build.milliseconds)}"]
     if takes is None:
         return [*cells, "", "", "", ""]
     spilled = "" if takes.spills is None else str(takes.spills.stores + takes.spills.loads)
     return [*cells, str(takes.registers), str(takes.shared_bytes), str(takes.stack_bytes), spilled]
+
+
+def _duration(milliseconds: float) -> str:
+    if milliseconds < 1000:
+        return f"{milliseconds:.1f} ms"
+    return f"{milliseconds / 1000:.1f} s"
 
 
 # --- what is shown -------------------------------------------------------------------------------
@@ -89,13 +95,16 @@ def _card(shown: Any) -> _Card:
     if isinstance(shown, CellModule):
         rows = tuple(row for kernel in shown.kernels.values() for row in _rows(kernel))
         names = ", ".join(shown.kernels)
-        note = "" if shown.kernels else "This cell defines no kernel (__global__)."
+        templates = (one for one in shown.kernels.values() if isinstance(one, CellTemplate))
+        note = ", ".join(f"{one.name}[…] is a {one.signature}" for one in templates)
+        if not shown.kernels:
+            note = "This cell defines no kernel (__global__)."
         return _Card(f"CUDA cell: {names}" if names else "CUDA cell", rows, note)
-    if isinstance(shown, (CellKernel, CellTemplate)):
-        if isinstance(shown, CellKernel):
-            return _Card(f"CUDA kernel {shown.name}", tuple(_rows(shown)))
+    if isinstance(shown, CellKernel):
+        return _Card(f"CUDA kernel {shown.name}", tuple(_rows(shown)))
+    if isinstance(shown, CellTemplate):
         note = f"{shown.name}['float'] is a kernel."
-        return _Card(shown.signature, tuple(_rows(shown)), note)
+        return _Card(f"CUDA {shown.signature}", tuple(_rows(shown)), note)
     if isinstance(shown, ObjectCode):
         size = f"{shown.kind} for {shown.arch}, {len(shown.code)} bytes"
         return _Card(f"ObjectCode: {size}", tuple(_of_code(shown)))
