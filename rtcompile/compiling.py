@@ -16,7 +16,6 @@ from rtcompile import device, pipeline, toolkit, tracing
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
-from rtcompile.core import hints
 from rtcompile.core.request import (
     BuildInfo,
     Compiled,
@@ -28,6 +27,7 @@ from rtcompile.core.request import (
     SearchDir,
     TranslationUnit,
 )
+from rtcompile.core.silent import check_code
 from rtcompile.errors import JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
@@ -207,7 +207,7 @@ class _Build:
                 raise _error(linked, plan)
             code, log = linked.code, log + linked.log
             milliseconds += sum(linked.milliseconds.values())
-        for problem in hints.check_code(code, plan.choice.arch):
+        for problem in check_code(code, plan.choice.arch):
             warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
             log += f"{plan.request.name}: warning: {problem}\n"
         with tracing.span("headers", program=plan.request.name):

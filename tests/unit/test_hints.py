@@ -20,6 +20,7 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.context import BuildContext
 from rtcompile.core.known_messages import MESSAGES
 from rtcompile.core.request import Compiled, Limits, SearchDir, TranslationUnit
+from rtcompile.core.silent import check_code
 from rtcompile.toolkit.model import Library, Toolchain
 from tests.provoked import (
     AS_REPORTED,
@@ -316,7 +317,7 @@ def test_traps_that_cute_put_in_place_of_instructions_are_found(
         search=search,
     )
     assert isinstance(built, Compiled), built.log
-    warnings = hints.check_code(built.code, unit.arch)
+    warnings = check_code(built.code, unit.arch)
     assert bool(warned) == any("sm_90a" in warning for warning in warnings)
 
 
@@ -326,13 +327,13 @@ def test_too_much_static_shared_memory_that_old_nvrtc_passed_is_found(
     how = Provoked("", (), SHARED_80000, toolkit="12.4", plain=True)
     log, _ = bench.failure(how, "nvrtc")
     assert log.strip() == ""
-    (warning,) = hints.check_code((tmp_path / "kernel.cubin").read_bytes(), Arch(8, 0))
+    (warning,) = check_code((tmp_path / "kernel.cubin").read_bytes(), Arch(8, 0))
     assert "_Z1kPi has 80000 bytes" in warning
 
 
 def test_nothing_is_found_in_what_is_no_cubin() -> None:
-    assert hints.check_code(b"\x7fELF and no more", Arch(8, 0)) == ()
-    assert hints.check_code(b"", Arch(8, 0)) == ()
+    assert check_code(b"\x7fELF and no more", Arch(8, 0)) == ()
+    assert check_code(b"", Arch(8, 0)) == ()
 
 
 def test_the_document_is_written_from_the_catalogue() -> None:

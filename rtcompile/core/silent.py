@@ -1,0 +1,66 @@
+"""What a compiler accepted without a word, and a device would not run as meant.
+
+Apart from the catalogue of messages: every build is looked at, and the catalogue takes 40 ms to load.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rtcompile.core import cubin
+from rtcompile.core.arch import Arch
+
+__all__ = ["check_code"]
+
+_TRAPS = re.compile(
+    rb"Attempting to use (?P<what>[ -~]{1,80}?) without (?P<needs>[ -~]{1,60})"
+    rb"|Arch conditional MMA instruction used without targeting (?P<arch>[ -~]{1,60})"
+)
+_STATIC_SHARED_LIMIT = 48 << 10
+
+
+def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
+    """Find what a compiler accepted in silence and a device would not run as meant.
+
+    Parameters
+    ----------
+    code : bytes
+        A cubin, or anything else, in which nothing is found.
+    arch : Arch
+        The architecture it was compiled for.
+
+    Returns
+    -------
+    tuple of str
+        One warning each: instructions that CuTe or CUTLASS replaced by a trap because the
+        architecture has them not; more static shared memory than a kernel may have.
+    """
+    return (*_traps(code, arch), *_oversized(code))
+
+
+def _traps(code: bytes, arch: Arch) -> list[str]:
+    # CuTe guards each instruction by a macro of its own; without it the call prints and aborts.
+    found = {match[0].decode("ascii"): match for match in _TRAPS.finditer(code)}
+    if not found:
+        return []
+    specific = Arch(arch.major, arch.minor, "a")
+    advice = f"compile for {specific}" if not arch.suffix and arch.major >= 9 else "another atom"
+    quoted = ", ".join(sorted(found)[:3])
+    return [
+        f"The code holds traps instead of instructions: CuTe or CUTLASS says {quoted!r}. "
+        f"{arch} has not what the source asks for: {advice}."
+    ]
+
+
+def _oversized(code: bytes) -> list[str]:
+    try:
+        kernels = cubin.read(code).kernels
+    except ValueError:
+        return []
+    return [
+        f"{kernel.name} has {kernel.shared_bytes} bytes of static shared memory; a kernel may have "
+        f"{_STATIC_SHARED_LIMIT}. Make it dynamic (extern __shared__) and set "
+        "max_dynamic_shared_size_bytes."
+        for kernel in kernels
+        if kernel.shared_bytes > _STATIC_SHARED_LIMIT
+    ]
