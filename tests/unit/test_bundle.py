@@ -97,9 +97,11 @@ def test_a_package_may_be_moved(shipped: Package, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_the_second_time_it_comes_from_memory(shipped: Package):
+def test_after_the_first_time_it_comes_from_memory(shipped: Package):
     module = shipped.load().module
-    assert [module.compile("sm_80").build.hit for _ in range(2)] == ["bundle", "memory"]
+    # A header of this very tick of the clock is read again until the tick is over.
+    hits = [module.compile("sm_80").build.hit for _ in range(30)]
+    assert (hits[0], hits[-1]) == ("bundle", "memory")
 
 
 @pytest.mark.usefixtures("elsewhere")
