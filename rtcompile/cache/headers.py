@@ -55,13 +55,17 @@ def record(
     own_path: dict[str, None] = {}
     texts: list[tuple[str, Mentions]] = [(os.path.dirname(name), scan(source))]
     read = dict.fromkeys(trace)
+    place = includes.placing(search)
     for path in read:
         if not path.startswith("/"):
             return Dependencies(uncacheable=f"header {path} was found by a relative path")
         try:
-            header, mentions = _read(path, search, now, scan)
+            header, mentions = _read(path, now, scan)
         except OSError as error:
             return Dependencies(uncacheable=f"header {path} cannot be read: {error.strerror}")
+        position, relative = place(path)
+        label = search[position].label if position >= 0 else ""
+        header = header._replace(label=label, relative=relative)
         headers.append(header)
         texts.append((os.path.dirname(path), mentions))
         if mentions.own_path:
@@ -169,9 +173,7 @@ _read_before: dict[str, tuple[Header, Mentions]] = {}
 _MOST_READ = 8192
 
 
-def _read(
-    path: str, search: Sequence[SearchDir], now_ns: int, scan: Callable[[str], Mentions]
-) -> tuple[Header, Mentions]:
+def _read(path: str, now_ns: int, scan: Callable[[str], Mentions]) -> tuple[Header, Mentions]:
     before = _read_before.get(path)
     if before is not None and _stat_of(os.stat(path)) == before[0][4:]:
         header, mentions = before
@@ -181,9 +183,7 @@ def _read(
         if len(_read_before) >= _MOST_READ:
             _read_before.clear()
         _read_before[path] = _distrust(header, now_ns), mentions
-    position, relative = includes.place(path, search)
-    label = search[position].label if position >= 0 else ""
-    return header._replace(label=label, relative=relative), mentions
+    return header, mentions
 
 
 def _contents(path: str) -> tuple[Header, bytes]:

@@ -8,11 +8,11 @@ place (whose key fixes the directories) and the portable one (whose reader bring
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rtcompile.cache import files
-from rtcompile.core.includes import Dependencies, place
+from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.request import Header, SearchDir
 
 __all__ = ["MOST_BUILDS", "Build", "decode", "encode"]
@@ -63,12 +63,13 @@ _COLUMNS = 11
 
 def _columns(dependencies: Dependencies, search: Sequence[SearchDir]) -> list[bytes]:
     headers = dependencies.headers
+    place = placing(search)
     return [
-        *_pack_paths([h.path for h in headers], search),
+        *_pack_paths([h.path for h in headers], place),
         bytes.fromhex("".join(h.digest for h in headers)),
         struct.pack(f"<{4 * len(headers)}q", *(number for h in headers for number in h[4:])),
-        *_pack_paths(dependencies.absent, search),
-        *_pack_paths(dependencies.present, search),
+        *_pack_paths(dependencies.absent, place),
+        *_pack_paths(dependencies.present, place),
         _join(dependencies.answers),
         _join(dependencies.own_path),
     ]
@@ -102,8 +103,10 @@ def _dependencies(
     )
 
 
-def _pack_paths(paths: Sequence[str], search: Sequence[SearchDir]) -> tuple[bytes, bytes]:
-    placed = [place(path, search) for path in paths]
+def _pack_paths(
+    paths: Sequence[str], place: Callable[[str], tuple[int, str]]
+) -> tuple[bytes, bytes]:
+    placed = [place(path) for path in paths]
     return struct.pack(f"<{len(placed)}h", *(i for i, _ in placed)), _join(r for _, r in placed)
 
 

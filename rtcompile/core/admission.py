@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rtcompile.core.includes import Dependencies, place
+from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.key import Question
 from rtcompile.core.mentions import scan
 from rtcompile.core.request import ObjectCode, SearchDir
@@ -46,4 +46,5 @@ def portable(dependencies: Dependencies, search: Sequence[SearchDir]) -> bool:
     """Say whether another place has a counterpart for every file that was looked at."""
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]
-    return all(place(path, search)[0] >= 0 for path in paths)
+    place = placing(search)
+    return all(place(path)[0] >= 0 for path in paths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rtcompile.core.request import Header, SearchDir
@@ -13,6 +13,7 @@ __all__ = [
     "parse_trace",
     "pch_prefix",
     "place",
+    "placing",
     "spellings",
 ]
 
@@ -67,12 +68,21 @@ def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
 
     Of nested directories the innermost: ``include/cccl`` rather than ``include``.
     """
-    best, length = -1, 0
-    for index, directory in enumerate(search):
-        prefix = directory.path.rstrip("/") + "/"
-        if len(prefix) > length and path.startswith(prefix):
-            best, length = index, len(prefix)
-    return best, path[length:]
+    return placing(search)(path)
+
+
+def placing(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
+    """Return `place` for many paths: CuTe's 392 headers are placed five times in a build."""
+    prefixes = [(d.path.rstrip("/") + "/", index) for index, d in enumerate(search)]
+    prefixes.sort(key=lambda prefix: -len(prefix[0]))
+
+    def placed(path: str) -> tuple[int, str]:
+        for prefix, index in prefixes:
+            if path.startswith(prefix):
+                return index, path[len(prefix) :]
+        return -1, path
+
+    return placed
 
 
 def spellings(path: str, search: Sequence[SearchDir]) -> list[tuple[int, str]]:
