@@ -16,7 +16,7 @@ from rtcompile import pipeline, tracing
 from rtcompile.compilers import precompiled
 from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
+from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, ToolkitNotFound
 from rtcompile.progress import Outcome, shown
 from rtcompile.settings import Settings
 from rtcompile.workers import pool
@@ -198,8 +198,9 @@ class _Task:
             overrides = {name: overrides[name] if own[name] is None else own[name] for name in own}
         settings = Settings.from_environ().override(**overrides)
         if request.arch is None:
-            choice = pipeline.plan(request.replace(link=()), settings).choice
-            request = request.replace(arch=choice.arch, target=choice.target)
+            with suppress(ToolkitNotFound):  # there may be a bundle that answers
+                choice = pipeline.plan(request.replace(link=()), settings).choice
+                request = request.replace(arch=choice.arch, target=choice.target)
         return cls(request, settings)
 
     @property

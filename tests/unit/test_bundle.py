@@ -105,6 +105,18 @@ def test_after_the_first_time_it_comes_from_memory(shipped: Package):
 
 
 @pytest.mark.usefixtures("elsewhere")
+def test_many_at_once_are_found_too(shipped: Package, monkeypatch):
+    on_device(monkeypatch, 9, 0)
+    module = shipped.load().module
+    module.use_bundle()
+    codes = rtcompile.compile_many([module.request, module.request.replace(arch="sm_80")])
+    assert [(str(c.arch), c.build.hit) for c in codes] == [
+        ("sm_90a", "bundle"),
+        ("sm_80", "bundle"),
+    ]
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_the_devices_own_architecture_is_found(shipped: Package, monkeypatch):
     on_device(monkeypatch, 9, 0)
     assert str(shipped.load().module.compile().arch) == "sm_90a"
