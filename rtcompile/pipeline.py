@@ -102,9 +102,10 @@ def _cached_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCo
 def plan(
     request: CompileRequest,
     settings: Settings,
-    capability: Callable[[], tuple[int, int]] = device.compute_capability,
+    capability: Callable[[], tuple[int, int]] | None = None,
 ) -> Plan:
     """Decide everything about a build. Compiles nothing but what `link` needs compiled."""
+    capability = capability or device.compute_capability
     options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
