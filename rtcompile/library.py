@@ -113,7 +113,7 @@ class KernelModule:
         self.options = options
         self._signatures = dict(kernels)
         self._kernels = {name: Kernel(self, name, text) for name, text in kernels.items()}
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         self._raw: Any = None
 
     def __getitem__(self, name: str) -> Kernel:
@@ -167,7 +167,7 @@ class KernelModule:
     def raw(self) -> Any:
         """The `RawModule` of these kernels."""
         if self._raw is None:
-            with self._lock:
+            with self.lock:
                 if self._raw is None:
                     from rtcompile.kernels import RawModule
 
@@ -254,9 +254,12 @@ class Kernel:
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes; it is loaded on each device that calls it."""
         if self._raw is None:
-            raw = self.module.raw
-            self.check(raw.object_code)
-            self._raw = raw.get_function(self.name)
+            module = self.module.raw
+            # One thread at a time: two would load the module twice, each with variables of its own.
+            with self.module.lock:
+                kernel = module.get_function(self.name)
+                self.check(module.object_code)
+            self._raw = kernel
         return self._raw
 
     def check(self, obj: ObjectCode) -> None:
