@@ -45,11 +45,13 @@ __all__ = ["compile_once"]
 def compile_once(request: CompileRequest, settings: Settings, store: Store) -> ObjectCode:
     """Build what is not in the cache; of all who ask at once, on this machine, one compiles."""
     plan = _identified(request, settings)
-    with tracing.span("build", program=request.name), store.building(plan.question):
+    if not settings.jit:  # nothing is compiled, and nothing is written: no lock, no folder
         code = store.find(plan.question)
-        if code is None and not settings.jit:
+        if code is None:
             raise JitDisabled(store.why(plan.question))
-        return code or _Build(plan, settings, store).run()
+        return code
+    with tracing.span("build", program=request.name), store.building(plan.question):
+        return store.find(plan.question) or _Build(plan, settings, store).run()
 
 
 def _identified(request: CompileRequest, settings: Settings) -> Plan:

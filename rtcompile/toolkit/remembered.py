@@ -80,7 +80,7 @@ def current(settings: Settings | None = None) -> Toolchain:
         known = _read(_path(settings, key), key)
     if known is None or not known.holds():
         known = _search(site_dirs)
-        if settings.cache_on_disk:
+        if _may_write(settings):
             _write(_path(settings, key), key, known)
     _in_this_process[key] = known
     return known.toolchain
@@ -114,7 +114,7 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     compiler = dataclasses.replace(getattr(known.toolchain, part), build=build)
     toolchain = dataclasses.replace(known.toolchain, **{part: compiler})
     known = _in_this_process[key] = Known(toolchain, known.stamps)
-    if settings.cache_on_disk:
+    if _may_write(settings):
         _write(_path(settings, key), key, known)
 
 
@@ -188,6 +188,11 @@ def _read(path: str, key: str) -> Known | None:
         return Known(_from_json(record["toolchain"]), stamps)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def _may_write(settings: Settings) -> bool:
+    # Where compiling is forbidden nothing else is to appear on the disk either.
+    return settings.cache_on_disk and settings.jit
 
 
 def _write(path: str, key: str, known: Known) -> None:

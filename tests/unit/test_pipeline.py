@@ -393,6 +393,14 @@ def test_jit_can_be_forbidden(monkeypatch):
         compile(arch="sm_90a")
 
 
+def test_where_jit_is_forbidden_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "none"))
+    with pytest.raises(rtcompile.JitDisabled):
+        compile()
+    assert not (tmp_path / "none").exists()
+
+
 def test_cupys_in_memory_switch_writes_nothing(monkeypatch):
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     compile()
