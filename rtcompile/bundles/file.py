@@ -1,8 +1,7 @@
-"""A bundle's file: an index by key, and blobs; what is used of it is verified first, or not used.
+"""A bundle's file, read: an index by key, and blobs; what is used of it is verified first.
 
 Behind a head of fixed size lies the sealed index, behind that the blobs that its rows point into:
-objects as the cache keeps them, and for each what it was made of. No time and no place of the
-building machine is in the file: the same builds make the same bytes.
+objects as the cache keeps them, and for each what it was made of.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from rtcompile.core.key import content_digest
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import RtcompileWarning
 
-__all__ = ["Bundle", "Contents", "Row", "write"]
+__all__ = ["Bundle", "Row"]
 
-_MAGIC = b"rtcompile bundle 1\n".ljust(32, b"\0")
-_HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
+MAGIC = b"rtcompile bundle 1\n".ljust(32, b"\0")
+HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
+INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
 
 
@@ -65,91 +65,15 @@ class Row(NamedTuple):
     labels: tuple[str, ...]
 
 
-class Contents(NamedTuple):
-    """A row and its blobs: the object's file and the record of its headers."""
-
-    row: Row
-    object: bytes
-    record: bytes
-
-
-def contents(
-    row: Row, obj: ObjectCode, read: Dependencies, search: Sequence[SearchDir]
-) -> Contents:
-    """Return what a bundle keeps of a build that read these headers."""
-    own = [directory for directory in search if directory.is_own]
-
-    def is_own(path: str) -> bool:
-        return includes.place(path, own)[0] >= 0
-
-    # Stats are the building machine's; what the reader checks is the content.
-    unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
-    checked = Dependencies(
-        headers=tuple(h for h in unplaced if is_own(h.path)),
-        absent=tuple(filter(is_own, read.absent)),
-        present=tuple(filter(is_own, read.present)),
-    )
-    recorded = Dependencies(headers=tuple(h for h in unplaced if not is_own(h.path)))
-    builds = [
-        manifests.Build(row.backend, row.compiler, "", dependencies)
-        for dependencies in (checked, recorded)
-    ]
-    return Contents(row, objects.encode(obj, row.program), manifests.encode(builds, search))
-
-
-def write(path: str, builds: Iterable[Contents]) -> None:
-    """Write a bundle of `builds`; of two for one key, architecture, kind and CUDA the last stays.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written; an old one is left as it was.
-    """
-    last = {(b.row.key, b.row.arch, b.row.kind, b.row.cuda): b for b in builds}
-    blobs: dict[bytes, int] = {}
-    size = 0
-    rows = []
-    for _, build in sorted(last.items()):
-        places = []
-        for blob in (build.object, build.record):
-            if blob not in blobs:
-                blobs[blob] = size
-                size += len(blob)
-            places += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
-        rows.append(_encode(build.row, places))
-    cuda = sorted({key[3] for key in last})
-    index = files.seal("bundle index", [" ".join(map(str, cuda)).encode(), *rows])
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    files.publish(path, b"".join((_HEAD.pack(_MAGIC, len(index)), index, *blobs)))
-    os.chmod(path, 0o644)  # packages are installed by one user and used by others
-
-
-def _encode(row: Row, places: Sequence[str]) -> bytes:
-    texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
-    texts += [row.program, row.source, *places]
-    for group in (row.options, row.names, row.labels):
-        texts += [str(len(group)), *group]
-    return "".join(text + "\0" for text in texts).encode("utf-8", "surrogateescape")
-
-
-class _Place(NamedTuple):
-    """Where a blob lies, counted from the first, and its digest."""
-
-    start: int
-    size: int
-    digest: str
-
-
-class _Entry(NamedTuple):
-    row: Row
-    object: _Place
-    record: _Place
+# A row, and where its object and the record of its headers lie behind the index: start, size, digest.
+_Place = tuple[int, int, str]
+_Entry = tuple[Row, _Place, _Place]
 
 
 def _decode(data: bytes) -> _Entry:
     texts = data.decode("utf-8", "surrogateescape").split("\0")[:-1]
     key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
-    places = [_Place(int(texts[i]), int(texts[i + 1]), texts[i + 2]) for i in (8, 11)]
+    code, record = ((int(texts[i]), int(texts[i + 1]), texts[i + 2]) for i in (8, 11))
     groups = []
     at = 14
     for _ in range(3):
@@ -157,7 +81,7 @@ def _decode(data: bytes) -> _Entry:
         groups.append(tuple(texts[at + 1 : at + 1 + count]))
         at += 1 + count
     row = Row(key, Arch.parse(arch), kind, backend, compiler, int(cuda), program, source, *groups)
-    return _Entry(row, *places)
+    return row, code, record
 
 
 class _UnusableError(Exception):
@@ -188,7 +112,7 @@ class Bundle:
     def rows(self, key: str | None = None) -> list[Row]:
         """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
         try:
-            return [entry.row for entry in self._entries(key)]
+            return [row for row, _, _ in self._entries(key)]
         except _UnusableError as error:
             self._ignore(str(error))
             return []
@@ -230,8 +154,8 @@ class Bundle:
             return headers.difference(self._read(row, own)[1])
         return ""
 
-    def contents(self) -> list[Contents]:
-        """Return all there is, verified, to be written into another bundle.
+    def contents(self) -> list[tuple[Row, bytes, bytes]]:
+        """Return each row, its object's file and the record of its headers, all verified.
 
         Raises
         ------
@@ -240,8 +164,8 @@ class Bundle:
         """
         try:
             return [
-                Contents(entry.row, self._blob(entry.object), self._blob(entry.record))
-                for entry in self._entries(None)
+                (row, self._blob(code), self._blob(record))
+                for row, code, record in self._entries(None)
             ]
         except _UnusableError as error:
             raise ValueError(f"{self.path}: {error}") from None
@@ -272,25 +196,25 @@ class Bundle:
 
     def _open(self) -> dict[bytes, list[bytes]]:
         try:
-            head = self._bytes(0, _HEAD.size)
+            head = self._bytes(0, HEAD.size)
         except FileNotFoundError:
             self.problem = "it is not there"  # no news in a checkout: without a warning
             return {}
         except OSError as error:
             raise _UnusableError(error.strerror or str(error)) from None
-        if head[:32] != _MAGIC:
+        if head[:32] != MAGIC:
             if head.startswith(_MAGIC_OF_ANY_FORMAT):
                 raise _UnusableError("it was made by an rtcompile with another bundle format")
             raise _UnusableError("it is no bundle")
         try:
-            _, size = _HEAD.unpack(head)
-            fields = files.unseal("bundle index", self._bytes(_HEAD.size, size))
+            _, size = HEAD.unpack(head)
+            fields = files.unseal(INDEX, self._bytes(HEAD.size, size))
         except (struct.error, OSError):
             fields = None
         if not fields:
             raise _UnusableError("it is damaged")
         self._cuda = tuple(map(int, fields[0].split()))
-        self._blobs_at = _HEAD.size + size
+        self._blobs_at = HEAD.size + size
         index: dict[bytes, list[bytes]] = {}
         for row in fields[1:]:
             index.setdefault(row[: row.find(b"\0")], []).append(row)
@@ -305,24 +229,26 @@ class Bundle:
             os.close(descriptor)
 
     def _blob(self, place: _Place) -> bytes:
+        start, size, digest = place
         try:
-            data = self._bytes(self._blobs_at + place.start, place.size)
+            data = self._bytes(self._blobs_at + start, size)
         except OSError as error:
             raise _UnusableError(error.strerror or str(error)) from None
-        if content_digest(data) != place.digest:
+        if content_digest(data) != digest:
             raise _UnusableError("it is damaged, or was replaced while in use")
         return data
 
     def _read(
         self, row: Row, own: tuple[SearchDir, ...]
     ) -> tuple[ObjectCode, Dependencies, Dependencies]:
-        entry = next((e for e in self._entries(row.key) if e.row == row), None)
+        entry = next((e for e in self._entries(row.key) if e[0] == row), None)
         if entry is None:
             raise _UnusableError("it was replaced while in use")
-        decoded = objects.decode(self._blob(entry.object))
+        _, code, record = entry
+        decoded = objects.decode(self._blob(code))
         # The toolkit's directories are not here, or are others: their labels stand for them.
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
-        builds = manifests.decode(self._blob(entry.record), [*own, *others])
+        builds = manifests.decode(self._blob(record), [*own, *others])
         if decoded is None or builds is None or len(builds) != 2:
             raise _UnusableError("it holds builds of another format")
         return decoded[1], builds[0].dependencies, builds[1].dependencies
