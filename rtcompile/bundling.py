@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcompile import bundles, pipeline, shipped
-from rtcompile.bundles import file
+from rtcompile.bundles import writing
+from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cache import headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
@@ -94,8 +95,8 @@ def bundle(
         codes = _compile(work, progress)
         contents = [_contents(*pair) for pair in zip(work, codes, strict=True)]
     target = os.fspath(path)
-    kept = file.Bundle(target).contents() if update else []
-    file.write(target, [*kept, *contents])
+    kept = Bundle(target).contents() if update else []
+    writing.write(target, [*kept, *contents])
     return [Built(w.request, code) for w, code in zip(work, codes, strict=True)]
 
 
@@ -109,7 +110,7 @@ def _compile(work: Sequence[_Work], progress: Any) -> list[ObjectCode]:
     return [codes[index] for index in range(len(work))]
 
 
-def _contents(work: _Work, code: ObjectCode) -> file.Contents:
+def _contents(work: _Work, code: ObjectCode) -> writing.Contents:
     request, name = work.request, work.request.name
     settings = work.settings()
     question = shipped.question(request, settings)
@@ -132,7 +133,7 @@ def _contents(work: _Work, code: ObjectCode) -> file.Contents:
         raise InvalidRequest(
             f"{name} includes {strays[0].path} by its place on this machine; give its folder by -I"
         )
-    row = file.Row(
+    row = Row(
         key=question.shipped_key(),
         arch=code.arch,
         kind=code.kind,
@@ -145,7 +146,7 @@ def _contents(work: _Work, code: ObjectCode) -> file.Contents:
         names=request.name_expressions,
         labels=tuple(directory.label for directory in plan.search),
     )
-    return file.contents(row, code, read, plan.search)
+    return writing.contents(row, code, read, plan.search)
 
 
 def _for_archs(works: Iterable[_Work], archs: Sequence[str]) -> Iterator[_Work]:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import struct
 import warnings
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from rtcompile.cache import files, headers, manifests, objects
-from rtcompile.core import includes
 from rtcompile.core.arch import Arch
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import content_digest

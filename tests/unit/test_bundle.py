@@ -13,7 +13,7 @@ import pytest
 import rtcompile
 from rtcompile import bundles, bundling, device, toolkit
 from rtcompile import shipped as search
-from rtcompile.bundles import file
+from rtcompile.bundles.file import Bundle
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, SearchDir
 from rtcompile.errors import (
@@ -369,7 +369,7 @@ def test_the_same_builds_make_the_same_bytes(shipped: Package, tmp_path, monkeyp
 def test_an_update_keeps_what_is_there(shipped: Package):
     shipped.load()
     bundling.bundle([shipped.name], shipped.bundle, archs=("sm_86",), update=True)
-    archs = {(str(row.arch), row.kind) for row in file.Bundle(str(shipped.bundle)).rows()}
+    archs = {(str(row.arch), row.kind) for row in Bundle(str(shipped.bundle)).rows()}
     assert archs == {("sm_80", "cubin"), ("sm_86", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")}
 
 

@@ -1,0 +1,77 @@
+"""A bundle's file, written: no time and no place in it, so that the same builds make the same bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from rtcompile.bundles.file import HEAD, INDEX, MAGIC, Row
+from rtcompile.cache import files, manifests, objects
+from rtcompile.core import includes
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.key import content_digest
+from rtcompile.core.request import ObjectCode, SearchDir
+
+__all__ = ["Contents", "contents", "write"]
+
+# A row, its object's file, the record of its headers.
+Contents = tuple[Row, bytes, bytes]
+
+
+def contents(
+    row: Row, obj: ObjectCode, read: Dependencies, search: Sequence[SearchDir]
+) -> Contents:
+    """Return what a bundle keeps of a build that read these headers."""
+    own = [directory for directory in search if directory.is_own]
+
+    def is_own(path: str) -> bool:
+        return includes.place(path, own)[0] >= 0
+
+    # Stats are the building machine's; what the reader checks is the content.
+    unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
+    checked = Dependencies(
+        headers=tuple(h for h in unplaced if is_own(h.path)),
+        absent=tuple(filter(is_own, read.absent)),
+        present=tuple(filter(is_own, read.present)),
+    )
+    recorded = Dependencies(headers=tuple(h for h in unplaced if not is_own(h.path)))
+    builds = [
+        manifests.Build(row.backend, row.compiler, "", dependencies)
+        for dependencies in (checked, recorded)
+    ]
+    return row, objects.encode(obj, row.program), manifests.encode(builds, search)
+
+
+def write(path: str, builds: Iterable[Contents]) -> None:
+    """Write a bundle of `builds`; of two for one key, architecture, kind and CUDA the last stays.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written; an old one is left as it was.
+    """
+    last = {(build[0].key, build[0].arch, build[0].kind, build[0].cuda): build for build in builds}
+    blobs: dict[bytes, int] = {}
+    size = 0
+    rows = []
+    for _, (row, *own_blobs) in sorted(last.items()):
+        places = []
+        for blob in own_blobs:
+            if blob not in blobs:
+                blobs[blob] = size
+                size += len(blob)
+            places += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
+        rows.append(_encode(row, places))
+    cuda = sorted({key[3] for key in last})
+    index = files.seal(INDEX, [" ".join(map(str, cuda)).encode(), *rows])
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    files.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
+    os.chmod(path, 0o644)  # packages are installed by one user and used by others
+
+
+def _encode(row: Row, places: Sequence[str]) -> bytes:
+    texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
+    texts += [row.program, row.source, *places]
+    for group in (row.options, row.names, row.labels):
+        texts += [str(len(group)), *group]
+    return "".join(text + "\0" for text in texts).encode("utf-8", "surrogateescape")
