@@ -195,7 +195,24 @@ _load = cupy.memoize(for_each_device=True)(_from_code)
 _load_file = cupy.memoize(for_each_device=True)(_from_file)
 
 
-class RawKernel(cupy.RawKernel):  # type: ignore[misc]
+class _Built:
+    """What a kernel and a module tell of their build."""
+
+    _build: _Build
+
+    @property
+    def object_code(self) -> ObjectCode | None:
+        """The code, built if need be (with `arch` it needs no device); None for a file's."""
+        return self._build.object_code()
+
+    @property
+    def build(self) -> BuildInfo | None:
+        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
+        code = self.object_code
+        return None if code is None else code.build
+
+
+class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
     """A kernel from CUDA C++ source: `cupy.RawKernel`, built by rtcompile.
 
     Nothing is compiled before the first call. Each device gets its own build.
@@ -303,17 +320,6 @@ class RawKernel(cupy.RawKernel):  # type: ignore[misc]
         """The file of a kernel that came from ``RawModule(path=…)``."""
         return self._build.path
 
-    @property
-    def object_code(self) -> ObjectCode | None:
-        """The code, built if need be (with `arch` it needs no device); None for a file's."""
-        return self._build.object_code()
-
-    @property
-    def build(self) -> BuildInfo | None:
-        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
-        code = self.object_code
-        return None if code is None else code.build
-
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
         """Return what the kernel takes: registers, memory, and its occupancy.
 
@@ -340,7 +346,7 @@ class RawKernel(cupy.RawKernel):  # type: ignore[misc]
         return _restore_kernel, (type(self), self._build.arguments, self.name)
 
 
-class RawModule(cupy.RawModule):  # type: ignore[misc]
+class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
     """A module of CUDA kernels: `cupy.RawModule`, built by rtcompile.
 
     Nothing is compiled before the first use. Each device gets its own build.
@@ -474,17 +480,6 @@ class RawModule(cupy.RawModule):  # type: ignore[misc]
         if self.name_expressions:
             name = self.module.mapping.get(name, name)
         return super().get_global(name)
-
-    @property
-    def object_code(self) -> ObjectCode | None:
-        """The code, built if need be (with `arch` it needs no device); None for a file's."""
-        return self._build.object_code()
-
-    @property
-    def build(self) -> BuildInfo | None:
-        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
-        code = self.object_code
-        return None if code is None else code.build
 
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
         """Return what each kernel of the module takes, as `RawKernel.report` does."""
