@@ -18,7 +18,7 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import ObjectCode, SearchDir
-from rtcompile.errors import RtcompileWarning
+from rtcompile.errors import InvalidRequest, RtcompileWarning
 
 __all__ = ["Bundle", "Row"]
 
@@ -157,7 +157,7 @@ class Bundle:
 
         Raises
         ------
-        ValueError
+        InvalidRequest
             The file cannot be used; the message says why.
         """
         try:
@@ -166,7 +166,7 @@ class Bundle:
                 for row, code, record in self._entries(None)
             ]
         except _UnusableError as error:
-            raise ValueError(f"{self.path}: {error}") from None
+            raise InvalidRequest(f"{self.path} cannot be updated: {error}") from None
 
     def _ignore(self, reason: str) -> None:
         if not self.problem:
@@ -219,7 +219,8 @@ class Bundle:
         return index
 
     def _bytes(self, start: int, size: int) -> bytes:
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK: a pipe in the bundle's place would keep us waiting.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             # A damaged size must not allocate what the file cannot hold.
             return os.pread(descriptor, min(size, os.fstat(descriptor).st_size), start)

@@ -347,9 +347,12 @@ def test_a_bundle_that_is_not_there_is_no_news(package: Package):
     assert package.load().module.compile("sm_80").build.hit is None
 
 
-def test_a_folder_in_the_bundles_place_is_ignored(package: Package):
-    package.bundle.mkdir()
-    with pytest.warns(RtcompileWarning, match="is ignored: Is a directory"):
+@pytest.mark.parametrize(
+    ("make", "says"), [(os.mkdir, "Is a directory"), (os.mkfifo, "Illegal seek")]
+)
+def test_what_is_no_file_in_the_bundles_place_is_ignored(package: Package, make, says):
+    make(package.bundle)
+    with pytest.warns(RtcompileWarning, match=f"is ignored: {says}"):
         assert package.load().module.compile("sm_80").build.hit is None
 
 
@@ -371,6 +374,14 @@ def test_an_update_keeps_what_is_there(shipped: Package):
     bundling.bundle([shipped.name], shipped.bundle, archs=("sm_86",), update=True)
     archs = {(str(row.arch), row.kind) for row in Bundle(str(shipped.bundle)).rows()}
     assert archs == {("sm_80", "cubin"), ("sm_86", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")}
+
+
+def test_what_is_no_bundle_is_not_updated(tmp_path):
+    path = tmp_path / "k.rtcb"
+    path.write_text("not a bundle")
+    with pytest.raises(InvalidRequest, match="cannot be updated: it is no bundle"):
+        bundling.bundle([CompileRequest(PLAIN)], path, archs=("sm_80",), update=True)
+    assert path.read_text() == "not a bundle"
 
 
 def test_a_bundle_is_not_made_of_a_bundle(shipped: Package, tmp_path):
