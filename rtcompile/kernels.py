@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -126,7 +127,8 @@ class _Build:
             if log_stream is not None:
                 log_stream.write(code.build.log)
             self.objects[self._place()] = code
-            module = _load(code.code, tuple(code.lowered_names.items()))
+            with _loading:
+                module = _load(code.code, tuple(code.lowered_names.items()))
         self.modules[device] = module
         return module
 
@@ -193,6 +195,9 @@ def _from_file(path: str) -> Any:
 # __device__ variables, as they do in CuPy; cupy.clear_memo() forgets these too.
 _load = cupy.memoize(for_each_device=True)(_from_code)
 _load_file = cupy.memoize(for_each_device=True)(_from_file)
+
+# CuPy's memo has no lock: two threads would load one module twice, each with variables of its own.
+_loading = threading.Lock()
 
 
 class _Built:

@@ -249,8 +249,8 @@ class BuildInfo:
     """
 
     backend: str
-    log: str = ""
-    headers: tuple[Header, ...] = ()
+    log: str = field(default="", repr=False)
+    headers: tuple[Header, ...] = field(default=(), repr=False)
     milliseconds: float = 0.0
     hit: str | None = None
     why: str = ""
