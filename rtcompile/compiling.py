@@ -16,18 +16,17 @@ from rtcompile import device, pipeline, toolkit, tracing
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
+from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import (
     BuildInfo,
     Compiled,
     CompileFailure,
-    CompileRequest,
     Limits,
     LinkInput,
     ObjectCode,
     SearchDir,
     TranslationUnit,
 )
-from rtcompile.core.silent import check_code
 from rtcompile.errors import JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
@@ -42,9 +41,10 @@ if TYPE_CHECKING:
 __all__ = ["compile_once"]
 
 
-def compile_once(request: CompileRequest, settings: Settings, store: Store) -> ObjectCode:
+def compile_once(plan: Plan, settings: Settings, store: Store) -> ObjectCode:
     """Build what is not in the cache; of all who ask at once, on this machine, one compiles."""
-    plan = _identified(request, settings)
+    request = plan.request
+    plan = _identified(plan, settings)
     if not settings.jit:  # nothing is compiled, and nothing is written: no lock, no folder
         code = store.find(plan.question)
         if code is None:
@@ -54,9 +54,11 @@ def compile_once(request: CompileRequest, settings: Settings, store: Store) -> O
         return store.find(plan.question) or _Build(plan, settings, store).run()
 
 
-def _identified(request: CompileRequest, settings: Settings) -> Plan:
+def _identified(plan: Plan, settings: Settings) -> Plan:
     """Plan again with what only a build can afford to ask: cuda-python, and the compiler's build."""
-    plan = pipeline.plan(request, settings, device.confirmed_compute_capability)
+    request = plan.request
+    if request.arch is None:
+        plan = pipeline.plan(request, settings, device.confirmed_compute_capability)
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
         toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
@@ -83,14 +85,14 @@ class _Build:
         self.settings = settings
         self.store = store
         self.limits = Limits(settings.timeout, settings.memory_limit)
-        self.why = store.why(plan.question)
+        self.why = ""
 
     def run(self) -> ObjectCode:
         plan = self.plan
         if plan.question.paths_matter or self.settings.save_source:
             _keep_source(pipeline.source_path(plan.request, self.settings), plan.request.source)
         if plan.backend == "nvcc":
-            return self._with_nvcc(self.why)
+            return self._with_nvcc(self.store.why(plan.question))
         refusal = self.store.refusal(plan.question) if plan.backend == "auto" else None
         if refusal:
             return self._with_nvcc(refusal)
@@ -108,6 +110,12 @@ class _Build:
         if decision.action == "nvcc" and outcome.kind == "error" and plan.backend == "auto":
             return self._instead_of(outcome, decision.reason)
         raise _error(outcome, plan)
+
+    def _meanwhile(self) -> None:
+        """Do what can be done while the compiler runs: 20 ms of a process's first build."""
+        from rtcompile.core import admission, silent  # noqa: F401 - wanted when it is done
+
+        self.why = self.why or self.store.why(self.plan.question)
 
     def _decide(self, failure: CompileFailure) -> Decision:
         from rtcompile.core import fallback
@@ -138,6 +146,7 @@ class _Build:
             pch=self.settings.pch,
             cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
             search=plan.search,
+            meanwhile=self._meanwhile,
         )
 
     def _instead_of(self, refused: CompileFailure, reason: str) -> ObjectCode:
@@ -209,12 +218,18 @@ class _Build:
                 raise _error(linked, plan)
             code, log = linked.code, log + linked.log
             milliseconds += sum(linked.milliseconds.values())
+        from rtcompile.core.silent import check_code
+
         for problem in check_code(code, plan.choice.arch):
             warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
             log += f"{plan.request.name}: warning: {problem}\n"
         with tracing.span("headers", program=plan.request.name):
             dependencies = headers.record(
-                compiled.trace or (), searched, source=plan.request.source, name=plan.question.name
+                compiled.trace or (),
+                searched,
+                source=plan.request.source,
+                name=plan.question.name,
+                before=compiled.before or Dependencies(),
             )
         built = ObjectCode(
             code,

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, InvalidStateError, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +23,15 @@ from rtcompile.workers import pool
 
 __all__ = ["BuildFuture", "compile_many", "submit_many"]
 
-# Besides the builds that run, some that look into the cache, or wait where a precompiled header
-# may be finished before it is their turn.
-_THREADS_BESIDE_SLOTS = 2
+# For each build that runs another that waits for its slot with everything decided, so that no slot
+# is empty while the results of the last builds are being kept; and two that wait for a header that
+# is being precompiled.
+_THREADS_PER_SLOT = 2
+_THREADS_BESIDE = 2
+
+# A Ctrl-C that comes just before Python begins to wait is heard when that wait ends, which was seen
+# to take until the next build was done: no wait is longer.
+_SECONDS_DEAF = 0.25
 
 
 class BuildFuture(Future[ObjectCode]):
@@ -93,11 +99,16 @@ def submit_many(
                 future, task = waiting.get_nowait()
                 future.run(task.build, siblings=groups[task.group])
 
-    for index in range(min(len(tasks), pool.slots() + _THREADS_BESIDE_SLOTS)):
-        # Each in the caller's context, so that where he traces to holds here; daemons, so that a
-        # program that is interrupted need not wait for a compiler.
-        run = contextvars.copy_context().run
-        threading.Thread(target=run, args=(work,), name=f"build {index}", daemon=True).start()
+    try:
+        for index in range(min(len(tasks), _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE)):
+            # Each in the caller's context, so that where he traces to holds here; daemons, so that a
+            # program that is interrupted need not wait for a compiler.
+            run = contextvars.copy_context().run
+            threading.Thread(target=run, args=(work,), name=f"build {index}", daemon=True).start()
+    except BaseException:  # interrupted, or no more threads: the caller will not have the futures
+        for future in futures:
+            future.cancel()
+        raise
     return futures
 
 
@@ -153,8 +164,11 @@ def compile_many(
         )
         try:
             with shown(progress, len(futures)) as advance:
-                for future in as_completed(futures):
-                    advance(_outcome(future))
+                pending: set[Future[ObjectCode]] = set(futures)
+                while pending:
+                    done, pending = wait(pending, _SECONDS_DEAF, FIRST_COMPLETED)
+                    for future in done:
+                        advance(_outcome(future))
         except BaseException:
             for future in futures:
                 future.cancel()

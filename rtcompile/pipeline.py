@@ -95,7 +95,7 @@ def _cached_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCo
             nvrtc.start(decided.toolchain.require_nvrtc())  # while the rest is being imported
         from rtcompile import compiling  # only a miss pays for compilers and workers
 
-        code = compiling.compile_once(request, settings, store)
+        code = compiling.compile_once(decided, settings, store)
     return code
 
 

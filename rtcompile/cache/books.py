@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import diskcache
 
 from rtcompile.cache import files, inventory
-from rtcompile.cache.folder import HITS, Folder
+from rtcompile.cache.folder import HITS, REFUSALS, Folder
 
 __all__ = ["Books", "BooksError", "Usage"]
 
@@ -247,9 +247,13 @@ class Books:
 
     def remember_refusal(self, key: str, reason: str) -> None:
         """Note that NVRTC refused, for a month."""
-        self._transact(
-            lambda cache: cache.set(f"refusal {key}", reason.encode(), expire=_REFUSAL_SECONDS)
-        )
+
+        def write(cache: Any) -> None:
+            cache.set(f"refusal {key}", reason.encode(), expire=_REFUSAL_SECONDS)
+            with open(self._folder.file(*REFUSALS), "wb"):
+                pass  # says that there are some
+
+        self._transact(write)
 
 
 def _number(cache: Any, name: str) -> int:

@@ -6,9 +6,10 @@ import os
 import stat
 from contextlib import suppress
 
-__all__ = ["HITS", "Folder", "UntrustedError"]
+__all__ = ["HITS", "REFUSALS", "Folder", "UntrustedError"]
 
 HITS = ("books", "hits")  # noted here by processes that only had hits: no database for them
+REFUSALS = ("books", "refusals")  # empty; where it is not, the books hold none and stay shut
 FOLDERS = ("objects", "manifests", "pch", "locks", "books", "toolchains")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +18,10 @@ from rtcompile.core.request import Header, SearchDir
 if TYPE_CHECKING:
     from rtcompile.core.mentions import Mentions
 
-__all__ = ["difference", "file_clock_ns", "record", "refresh", "same", "unchanged"]
+__all__ = ["current", "difference", "file_clock_ns", "record", "refresh", "same"]
+
+
+_NONE = Dependencies()
 
 
 def file_clock_ns() -> int:
@@ -29,8 +33,19 @@ def file_clock_ns() -> int:
 # --- recording -------------------------------------------------------------------------------
 
 
+# What builds of this process depended on. Variants of one template read the same headers, and have
+# the same mentions: of 32 CuTe kernels 31 are spared 8 ms of the caller's processor each.
+_recorded: dict[tuple[object, ...], Dependencies] = {}
+_MOST_RECORDED = 64
+
+
 def record(
-    trace: Iterable[str], search: Sequence[SearchDir], *, source: str = "", name: str = ""
+    trace: Iterable[str],
+    search: Sequence[SearchDir],
+    *,
+    source: str = "",
+    name: str = "",
+    before: Dependencies = _NONE,
 ) -> Dependencies:
     """Read, hash and stat the headers of a build, and note the files that must not appear.
 
@@ -42,6 +57,9 @@ def record(
         The directories that this compiler searched, in order.
     source, name : str
         The translation unit: its own includes and ``__has_include`` are looked at too.
+    before : Dependencies
+        Of a precompiled header that stood for the beginning of `trace`, as they were found to hold
+        after the build began: its headers are not read again.
 
     Returns
     -------
@@ -50,13 +68,50 @@ def record(
     """
     from rtcompile.core.mentions import scan  # a hit needs none of its regular expressions
 
+    mentions = scan(source)
+    trace = tuple(trace)
+    if before.headers:
+        return _record(trace, search, mentions, os.path.dirname(name), before)
+    key = (trace, tuple(search), mentions, os.path.dirname(name))
+    known = _recorded.get(key)
+    if known is not None and same(known):
+        probed = [_changed_ns(path) for path in known.present]
+        return replace(known, newest_ns=max([known.newest_ns, *probed]))
+    found = _record(trace, search, mentions, os.path.dirname(name), before)
+    if not found.uncacheable:
+        if len(_recorded) >= _MOST_RECORDED:
+            _recorded.clear()
+        _recorded[key] = found
+    return found
+
+
+def _changed_ns(path: str) -> int:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0
+    return 0 if stat.S_ISDIR(status.st_mode) else status.st_ctime_ns
+
+
+def _record(
+    trace: Sequence[str],
+    search: Sequence[SearchDir],
+    own: Mentions,
+    own_directory: str,
+    before: Dependencies,
+) -> Dependencies:
+    from rtcompile.core.mentions import scan
+
     now = file_clock_ns()
     headers: list[Header] = []
-    own_path: dict[str, None] = {}
-    texts: list[tuple[str, Mentions]] = [(os.path.dirname(name), scan(source))]
+    own_path = dict.fromkeys(before.own_path)
+    texts: list[tuple[str, Mentions]] = [(own_directory, own)]
     read = dict.fromkeys(trace)
     place = includes.placing(search)
+    precompiled = {header.path for header in before.headers}
     for path in read:
+        if path in precompiled:
+            continue
         if not path.startswith("/"):
             return Dependencies(uncacheable=f"header {path} was found by a relative path")
         try:
@@ -71,13 +126,17 @@ def record(
         if mentions.own_path:
             own_path[header.label] = None
 
-    probes = _Probes(search)
-    names: dict[str, None] = {}
-    for path in read:
-        for position, name_there in includes.spellings(path, search):
-            names[name_there] = None
+    probes = _Probes(search, before)
+    # A macro may have named any of the headers, also of those that came precompiled.
+    names = (
+        []
+        if not any(said.computed for _, said in texts)
+        else [name for path in read for _, name in includes.spellings(path, search)]
+    )
+    for header in headers:
+        for position, name in includes.spellings(header.path, search):
             for directory in probes.directories[:position]:
-                probes.must_not_appear(directory, name_there)
+                probes.must_not_appear(directory, name)
     uncacheable = ""
     for directory, mentions in texts:
         if directory.startswith("/"):  # the compiler's own working directory is empty
@@ -94,7 +153,8 @@ def record(
 
     changed = [header.ctime_ns for header in headers] + [probes.newest_ns]
     return Dependencies(
-        headers=tuple(_distrust(header, now) for header in headers),
+        # Of a batch's variants the same tuple, where each has but what came precompiled.
+        headers=before.headers + tuple(_distrust(header, now) for header in headers),
         absent=tuple(probes.absent),
         present=tuple(probes.present),
         answers=tuple(sorted(probes.answers)),
@@ -107,11 +167,11 @@ def record(
 class _Probes:
     """Places that were looked at, and what has to stay as it is there."""
 
-    def __init__(self, search: Sequence[SearchDir]) -> None:
+    def __init__(self, search: Sequence[SearchDir], before: Dependencies) -> None:
         self.directories = [directory.path.rstrip("/") for directory in search]
-        self.absent: dict[str, None] = {}
-        self.present: dict[str, None] = {}
-        self.answers: set[str] = set()
+        self.absent = dict.fromkeys(before.absent)
+        self.present = dict.fromkeys(before.present)
+        self.answers = set(before.answers)
         self.newest_ns = 0
         self._search = search
         self._looked: set[tuple[str, str]] = set()
@@ -212,10 +272,10 @@ def _distrust(header: Header, now_ns: int) -> Header:
 
 def same(dependencies: Dependencies) -> bool:
     """Say by stat alone whether every file is as it was recorded. 392 headers: 0.7 ms."""
-    stat = os.stat
+    stat_of = os.stat
     try:
         for path, _, _, _, size, mtime_ns, ctime_ns, inode in dependencies.headers:
-            status = stat(path)
+            status = stat_of(path)
             if (
                 status.st_mtime_ns != mtime_ns
                 or status.st_ctime_ns != ctime_ns
@@ -260,9 +320,9 @@ def _again(header: Header) -> Header | None:
     return _distrust(fresh._replace(label=header.label, relative=header.relative), now)
 
 
-def unchanged(dependencies: Dependencies) -> bool:
-    """Say whether the same build would read the same bytes: by stat, and by digest where it differs."""
-    return same(dependencies) or refresh(dependencies) is not None
+def current(dependencies: Dependencies) -> Dependencies | None:
+    """Return what the same build would depend on now if it would read the same bytes, else None."""
+    return dependencies if same(dependencies) else refresh(dependencies)
 
 
 def difference(dependencies: Dependencies) -> str:

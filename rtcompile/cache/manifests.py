@@ -7,6 +7,7 @@ place (whose key fixes the directories) and the portable one (whose reader bring
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ def encode(builds: Sequence[Build], search: Sequence[SearchDir]) -> bytes:
     fields = []
     for build in builds[:MOST_BUILDS]:
         names = (build.backend, build.compiler, build.object_key)
-        fields += [_join(names), *_columns(build.dependencies, search)]
+        fields += [_join(names), *_columns(build.dependencies, tuple(search))]
     return files.seal("manifest", fields)
 
 
@@ -61,7 +62,9 @@ def decode(data: bytes, search: Sequence[SearchDir]) -> list[Build] | None:
 _COLUMNS = 11
 
 
-def _columns(dependencies: Dependencies, search: Sequence[SearchDir]) -> list[bytes]:
+# Two manifests of one build, and those of a batch's variants, hold the same columns.
+@functools.lru_cache(maxsize=16)
+def _columns(dependencies: Dependencies, search: tuple[SearchDir, ...]) -> list[bytes]:
     headers = dependencies.headers
     place = placing(search)
     return [

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from rtcompile.cache import files, headers, locks, manifests, objects
-from rtcompile.cache.folder import Folder, UntrustedError
+from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
 from rtcompile.cache.manifests import Build
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
@@ -35,10 +35,11 @@ __all__ = ["Store"]
 _T = TypeVar("_T")
 
 _MEMORY_BYTES = 128 << 20
-_MOST_UNACCOUNTED = 64  # files
+_MOST_UNACCOUNTED = 512  # files
 _USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
 
 _stores: dict[tuple[str, bool, int], Store] = {}
+_ticking = threading.Lock()  # one thread of a batch waits for the clock, and the others for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Store:
         self._held = 0  # bytes of code in it
         self._flights = locks.SingleFlight()
         self._started: dict[str, int] = {}
+        self._refusing = threading.Lock()
         self._refusals: dict[str, str] | None = None
         self._unaccounted: dict[str, int] = {}  # file written, by size
         self._hits = self._misses = 0
@@ -309,11 +311,13 @@ class Store:
         self._ask_books(lambda books: books.remember_refusal(key, reason))
 
     def _known_refusals(self) -> dict[str, str]:
-        if self._refusals is None:
-            there = os.path.exists(self._folder.file("books", "cache.db"))
-            found = self._ask_books(lambda books: books.refusals()) if there else None
-            self._refusals = found or {}
-        return self._refusals
+        with self._refusing:
+            if self._refusals is None:
+                # The first miss of a process does not open a database, 30 ms, to find none.
+                there = os.path.exists(self._folder.file(*REFUSALS))
+                found = self._ask_books(lambda books: books.refusals()) if there else None
+                self._refusals = found or {}
+            return self._refusals
 
     # --- books and upkeep ----------------------------------------------------------------
 
@@ -425,13 +429,16 @@ def _next_tick() -> int:
     Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
     """
     now = time.time_ns()
-    while headers.file_clock_ns() < now:
-        time.sleep(0.0005)
+    with _ticking:
+        while headers.file_clock_ns() < now:
+            time.sleep(0.0005)
     return now
 
 
 def _after_fork() -> None:
     # A thread of the parent may hold any of their locks, and it is not here to release it.
+    global _ticking
+    _ticking = threading.Lock()
     _stores.clear()
 
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,6 @@ _FIRST_WITH_SEED = (12, 9)
 # Options that name a place: two machines give the same kernel the same seed.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
 
-_FIRST_WITH_A_SEED = (12, 9)
-
 
 def compile(
     unit: TranslationUnit,
@@ -39,6 +37,7 @@ def compile(
     pch: bool,
     cache_dir: str | None,
     search: Sequence[SearchDir],
+    meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
     """Compile a unit with the given NVRTC.
 
@@ -56,15 +55,17 @@ def compile(
         Where precompiled headers are kept; None: nowhere.
     search : sequence of SearchDir
         The header search path, for the dependencies of a precompiled header.
+    meanwhile : callable, optional
+        Called while the compiler runs; more than once, if it has to run again.
     """
     prefix = _prefix(unit, library, cache_dir, search) if pch and cache_dir else None
     if prefix is None:
-        return _run(unit, library, limits)[0]
+        return _run(unit, library, limits, meanwhile)[0]
     with prefix.wanted():
-        outcome, header = _run(unit, library, limits, prefix)
+        outcome, header = _run(unit, library, limits, meanwhile, prefix)
         if header is not None and not _acquits(outcome, unit):
             reason = "it was not used" if isinstance(outcome, Compiled) else outcome.log
-            outcome, _ = _run(unit, library, limits)
+            outcome, _ = _run(unit, library, limits, meanwhile)
             if isinstance(outcome, Compiled):
                 prefix.blame(f"without it a build went well that did not with it: {reason}")
         elif header is None and isinstance(outcome, Compiled) and outcome.trace is not None:
@@ -105,7 +106,11 @@ def _prefix(
 
 
 def _run(
-    unit: TranslationUnit, library: Library, limits: Limits, prefix: Prefix | None = None
+    unit: TranslationUnit,
+    library: Library,
+    limits: Limits,
+    meanwhile: Callable[[], object] | None,
+    prefix: Prefix | None = None,
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
     """Compile once; return the outcome and the precompiled header that the compiler was given."""
     options = unit.flags
@@ -127,7 +132,7 @@ def _run(
         }
         return _job(library, "compile_unit", arguments, warm=header is not None)
 
-    answer = pool.run(job, limits)
+    answer = pool.run(job, limits, meanwhile)
     if isinstance(answer, pool.Death):
         return _death(answer, options, limits, header), header
     if answer.value["pch"] is None:
@@ -178,8 +183,11 @@ def _outcome(
         )
     trace = None if reply["trace"] is None else includes.parse_trace(reply["trace"])
     notes: tuple[str, ...] = ()
+    before = None
     if header is not None and reply["pch"] and trace is not None:
-        # The compiler names only what it read itself: what follows the prefix.
+        # The compiler names only what it read itself: what follows the prefix. What it read again
+        # may mean something else there; then nothing is taken as known.
+        before = header.dependencies if not set(trace) & set(header.trace) else None
         trace = tuple(dict.fromkeys((*header.trace, *trace)))
         notes = (f"{len(header.trace)} headers came precompiled",)
     return Compiled(
@@ -190,6 +198,7 @@ def _outcome(
         trace=trace,
         milliseconds=milliseconds,
         notes=notes,
+        before=before,
     )
 
 

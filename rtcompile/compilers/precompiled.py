@@ -14,12 +14,11 @@ import functools
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile import tracing
 from rtcompile.cache import files, headers, locks
@@ -34,6 +33,7 @@ from rtcompile.workers import heap, pool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rtcompile.core.includes import Dependencies
     from rtcompile.toolkit.model import Library
 
 __all__ = ["MAKER", "Precompiled", "Prefix", "siblings"]
@@ -43,26 +43,30 @@ _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed
 MAKER = "rtcompile-pch"  # the name of the threads that wait for one to be made
 _WORTH_SECONDS = 0.1
 _TIMEOUT = 300.0
+_FRESH_SECONDS = 0.5
 _PATIENCE = 0.05  # seconds between two looks whether a build that waits was cancelled
 
 # How many builds of a batch, this one included, open with the same prefix.
 siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Precompiled:
-    """A precompiled header that is there and current; `trace` lists the headers in it."""
+class Precompiled(NamedTuple):
+    """A precompiled header that is there and current.
+
+    `trace` lists the headers in it, `dependencies` says what they were when it was looked for.
+    """
 
     path: str
     trace: tuple[str, ...]
+    dependencies: Dependencies
 
 
-@dataclass(slots=True)
 class _Making:
     """A header on its way."""
 
-    cancellation: pool.Cancellation = dataclass_field(default_factory=pool.Cancellation)
-    done: threading.Event = dataclass_field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        self.cancellation = pool.Cancellation()
+        self.done = threading.Event()
 
 
 _guard = threading.Lock()
@@ -70,6 +74,11 @@ _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefi
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
 _making: dict[str, _Making] = {}
 _no_heap: set[str] = set()  # libraries whose workers cannot place their heap
+
+# One thread at a time looks whether a header is current, and those of its batch take its word:
+# sixteen that each ask for 392 files at once take 150 ms, of which 145 go to passing on the GIL.
+_looking = threading.Lock()
+_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
 
 
 class Prefix:
@@ -103,6 +112,7 @@ class Prefix:
         self._record = os.path.join(folder, self.key + ".record")
         self._library = library.path
         self._make_job = make_job
+        self._began = time.monotonic()
 
     @contextmanager
     def wanted(self) -> Iterator[None]:
@@ -130,7 +140,17 @@ class Prefix:
                     del _wanted[self.key], _ahead[self.key]
 
     def find(self) -> Precompiled | None:
-        """Return the header if there is one and nothing in it has changed."""
+        """Return the header if there is one and nothing in it has changed since this build began."""
+        with _looking:
+            looked, header = _found.get(self.key, (0.0, None))
+            now = time.monotonic()
+            if header is None or looked < max(self._began, now - _FRESH_SECONDS):
+                header = self._look()
+                if header is not None:
+                    _found[self.key] = now, header
+            return header
+
+    def _look(self) -> Precompiled | None:
         record = Record.read(self._record, self.search)
         if record is None:
             return None
@@ -138,12 +158,14 @@ class Prefix:
             self._make_beside()
         if record.state != READY:
             return None
-        if record.image != disk.image(self._path) or not headers.unchanged(record.dependencies):
+        now = headers.current(record.dependencies)
+        if now is None or record.image != disk.image(self._path):
             self._drop()
             return None
-        with suppress(OSError):
-            os.utime(self._record)  # last use, for eviction
-        return Precompiled(self._path, record.trace)
+        if now is not record.dependencies:  # touched or moved, with the same contents
+            record._replace(dependencies=now).write(self._record, self.search)
+        disk.note_use(self._record)
+        return Precompiled(self._path, record.trace, now)
 
     def built(self, trace: Sequence[str], seconds: float) -> None:
         """Note a build that had to do without: it was the first, and worth sparing the next one."""
@@ -166,6 +188,7 @@ class Prefix:
 
     def _drop(self, reason: str = "") -> None:
         """Remove the header; with a reason never to make it again."""
+        _found.pop(self.key, None)
         files.discard(self._path)
         files.discard(self._record)
         if reason:
@@ -273,15 +296,16 @@ class Prefix:
             return False
         ready()
         # What nobody need wait for: half a second, for a file that is read once more.
-        replace(record, checksum=disk.checksum(self._path)).write(self._record, self.search)
+        record._replace(checksum=disk.checksum(self._path)).write(self._record, self.search)
         disk.evict(self.folder, Settings.from_environ().cache_size // 2, keep=self.key)
         return True
 
 
 def _forget_after_fork() -> None:
     # The makers are threads of the parent: here nobody would ever finish.
-    global _guard
-    _guard = threading.Lock()
+    global _guard, _looking
+    _guard, _looking = threading.Lock(), threading.Lock()
+    _found.clear()
     _wanted.clear()
     _ahead.clear()
     _making.clear()

@@ -7,11 +7,12 @@ import mmap
 import os
 import stat
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from rtcompile.cache import files, locks, manifests
+from rtcompile.cache import files, headers, locks, manifests
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import SearchDir
@@ -25,6 +26,7 @@ __all__ = [
     "checksum",
     "evict",
     "image",
+    "note_use",
     "private_folder",
 ]
 
@@ -33,10 +35,16 @@ _SAMPLE_BYTES = 4096
 
 SEEN, READY, REFUSED = "seen", "ready", "refused"
 _NO_DEPENDENCIES = Dependencies()
+_USE_RESOLUTION = (
+    3600.0  # seconds; a use within the hour writes nothing, and leaves `_parsed` valid
+)
+
+# Records as they were read last: each build of a batch asks for the same one.
+_parsed: dict[tuple[str, tuple[SearchDir, ...]], tuple[tuple[int, ...], Record]] = {}
+_MOST_PARSED = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What is known of a prefix: seen once, ready to be used, or refused."""
 
     state: str
@@ -48,6 +56,25 @@ class Record:
 
     @classmethod
     def read(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        key = path, tuple(search)
+        file = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        known = _parsed.get(key)
+        if known is not None and known[0] == file:
+            return known[1]
+        record = cls._parse(path, search)
+        # What was written within the clock's tick may be written again without a trace.
+        if record is not None and status.st_ctime_ns < headers.file_clock_ns():
+            if len(_parsed) >= _MOST_PARSED:
+                _parsed.clear()
+            _parsed[key] = file, record
+        return record
+
+    @classmethod
+    def _parse(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
         data = files.read(path)
         fields = None if data is None else files.unseal("pch", data)
         if fields is None or len(fields) != 6:
@@ -111,6 +138,13 @@ def checksum(path: str) -> bytes:
             return hashlib.blake2b(view, digest_size=32).digest()
     except (OSError, ValueError):
         return b""
+
+
+def note_use(record: str) -> None:
+    """Note the use of a header in its record's modification time: what eviction goes by."""
+    with suppress(OSError):
+        if time.time() - os.stat(record).st_mtime > _USE_RESOLUTION:
+            os.utime(record)
 
 
 def changed_since(paths: Sequence[str], record: str) -> bool:

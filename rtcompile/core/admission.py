@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
 
 from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.key import Question
@@ -42,7 +42,8 @@ def path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies) 
     return any(len(path) > 1 and os.fsencode(path) in obj.code for path in places)
 
 
-def portable(dependencies: Dependencies, search: Sequence[SearchDir]) -> bool:
+@functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
+def portable(dependencies: Dependencies, search: tuple[SearchDir, ...]) -> bool:
     """Say whether another place has a counterpart for every file that was looked at."""
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]

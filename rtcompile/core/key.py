@@ -6,15 +6,16 @@ a different key: ``field("a", "bc")`` never equals ``field("ab", "c")``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
 
 from rtcompile._version import __version__
 from rtcompile.core.arch import Arch
-from rtcompile.core.includes import Dependencies, place
-from rtcompile.core.request import SearchDir
+from rtcompile.core.includes import Dependencies, placing
+from rtcompile.core.request import Header, SearchDir
 
 try:  # hashlib loads OpenSSL: 2.5 ms in front of a cache hit of less than one
     from _blake2 import blake2b
@@ -104,9 +105,7 @@ class Question:
         """
         fields = [field("key", "object"), *self._content()]
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
-        read = sorted({(h.label, h.relative, h.digest) for h in dependencies.headers})
-        for label, relative, header_digest in read:
-            fields += [field(f"header {label}", relative), field("digest", header_digest)]
+        fields += [*_read(dependencies.headers)]
         fields += [field("__has_include", answer) for answer in dependencies.answers]
         if path_bound:
             fields += self._places()
@@ -165,26 +164,9 @@ class Question:
             *(field("name expression", name) for name in sorted(set(self.name_expressions))),
             *(field("link", link) for link in self.links),
             *(field("label", directory.label) for directory in self.search),
-            *self._layout(),
+            *_layout(self.search, self.name.rpartition("/")[0], self.pre_includes),
             field("paths matter", str(self.paths_matter)),
         ]
-
-    def _layout(self) -> Iterator[bytes]:
-        """How the directories lie in each other: it decides which names a header can be found by.
-
-        ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file; where the second directory
-        is elsewhere they are two, and a manifest of the first place does not hold in the second.
-        """
-        for position, directory in enumerate(self.search):
-            parent, rest = place(directory.path, self.search)
-            yield field("inside", f"{parent} {rest}" if parent not in (-1, position) else "")
-        program = self.name.rpartition("/")[0]
-        for label, path in (
-            ("program in", f"{program}/"),
-            *(("-include", p) for p in self.pre_includes),
-        ):
-            parent, rest = place(path, self.search)
-            yield field(label, f"{parent} {rest}" if parent >= 0 else path.rpartition("/")[2])
 
     def _places(self) -> list[bytes]:
         return [
@@ -192,3 +174,35 @@ class Question:
             *(field("directory", directory.path) for directory in self.search),
             *(field("-include", path) for path in self.pre_includes),
         ]
+
+
+# Asked for by each key of a question, and by each question of a batch: the same search, the same
+# headers.
+@functools.lru_cache(maxsize=64)
+def _layout(
+    search: tuple[SearchDir, ...], program: str, pre_includes: tuple[str, ...]
+) -> tuple[bytes, ...]:
+    """How the directories lie in each other: it decides which names a header can be found by.
+
+    ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file; where the second directory
+    is elsewhere they are two, and a manifest of the first place does not hold in the second.
+    """
+    fields = []
+    placed = placing(search)
+    for position, directory in enumerate(search):
+        parent, rest = placed(directory.path)
+        inside = f"{parent} {rest}" if parent not in (-1, position) else ""
+        fields.append(field("inside", inside))
+    for label, path in (("program in", f"{program}/"), *(("-include", p) for p in pre_includes)):
+        parent, rest = placed(path)
+        placed_at = f"{parent} {rest}" if parent >= 0 else path.rpartition("/")[2]
+        fields.append(field(label, placed_at))
+    return tuple(fields)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
+    fields = []
+    for label, relative, contents in sorted({(h.label, h.relative, h.digest) for h in headers}):
+        fields += [field(f"header {label}", relative), field("digest", contents)]
+    return tuple(fields)

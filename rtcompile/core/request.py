@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from rtcompile.core.includes import Dependencies
 
 __all__ = [
     "BuildInfo",
@@ -196,7 +199,8 @@ class Compiled:
 
     `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
     None where the compiler does not say, and nobody can tell later whether they changed.
-    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration.
+    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `before` is what a
+    precompiled header, which stood for the first of `trace`, depended on.
     """
 
     code: bytes
@@ -206,6 +210,7 @@ class Compiled:
     trace: tuple[str, ...] | None
     milliseconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
+    before: Dependencies | None = None
 
 
 @dataclass(frozen=True, slots=True)

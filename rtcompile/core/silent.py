@@ -54,7 +54,7 @@ def _traps(code: bytes, arch: Arch) -> list[str]:
 
 def _oversized(code: bytes) -> list[str]:
     try:
-        kernels = cubin.read(code).kernels
+        kernels = cubin.kernels(code)
     except ValueError:
         return []
     return [

@@ -21,6 +21,8 @@ BASE = 0x300000000000
 # CuTe's takes 291 MB, CUTLASS's 311. What is not used costs address space, not memory.
 SIZE = 1 << 30
 
+_ROOM = SIZE // 4
+
 _PROT_NONE = 0
 # PRIVATE, ANONYMOUS, NORESERVE, FIXED_NOREPLACE: a mere hint would be moved away from the stack.
 _MAP_HERE_ONLY = 0x2 | 0x20 | 0x4000 | 0x100000
@@ -31,12 +33,13 @@ def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
     """Make NVRTC allocate the heap at `BASE`; say whether it lies there now.
 
     Linux gives a new mapping the highest gap that is large enough. With every such gap above `BASE`
-    taken for a moment, that is the one at `BASE`.
+    taken for a moment, that is the one at `BASE`. Some room is left in each for the rest that NVRTC
+    maps in its first compile, and keeps.
 
     Parameters
     ----------
     library : CDLL
-        NVRTC, after its first compile: what that maps for good is out of the way.
+        NVRTC, just loaded or used already.
     allocate : callable
         Runs a compile that makes NVRTC allocate the heap.
     """
@@ -50,7 +53,8 @@ def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     held = []
     try:
-        for start, size in _gaps_above(BASE + SIZE):
+        for start, gap in _gaps_above(BASE + SIZE):
+            size = gap - _ROOM  # the highest addresses of a gap are given first
             got = libc.mmap(start, size, _PROT_NONE, _MAP_HERE_ONLY, -1, 0)
             if got != start:
                 return False  # no address space: `ulimit -v`

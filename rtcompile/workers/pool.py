@@ -17,8 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from rtcompile import tracing
 from rtcompile.core.request import Limits
@@ -28,13 +27,18 @@ from rtcompile.workers import protocol, scratch, zygote
 __all__ = ["Answer", "Cancellation", "Cancelled", "Death", "Job", "Pool", "run", "run_beside"]
 
 _IDLE_SECONDS = 300.0
+# A signal that comes just before Python begins to wait is heard when that wait ends: none is long.
+_SECONDS_DEAF = 0.25
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
 # What must not reach a compiler: libraries forced into every process, and NVRTC's hidden switches.
 _DROPPED = re.compile(r"LD_PRELOAD|LD_AUDIT|PYTHON.*|NVRTC_.*|NVCC_(?:PREPEND|APPEND)_FLAGS")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+_Meanwhile = Callable[[], object] | None
+
+
+# NamedTuples: three dataclasses would take a millisecond and a half of the first build.
+class Job(NamedTuple):
     """A function of this package to run in a process of its own.
 
     Parameters
@@ -45,8 +49,9 @@ class Job:
         Plain values: what `marshal` takes.
     prepare, argument : str
         ``"module:function"`` that the zygote calls once with `argument`, to load what its children
-        share (a library); jobs with the same two share a zygote. It returns None or a function to
-        call when the zygote is first idle, or by a job that asks to find it done (`warm`).
+        share (a library); jobs with the same two share a zygote. It returns None or a function that
+        makes later jobs faster: called with True once the zygote is idle, and before that with
+        False by each job that asks for it (`warm`).
     """
 
     function: str
@@ -56,8 +61,7 @@ class Job:
     warm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What the function returned; the seconds the job waited for a slot, and which it had."""
 
     value: Any
@@ -65,8 +69,7 @@ class Answer:
     slot: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(NamedTuple):
     """A job that gave no answer.
 
     `kind` is "crash", "timeout", "memory" or "start" (as in `CompileFailure`); `signal` is 0 where
@@ -133,37 +136,50 @@ class Pool:
         self._lock = threading.Lock()
         self._zygotes: dict[tuple[str, str], _Zygote] = {}
 
-    def run(self, job: Job | Callable[[], Job], limits: Limits) -> Answer | Death:
+    def run(
+        self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
+    ) -> Answer | Death:
         """Run the job when a slot is free; an exception here (Ctrl-C) kills it.
 
         A callable is called when the slot is had: for what may change while the job is queued.
+        `meanwhile` is called once the job is under way, a second time if it has to be started again.
         """
         begin = time.monotonic()
         with self._slot() as slot:
             started = time.monotonic()
             tracing.add("queue", begin, started)
-            outcome = self.run_beside(job() if callable(job) else job, limits)
+            outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile=meanwhile)
         if isinstance(outcome, Answer):
-            return replace(outcome, queued=started - begin, slot=slot)
+            return outcome._replace(queued=started - begin, slot=slot)
         return outcome
 
     @contextmanager
     def _slot(self) -> Iterator[int]:
-        with self._slots:
-            slot = self._free_slots.pop()
-            try:
-                yield slot
-            finally:
-                self._free_slots.append(slot)
+        cancellation = Cancellation.current.get()
+        while not self._slots.acquire(timeout=_SECONDS_DEAF):
+            if cancellation is not None:
+                cancellation.check()
+        slot = self._free_slots.pop()
+        try:
+            yield slot
+        finally:
+            self._free_slots.append(slot)
+            self._slots.release()
 
-    def run_beside(self, job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Death:
+    def run_beside(
+        self,
+        job: Job,
+        limits: Limits,
+        leftovers: Sequence[str] = (),
+        meanwhile: _Meanwhile = None,
+    ) -> Answer | Death:
         """Run the job now, without a slot; `leftovers` are files to remove if it leaves them."""
         for _ in range(2):
             try:
                 worker = self._zygote(job.prepare, job.argument)
             except OSError as error:  # no interpreter, or no more processes
                 return Death("start", 0, str(error), b"")
-            outcome = worker.run(job, limits, leftovers)
+            outcome = worker.run(job, limits, leftovers, meanwhile)
             if outcome is not None:
                 return outcome
             # It idled out while we asked, or was killed: start another, once.
@@ -246,7 +262,9 @@ class _Zygote:
         with _Zygote.lock:
             _Zygote.alive.add(self)
 
-    def run(self, job: Job, limits: Limits, leftovers: Sequence[str]) -> Answer | Death | None:
+    def run(
+        self, job: Job, limits: Limits, leftovers: Sequence[str], meanwhile: _Meanwhile
+    ) -> Answer | Death | None:
         """Run one job; None if the zygote has gone."""
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         cancellation = Cancellation.current.get()
@@ -256,7 +274,9 @@ class _Zygote:
                     self._ask(job, limits, leftovers, theirs)
                 except OSError:
                     return None
-                reply = protocol.receive(ours)
+                if meanwhile is not None:
+                    meanwhile()
+                reply = _reply(ours)
         finally:
             ours.close()
             theirs.close()
@@ -297,6 +317,13 @@ class _Zygote:
         """Forget a zygote that is not ours: not born, or a forking parent's."""
         self._control.close()
         os.close(self._stderr)
+
+
+def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
+    socket.settimeout(_SECONDS_DEAF)
+    while True:
+        with suppress(TimeoutError):
+            return protocol.receive(socket)
 
 
 _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
@@ -372,9 +399,11 @@ def _shared() -> Pool:
         return _pool
 
 
-def run(job: Job | Callable[[], Job], limits: Limits) -> Answer | Death:
+def run(
+    job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
+) -> Answer | Death:
     """Run a job in the process's pool: `Pool.run`."""
-    return _shared().run(job, limits)
+    return _shared().run(job, limits, meanwhile)
 
 
 def slots() -> int:

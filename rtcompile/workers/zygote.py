@@ -122,7 +122,7 @@ class Zygote:
         if self.parent_fd is not None:
             self.poller.register(self.parent_fd, select.POLLIN)
         self.problem = ""
-        self.when_idle: Any = None
+        self.improve: Any = None
         self.postponed: list[Order] = []
         self.serial = 0
 
@@ -131,7 +131,7 @@ class Zygote:
         if not function:
             return
         try:
-            self.when_idle = resolve(function)(argument)
+            self.improve = resolve(function)(argument)
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
 
@@ -141,7 +141,7 @@ class Zygote:
         while True:
             if self.children:
                 timeout = self._next_look()
-            elif self.when_idle is not None:
+            elif self.improve is not None:
                 timeout = _PAUSE
             else:
                 timeout = idle_since + self.idle - time.monotonic()
@@ -153,7 +153,7 @@ class Zygote:
             if self.control.fileno() in ready and not self._accept():
                 return
             if not ready and not self.children:
-                self._warm()
+                self._improve(idle=True)
             for child in list(self.children.values()):
                 self._look_after(child, ready)
                 idle_since = time.monotonic()
@@ -203,7 +203,7 @@ class Zygote:
             if self.problem:
                 raise RuntimeError(self.problem)
             if order.warm:
-                self._warm()
+                self._improve(idle=False)
             resolve(order.function)  # here rather than in the child: imported once, forked often
             self._fork(order)
         except Exception as error:
@@ -214,11 +214,12 @@ class Zygote:
             order.socket.close()
         os.close(order.arguments)
 
-    def _warm(self) -> None:
-        """Do, once, what makes later jobs faster."""
-        todo, self.when_idle = self.when_idle, None
-        if todo is not None:
-            todo()
+    def _improve(self, *, idle: bool) -> None:
+        """Do what makes later jobs faster: once when idle, before that for the jobs that ask for it."""
+        if self.improve is not None:
+            self.improve(idle)
+        if idle:
+            self.improve = None
 
     def _fork(self, order: Order) -> None:
         self.serial += 1

@@ -182,6 +182,17 @@ def test_a_refusal_is_known_to_the_next_process(cache: Path) -> None:
     assert open_store(cache).refusal(make_question(source="another")) is None
 
 
+def test_the_books_stay_shut_while_nothing_was_refused(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_store(cache)
+    build(first, "a")
+    first.settle()
+    assert (cache / "books" / "cache.db").exists()
+    monkeypatch.setattr(books, "Books", None)  # opening them would be an error
+    assert open_store(cache).refusal(make_question()) is None
+
+
 def test_a_refusal_is_of_one_compiler(cache: Path) -> None:
     open_store(cache).remember_refusal(make_question(), "host code")
     upgraded = make_question(compilers={"nvrtc": "13.0.88"})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.cache import headers
+from rtcompile.core.includes import Dependencies
 from tests.questions import Place
 
 
@@ -82,55 +83,57 @@ def test_a_change_is_seen_and_named(
     recorded = place.record("user1/a.h", "user1/b.h", "user1/sub/c.h")
     assert headers.same(recorded)
     change(place)
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
     assert headers.difference(recorded).startswith(why.format(place.root))
 
 
 def test_a_dangling_link_that_comes_alive_shadows(place: Place) -> None:
     os.symlink("elsewhere", place.path("user0/sub"))
     recorded = place.record("user1/sub/c.h")
-    assert headers.unchanged(recorded)
+    assert headers.current(recorded) is not None
     place.write("user0/elsewhere/c.h", "another")
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 def test_a_quoted_include_would_be_found_beside_the_file_that_has_it(place: Place) -> None:
     place.write("user0/q.h", '#include "x.h"\n')
     recorded = place.record("user0/q.h", "user1/a.h")
     place.write("user1/x.h", "")
-    assert headers.unchanged(recorded), "x.h was read by nobody: its place in user1 means nothing"
+    assert headers.current(recorded) is not None, (
+        "x.h was read by nobody: its place in user1 means nothing"
+    )
     place.write("user0/x.h", "")
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 def test_a_quoted_include_of_the_source_would_be_found_beside_the_program(place: Place) -> None:
     question = place.question(source='#include "a.h"', name=place.path("project/kernel.cu"))
     recorded = place.record("user1/a.h", question=question)
     place.write("project/a.h", "")
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 def test_a_computed_include_may_have_been_quoted(place: Place) -> None:
     place.write("user0/q.h", "#define X <a.h>\n#include X\n")
     recorded = place.record("user0/q.h", "user1/a.h")
     place.write("user0/a.h", "")
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 def test_a_header_of_the_host_is_shadowed_by_any_of_its_tails(place: Place) -> None:
     host = place.write("usr/include/c++/13/bits/stl.h", "")
     recorded = place.record(host)
     place.write("user1/bits/stl.h", "")
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 def test_a_name_taken_by_a_folder_is_free_for_a_header_once_it_is_gone(place: Place) -> None:
     Path(place.path("user0/a.h")).mkdir()
     recorded = place.record("user1/a.h")
-    assert headers.unchanged(recorded)
+    assert headers.current(recorded) is not None
     Path(place.path("user0/a.h")).rmdir()
     place.write("user0/a.h", "")
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 def test_a_search_directory_that_is_not_there_may_come(tmp_path: Path) -> None:
@@ -146,10 +149,10 @@ def test_a_search_directory_that_is_not_there_may_come(tmp_path: Path) -> None:
 def test_what_has_include_did_not_find_must_not_appear(place: Place, spelling: str) -> None:
     question = place.question(source=f"#if __has_include({spelling})\n#endif")
     recorded = place.record(question=question)
-    assert headers.unchanged(recorded)
+    assert headers.current(recorded) is not None
     assert not recorded.answers
     place.write(f"user1/{spelling[1:-1]}", "")
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 def test_what_has_include_found_must_stay(place: Place) -> None:
@@ -157,14 +160,14 @@ def test_what_has_include_found_must_stay(place: Place) -> None:
     recorded = place.record(question=question)
     assert recorded.answers == ("user1/a.h",)
     os.unlink(place.path("user1/a.h"))
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 def test_has_include_of_a_header_looks_beside_it(place: Place) -> None:
     place.write("user1/sub/c.h", '#if __has_include("opt.h")\n#endif')
     recorded = place.record("user1/sub/c.h")
     place.write("user1/sub/opt.h", "")
-    assert not headers.unchanged(recorded)
+    assert headers.current(recorded) is None
 
 
 @pytest.mark.parametrize(
@@ -226,7 +229,7 @@ def test_a_link_that_turns_to_a_twin_is_seen(place: Place) -> None:
         mtime_ns=header.mtime_ns + twin.st_mtime_ns - times.st_mtime_ns,
         ctime_ns=header.ctime_ns + twin.st_ctime_ns - times.st_ctime_ns,
     )
-    assert not headers.unchanged(headers.Dependencies(headers=(as_if,)))
+    assert headers.current(headers.Dependencies(headers=(as_if,))) is None
 
 
 def test_a_header_that_may_still_change_within_its_tick_is_read_again(
@@ -237,7 +240,7 @@ def test_a_header_that_may_still_change_within_its_tick_is_read_again(
     monkeypatch.setattr(headers, "file_clock_ns", lambda: tick)
     recorded = place.record("user1/a.h")
     assert not headers.same(recorded), "no stat may vouch for it yet"
-    assert headers.unchanged(recorded)
+    assert headers.current(recorded) is not None
     fresh = headers.refresh(recorded)
     assert fresh is not None
     assert not headers.same(fresh), "the clock has not moved on"
@@ -251,7 +254,7 @@ def test_the_newest_change_is_that_of_headers_and_candidates(place: Place) -> No
     candidate = place.write("user0/b.h", "not read: a.h has one beside it")
     recorded = place.record("user1/a.h", "user1/b.h")
     assert recorded.newest_ns == os.stat(candidate).st_ctime_ns
-    assert headers.unchanged(recorded)
+    assert headers.current(recorded) is not None
 
 
 def test_a_second_recording_sees_an_edit(place: Place) -> None:
@@ -268,3 +271,73 @@ def test_missing_folders_speak_for_all_below_them(tmp_path: Path) -> None:
         place.write(name, "")
     recorded = place.record(*names)
     assert set(recorded.absent) == {place.path("user0/cute"), place.path("cudart/cute")}
+
+
+# --- recording once what a batch's builds have in common --------------------------------------
+
+
+def a_new_text(place: Place) -> None:
+    place.write("user1/b.h", "another")
+
+
+def a_header_in_front(place: Place) -> None:
+    place.write("user0/sub/c.h", "in front")
+
+
+def an_answer(place: Place) -> None:
+    place.write("user0/asked.h", "there now")
+
+
+@pytest.mark.parametrize("change", [a_new_text, a_header_in_front, an_answer])
+def test_what_was_recorded_before_is_taken_only_if_nothing_changed(
+    place: Place, change: Callable[[Place], None]
+) -> None:
+    names = ("user1/a.h", "user1/b.h", "user1/sub/c.h")
+    question = place.question(source="#if __has_include(<asked.h>)\n#endif\n")
+    before = place.record(*names, question=question)
+    assert place.record(*names, question=question) == before
+    change(place)
+    later(place.root)
+    after = place.record(*names, question=question)
+    assert after != before
+    assert headers.current(after) is after
+    assert headers.current(before) is None
+
+
+def test_a_header_that_could_not_be_read_is_tried_again(place: Place) -> None:
+    question = place.question()
+    assert "cannot be read" in place.record("user1/late.h", question=question).uncacheable
+    place.write("user1/late.h", "late")
+    assert not place.record("user1/late.h", question=question).uncacheable
+
+
+def parts(dependencies: Dependencies) -> dict[str, set[object]]:
+    """Return what decides whether a build still holds; the order of headers does not."""
+    columns = ("headers", "absent", "present", "answers", "own_path")
+    return {column: set(getattr(dependencies, column)) for column in columns}
+
+
+def test_what_follows_a_precompiled_header_is_recorded_as_if_all_had_been_read(
+    place: Place,
+) -> None:
+    place.write("user0/asked/one.h", "1")
+    place.write("user1/first.h", "#include <sub/c.h>\n#if __has_include(<asked/one.h>)\n#endif\n")
+    place.write(
+        "user1/rest.h", '#include "b.h"\n#include MACRO\n#if __has_include("no.h")\n__FILE__'
+    )
+    later(place.root)
+    prefix = "#include <first.h>\n"
+    source = prefix + '#include "rest.h"\n#if __has_include(<asked/two.h>)\n#endif\n'
+    name = place.path("user0/sub/kernel.cu")
+    first = [place.path("user1/first.h"), place.path("user1/sub/c.h")]
+    rest = [place.path("user1/rest.h"), place.path("user1/b.h")]
+    before = headers.record(first, place.search, source=prefix, name=name)
+    after = headers.record([*first, *rest], place.search, source=source, name=name, before=before)
+    headers._recorded.clear()
+    whole = headers.record([*first, *rest], place.search, source=source, name=name)
+    assert parts(after) == parts(whole)
+    assert parts(after) != parts(before)
+    assert [header.path for header in after.headers] == [*first, *rest]
+    # MACRO may have named a header that came precompiled, beside the file that says MACRO.
+    assert place.path("user1/first.h") not in after.absent
+    assert not after.uncacheable

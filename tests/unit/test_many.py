@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +129,6 @@ def test_a_cancelled_future_frees_who_waits_and_the_next_build_works() -> None:
 
 def workers_of(caller: int) -> list[int]:
     """Wait until the zygotes of a process have no child; return those that remain."""
-    import time
 
     deadline = time.monotonic() + 10
     while (found := grandchildren(caller)) and time.monotonic() < deadline:
@@ -145,7 +146,8 @@ def grandchildren(pid: int) -> list[int]:
 def children_of(pid: int) -> list[int]:
     children = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        children += [int(child) for child in task.read_text().split()]
+        with suppress(OSError):  # the thread has ended meanwhile
+            children += [int(child) for child in task.read_text().split()]
     return children
 
 
@@ -185,6 +187,38 @@ def test_ctrl_c_ends_a_batch_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     assert program.communicate(timeout=60)[0] == "interrupted\nworks\n"
     assert program.returncode == 0
     assert list(tmp_path.glob("rtcompile-*")) == []
+
+
+def test_a_ctrl_c_is_heard_at_whatever_moment_it_comes() -> None:
+    script = """
+        import os, threading, time
+        from tests.unit.test_many import *
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        compile_many(variants(1), progress=False)  # imports, and the first worker
+        slowest = 0.0
+        for attempt in range(40):
+            wait = threading.Event().wait
+            def interrupt(seconds=0.0003 * attempt):
+                wait(seconds)
+                os.kill(os.getpid(), signal.SIGINT)
+                return time.monotonic()
+            sent = []
+            sender = threading.Thread(target=lambda: sent.append(interrupt()))
+            try:
+                sender.start()
+                compile_many([ENDLESS], progress=False, timeout=20)
+            except KeyboardInterrupt:
+                heard = time.monotonic()
+            sender.join()
+            slowest = max(slowest, heard - sent[0])
+            assert workers_of(os.getpid()) == []
+        print(slowest)
+        """
+    program = [sys.executable, "-c", textwrap.dedent(script)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(program, cwd=root, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.0
 
 
 def test_a_callable_hears_of_each_build() -> None:
@@ -270,4 +304,4 @@ def test_as_many_threads_are_started_as_can_be_of_use(monkeypatch: pytest.Monkey
     )
     compile_many(variants(20), progress=False)
     builders = [name for name in started if name.startswith("build")]
-    assert len(builders) == min(20, pool.slots() + 2)
+    assert len(builders) == min(20, 2 * pool.slots() + 2)

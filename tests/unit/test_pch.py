@@ -126,6 +126,28 @@ def test_more_includes_after_the_prefix_are_traced(warm: Builder) -> None:
     assert with_it.trace[-1] == str(warm.user / "more.h")
 
 
+def test_what_it_depended_on_is_handed_over_unless_a_header_of_it_was_read_again(
+    builder: Builder,
+) -> None:
+    (builder.user / "twice.h").write_text("#ifdef AGAIN\n#include AGAIN\n#endif\n")
+    (builder.user / "more.h").write_text("#define MORE 1\n")
+    opening = f'{EXPENSIVE}#include "twice.h"\nstruct S {{}};\n#define AGAIN "more.h"\n'
+    builder.ready(opening + KERNEL)
+
+    once = builder.compiled(f'{opening}#include "more.h"\n{KERNEL}')
+    assert used(once)
+    assert once.before is not None
+    paths = [header.path for header in once.before.headers]
+    assert (*paths, str(builder.user / "more.h")) == once.trace
+    assert str(builder.user / "twice.h") in paths
+
+    # What it includes the second time is not among what the first time depended on.
+    again = builder.compiled(f'{opening}#include "twice.h"\n{KERNEL}')
+    assert used(again)
+    assert again.before is None
+    assert again.trace == once.trace
+
+
 def test_another_process_uses_it(warm: Builder) -> None:
     script = f"""
         from pathlib import Path
