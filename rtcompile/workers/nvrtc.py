@@ -20,7 +20,13 @@ _OUT_OF_MEMORY = 1
 _RESULTS = {"cubin": "CUBIN", "ptx": "PTX", "ltoir": "LTOIR"}
 _NOOP = b'extern "C" __global__ void noop() {}'
 
+# From 12.9 on NVRTC asks the driver's cache, and for that loads libcuda and initialises it: 180 ms of
+# every worker where there is a GPU, and threads in the zygote. CUDA_CACHE_DISABLE does not prevent it.
+_FIRST_WITH_CACHE = (12, 9)
+_NO_CACHE = b"--no-cache"
+
 _library: ctypes.CDLL | None = None
+_always: list[bytes] = []  # options of every compile
 _heap_is_pinned = False
 
 
@@ -36,6 +42,9 @@ def load(argument: str) -> Any:
         _library = ctypes.CDLL(path)
     assert _library is not None
     _library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _call("Version", ctypes.byref(major), ctypes.byref(minor))
+    _always[:] = [_NO_CACHE] if (major.value, minor.value) >= _FIRST_WITH_CACHE else []
     return improve
 
 
@@ -89,9 +98,8 @@ class Program:
 
     def compile(self, options: list[bytes]) -> None:
         """Compile; raise `NvrtcError` if that fails."""
-        _call(
-            "CompileProgram", self.handle, len(options), (ctypes.c_char_p * len(options))(*options)
-        )
+        given = [*_always, *(option for option in options if option != _NO_CACHE)]
+        _call("CompileProgram", self.handle, len(given), (ctypes.c_char_p * len(given))(*given))
 
     def lowered_name(self, expression: bytes) -> bytes:
         """Return the symbol of an expression."""

@@ -344,7 +344,8 @@ def _above_standard(descriptor: int) -> int:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
-    # NVRTC 12.9 would look for a driver's PTX cache, and load libcuda for it.
+    # The driver's cache of compiled PTX is not to answer in a compiler's place. NVRTC looks into it
+    # all the same: see `nvrtc.load`.
     return {**kept, "CUDA_CACHE_DISABLE": "1"}
 
 

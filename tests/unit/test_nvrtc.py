@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -241,3 +242,59 @@ def test_a_compiler_that_eats_memory_is_killed_at_its_limit(library: Library) ->
     )
     assert outcome.kind == "memory"
     assert str(60 << 20) in outcome.log
+
+
+# --- the driver --------------------------------------------------------------------------------
+
+DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((constructor)) static void loaded(void) { fclose(fopen(getenv("LOADED"), "w")); }
+"""
+
+
+def run_beside_a_driver(folder: Path, script: str) -> bool:
+    """Run a script where libcuda.so.1 is a library of ours; say whether anything loaded it."""
+    (folder / "driver.c").write_text(DRIVER)
+    driver, loaded = str(folder / "libcuda.so.1"), folder / "loaded"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", driver, folder / "driver.c"], check=True)
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(folder), "LOADED": str(loaded)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=environ,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return loaded.exists()
+
+
+@pytest.mark.parametrize("fixture", ["library", "library13"])
+def test_a_worker_does_not_load_the_driver(
+    fixture: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    given: Library = request.getfixturevalue(fixture)
+    paths = os.pathsep.join((*given.preload, given.path))
+    assert run_beside_a_driver(
+        tmp_path,
+        f"""
+        from rtcompile.workers import nvrtc
+        nvrtc.load({paths!r})
+        nvrtc._always.clear()
+        nvrtc.Program(b"", b"k.cu").compile([])
+        """,
+    ), "if this NVRTC no longer asks the driver, nobody has to forbid it"
+    (tmp_path / "loaded").unlink()
+    assert not run_beside_a_driver(
+        tmp_path,
+        f"""
+        import time
+        from tests.unit.test_nvrtc import *
+        library = Library({given.path!r}, {given.version!r}, {given.preload!r})
+        compiled(library, KERNEL)
+        compiled(library, KERNEL, "--no-cache")  # as the user may say, too
+        time.sleep(0.3)  # idle, so that the zygote compiles by itself
+        compiled(library, KERNEL)
+        """,
+    )
