@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.compile_many [KERNELS …] [--workers 1 2 4 …] [--save]``: by default 8 and 32
 kernels with as many workers as there are cores. Every contender starts in a fresh process with an
-empty cache, but for the rows whose precompiled header is in place. Kernels differ, so none is
-found in any cache.
+empty cache, but for the rows whose precompiled header is in place: the medians of some runs. Kernels
+differ, so none is found in any cache. Of two sorts, since a precompiled header spares the headers and
+not the instantiation: one that addresses a tensor, and one that fills and copies one.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 
 from benchmarks import _machine
 
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+
 TEMPLATE = r"""
 #include <cute/tensor.hpp>
 using namespace cute;
 template <int N> __global__ void k(float* x) {
     auto t = make_tensor(make_gmem_ptr(x), Layout<Shape<_8, _4>, Stride<_1, _8>>{});
-    auto registers = make_tensor_like(t);
-    fill(registers, float(N));
-    copy(registers, t);
+    BODY
 }
 """
+SORTS = {
+    "address": "t(threadIdx.x % 8, threadIdx.y % 4) = float(N);",
+    "fill and copy": "auto r = make_tensor_like(t); fill(r, float(N)); copy(r, t);",
+}
 
 CHILD = r"""
 import json, sys, time
@@ -67,14 +73,21 @@ if task["linger"]:
 
 
 def seconds(
-    who: str, kernels: int, cache: str, *, first: int = 1, workers: int = 1, pch: bool = False
+    who: str,
+    kernels: int,
+    cache: str,
+    *,
+    sort: str = "fill and copy",
+    first: int = 1,
+    workers: int = 1,
+    pch: bool = False,
 ) -> float:
     from rtcompile import toolkit
 
     wanted = ("cudart", "crt", "cccl", "cutlass")
     task = {
         "who": who,
-        "source": TEMPLATE,
+        "source": TEMPLATE.replace("BODY", SORTS[sort]),
         "kernels": kernels,
         "first": first,
         "folders": [d.path for d in toolkit.current().search if d.label in wanted],
@@ -92,23 +105,32 @@ def seconds(
     return float(done.stdout)
 
 
-def run(kernels: int, workers: list[int]) -> dict[str, object]:
+def run(kernels: int, workers: list[int], sort: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as cache:
-        serial = seconds("serial NVRTC", kernels, cache)
+        serial = seconds("serial NVRTC", kernels, cache, sort=sort)
     rows: dict[str, object] = {"serial NVRTC": {"s": round(serial, 2)}}
 
-    def add(name: str, took: float) -> None:
-        rows[name] = {"s": round(took, 2), "times faster": round(serial / took, 2)}
+    def add(name: str, *took: float) -> None:
+        middle = statistics.median(took)
+        rows[name] = {
+            "s": round(middle, 2),
+            "times faster": round(serial / middle, 2),
+            "of runs (s)": [round(one, 2) for one in took],
+        }
 
     for count in workers:
         with tempfile.TemporaryDirectory() as cache:
-            took = seconds("rtcompile", kernels, cache, workers=count)
+            took = seconds("rtcompile", kernels, cache, sort=sort, workers=count)
             add(f"{count} workers, no precompiled header", took)
         with tempfile.TemporaryDirectory() as cache:
-            took = seconds("rtcompile", kernels, cache, workers=count, pch=True)
+            given = {"sort": sort, "workers": count, "pch": True}
+            took = seconds("rtcompile", kernels, cache, **given)
             add(f"{count} workers, the header made on the way", took)
-            took = seconds("rtcompile", kernels, cache, first=10_000, workers=count, pch=True)
-            add(f"{count} workers, the header in place", took)
+            in_place = [
+                seconds("rtcompile", kernels, cache, first=10_000 * (1 + i), **given)
+                for i in range(ROUNDS)
+            ]
+            add(f"{count} workers, the header in place", *in_place)
     return rows
 
 
@@ -118,5 +140,7 @@ if __name__ == "__main__":
     parser.add_argument("--workers", nargs="*", type=int, default=[len(os.sched_getaffinity(0))])
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
-    results = {f"{n} kernels": run(n, given.workers) for n in given.kernels}
+    results = {
+        f"{n} kernels: {sort}": run(n, given.workers, sort) for n in given.kernels for sort in SORTS
+    }
     _machine.save("compile_many", results)

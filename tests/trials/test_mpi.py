@@ -1,0 +1,75 @@
+"""Under MPI: ranks of one node compile one kernel once, MPI goes on working, nobody is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+RANKS = 4
+
+RANK = r"""
+import json, os
+from mpi4py import MPI
+import rtcompile
+
+world = MPI.COMM_WORLD
+rank = world.Get_rank()
+source = 'extern "C" __global__ void k(int* p) { *p = %d; }'
+world.Barrier()
+shared = rtcompile.compile(source % 0, arch="sm_90")
+own = rtcompile.compile(source % (1 + rank), arch="sm_90")
+answers = world.gather({
+    "pid": os.getpid(),
+    "compiled": shared.build.hit is None,
+    "own": own.build.hit is None,
+    "code": shared.code.hex(),
+    # Messages pass after the workers were started, large ones too: by shared memory.
+    "sum": world.allreduce(rank),
+    "echo": len(world.bcast(bytes(1 << 24) if rank == 0 else None)),
+})
+if rank == 0:
+    print(json.dumps(answers))
+"""
+
+
+def workers_of(callers: Collection[int]) -> list[str]:
+    """Return the command lines of worker processes that were started by one of these."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            words = (folder / "cmdline").read_text().split("\0")
+            if any(word.endswith("workers/main.py") for word in words):
+                found += [" ".join(words)] if {str(pid) for pid in callers} & set(words) else []
+    return found
+
+
+def test_ranks_compile_a_kernel_once_and_leave_nothing(tmp_path: Path) -> None:
+    mpiexec = os.path.join(sysconfig.get_path("scripts"), "mpiexec")
+    done = subprocess.run(
+        [mpiexec, "-n", str(RANKS), sys.executable, "-c", RANK],
+        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert len(answers) == RANKS
+    assert sum(answer["compiled"] for answer in answers) == 1
+    assert all(answer["own"] for answer in answers)
+    assert len({answer["code"] for answer in answers}) == 1
+    assert {answer["sum"] for answer in answers} == {sum(range(RANKS))}
+    assert {answer["echo"] for answer in answers} == {1 << 24}
+    pids = [answer["pid"] for answer in answers]
+    deadline = time.monotonic() + 10
+    while (left := workers_of(pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert left == []
