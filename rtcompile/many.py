@@ -6,7 +6,7 @@ import contextvars
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,8 +29,6 @@ __all__ = ["BuildFuture", "compile_many", "submit_many"]
 _THREADS_PER_SLOT = 2
 _THREADS_BESIDE = 2
 
-# A Ctrl-C that comes just before Python begins to wait is heard when that wait ends, which was seen
-# to take until the next build was done: no wait is longer.
 _SECONDS_DEAF = 0.25
 
 
@@ -164,11 +162,8 @@ def compile_many(
         )
         try:
             with shown(progress, len(futures)) as advance:
-                pending: set[Future[ObjectCode]] = set(futures)
-                while pending:
-                    done, pending = wait(pending, _SECONDS_DEAF, FIRST_COMPLETED)
-                    for future in done:
-                        advance(_outcome(future))
+                for future in completed(futures):
+                    advance(_outcome(future))
         except BaseException:
             for future in futures:
                 future.cancel()
@@ -178,6 +173,18 @@ def compile_many(
     if failed and errors == "raise":
         raise BatchError(failed, [None if i in failed else o for i, o in enumerate(outcomes)])
     return outcomes
+
+
+def completed(futures: Iterable[BuildFuture]) -> Iterator[Future[ObjectCode]]:
+    """Yield futures as they are done, like `concurrent.futures.as_completed`; hear every Ctrl-C.
+
+    One that comes just before Python begins to wait is heard when that wait ends, which was seen to
+    take until the next build was done: no wait here is long.
+    """
+    pending: set[Future[ObjectCode]] = set(futures)
+    while pending:
+        done, pending = wait(pending, _SECONDS_DEAF, FIRST_COMPLETED)
+        yield from done
 
 
 def _outcome(future: Future[ObjectCode]) -> Outcome:

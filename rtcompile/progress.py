@@ -11,10 +11,11 @@ from typing import Any
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import RtcompileError
 
-__all__ = ["Outcome", "in_notebook", "shown"]
+__all__ = ["Outcome", "element", "in_notebook", "shown"]
 
 Outcome = ObjectCode | RtcompileError
 _SECONDS_BETWEEN_LINES = 1.0
+_SECONDS_BETWEEN_DRAWINGS = 0.1
 
 
 @contextmanager
@@ -32,10 +33,12 @@ def shown(
         How many builds there are.
     """
     tally = _Tally(total)
-    watched = in_notebook() or sys.stderr.isatty()
+    watched = sys.stderr.isatty()
     display: AbstractContextManager[Callable[[Outcome], None]]
     if callable(progress):
         display = _told(tally, progress)
+    elif progress is not False and in_notebook():
+        display = _element(tally)
     elif progress is False or (progress is None and not watched):
         display = nullcontext(tally.count)
     elif watched and _has_rich():
@@ -58,6 +61,11 @@ class _Tally:
             self.cached += outcome.build.hit is not None
         else:
             self.failed += 1
+
+    def line(self) -> str:
+        """Return all of it in a line."""
+        counts = f"{self.done} of {self.total} compiled {self}".rstrip()
+        return f"{counts} in {time.monotonic() - self.begin:.1f} s"
 
     def __str__(self) -> str:
         parts = [f"{self.cached} cached"] if self.cached else []
@@ -95,8 +103,6 @@ def _bar(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    # In a notebook rich shows its bar by itself, as a widget where ipywidgets is installed.
-    console = None if in_notebook() else Console(stderr=True)
     columns = (
         TextColumn("compiling"),
         BarColumn(),
@@ -104,7 +110,7 @@ def _bar(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=tally.total)
 
         def advance(outcome: Outcome) -> None:
@@ -112,6 +118,34 @@ def _bar(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
             bar.update(task, advance=1, description=str(tally))
 
         yield advance
+
+
+@contextmanager
+def _element(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
+    """Show a bar below the cell: an HTML element that any front end draws and a saved notebook keeps.
+
+    rich's needs ipywidgets, and warns twice a batch where they are not installed.
+    """
+    from IPython.display import display
+
+    drawn = time.monotonic()
+    handle = display(element(0, tally.total, tally.line()), raw=True, display_id=True)
+
+    def advance(outcome: Outcome) -> None:
+        nonlocal drawn
+        tally.count(outcome)
+        now = time.monotonic()
+        if tally.done == tally.total or now - drawn >= _SECONDS_BETWEEN_DRAWINGS:
+            drawn = now
+            handle.update(element(tally.done, tally.total, tally.line()), raw=True)
+
+    yield advance
+
+
+def element(done: int, total: int, text: str) -> dict[str, str]:
+    """Return a bar for IPython to display; one that only moves while nothing is done."""
+    value = f'value="{done}" max="{total}"' if done else ""
+    return {"text/plain": text, "text/html": f"<progress {value}></progress> {text}"}
 
 
 @contextmanager
@@ -124,7 +158,6 @@ def _lines(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
         now = time.monotonic()
         if tally.done == tally.total or now - last >= _SECONDS_BETWEEN_LINES:
             last = now
-            line = f"rtcompile: {tally.done} of {tally.total} compiled {tally}".rstrip()
-            print(f"{line} in {now - tally.begin:.1f} s", file=sys.stderr, flush=True)
+            print(f"rtcompile: {tally.line()}", file=sys.stderr, flush=True)
 
     yield advance

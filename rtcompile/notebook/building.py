@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.many import BuildFuture, submit_many
-from rtcompile.progress import in_notebook, shown
+from rtcompile.many import BuildFuture, completed, submit_many
+from rtcompile.progress import element, in_notebook, shown
 
 __all__ = ["build"]
 
@@ -39,7 +39,7 @@ def build(requests: Sequence[CompileRequest]) -> list[ObjectCode]:
 
 def _watch(futures: Sequence[BuildFuture]) -> None:
     with shown(None, len(futures)) as advance:
-        for future in as_completed(futures):
+        for future in completed(futures):
             if future.exception() is None:
                 advance(future.result())
 
@@ -54,7 +54,9 @@ def _watch_in_notebook(futures: Sequence[BuildFuture]) -> None:
     try:
         while pending:
             done = len(futures) - len(pending)
-            data = _bar(done, len(futures), time.monotonic() - begin)
+            of = f"{done} of {len(futures)} done, " if len(futures) > 1 else ""
+            text = f"compiling: {of}{time.monotonic() - begin:.0f} s"
+            data = element(done, len(futures), text)
             if handle is None:
                 handle = display(data, raw=True, display_id=True)
             else:
@@ -64,10 +66,3 @@ def _watch_in_notebook(futures: Sequence[BuildFuture]) -> None:
             ).not_done
     finally:
         clear_output(wait=True)
-
-
-def _bar(done: int, total: int, seconds: float) -> dict[str, str]:
-    of = f"{done} of {total} done, " if total > 1 else ""
-    text = f"compiling: {of}{seconds:.0f} s"
-    value = f'value="{done}" max="{total}"' if done else ""  # without a value it moves
-    return {"text/plain": text, "text/html": f"<progress {value}></progress> {text}"}

@@ -377,6 +377,30 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
     assert after["content"]["status"] == "ok"
 
 
+def test_a_batch_shows_a_bar_in_a_notebook_without_ipywidgets(kernel: Any):
+    _, client = kernel
+    drawn: list[dict[str, Any]] = []
+
+    def on_output(message: dict[str, Any]) -> None:
+        assert "ipywidgets" not in str(message["content"])
+        if "<progress" in str(message["content"].get("data")):
+            drawn.append(message)
+
+    cell = """
+    import rtcompile
+    template = rtcompile.CompileRequest("template <int N> __global__ void k() {}", arch="sm_80")
+    variants = [template.replace(name_expressions=(f"k<{i}>",)) for i in range(3)]
+    _ = rtcompile.compile_many(variants)
+    """
+    reply = client.execute_interactive(cell, timeout=60, output_hook=on_output)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    kinds = [message["header"]["msg_type"] for message in drawn]
+    assert kinds[0] == "display_data"
+    assert set(kinds[1:]) == {"update_display_data"}, "one bar that grows, not one after another"
+    assert 'value="3" max="3"' in drawn[-1]["content"]["data"]["text/html"]
+    assert "3 of 3 compiled" in drawn[-1]["content"]["data"]["text/plain"]
+
+
 def test_an_error_stops_a_notebook_with_a_coloured_message(kernel: Any):
     _, client = kernel
     cell = "%%cuda --arch sm_80\n__global__ void k() { int x = 1 }"
