@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import IO, Any
 
-from rtcompile import pipeline
+from rtcompile import pipeline, tracing
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import DEFAULT_NAME, CompileRequest, ObjectCode
 from rtcompile.settings import Settings
@@ -28,6 +29,7 @@ def compile(
     timeout: float | None = None,
     memory_limit: int | str | None = None,
     log_stream: IO[str] | None = None,
+    trace: str | None = None,
 ) -> ObjectCode:
     """Compile CUDA C++ to a cubin, PTX or LTO-IR, or find it in the cache.
 
@@ -64,6 +66,8 @@ def compile(
         Bytes (or ``"2G"``) after which the compiler is killed; ``RTCOMPILE_MEMORY_LIMIT``.
     log_stream : file object, optional
         Receives the compiler's log, warnings included, also when the code came from the cache.
+    trace : str, optional
+        File for a Chrome trace of the build; ``RTCOMPILE_TRACE`` sets the default.
 
     Returns
     -------
@@ -93,7 +97,8 @@ def compile(
     settings = Settings.from_environ().override(
         fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
     )
-    code = pipeline.build(request, settings)
+    with tracing.into(trace) if trace else nullcontext():
+        code = pipeline.build(request, settings)
     if log_stream is not None:
         log_stream.write(code.build.log)
     return code

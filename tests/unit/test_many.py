@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import rtcompile
 from rtcompile import many
 from rtcompile.core import cubin
 from rtcompile.core.request import CompileRequest, ObjectCode
@@ -277,6 +278,17 @@ def test_a_trace_shows_queue_phases_and_workers(tmp_path: Path) -> None:
     for event in events:
         assert event["pid"] == os.getpid()
         assert event["ph"] == "M" or event["dur"] >= 0
+
+
+def test_one_build_is_traced_where_its_argument_says(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    source = "__global__ void traced() {}"
+    rtcompile.compile(source, arch="sm_90", trace=str(path))
+    spans = {event["name"] for event in json.loads(path.read_text()) if event["ph"] == "X"}
+    assert {"plan", "cache", "build", "front end", "headers", "store"} <= spans
+    size = path.stat().st_size
+    rtcompile.compile(source, arch="sm_90", options=["-G"])
+    assert path.stat().st_size == size, "what was traced to there is over"
 
 
 def test_processes_add_to_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
