@@ -1,0 +1,29 @@
+"""Workers beside a real driver: their memory maps show that they use neither it nor the device."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile.workers.pool import _Zygote
+
+SOURCE = "#include <cuda/std/type_traits>\ntemplate <int N> __global__ void k(int* p) { *p = N; }"
+
+
+def test_no_worker_loads_the_driver_or_starts_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+    for number in range(4):  # the second has a header precompiled, the last ones use it
+        rtcompile.compile(SOURCE, arch="sm_90", name_expressions=[f"k<{number}>"])
+        time.sleep(1.0 if number == 1 else 0.2)  # idle: the zygote compiles by itself
+    compilers = 0
+    for zygote in [Path(f"/proc/{zygote.pid}") for zygote in _Zygote.alive]:
+        maps = (zygote / "maps").read_text()
+        compilers += "libnvrtc" in maps
+        assert "libcuda.so" not in maps
+        assert len(list((zygote / "task").iterdir())) == 1
+    assert compilers
