@@ -17,7 +17,7 @@ from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.core import diagnostics, fallback
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 
 CLASSES = Path(__file__).parent.parent / "tests" / "unit" / "source_classes"
 Outcome = Compiled | CompileFailure

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,16 +16,8 @@ from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
 from rtcompile.core.includes import Dependencies
-from rtcompile.core.request import (
-    BuildInfo,
-    Compiled,
-    CompileFailure,
-    Limits,
-    LinkInput,
-    ObjectCode,
-    SearchDir,
-    TranslationUnit,
-)
+from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
+from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
@@ -101,7 +92,7 @@ class _Build:
             decision = self._decide(outcome)
             if decision.action == "add-flags":
                 # Kept under the question as it was asked: the next process is not refused again.
-                self.plan = replace(plan, options=plan.options.adding(*decision.flags))
+                self.plan = plan._replace(options=plan.options.adding(*decision.flags))
                 self.why = f"{self.why}; {' '.join(decision.flags)} added: {decision.reason}"
                 outcome = self._nvrtc()
         if isinstance(outcome, Compiled):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rtcompile import repro
 from rtcompile.core import diagnostics, hints
 from rtcompile.core.context import BuildContext
-from rtcompile.core.request import CompileFailure
+from rtcompile.core.units import CompileFailure
 from rtcompile.errors import (
     CompileError,
     CompilerCrashed,

@@ -11,7 +11,8 @@ from rtcompile import pipeline
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.linkable import kind_of
-from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core.units import LinkInput
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import bundles, device, toolkit, tracing
 from rtcompile.cache.store import Store
@@ -15,11 +16,14 @@ from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch, Choice
 from rtcompile.core.key import Question, content_digest
 from rtcompile.core.options import Options
-from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode, SearchDir
+from rtcompile.core.request import CompileRequest, ObjectCode, SearchDir
 from rtcompile.errors import JitDisabled, ToolkitNotFound, UnsupportedArch
 from rtcompile.logs import announce
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
+
+if TYPE_CHECKING:
+    from rtcompile.core.units import LinkInput
 
 __all__ = [
     "Plan",
@@ -34,8 +38,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """One build, decided: what is asked of the cache, and what a compiler would be given."""
 
     request: CompileRequest
@@ -159,7 +162,7 @@ def choose_architecture(
         return asked
     choice = archs.choose(capability(), compiler, virtual=virtual)
     if request.target != "cubin":
-        return replace(choice, target=request.target)
+        return choice._replace(target=request.target)
     return choice
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from rtcompile._version import __version__
 from rtcompile.core.includes import place
 from rtcompile.core.key import content_digest
-from rtcompile.core.request import CompileFailure, SearchDir
+from rtcompile.core.request import SearchDir
+from rtcompile.core.units import CompileFailure
 
 __all__ = ["advice", "write"]
 

@@ -18,7 +18,8 @@ from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.key import Question, content_digest
 from rtcompile.core.options import Options
-from rtcompile.core.request import CompileRequest, LinkInput, ObjectCode
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core.units import LinkInput
 from rtcompile.errors import JitDisabled, RtcompileError
 from rtcompile.settings import Settings
 

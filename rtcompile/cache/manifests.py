@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rtcompile.cache import files
 from rtcompile.core.includes import Dependencies, placing
@@ -21,8 +21,7 @@ __all__ = ["MOST_BUILDS", "Build", "decode", "encode"]
 MOST_BUILDS = 4  # an edit and its revert, and each under two compilers
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(NamedTuple):
     """One build of a question: who made it, its object's key, its dependencies."""
 
     backend: str

@@ -14,8 +14,8 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rtcompile.cache import files, headers, locks, manifests, objects
 from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
@@ -42,8 +42,7 @@ _stores: dict[tuple[str, bool, int], Store] = {}
 _ticking = threading.Lock()  # one thread of a batch waits for the clock, and the others for it
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """A build whose object is in memory."""
 
     build: Build
@@ -133,7 +132,7 @@ class Store:
                 continue
             obj = objects_in_memory.get(build.object_key) or self._object(build.object_key)
             if obj is not None:
-                build = replace(build, dependencies=fresh)
+                build = build._replace(dependencies=fresh)
                 self._remember(key, build, obj)
                 self._publish_manifest(key, build, question.search)
                 return _hit(

@@ -13,7 +13,8 @@ from rtcompile import pipeline
 from rtcompile.cli import output
 from rtcompile.cli.requests import requests
 from rtcompile.core.includes import place
-from rtcompile.core.request import CompileFailure, Limits, SearchDir
+from rtcompile.core.request import SearchDir
+from rtcompile.core.units import CompileFailure, Limits
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.failures import as_error
 from rtcompile.pipeline import Plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rtcompile.core.request import CompileFailure, Limits
+from rtcompile.core.units import CompileFailure, Limits
 from rtcompile.workers.pool import Death
 
 __all__ = ["failure"]

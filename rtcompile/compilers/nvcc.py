@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile.compilers import deaths
 from rtcompile.core.arch import Arch
 from rtcompile.core.name_markers import Markers
-from rtcompile.core.request import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
+from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.workers import pool
 

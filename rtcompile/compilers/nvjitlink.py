@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile.compilers import deaths, nvcc
 from rtcompile.core.arch import Arch
 from rtcompile.core.linkable import from_newer_toolkit, kind_of, misfit, unfit
-from rtcompile.core.request import Compiled, CompileFailure, Limits, LinkInput
+from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput
 from rtcompile.workers import pool
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +13,9 @@ from rtcompile import tracing
 from rtcompile.compilers import deaths, precompiled_files
 from rtcompile.compilers.precompiled import Precompiled, Prefix
 from rtcompile.core import includes
-from rtcompile.core.request import Compiled, CompileFailure, Limits, SearchDir, TranslationUnit
+from rtcompile.core.key import digest, field
+from rtcompile.core.request import SearchDir
+from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.workers import pool
 
@@ -151,12 +152,14 @@ def _job(
 
 def _seed(unit: TranslationUnit) -> str:
     """Name what template-only sources would otherwise be given a random name for, per process."""
-    digest = hashlib.sha256()
-    flags = [flag for flag in unit.flags if not flag.startswith(_PLACES)]
-    for part in (unit.source, str(unit.arch), unit.target, *unit.name_expressions, *flags):
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()[:16]
+    fields = [
+        field("source", unit.source),
+        field("arch", str(unit.arch)),
+        field("target", unit.target),
+        *(field("name expression", expression) for expression in unit.name_expressions),
+        *(field("flag", flag) for flag in unit.flags if not flag.startswith(_PLACES)),
+    ]
+    return digest(fields)[:16]
 
 
 def _outcome(

@@ -26,7 +26,8 @@ from rtcompile.compilers import precompiled_files as disk
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
 from rtcompile.core import includes
 from rtcompile.core.key import digest, field
-from rtcompile.core.request import Limits, SearchDir, TranslationUnit
+from rtcompile.core.request import SearchDir
+from rtcompile.core.units import Limits, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.workers import heap, pool
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from rtcompile.errors import UnsupportedArch
 
@@ -54,8 +55,7 @@ class Arch:
         return f"sm_{self.number}{self.suffix}"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """What to compile for, and why in one clause. `target` is ``"cubin"`` or ``"ptx"``."""
 
     arch: Arch

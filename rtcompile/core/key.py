@@ -37,7 +37,7 @@ def digest(fields: Iterable[bytes]) -> str:
     return content_digest(b"".join(fields))
 
 
-def content_digest(data: bytes) -> str:
+def content_digest(data: bytes | memoryview) -> str:
     """Return the digest of a file's bytes, in hexadecimal."""
     return blake2b(data, digest_size=32).hexdigest()
 

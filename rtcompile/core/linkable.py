@@ -6,7 +6,7 @@ import re
 
 from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import LinkInput
+from rtcompile.core.units import LinkInput
 
 __all__ = ["from_newer_toolkit", "kind_of", "misfit", "unfit"]
 

@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from rtcompile.core.arch import Arch, runs_on
 from rtcompile.errors import InvalidRequest, UnsupportedArch
@@ -22,8 +22,7 @@ Version = tuple[int, int]
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
+class _Spec(NamedTuple):
     """One option.
 
     `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing",

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest
 
-if TYPE_CHECKING:
-    from rtcompile.core.includes import Dependencies
-
 __all__ = [
     "BuildInfo",
-    "CompileFailure",
     "CompileRequest",
-    "Compiled",
     "Header",
-    "Limits",
-    "LinkInput",
     "ObjectCode",
     "SearchDir",
-    "TranslationUnit",
 ]
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
@@ -173,65 +165,6 @@ class Header(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkInput:
-    """Bytes for the linker and what they are: "cubin", "ptx", "ltoir", "fatbin", "object", "archive"."""
-
-    kind: str
-    name: str
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TranslationUnit:
-    """What one run of a compiler is given: all decided, nothing left to find."""
-
-    source: str
-    name: str
-    flags: tuple[str, ...]
-    name_expressions: tuple[str, ...]
-    target: str
-    arch: Arch
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What one run of a compiler gave.
-
-    `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
-    None where the compiler does not say, and nobody can tell later whether they changed.
-    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `before` is what a
-    precompiled header, which stood for the first of `trace`, depended on.
-    """
-
-    code: bytes
-    kind: str
-    lowered_names: Mapping[str, str]
-    log: str
-    trace: tuple[str, ...] | None
-    milliseconds: Mapping[str, float]
-    notes: tuple[str, ...] = ()
-    before: Dependencies | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CompileFailure:
-    """Why there is no code. Crosses processes as a value; errors are raised at the public edge.
-
-    `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
-    "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that a
-    compiler which died had read, as far as it is known.
-    """
-
-    kind: str
-    log: str
-    command: tuple[str, ...]
-    backend: str
-    signal: int | None = None
-    milliseconds: float = 0.0
-    trace: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class BuildInfo:
     """How an `ObjectCode` came to be.
 
@@ -295,11 +228,3 @@ def _object_code(
     code: bytes, kind: str, arch: Arch, lowered_names: dict[str, str], build: BuildInfo
 ) -> ObjectCode:
     return ObjectCode(code, kind, arch, MappingProxyType(lowered_names), build)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a compiler may use before it is killed: `timeout` in seconds, `memory` in bytes."""
-
-    timeout: float | None = None
-    memory: int | None = None

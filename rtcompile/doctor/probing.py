@@ -15,7 +15,8 @@ from rtcompile.compilers import nvrtc
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import CompileRequest, Limits
+from rtcompile.core.request import CompileRequest
+from rtcompile.core.units import Limits
 from rtcompile.doctor.check import Check
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.settings import Settings

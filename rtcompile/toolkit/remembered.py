@@ -13,10 +13,10 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcompile._version import __version__
+from rtcompile.core.key import content_digest
 from rtcompile.core.request import SearchDir
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library, Program, Toolchain
@@ -41,8 +41,7 @@ _VARIABLES = (
 Stamp = tuple[int, int] | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """An answer, and the state of what it depends on when it was found."""
 
     toolchain: Toolchain
@@ -139,8 +138,8 @@ def _key(site_dirs: Sequence[str]) -> str:
 
 
 def _path(settings: Settings, key: str) -> str:
-    digest = blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    return os.path.join(settings.cache_dir, "toolchains", f"{digest}.json")
+    digest = content_digest(key.encode("utf-8", "surrogateescape"))
+    return os.path.join(settings.cache_dir, "toolchains", f"{digest[:32]}.json")
 
 
 def _search(site_dirs: Sequence[str]) -> Known:

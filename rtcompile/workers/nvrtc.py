@@ -27,7 +27,7 @@ _NO_CACHE = b"--no-cache"
 
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
-_heap_is_pinned = False
+_heap_is_pinned: bool | None = None  # None: nobody has tried
 
 
 def load(argument: str) -> Any:
@@ -56,7 +56,7 @@ def improve(idle: bool) -> None:
     """
     global _heap_is_pinned
     assert _library is not None
-    if not _heap_is_pinned:
+    if _heap_is_pinned is None:  # where it could not be placed at first it is elsewhere for good
         _heap_is_pinned = heap.pin(_library, _allocate_heap)
     if idle:
         Program(_NOOP, b"warm.cu").compile([])
@@ -131,7 +131,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """
     begin = time.monotonic()
     options: list[bytes] = job["options"]
-    tried = bool(job["pch"]) and _heap_is_pinned
+    tried = bool(job["pch"] and _heap_is_pinned)
     use = [b"--use-pch=" + job["pch"]] if tried else []
     times = os.path.join(os.environ["TMPDIR"], "times.csv")
     observe = [*_include_trace_options(), b"--time=" + os.fsencode(times)]

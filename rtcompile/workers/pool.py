@@ -20,7 +20,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, ClassVar, NamedTuple
 
 from rtcompile import tracing
-from rtcompile.core.request import Limits
+from rtcompile.core.units import Limits
 from rtcompile.settings import Settings
 from rtcompile.workers import protocol, scratch, zygote
 

@@ -111,7 +111,7 @@ def test_nvccs_linker_makes_programs_that_run():
     """Forced by a toolchain without nvJitLink: the fallback for code that is too new for it."""
     from rtcompile.compilers import nvcc
     from rtcompile.core.arch import Arch
-    from rtcompile.core.request import Compiled, Limits, LinkInput
+    from rtcompile.core.units import Compiled, Limits, LinkInput
 
     arch = Arch.parse("sm_" + cp.cuda.Device().compute_capability)
     parts = [

@@ -24,7 +24,7 @@ from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
 from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 

@@ -13,8 +13,8 @@ from rtcompile.core import missing_includes
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.fallback import decide
-from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.core.spaces import says_device
+from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.toolkit import Toolchain
 
 # A class is a file: its folder is what is to be decided, comments in it say "options:" and "arch:".

@@ -19,8 +19,9 @@ from rtcompile.core import diagnostics, hints
 from rtcompile.core.arch import Arch
 from rtcompile.core.context import BuildContext
 from rtcompile.core.known_messages import MESSAGES
-from rtcompile.core.request import Compiled, Limits, SearchDir, TranslationUnit
+from rtcompile.core.request import SearchDir
 from rtcompile.core.silent import check_code
+from rtcompile.core.units import Compiled, Limits, TranslationUnit
 from rtcompile.toolkit.model import Library, Toolchain
 from tests.provoked import (
     AS_REPORTED,

@@ -13,7 +13,7 @@ from rtcompile.compilers import nvcc
 from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
 from rtcompile.core.linkable import kind_of
-from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.toolkit import Toolchain
 

@@ -15,7 +15,7 @@ from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
+from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.toolkit import Toolchain
 

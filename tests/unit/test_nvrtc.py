@@ -15,7 +15,7 @@ from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
 from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.toolkit.model import Library
 from rtcompile.workers import nvrtc as worker_side

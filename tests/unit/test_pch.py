@@ -16,7 +16,8 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc, precompiled, precompiled_files
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import Compiled, CompileFailure, Limits, SearchDir, TranslationUnit
+from rtcompile.core.request import SearchDir
+from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.workers import pool
 
 EXPENSIVE = "#include <cuda/std/type_traits>\n"  # half a second to parse

@@ -12,7 +12,7 @@ import pytest
 
 import rtcompile
 from rtcompile import repro
-from rtcompile.core.request import CompileFailure
+from rtcompile.core.units import CompileFailure
 from rtcompile.errors import CompilerCrashed, CompileTimeout
 
 SEGFAULT = "template <class T> struct B { friend bool operator==() = default; };\n"

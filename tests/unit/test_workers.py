@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rtcompile.core.request import Limits
+from rtcompile.core.units import Limits
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Death, Job, Pool
 
@@ -330,7 +330,7 @@ def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]
         signal.signal(signal.SIGINT, signal.default_int_handler)
         assert __name__ == "__main__"
         os.write(2, b"main ran\\n")
-        from rtcompile.core.request import Limits
+        from rtcompile.core.units import Limits
         from rtcompile.workers import pool
         command = ["/bin/sh", "-c", "echo $PPID > {fifo}; exec {FOREVER}"]
         arguments = dict(command=command, environ=dict(os.environ), files={{}}, results=[])
