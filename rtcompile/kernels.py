@@ -30,9 +30,7 @@ adopt_cupy()
 _current_device = cupy.cuda.runtime.getDevice
 
 # cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
-_CUCOMPLEX = re.compile(
-    r"^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*", re.MULTILINE
-)
+_CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"
 _CUPY_HEADERS = tuple(
     f"--pre-include=cupy/{header}"
     for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
@@ -98,7 +96,7 @@ class _Build:
             self.request = None
             return
         if translate_cucomplex:
-            code = _CUCOMPLEX.sub("#include <cupy/cuComplex_bridge.h>", code)
+            code = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", code)
             options = (*options, *_CUPY_HEADERS)
         self.request = CompileRequest(
             source=code,

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rtcompile.cache import files, headers, locks, manifests, objects
+from rtcompile.cache import files, headers, manifests, objects
 from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
 from rtcompile.cache.manifests import Build
 from rtcompile.core.includes import Dependencies
@@ -29,6 +29,7 @@ from rtcompile.settings import Settings
 if TYPE_CHECKING:
     from rtcompile.cache.books import Books, Usage
     from rtcompile.cache.inventory import Entry
+    from rtcompile.cache.locks import SingleFlight
 
 __all__ = ["Store"]
 
@@ -70,7 +71,7 @@ class Store:
         self._guard = threading.Lock()
         self._memory: OrderedDict[str, list[_Known]] = OrderedDict()
         self._held = 0  # bytes of code in it
-        self._flights = locks.SingleFlight()
+        self._flights: SingleFlight | None = None  # made by the first build
         self._started: dict[str, int] = {}
         self._refusing = threading.Lock()
         self._refusals: dict[str, str] | None = None
@@ -280,8 +281,12 @@ class Store:
         waited while the compiler refused the source gets that error. Storage without locks, or
         a holder that never ends, makes for a second build, not for an end of building.
         """
+        from rtcompile.cache import locks  # with fcntl, what a hit does not pay
+
         key = question.lookup_key()
-        with self._flights.flight(key, _would_fail_again):
+        with self._guard:
+            flights = self._flights = self._flights or locks.SingleFlight()
+        with flights.flight(key, _would_fail_again):
             lock: AbstractContextManager[object] = nullcontext()
             if self._writable:
                 try:

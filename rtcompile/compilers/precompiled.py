@@ -176,12 +176,16 @@ class Prefix:
     def blame(self, reason: str) -> None:
         """Remove a header with which a compiler failed; make another only if this one was damaged."""
         record = Record.read(self._record, self.search)
+        if record is not None and record.state == REFUSED:
+            return  # by another build, a moment ago
         damaged = (
             record is not None
             and record.checksum != b""
             and record.checksum != disk.checksum(self._path)
         )
-        self._drop("" if damaged else reason)
+        # One that was evicted, or dropped for an edit, between the look for it and its use.
+        gone = not os.path.exists(self._path)
+        self._drop("" if damaged or gone else reason)
 
     def _state(self) -> str:
         record = Record.read(self._record, self.search)

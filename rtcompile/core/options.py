@@ -10,7 +10,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from rtcompile.core.arch import Arch, runs_on
@@ -179,8 +178,7 @@ _LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
 _DROPPED_EVERYWHERE = frozenset(s.name for s in _SPECS if s.nvrtc is None and not s.nvcc)
 
 
-@dataclass(frozen=True, slots=True)
-class ArchOption:
+class ArchOption(NamedTuple):
     """An architecture that the options ask for; `virtual` asks for its PTX."""
 
     arch: Arch
@@ -190,8 +188,7 @@ class ArchOption:
         return self.arch.virtual if self.virtual else str(self.arch)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """Compiler options in normal form.
 
     Attributes
@@ -305,7 +302,7 @@ class Options:
             flags["device-as-default-execution-space"] = ""
         if debug:
             flags["device-debug"] = flags["generate-line-info"] = ""
-        return replace(self, flags=tuple(sorted(flags.items())))
+        return self._replace(flags=tuple(sorted(flags.items())))
 
     def adding(self, *options: str) -> Options:
         """Return these options with `options` given after them, which therefore win."""
@@ -645,7 +642,7 @@ _FREE_TEXT = frozenset({"D", "define-macro", "I", "include-path", "isystem", "sy
                         "include", "pre-include"})  # fmt: skip
 
 _QUOTES = ("'", '"')
-_PIECE = re.compile(r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+""")
+_PIECE = r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""  # few options hold blanks: compiled for the first
 _WITHOUT_BRACKETS = str.maketrans("", "", "[]\"' ")
 
 
@@ -671,7 +668,7 @@ def _split(element: str) -> list[str]:
     words: list[str] = []
     free_text = needs_value = False
     end = 0
-    for piece in _PIECE.finditer(element):
+    for piece in re.finditer(_PIECE, element):
         text = piece[0]
         if needs_value:
             words.append(text)

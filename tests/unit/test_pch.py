@@ -377,3 +377,19 @@ def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "b.pch").touch()
     precompiled_files.evict(str(tmp_path), 1 << 30)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_vanishes_between_the_look_and_its_use_is_made_again(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder.ready()
+    found: list[Any] = []
+    look = precompiled.Prefix.find
+    with monkeypatch.context() as patch:
+        patch.setattr(precompiled.Prefix, "find", lambda self: found.append(look(self)) or found[0])
+        assert used(builder.compiled(EXPENSIVE + KERNEL))
+        for file in builder.files(".pch"):
+            file.unlink()
+        assert not used(builder.compiled(EXPENSIVE + KERNEL))  # told of one that is gone
+    builder.ready()
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
