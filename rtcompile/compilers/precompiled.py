@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile import tracing
+from rtcompile._version import __version__
 from rtcompile.cache import files, headers, locks
 from rtcompile.compilers import precompiled_files as disk
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
@@ -101,6 +102,8 @@ class Prefix:
         self.folder = folder
         self.key = digest(
             [
+                # Another version may add other options of its own, which must match too.
+                field("rtcompile", __version__),
                 field("nvrtc", library.identity()),
                 field("heap", f"{heap.BASE:x}+{heap.SIZE:x}"),
                 *(field("option", option) for option in self.options),

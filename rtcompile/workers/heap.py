@@ -21,7 +21,7 @@ BASE = 0x300000000000
 # CuTe's takes 291 MB, CUTLASS's 311. What is not used costs address space, not memory.
 SIZE = 1 << 30
 
-_ROOM = SIZE // 4
+_ROOM = SIZE // 4  # twice that is too small for the heap, even if NVRTC asks for a little less
 
 _PROT_NONE = 0
 # PRIVATE, ANONYMOUS, NORESERVE, FIXED_NOREPLACE: a mere hint would be moved away from the stack.
@@ -33,8 +33,8 @@ def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
     """Make NVRTC allocate the heap at `BASE`; say whether it lies there now.
 
     Linux gives a new mapping the highest gap that is large enough. With every such gap above `BASE`
-    taken for a moment, that is the one at `BASE`. Some room is left in each for the rest that NVRTC
-    maps in its first compile, and keeps.
+    taken for a moment, that is the one at `BASE`. Some room is left in each: at its upper end for what
+    else is mapped meanwhile, at its lower end for the heap of `malloc`, which grows upwards.
 
     Parameters
     ----------
@@ -53,8 +53,10 @@ def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     held = []
     try:
-        for start, gap in _gaps_above(BASE + SIZE):
-            size = gap - _ROOM  # the highest addresses of a gap are given first
+        for start, end in _gaps_above(BASE + SIZE):
+            if start != BASE + SIZE:
+                start += _ROOM
+            size = end - _ROOM - start
             got = libc.mmap(start, size, _PROT_NONE, _MAP_HERE_ONLY, -1, 0)
             if got != start:
                 return False  # no address space: `ulimit -v`
@@ -71,9 +73,8 @@ def _gaps_above(address: int) -> list[tuple[int, int]]:
     for start, end in _mappings():
         if start > _KERNEL_HALF:
             break
-        # NVRTC may ask for a little less than it was told to.
-        if start - address >= SIZE // 2:
-            gaps.append((address, start - address))
+        if start - address > 2 * _ROOM:
+            gaps.append((address, start))
         address = max(address, end)
     return gaps
 
