@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,12 @@ ROOT = Path(__file__).parents[2]
 QUIET = "pass"
 MALLOC_GROWS = "libc.sbrk(1 << 20)"
 SOMETHING_IS_MAPPED = "libc.mmap(None, 1 << 20, 3, 0x22, -1, 0)"
+
+
+def limit_stack() -> None:
+    """As a zygote does: `make` lifts the limit, and without one memory is laid out from the bottom."""
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, most))
 
 
 @pytest.mark.parametrize(
@@ -53,4 +60,5 @@ def test_it_is_pinned_whatever_happens_beside_it(event: str, used: bool) -> None
     nvrtc.Program(b"", b"k.cu").compile([])
     assert any(start == heap.BASE for start, _ in look()), "it stays there"
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    program = [sys.executable, "-c", textwrap.dedent(script)]
+    subprocess.run(program, cwd=ROOT, check=True, preexec_fn=limit_stack)
