@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from typing import IO, Any
 
 from rtcompile import pipeline, tracing
@@ -97,7 +96,7 @@ def compile(
     settings = Settings.from_environ().override(
         fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
     )
-    with tracing.into(trace) if trace else nullcontext():
+    with tracing.into(trace):
         code = pipeline.build(request, settings)
     if log_stream is not None:
         log_stream.write(code.build.log)

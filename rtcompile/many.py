@@ -29,8 +29,6 @@ __all__ = ["BuildFuture", "compile_many", "submit_many"]
 _THREADS_PER_SLOT = 2
 _THREADS_BESIDE = 2
 
-_SECONDS_DEAF = 0.25
-
 
 class BuildFuture(Future[ObjectCode]):
     """A build under way. ``asyncio.wrap_future`` makes it awaitable."""
@@ -183,7 +181,7 @@ def completed(futures: Iterable[BuildFuture]) -> Iterator[Future[ObjectCode]]:
     """
     pending: set[Future[ObjectCode]] = set(futures)
     while pending:
-        done, pending = wait(pending, _SECONDS_DEAF, FIRST_COMPLETED)
+        done, pending = wait(pending, pool.SECONDS_DEAF, FIRST_COMPLETED)
         yield from done
 
 

@@ -128,18 +128,12 @@ def _element(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
     """
     from IPython.display import display
 
-    drawn = time.monotonic()
     handle = display(element(0, tally.total, tally.line()), raw=True, display_id=True)
 
-    def advance(outcome: Outcome) -> None:
-        nonlocal drawn
-        tally.count(outcome)
-        now = time.monotonic()
-        if tally.done == tally.total or now - drawn >= _SECONDS_BETWEEN_DRAWINGS:
-            drawn = now
-            handle.update(element(tally.done, tally.total, tally.line()), raw=True)
+    def draw() -> None:
+        handle.update(element(tally.done, tally.total, tally.line()), raw=True)
 
-    yield advance
+    yield _paced(tally, _SECONDS_BETWEEN_DRAWINGS, draw)
 
 
 def element(done: int, total: int, text: str) -> dict[str, str]:
@@ -150,14 +144,22 @@ def element(done: int, total: int, text: str) -> dict[str, str]:
 
 @contextmanager
 def _lines(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
+    def write() -> None:
+        print(f"rtcompile: {tally.line()}", file=sys.stderr, flush=True)
+
+    yield _paced(tally, _SECONDS_BETWEEN_LINES, write)
+
+
+def _paced(tally: _Tally, seconds: float, show: Callable[[], None]) -> Callable[[Outcome], None]:
+    """Return what counts an outcome and shows the tally: now and then, and in the end."""
     last = tally.begin
 
     def advance(outcome: Outcome) -> None:
         nonlocal last
         tally.count(outcome)
         now = time.monotonic()
-        if tally.done == tally.total or now - last >= _SECONDS_BETWEEN_LINES:
+        if tally.done == tally.total or now - last >= seconds:
             last = now
-            print(f"rtcompile: {tally.line()}", file=sys.stderr, flush=True)
+            show()
 
-    yield advance
+    return advance

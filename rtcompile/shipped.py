@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rtcompile import bundles, device, pipeline
 from rtcompile.bundles.file import Bundle, Row
@@ -19,9 +20,11 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.key import Question, content_digest
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.core.units import LinkInput
 from rtcompile.errors import JitDisabled, RtcompileError
 from rtcompile.settings import Settings
+
+if TYPE_CHECKING:
+    from rtcompile.core.units import LinkInput
 
 __all__ = ["find", "instead", "question"]
 
@@ -92,6 +95,7 @@ def _links(request: CompileRequest) -> list[LinkInput] | None:
     if not request.link:
         return []
     from rtcompile import linking
+    from rtcompile.core.units import LinkInput
 
     given = [linking.given(item, index) for index, item in enumerate(request.link)]
     found = [item for item in given if isinstance(item, LinkInput)]

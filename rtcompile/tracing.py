@@ -25,8 +25,8 @@ _named: set[tuple[str, int, str]] = set()  # (file, process, row) that have been
 
 @contextmanager
 def into(path: str | None) -> Iterator[None]:
-    """Write what is traced meanwhile, by this thread or task, to `path`; None: as the environment says."""
-    token = _file.set(path)
+    """Write what is traced meanwhile, by this thread or task, to `path`; None: as it was."""
+    token = _file.set(path or _file.get())
     try:
         yield
     finally:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from rtcompile.core.key import content_digest
 
-__all__ = ["discard", "publish", "read", "seal", "unseal"]
+__all__ = ["discard", "note_use", "publish", "read", "seal", "unseal"]
 
 _SCHEMA = 1
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest
+
+_USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
 
 _temporary = itertools.count()
 
@@ -70,6 +73,13 @@ def discard(path: str) -> None:
     """Remove the file if it is there and can be removed."""
     with suppress(OSError):
         os.unlink(path)
+
+
+def note_use(path: str) -> None:
+    """Note the use of a file in its modification time: what eviction goes by."""
+    with suppress(OSError):  # read-only, or evicted a moment ago
+        if time.time() - os.stat(path).st_mtime > _USE_RESOLUTION:
+            os.utime(path)
 
 
 def seal(kind: str, fields: Sequence[bytes]) -> bytes:

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -37,7 +37,6 @@ _T = TypeVar("_T")
 
 _MEMORY_BYTES = 128 << 20
 _MOST_UNACCOUNTED = 512  # files
-_USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
 
 _stores: dict[tuple[str, bool, int], Store] = {}
 _ticking = threading.Lock()  # one thread of a batch waits for the clock, and the others for it
@@ -165,7 +164,7 @@ class Store:
         if builds is None:
             files.discard(path)
             return []
-        self._use(path)
+        files.note_use(path)
         return builds
 
     def _object(self, key: str) -> ObjectCode | None:
@@ -179,14 +178,8 @@ class Store:
         if decoded is None:
             files.discard(path)
             return None
-        self._use(path)
+        files.note_use(path)
         return decoded[1]
-
-    def _use(self, path: str) -> None:
-        """Note the use of a file in its modification time: what eviction goes by."""
-        with suppress(OSError):  # read-only, or evicted a moment ago
-            if time.time() - os.stat(path).st_mtime > _USE_RESOLUTION:
-                os.utime(path)
 
     # --- keeping -------------------------------------------------------------------------
 

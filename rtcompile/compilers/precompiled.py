@@ -168,7 +168,7 @@ class Prefix:
             return None
         if now is not record.dependencies:  # touched or moved, with the same contents
             record._replace(dependencies=now).write(self._record, self.search)
-        disk.note_use(self._record)
+        files.note_use(self._record)
         return Precompiled(self._path, record.trace, now)
 
     def built(self, trace: Sequence[str], seconds: float) -> None:

@@ -6,7 +6,6 @@ import mmap
 import os
 import stat
 import struct
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -25,7 +24,6 @@ __all__ = [
     "checksum",
     "evict",
     "image",
-    "note_use",
     "private_folder",
 ]
 
@@ -34,9 +32,6 @@ _SAMPLE_BYTES = 4096
 
 SEEN, READY, REFUSED = "seen", "ready", "refused"
 _NO_DEPENDENCIES = Dependencies()
-_USE_RESOLUTION = (
-    3600.0  # seconds; a use within the hour writes nothing, and leaves `_parsed` valid
-)
 
 # Records as they were read last: each build of a batch asks for the same one.
 _parsed: dict[tuple[str, tuple[SearchDir, ...]], tuple[tuple[int, ...], Record]] = {}
@@ -137,13 +132,6 @@ def checksum(path: str) -> bytes:
             return bytes.fromhex(content_digest(memoryview(view)))
     except (OSError, ValueError):
         return b""
-
-
-def note_use(record: str) -> None:
-    """Note the use of a header in its record's modification time: what eviction goes by."""
-    with suppress(OSError):
-        if time.time() - os.stat(record).st_mtime > _USE_RESOLUTION:
-            os.utime(record)
 
 
 def changed_since(paths: Sequence[str], record: str) -> bool:

@@ -1,4 +1,4 @@
-"""What one run of a compiler or linker is given, and what it gives: only a miss imports them."""
+"""What one run of a compiler or linker is given, and what it gives. A hit imports none of it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ __all__ = ["Answer", "Cancellation", "Cancelled", "Death", "Job", "Pool", "run",
 
 _IDLE_SECONDS = 300.0
 # A signal that comes just before Python begins to wait is heard when that wait ends: none is long.
-_SECONDS_DEAF = 0.25
+SECONDS_DEAF = 0.25
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
 # What must not reach a compiler: libraries forced into every process, and NVRTC's hidden switches.
 _DROPPED = re.compile(r"LD_PRELOAD|LD_AUDIT|PYTHON.*|NVRTC_.*|NVCC_(?:PREPEND|APPEND)_FLAGS")
@@ -156,7 +156,7 @@ class Pool:
     @contextmanager
     def _slot(self) -> Iterator[int]:
         cancellation = Cancellation.current.get()
-        while not self._slots.acquire(timeout=_SECONDS_DEAF):
+        while not self._slots.acquire(timeout=SECONDS_DEAF):
             if cancellation is not None:
                 cancellation.check()
         slot = self._free_slots.pop()
@@ -320,7 +320,7 @@ class _Zygote:
 
 
 def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
-    socket.settimeout(_SECONDS_DEAF)
+    socket.settimeout(SECONDS_DEAF)
     while True:
         with suppress(TimeoutError):
             return protocol.receive(socket)

@@ -318,7 +318,7 @@ def parts(dependencies: Dependencies) -> dict[str, set[object]]:
 
 
 def test_what_follows_a_precompiled_header_is_recorded_as_if_all_had_been_read(
-    place: Place,
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.write("user0/asked/one.h", "1")
     place.write("user1/first.h", "#include <sub/c.h>\n#if __has_include(<asked/one.h>)\n#endif\n")
@@ -332,7 +332,12 @@ def test_what_follows_a_precompiled_header_is_recorded_as_if_all_had_been_read(
     first = [place.path("user1/first.h"), place.path("user1/sub/c.h")]
     rest = [place.path("user1/rest.h"), place.path("user1/b.h")]
     before = headers.record(first, place.search, source=prefix, name=name)
+    opened: list[str] = []
+    contents = headers._contents
+    headers._read_before.clear()
+    monkeypatch.setattr(headers, "_contents", lambda path: (opened.append(path), contents(path))[1])
     after = headers.record([*first, *rest], place.search, source=source, name=name, before=before)
+    assert opened == rest
     headers._recorded.clear()
     whole = headers.record([*first, *rest], place.search, source=source, name=name)
     assert parts(after) == parts(whole)

@@ -197,17 +197,25 @@ def test_a_ctrl_c_is_heard_at_whatever_moment_it_comes() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         compile_many(variants(1), progress=False)  # imports, and the first worker
         slowest = 0.0
-        for attempt in range(40):
+        for attempt in range(12):
             wait = threading.Event().wait
-            def interrupt(seconds=0.0003 * attempt):
+            def interrupt(seconds=0.001 * attempt + 0.3 * (attempt % 2)):
                 wait(seconds)
-                os.kill(os.getpid(), signal.SIGINT)
+                if attempt % 2:
+                    # Handled by this thread, it wakes no other: as if it had come to the main one
+                    # just before that began to wait.
+                    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+                else:
+                    os.kill(os.getpid(), signal.SIGINT)
                 return time.monotonic()
             sent = []
             sender = threading.Thread(target=lambda: sent.append(interrupt()))
             try:
                 sender.start()
-                compile_many([ENDLESS], progress=False, timeout=20)
+                if attempt % 4 == 3:
+                    rtcompile.compile(ENDLESS.source, arch="sm_90", timeout=20)
+                else:
+                    compile_many([ENDLESS], progress=False, timeout=20)
             except KeyboardInterrupt:
                 heard = time.monotonic()
             sender.join()
