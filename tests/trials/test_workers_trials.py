@@ -1,6 +1,6 @@
 """Workers under attack and under limits: no wrong result, no hang, no orphan.
 
-``RTCOMPILE_TRIALS=100`` repeats the killings more often than the few times of an everyday run.
+``RTCOMPILE_TRIALS=full`` repeats the killings more often than the few times of an everyday run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
+from tests.trials.record import times
 
-TRIALS = int(os.environ.get("RTCOMPILE_TRIALS", "12"))
+TRIALS = times(12, 100)
 ROOT = Path(__file__).parents[2]
 
 
