@@ -11,7 +11,6 @@ import _socket  # `socket` would cost a fresh process 8 ms of its first build
 import atexit
 import contextvars
 import os
-import re
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, ClassVar, NamedTuple
 
 from rtcompile import tracing
+from rtcompile.core import environment
 from rtcompile.core.units import Limits
 from rtcompile.settings import Settings
 from rtcompile.workers import protocol, scratch, zygote
@@ -30,8 +30,6 @@ _IDLE_SECONDS = 300.0
 # A signal that comes just before Python begins to wait is heard when that wait ends: none is long.
 SECONDS_DEAF = 0.25
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
-# What must not reach a compiler: libraries forced into every process, and NVRTC's hidden switches.
-_DROPPED = re.compile(r"LD_PRELOAD|LD_AUDIT|PYTHON.*|NVRTC_.*|NVCC_(?:PREPEND|APPEND)_FLAGS")
 
 
 _Meanwhile = Callable[[], object] | None
@@ -243,7 +241,7 @@ class _Zygote:
             self.pid = os.posix_spawn(
                 python,
                 [*command, self._scratch, prepare, argument],
-                _environment(),
+                environment.for_workers(os.environ),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, sources[0], 0),
                     (os.POSIX_SPAWN_DUP2, sources[0], 1),
@@ -340,13 +338,6 @@ def _above_standard(descriptor: int) -> int:
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, zygote.CONTROL + 1)
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
-    # The driver's cache of compiled PTX is not to answer in a compiler's place. NVRTC looks into it
-    # all the same: see `nvrtc.load`.
-    return {**kept, "CUDA_CACHE_DISABLE": "1"}
 
 
 def _interpreter() -> str:

@@ -244,12 +244,20 @@ def test_a_compiler_that_eats_memory_is_killed_at_its_limit(library: Library) ->
     assert str(60 << 20) in outcome.log
 
 
+def test_a_source_cannot_read_the_callers_environment(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_PASSWORD", "hunter2")
+    outcome = failure(library, '#include "/proc/self/environ"')
+    assert "CUDA_CACHE_DISABLE" in outcome.log
+    assert "hunter2" not in outcome.log
+
+
 # --- the driver --------------------------------------------------------------------------------
 
 DRIVER = """
 #include <stdio.h>
-#include <stdlib.h>
-__attribute__((constructor)) static void loaded(void) { fclose(fopen(getenv("LOADED"), "w")); }
+__attribute__((constructor)) static void loaded(void) { fclose(fopen(LOADED, "w")); }
 """
 
 
@@ -257,8 +265,9 @@ def run_beside_a_driver(folder: Path, script: str) -> bool:
     """Run a script where libcuda.so.1 is a library of ours; say whether anything loaded it."""
     (folder / "driver.c").write_text(DRIVER)
     driver, loaded = str(folder / "libcuda.so.1"), folder / "loaded"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", driver, folder / "driver.c"], check=True)
-    environ = {**os.environ, "LD_LIBRARY_PATH": str(folder), "LOADED": str(loaded)}
+    gcc = ["gcc", "-shared", "-fPIC", f'-DLOADED="{loaded}"', "-o", driver, folder / "driver.c"]
+    subprocess.run(gcc, check=True)
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env=environ,

@@ -1,0 +1,39 @@
+"""What compilers get of the caller's environment variables: a short list, and nothing else.
+
+A source can read its compiler's environment (``#include "/proc/self/environ"`` puts it in the log),
+where services keep their passwords; and each variable that a compiler obeys is one more thing that a
+cached build depends on. This module is the one list; nobody else hands ``os.environ`` to a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["for_nvcc", "for_workers"]
+
+# How paths are spelled in bytes: a worker must read the same names in them as its caller.
+_ENCODING = ("LANG", "LC_ALL", "LC_CTYPE")
+# Interpreters and compilers of environment modules find their own shared libraries by it.
+_LIBRARIES = ("LD_LIBRARY_PATH",)
+# NVCC runs programs by name (cicc, ptxas, the host compiler), which may be wrappers with settings of
+# their own in the home directory, and takes flags from three variables of its own.
+_NVCC = ("PATH", "HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
+
+
+def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of worker processes, NVRTC's and nvJitLink's among them.
+
+    They run no program by name, and set TMPDIR to a folder of their own.
+    """
+    # The driver's cache of compiled PTX is not to answer in a compiler's place. NVRTC looks into it
+    # all the same: see `rtcompile.workers.nvrtc`.
+    return {**_kept(environ, _ENCODING + _LIBRARIES), "CUDA_CACHE_DISABLE": "1"}
+
+
+def for_nvcc(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of NVCC and of what it runs; its TMPDIR is the worker's."""
+    return _kept(environ, _ENCODING + _LIBRARIES + _NVCC)
+
+
+def _kept(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}
