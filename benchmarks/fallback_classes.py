@@ -14,10 +14,10 @@ from pathlib import Path
 from benchmarks._machine import save
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
-from rtcompile.core import diagnostics, fallback
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.messages import diagnostics, fallback
 
 CLASSES = Path(__file__).parent.parent / "tests" / "unit" / "source_classes"
 Outcome = Compiled | CompileFailure

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from rtcompile.core.known_messages import MESSAGES
+from rtcompile.messages.catalogue import MESSAGES
 from tests.provoked import coverage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,7 +21,7 @@ def document(tested: dict[str, str]) -> str:
     lines = [
         "# Messages that rtcompile explains",
         "",
-        "Written by `python -m benchmarks.hints_coverage` from `rtcompile/core/known_messages.py`.",
+        "Written by `python -m benchmarks.hints_coverage` from `rtcompile/messages/catalogue`.",
         f"{len(MESSAGES)} messages; {counts['provoked']} are provoked from a real compiler or linker "
         f"by the tests, {counts['as reported']} are recognised as others reported them.",
         "Names in braces are filled in from the build: the architecture, the versions and folders "

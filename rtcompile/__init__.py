@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rtcompile.api import compile
     from rtcompile.bundles import use_bundle
     from rtcompile.core.arch import Arch
-    from rtcompile.core.diagnostics import Diagnostic
     from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
     from rtcompile.errors import (
         BatchError,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from rtcompile.kernels import RawKernel, RawModule
     from rtcompile.library import KernelLibrary
     from rtcompile.many import BuildFuture, compile_many, submit_many
+    from rtcompile.messages.diagnostics import Diagnostic
 
 __all__ = [
     "Arch",
@@ -72,7 +72,7 @@ _HOME = {
     "CompileRequest": "core.request",
     "CompileTimeout": "errors",
     "CompilerCrashed": "errors",
-    "Diagnostic": "core.diagnostics",
+    "Diagnostic": "messages.diagnostics",
     "InvalidRequest": "errors",
     "JitDisabled": "errors",
     "JitifyError": "errors",

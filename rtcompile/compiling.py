@@ -23,8 +23,8 @@ from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
-    from rtcompile.core.fallback import Decision
     from rtcompile.errors import CompileError
+    from rtcompile.messages.fallback import Decision
 
 # What only some builds need (NVCC, the linker, reading errors) is imported by them: it would double
 # the 40 ms that a first build spends on imports.
@@ -109,7 +109,7 @@ class _Build:
         self.why = self.why or self.store.why(self.plan.question)
 
     def _decide(self, failure: CompileFailure) -> Decision:
-        from rtcompile.core import fallback
+        from rtcompile.messages import fallback
         from rtcompile.toolkit.packages import missing_header
 
         return fallback.decide(

@@ -11,7 +11,7 @@ import sys
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rtcompile.core.diagnostics import Diagnostic
+    from rtcompile.messages.diagnostics import Diagnostic
 
 __all__ = [
     "BatchError",

@@ -6,8 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 from rtcompile import repro
-from rtcompile.core import diagnostics, hints
-from rtcompile.core.context import BuildContext
 from rtcompile.core.units import CompileFailure
 from rtcompile.errors import (
     CompileError,
@@ -16,6 +14,8 @@ from rtcompile.errors import (
     LinkError,
     adopt_cupy,
 )
+from rtcompile.messages import diagnostics, hints, rendering
+from rtcompile.messages.context import BuildContext
 from rtcompile.settings import Settings
 from rtcompile.toolkit.packages import missing_header
 
@@ -47,7 +47,7 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         package_of=missing_header,
     )
     parsed = hints.annotate(diagnostics.parse(failure.log), context)
-    message = diagnostics.render(parsed, source=request.source, name=name) or failure.log
+    message = rendering.render(parsed, source=request.source, name=name) or failure.log
     if then:
         message = f"{message}\n{then}"
     kind = _KINDS.get(failure.kind, CompileError)
@@ -64,7 +64,7 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         diagnostics=parsed,
         log=failure.log,
     )
-    error.html = diagnostics.html(parsed, source=request.source, name=name)
+    error.html = rendering.html(parsed, source=request.source, name=name)
     if isinstance(error, CompilerCrashed):
         error.reproducer = folder
     return error

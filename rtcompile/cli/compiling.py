@@ -13,10 +13,10 @@ from typing import Any
 
 from rtcompile.cli import exit_code, fatbin, output
 from rtcompile.cli.requests import overrides, requests
-from rtcompile.core import diagnostics
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.many import submit_many
+from rtcompile.messages import diagnostics
 
 __all__ = ["run"]
 

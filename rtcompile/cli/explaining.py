@@ -9,11 +9,11 @@ from dataclasses import asdict
 
 from rtcompile import toolkit
 from rtcompile.cli import output
-from rtcompile.core import diagnostics, hints
 from rtcompile.core.arch import Arch
-from rtcompile.core.context import BuildContext
-from rtcompile.core.known_messages import MESSAGES
 from rtcompile.errors import InvalidRequest
+from rtcompile.messages import diagnostics, hints, rendering
+from rtcompile.messages.catalogue import MESSAGES
+from rtcompile.messages.context import BuildContext
 from rtcompile.toolkit.packages import missing_header
 
 __all__ = ["run"]
@@ -34,7 +34,7 @@ def run(given: Namespace) -> int:
     if given.json:
         output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})
     else:
-        print(diagnostics.render(found, color=output.uses_color(given, sys.stdout)))
+        print(rendering.render(found, color=output.uses_color(given, sys.stdout)))
         if not explained:
             print("  Nothing is known about it; `rtcompile doctor` looks at the install.")
     return 0 if explained else 1

@@ -30,7 +30,7 @@ def failure(error: Exception, given: Namespace) -> None:
         return
     text = str(error)
     if isinstance(error, CompileError) and error.diagnostics:
-        from rtcompile.core.diagnostics import render
+        from rtcompile.messages.rendering import render
 
         text = render(
             error.diagnostics,

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rtcompile.core.diagnostics import Diagnostic
+from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook import definitions
 from rtcompile.notebook.definitions import KernelText
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rtcompile.core import diagnostics
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import CompileError, InvalidRequest
+from rtcompile.messages import rendering
 from rtcompile.notebook import building, cells
 from rtcompile.notebook.cells import PROGRAM, Unit
 from rtcompile.notebook.definitions import KernelText
@@ -27,7 +27,7 @@ class CellError(CompileError):
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this instead of formatting a traceback: what matters is in the cell.
-        text = diagnostics.render(self.diagnostics, source=self.source, name=self.name, color=True)
+        text = rendering.render(self.diagnostics, source=self.source, name=self.name, color=True)
         return text.split("\n")
 
 
@@ -150,7 +150,7 @@ class Compilation:
         if unit is None or not error.diagnostics:
             return error
         found = tuple(map(unit.in_cell, error.diagnostics))
-        message = diagnostics.render(found, source=self._source, name=PROGRAM)
+        message = rendering.render(found, source=self._source, name=PROGRAM)
         return CellError(
             message,
             self._source,

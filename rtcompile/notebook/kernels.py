@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rtcompile.core import cubin, diagnostics
+from rtcompile.core import cubin
 from rtcompile.core.cubin import Cubin, Symbol
-from rtcompile.core.diagnostics import Diagnostic
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.signature import Parameter, parse, split
 from rtcompile.errors import InvalidRequest
+from rtcompile.messages import diagnostics
+from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook.cells import PROGRAM, Unit
 from rtcompile.notebook.definitions import KernelText
 from rtcompile.report import KernelReport, report

@@ -6,8 +6,8 @@ from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from rtcompile.core.diagnostics import render
 from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.messages.rendering import render
 from rtcompile.notebook import show
 from rtcompile.notebook.compilation import CellError
 from rtcompile.notebook.kernels import CellModule

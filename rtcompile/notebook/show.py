@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcompile.core import diagnostics
 from rtcompile.core.occupancy import limits_of, occupancy
 from rtcompile.core.request import ObjectCode
+from rtcompile.messages import rendering
 from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.kernels import CellKernel, CellModule, CellTemplate
 from rtcompile.report import KernelReport, report
@@ -44,7 +44,7 @@ def as_text(shown: Any) -> str:
         lines.append(_table([_HEADER, *([*_cells(row), _sparkline(row)] for row in card.rows)]))
     if card.note:
         lines.append(card.note)
-    return "\n".join([*lines, *_warnings(shown, diagnostics.render)])
+    return "\n".join([*lines, *_warnings(shown, rendering.render)])
 
 
 def as_html(shown: Any) -> str:
@@ -57,7 +57,7 @@ def as_html(shown: Any) -> str:
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     if card.note:
         parts.append(f"<div>{html.escape(card.note)}</div>")
-    return "".join([*parts, *_warnings(shown, diagnostics.html)])
+    return "".join([*parts, *_warnings(shown, rendering.html)])
 
 
 def _html_row(row: _Row) -> str:

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from rtcompile.core import diagnostics, hints
 from rtcompile.core.arch import Arch
-from rtcompile.core.context import BuildContext
 from rtcompile.core.request import SearchDir
+from rtcompile.messages import diagnostics, hints, rendering
+from rtcompile.messages.context import BuildContext
 from tests.provoked import AS_REPORTED, BY_NVCC, BY_NVJITLINK, BY_NVRTC
 
 ROUNDS = 400
@@ -48,5 +48,5 @@ def test_a_log_of_random_pieces_is_read_explained_and_shown(seed: int) -> None:
         found = hints.annotate(diagnostics.parse(log), chance.choice(CONTEXTS))
         source = chance.choice(["", "a\nb\nc", log])
         width = chance.choice([1, 40, 200])
-        diagnostics.render(found, source=source, name="kernel.cu", width=width, color=True)
-        diagnostics.html(found, source=source, name="kernel.cu")
+        rendering.render(found, source=source, name="kernel.cu", width=width, color=True)
+        rendering.html(found, source=source, name="kernel.cu")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.core.diagnostics import Diagnostic, html, parse, render
 from rtcompile.errors import CompileError
+from rtcompile.messages.diagnostics import Diagnostic, parse
+from rtcompile.messages.rendering import html, render
 
 
 def fields(diagnostic: Diagnostic) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from rtcompile import errors
-from rtcompile.core.diagnostics import Diagnostic
+from rtcompile.messages.diagnostics import Diagnostic
 
 
 def make_error(kind=errors.CompileError) -> errors.CompileError:

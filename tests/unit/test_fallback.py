@@ -9,12 +9,12 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
-from rtcompile.core import missing_includes
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
-from rtcompile.core.fallback import decide
-from rtcompile.core.spaces import says_device
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.messages import missing_includes
+from rtcompile.messages.fallback import decide
+from rtcompile.messages.spaces import says_device
 from rtcompile.toolkit import Toolchain
 
 # A class is a file: its folder is what is to be decided, comments in it say "options:" and "arch:".

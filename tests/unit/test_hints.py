@@ -15,13 +15,13 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
-from rtcompile.core import diagnostics, hints
 from rtcompile.core.arch import Arch
-from rtcompile.core.context import BuildContext
-from rtcompile.core.known_messages import MESSAGES
 from rtcompile.core.request import SearchDir
 from rtcompile.core.silent import check_code
 from rtcompile.core.units import Compiled, Limits, TranslationUnit
+from rtcompile.messages import diagnostics, hints
+from rtcompile.messages.catalogue import MESSAGES
+from rtcompile.messages.context import BuildContext
 from rtcompile.toolkit.model import Library, Toolchain
 from tests.provoked import (
     AS_REPORTED,

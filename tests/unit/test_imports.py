@@ -17,9 +17,11 @@ PACKAGE = Path(rtcompile.__file__).parent
 FLOORS = {
     "_version": 0,
     "errors": 0,
+    "styling": 0,
     "core": 1,
     "settings": 1,
     "tracing": 1,
+    "messages": 2,
     "device": 2,
     "toolkit": 2,
     "workers": 2,

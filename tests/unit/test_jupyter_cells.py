@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rtcompile.core.diagnostics import Diagnostic
+from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook import cells, definitions
 from rtcompile.notebook.cells import PROGRAM
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rtcompile.core import host_names, missing_includes, spaces
-from rtcompile.core.diagnostics import Diagnostic, parse
+from rtcompile.messages import host_names, missing_includes, spaces
+from rtcompile.messages.diagnostics import Diagnostic, parse
 
 __all__ = ["Decision", "decide"]
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from rtcompile.core import arch as archs
 from rtcompile.core.arch import Arch
-from rtcompile.core.context import BuildContext
 from rtcompile.errors import UnsupportedArch
+from rtcompile.messages.context import BuildContext
 
 Values = Mapping[str, str]
 Match = re.Match[str]

@@ -1,18 +1,16 @@
-"""A compiler's log becomes a list of `Diagnostic`s, and those become a message worth reading.
+"""A compiler's log becomes a list of `Diagnostic`s.
 
-`parse` reads what NVRTC, nvcc, the host compiler, ptxas, nvlink and nvJitLink write; `render` and
-`html` show the first real error, the user's line, and the hint. Pure, and linear in the log.
+`parse` reads what NVRTC, nvcc, the host compiler, ptxas, nvlink and nvJitLink write. Pure, and
+linear in the log.
 """
 
 from __future__ import annotations
 
-import html as _html
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Diagnostic", "html", "parse", "render"]
+__all__ = ["Diagnostic", "parse", "place_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Diagnostic:
 
     def __str__(self) -> str:
         word = {"fatal": "fatal error"}.get(self.severity, self.severity)
-        return f"{_place(self)}{word}: {self.message}"
+        return f"{place_of(self)}{word}: {self.message}"
 
 
 # A log beyond this is read at both ends only: 200 MB of template errors must not hang the caller.
@@ -316,166 +314,8 @@ def _as_it_is(loose: Sequence[str]) -> tuple[Diagnostic, ...]:
     return (Diagnostic("note", "\n".join(shown)),)
 
 
-_MOST_NOTES = 3
-_MOST_OTHER_ERRORS = 4
-_STYLES = {  # style: (ANSI, CSS)
-    "place": ("1", "font-weight:bold"),
-    "error": ("1;31", "color:#c00;font-weight:bold"),
-    "warning": ("1;35", "color:#a0a;font-weight:bold"),
-    "caret": ("32", "color:#080;font-weight:bold"),
-    "hint": ("36", "color:#06c"),
-    "dim": ("2", "color:#777"),
-}
-_Piece = tuple[str, str]
-
-
-def render(
-    diagnostics: Sequence[Diagnostic],
-    *,
-    source: str = "",
-    name: str = "",
-    width: int = 100,
-    color: bool = False,
-) -> str:
-    """Tell what went wrong: the cause, the user's line, the hint, what else there is.
-
-    Parameters
-    ----------
-    diagnostics : sequence of Diagnostic
-        As `parse` returns them.
-    source : str, optional
-        The program, to show the line from; else the compiler's excerpt is shown.
-    name : str, optional
-        The program's name in the log.
-    width : int, optional
-        Columns of the terminal, for the hint and for lines too long to show.
-    color : bool, optional
-        Whether to use ANSI colours.
-
-    Returns
-    -------
-    str
-        Several lines, without a newline at the end. The compiler's own words are kept.
-    """
-    pieces = _story(diagnostics, source, name, width)
-    if not color:
-        return "".join(text for _, text in pieces)
-    return "".join(
-        f"\033[{_STYLES[style][0]}m{text}\033[0m" if style else text for style, text in pieces
-    )
-
-
-def html(diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "") -> str:
-    """Return what `render` shows as one HTML ``<pre>``, every message escaped."""
-    return "<pre>{}</pre>".format(
-        "".join(
-            f'<span style="{_STYLES[style][1]}">{_html.escape(text)}</span>'
-            if style
-            else _html.escape(text)
-            for style, text in _story(diagnostics, source, name, 100)
-        )
-    )
-
-
-def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int) -> list[_Piece]:
-    if not diagnostics:
-        return []
-    first = diagnostics[0]
-    if first.severity == "note":  # no known format: the words as they are
-        pieces = [("", _printable(first.message))]
-        if first.hint:
-            pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
-        return pieces
-    pieces = _headline(first)
-    pieces += _user_line(first, source.split("\n"), name, width)
-    for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
-        pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
-    others = [d for d in diagnostics[1:] if d.is_error]
-    hint = first.hint or next((other.hint for other in others if other.hint), "")
-    if hint:
-        pieces += [("", "\n"), ("hint", _wrapped("hint: ", hint, width))]
-    for other in others[:_MOST_OTHER_ERRORS]:
-        pieces += [("dim", "\n  also: "), ("", _one_line(str(other), 3 * width))]
-    if len(others) > _MOST_OTHER_ERRORS:
-        more = len(others) - _MOST_OTHER_ERRORS
-        pieces += [("dim", f"\n  … {more} more errors; `.log` has the compiler's whole text")]
-    if diagnostics[-1].severity == "note":
-        for line in diagnostics[-1].message.split("\n")[:_MOST_NOTES]:
-            pieces += [("dim", f"\n  {_one_line(line, 3 * width)}")]
-    return pieces
-
-
-def _headline(first: Diagnostic) -> list[_Piece]:
-    severity = {"fatal": "fatal error"}.get(first.severity, first.severity)
-    style = "error" if first.is_error else "warning"
-    return [
-        ("place", _printable(_place(first))),
-        (style, f"{severity}: "),
-        ("", _one_line(first.message, 1000)),
-    ]
-
-
-def _user_line(first: Diagnostic, source: list[str], name: str, width: int) -> list[_Piece]:
-    """Show the line of the user's program: where the error is, or what led to it."""
-    if name and first.file != name:
-        frames = [note for note in first.notes if note.line and note.file == name]
-        if frames and 0 < frames[-1].line <= len(source):
-            cause = frames[-1]
-            return [
-                ("dim", f"\n  from {_place(cause)}{_one_line(cause.message, 2 * width)}"),
-                *_excerpt(source[cause.line - 1], cause.line, 0, width),
-            ]
-    if name and first.file == name and 0 < first.line <= len(source):
-        text = source[first.line - 1]
-        return _excerpt(text, first.line, _column_in(text, first), width)
-    asm = _asm_line(first, source)
-    if asm:
-        return _excerpt(source[asm - 1], asm, 0, width)
-    if first.excerpt:
-        return _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
-    return []
-
-
-def _asm_line(first: Diagnostic, source: list[str]) -> int:
-    """Find the asm statement that an error of ptxas is about: its own lines are those of the PTX."""
-    if not first.file.endswith("ptx input"):
-        return 0
-    for word in re.findall(r"'([\w.:]{3,})'", first.message):
-        for number, text in enumerate(source, 1):
-            if word in text:
-                return number
-    return 0
-
-
-def _column_in(text: str, diagnostic: Diagnostic) -> int:
-    """Find the caret's place in the user's line: nvcc shows ``__global__`` and macros expanded."""
-    printed = diagnostic.excerpt.partition("\n")[0]
-    # gcc counts columns right, but shows a line of the file that it was given, with our #line in it.
-    if printed in ("", text) or printed.startswith("#line "):
-        return diagnostic.column
-    after = printed[diagnostic.column - 1 :]
-    return len(text) - len(after) + 1 if after and text.endswith(after) else 0
-
-
-def _excerpt(text: str, line: int, column: int, width: int) -> list[_Piece]:
-    gutter = f"{line:5d} | "
-    room = max(20, width - len(gutter))
-    start = max(0, column - 1 - room // 2) if len(text) > room and column > room // 2 else 0
-    shown = text[start : start + room].replace("\t", "    ")
-    pieces = [("dim", f"\n{gutter}"), ("", _printable(shown))]
-    if 0 < column <= len(text) + 1:
-        before = text[start : column - 1].replace("\t", "    ")
-        word = re.match(r"\w*", text[column - 1 : start + room])
-        marks = "^" + "~" * (len(word[0]) - 1 if word else 0)
-        pieces += [("dim", f"\n{'':5} | "), ("caret", " " * len(before) + marks)]
-    return pieces
-
-
-def _is_frame(note: Diagnostic) -> bool:
-    return note.message.startswith(("instantiation", "included from", "[ ", "In ", "At "))
-
-
-def _place(diagnostic: Diagnostic) -> str:
+def place_of(diagnostic: Diagnostic) -> str:
+    """Return ``"kernel.cu:3:9: "``, where a message is about; empty where it says no place."""
     file = diagnostic.file
     if file == "__nv_name_map":  # NVRTC's name for the list of name expressions
         expression = diagnostic.excerpt.partition("nv_mangled_name ")[2].partition("\n")[0]
@@ -485,26 +325,3 @@ def _place(diagnostic: Diagnostic) -> str:
     parts = [file, str(diagnostic.line or ""), str((diagnostic.line and diagnostic.column) or "")]
     place = ":".join(part for part in parts if part)
     return f"{place}: " if place else ""
-
-
-def _one_line(text: str, longest: int) -> str:
-    text = _printable(" ".join(text.split()))
-    if len(text) <= longest:
-        return text
-    return f"{text[: longest // 2]} … {text[-longest // 2 :]}"
-
-
-def _printable(text: str) -> str:
-    # A log may hold anything; escape sequences in it must not reach the terminal.
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _wrapped(label: str, text: str, width: int) -> str:
-    return textwrap.fill(
-        text,
-        max(40, width),
-        initial_indent=f"  {label}",
-        subsequent_indent="  " + " " * len(label),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

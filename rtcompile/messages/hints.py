@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rtcompile.core.context import BuildContext
-from rtcompile.core.diagnostics import Diagnostic
-from rtcompile.core.known_messages import MESSAGES, KnownMessage
+from rtcompile.messages.catalogue import MESSAGES
+from rtcompile.messages.context import BuildContext
+from rtcompile.messages.diagnostics import Diagnostic
+from rtcompile.messages.known import KnownMessage
 
 __all__ = ["BuildContext", "KnownMessage", "annotate", "explain", "hint_for"]
 

@@ -1,0 +1,33 @@
+"""The catalogue of compiler, linker and driver messages: what each really means and what to do.
+
+A message is a row; the first row that fits is meant, so narrow ones come before wide ones.
+"""
+
+from __future__ import annotations
+
+from rtcompile.messages.catalogue import (
+    assembling,
+    deaths,
+    device_code,
+    driver,
+    headers,
+    names,
+    nvcc,
+    options,
+    tensor_cores,
+)
+from rtcompile.messages.known import KnownMessage
+
+__all__ = ["MESSAGES"]
+
+MESSAGES: tuple[KnownMessage, ...] = (
+    *options.ROWS,
+    *headers.ROWS,
+    *device_code.ROWS,
+    *tensor_cores.ROWS,
+    *names.ROWS,
+    *assembling.ROWS,
+    *nvcc.ROWS,
+    *deaths.ROWS,
+    *driver.ROWS,
+)

@@ -1,0 +1,141 @@
+"""Headers that are missing, or of another version."""
+
+from __future__ import annotations
+
+from rtcompile.messages import facts
+from rtcompile.messages.known import KnownMessage, row
+
+__all__ = ["ROWS"]
+
+ROWS: tuple[KnownMessage, ...] = (
+    row(
+        "host-headers",
+        r"/usr/include/(?:c\+\+|bits|gnu|sys|features|std|[\w-]{1,40}-linux-gnu)"
+        r"|/c\+\+/\d+/|/gcc/[\w-]{1,40}/\d+/|gnu/stubs-32\.h|#pragma GCC system_header",
+        "The host compiler's headers came in through an include directory; no device compiler "
+        "reads them.",
+        "Remove {leak}. Standard headers for device code are rtcompile's own, found without -I.",
+        "NVRTC 12.4",
+        facts.leak,
+    ),
+    row(
+        "crt-missing",
+        r"open source file \"crt/[^\"]*\"|fatal error: crt/\S+ No such file",
+        "mma.h and cuda_runtime.h come with the runtime's headers; the crt/ headers that they "
+        "include are another package.",
+        "pip install '{package}: it must match {nvrtc}.",
+        "NVRTC 12.4",
+        facts.crt_package,
+    ),
+    row(
+        "driver-header",
+        r"cuda\.h: [^\n]*open source file \"stdlib\.h\"|identifier \"CUtensorMap\" is undefined",
+        "NVRTC does not read the driver's cuda.h, which is host code; CUtensorMap is declared "
+        "there.",
+        "Include <cuda.h> with rtcompile's shims in the search path (they are, unless an -I hides "
+        "them), or take a 128-byte struct, aligned to 64 bytes, as __grid_constant__ parameter.",
+        "NVRTC 12.4",
+    ),
+    row(
+        "header-host-only",
+        r"open (?:source )?file \"(?P<header>\w+)\"",
+        "<{header}> has no version for device code.",
+        "Keep host code out of the source (#ifndef __CUDACC_RTC__), or use backend='nvcc'.",
+        "NVRTC 12.4",
+        facts.host_header,
+    ),
+    row(
+        "header-of-package",
+        r"(?:cannot|could not) open source file \"(?P<header>[^\"]+)\"",
+        "{header} is not installed here.",
+        "It comes with {package}.",
+        "NVRTC 12.4",
+        facts.packaged,
+    ),
+    row(
+        "header-of-package-nvcc",
+        r"(?:^| )(?P<header>[\w./+-]{1,200}): No such file or directory",
+        "{header} is not installed here.",
+        "It comes with {package}.",
+        "nvcc 13.0",
+        facts.packaged,
+    ),
+    row(
+        "header-missing",
+        r"(?:cannot|could not) open source file \"(?P<header>[^\"]+)\"",
+        "{searched}.",
+        "Add its folder with -I; a quoted include is also looked for beside the file that "
+        "includes it, but the source given as text lies in no folder.",
+        "NVRTC 12.4",
+        facts.searched,
+    ),
+    row(
+        "header-missing-nvcc",
+        r"(?:^| )(?P<header>[\w./+-]{1,200}\.(?:h|hpp|cuh|hh|inc)): No such file or directory",
+        "{searched}.",
+        "Add its folder with -I.",
+        "nvcc 13.0",
+        facts.searched,
+    ),
+    row(
+        "standard-too-old",
+        r"(?P<library>libcu\+\+|CUB|Thrust|CCCL) requires at least C\+\+ ?17",
+        "{library} of this version needs C++17; the options have {given}.",
+        "Use -std=c++17, which is rtcompile's default.",
+        "CCCL 2.8",
+        facts.standard,
+    ),
+    row(
+        "umbrella-header",
+        r"Including <(?P<header>[^>]+)> is not supported when compiling with NVRTC",
+        "<{header}> launches kernels from the host.",
+        "Include the block- or warp-level header you need (<cub/block/block_reduce.cuh>), or use "
+        "backend='nvcc'.",
+        "CCCL 3.1",
+    ),
+    row(
+        "initializer-list",
+        r"requires -builtin-initializer-list=true",
+        "libcu++ needs NVRTC's own std::initializer_list, which an option turns off.",
+        "Remove --builtin-initializer-list=false.",
+        "CCCL 2.8",
+    ),
+    row(
+        "cutlass-and-cccl",
+        r"cute/container/\w+\.hpp: (?:template argument list is not allowed in a declaration of a "
+        r"primary template|declaration is incompatible with template parameter)",
+        "CUTLASS and CCCL of this build do not go together: {found}.",
+        "CUTLASS 4.2 goes with CCCL 2.3 to 3.1 (CUDA 12.4 to 13.1), not with 3.2; CUTLASS 4.7 "
+        "does not go with CUDA 12.4. Take the CCCL of NVRTC's own version, and a CUTLASS of its "
+        "time.",
+        "CUTLASS 4.2",
+        facts.cutlass,
+    ),
+    row(
+        "one-letter-macro",
+        r"(?:__nv_nvrtc_builtin_header\.h|/(?:cute|cutlass|cuda/std|cub|crt)/[^\n]{0,300}): ",
+        "A macro on the command line replaces names inside the headers: {macros}.",
+        "Give it a longer name, or #define it after the includes.",
+        "NVRTC 12.4",
+        facts.one_letter,
+    ),
+    row(
+        "minimal",
+        r"identifier \"cudaStream_t\" is undefined",
+        "-minimal leaves out what CUTLASS needs of NVRTC's built-in declarations.",
+        "Remove -minimal.",
+        "NVRTC 12.4",
+        facts.minimal,
+    ),
+    row(
+        "headers-mixed",
+        r"CUDA compiler and CUDA toolkit headers are incompatible|__NV_SILENCE_DEPRECATION_BEGIN"
+        r"|incomplete type \"__nv_fp8_e8m0\"|_CCCL_PUSH_MACROS"
+        r"|/(?:cub|thrust)/version\.(?:cuh|h): static assertion failed"
+        r"|function call is not allowed in a constant expression[^\n]*\n[^\n]*_CCCL_",
+        "Headers of two CUDA versions are mixed. Of this build: {found}.",
+        "{remove}.",
+        "CUDA 12.9",
+        facts.mixed,
+    ),
+)

@@ -1,0 +1,64 @@
+"""What the catalogue knows of one message.
+
+``{names}`` in a row are filled in from the build: its `BuildContext`, the groups of the
+pattern, and what the row's `values` function (in `facts`) makes of both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rtcompile.messages import facts
+from rtcompile.messages.context import BuildContext
+from rtcompile.messages.facts import Match, Values
+
+__all__ = ["KnownMessage", "row"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessage:
+    """One message and its true cause.
+
+    Attributes
+    ----------
+    id : str
+        Its name, for ``rtcompile explain`` and the documentation.
+    pattern : re.Pattern
+        Searched in ``file: message``, the source line, and the message's notes, a line each.
+    cause, fix : str
+        Templates: what is wrong with this build, and the next step.
+    since : str
+        The earliest release that was seen to say it.
+    values : callable
+        Further names for the templates; None where the row does not fit this build after all.
+    """
+
+    id: str
+    pattern: re.Pattern[str]
+    cause: str
+    fix: str
+    since: str
+    values: Callable[[Match, BuildContext], Values | None]
+
+    def hint(self, match: Match, context: BuildContext) -> str:
+        """Fill in the templates; an empty string where the row does not fit this build."""
+        values = self.values(match, context)
+        if values is None:
+            return ""
+        groups = {name: text or "" for name, text in match.groupdict().items()}
+        names = {**facts.of_build(context), **groups, **values}
+        return f"{self.cause.format_map(names)} {self.fix.format_map(names)}".strip()
+
+
+def row(
+    id_: str,
+    pattern: str,
+    cause: str,
+    fix: str,
+    since: str,
+    values: Callable[[Match, BuildContext], Values | None] = facts.nothing_more,
+) -> KnownMessage:
+    """Return a row of the catalogue, its pattern compiled."""
+    return KnownMessage(id_, re.compile(pattern), cause, fix, since, values)

@@ -1,0 +1,175 @@
+"""`Diagnostic`s become a message worth reading: the cause, the user's line, what to do about it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+from rtcompile import styling
+from rtcompile.messages.diagnostics import Diagnostic, place_of
+from rtcompile.styling import Piece, Styled, printable
+
+__all__ = ["html", "render", "story"]
+
+_MOST_NOTES = 3
+_MOST_OTHER_ERRORS = 4
+
+
+def render(
+    diagnostics: Sequence[Diagnostic],
+    *,
+    source: str = "",
+    name: str = "",
+    width: int = 100,
+    color: bool = False,
+) -> str:
+    """Tell what went wrong: the cause, the user's line, the hint, what else there is.
+
+    Parameters
+    ----------
+    diagnostics : sequence of Diagnostic
+        As `parse` returns them.
+    source : str, optional
+        The program, to show the line from; else the compiler's excerpt is shown.
+    name : str, optional
+        The program's name in the log.
+    width : int, optional
+        Columns of the terminal, for the hint and for lines too long to show.
+    color : bool, optional
+        Whether to use ANSI colours.
+
+    Returns
+    -------
+    str
+        Several lines, without a newline at the end. The compiler's own words are kept.
+    """
+    return styling.painted(story(diagnostics, source=source, name=name, width=width), color)
+
+
+def html(diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "") -> str:
+    """Return what `render` shows as one HTML ``<pre>``, every message escaped."""
+    return styling.as_html(story(diagnostics, source=source, name=name))
+
+
+def story(
+    diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "", width: int = 100
+) -> Styled:
+    """Return what `render` shows, in styles."""
+    return tuple(_story(diagnostics, source, name, width))
+
+
+def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int) -> list[Piece]:
+    if not diagnostics:
+        return []
+    first = diagnostics[0]
+    if first.severity == "note":  # no known format: the words as they are
+        pieces = [("", printable(first.message))]
+        if first.hint:
+            pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
+        return pieces
+    pieces = _headline(first)
+    pieces += _user_line(first, source.split("\n"), name, width)
+    for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
+        pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
+    others = [d for d in diagnostics[1:] if d.is_error]
+    hint = first.hint or next((other.hint for other in others if other.hint), "")
+    if hint:
+        pieces += [("", "\n"), ("hint", _wrapped("hint: ", hint, width))]
+    for other in others[:_MOST_OTHER_ERRORS]:
+        pieces += [("dim", "\n  also: "), ("", _one_line(str(other), 3 * width))]
+    if len(others) > _MOST_OTHER_ERRORS:
+        more = len(others) - _MOST_OTHER_ERRORS
+        pieces += [("dim", f"\n  … {more} more errors; `.log` has the compiler's whole text")]
+    if diagnostics[-1].severity == "note":
+        for line in diagnostics[-1].message.split("\n")[:_MOST_NOTES]:
+            pieces += [("dim", f"\n  {_one_line(line, 3 * width)}")]
+    return pieces
+
+
+def _headline(first: Diagnostic) -> list[Piece]:
+    severity = {"fatal": "fatal error"}.get(first.severity, first.severity)
+    style = "error" if first.is_error else "warning"
+    return [
+        ("place", printable(place_of(first))),
+        (style, f"{severity}: "),
+        ("", _one_line(first.message, 1000)),
+    ]
+
+
+def _user_line(first: Diagnostic, source: list[str], name: str, width: int) -> list[Piece]:
+    """Show the line of the user's program: where the error is, or what led to it."""
+    if name and first.file != name:
+        frames = [note for note in first.notes if note.line and note.file == name]
+        if frames and 0 < frames[-1].line <= len(source):
+            cause = frames[-1]
+            return [
+                ("dim", f"\n  from {place_of(cause)}{_one_line(cause.message, 2 * width)}"),
+                *_excerpt(source[cause.line - 1], cause.line, 0, width),
+            ]
+    if name and first.file == name and 0 < first.line <= len(source):
+        text = source[first.line - 1]
+        return _excerpt(text, first.line, _column_in(text, first), width)
+    asm = _asm_line(first, source)
+    if asm:
+        return _excerpt(source[asm - 1], asm, 0, width)
+    if first.excerpt:
+        return _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
+    return []
+
+
+def _asm_line(first: Diagnostic, source: list[str]) -> int:
+    """Find the asm statement that an error of ptxas is about: its own lines are those of the PTX."""
+    if not first.file.endswith("ptx input"):
+        return 0
+    for word in re.findall(r"'([\w.:]{3,})'", first.message):
+        for number, text in enumerate(source, 1):
+            if word in text:
+                return number
+    return 0
+
+
+def _column_in(text: str, diagnostic: Diagnostic) -> int:
+    """Find the caret's place in the user's line: nvcc shows ``__global__`` and macros expanded."""
+    printed = diagnostic.excerpt.partition("\n")[0]
+    # gcc counts columns right, but shows a line of the file that it was given, with our #line in it.
+    if printed in ("", text) or printed.startswith("#line "):
+        return diagnostic.column
+    after = printed[diagnostic.column - 1 :]
+    return len(text) - len(after) + 1 if after and text.endswith(after) else 0
+
+
+def _excerpt(text: str, line: int, column: int, width: int) -> list[Piece]:
+    gutter = f"{line:5d} | "
+    room = max(20, width - len(gutter))
+    start = max(0, column - 1 - room // 2) if len(text) > room and column > room // 2 else 0
+    shown = text[start : start + room].replace("\t", "    ")
+    pieces = [("dim", f"\n{gutter}"), ("", printable(shown))]
+    if 0 < column <= len(text) + 1:
+        before = text[start : column - 1].replace("\t", "    ")
+        word = re.match(r"\w*", text[column - 1 : start + room])
+        marks = "^" + "~" * (len(word[0]) - 1 if word else 0)
+        pieces += [("dim", f"\n{'':5} | "), ("caret", " " * len(before) + marks)]
+    return pieces
+
+
+def _is_frame(note: Diagnostic) -> bool:
+    return note.message.startswith(("instantiation", "included from", "[ ", "In ", "At "))
+
+
+def _one_line(text: str, longest: int) -> str:
+    text = printable(" ".join(text.split()))
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} … {text[-longest // 2 :]}"
+
+
+def _wrapped(label: str, text: str, width: int) -> str:
+    return textwrap.fill(
+        text,
+        max(40, width),
+        initial_indent=f"  {label}",
+        subsequent_indent="  " + " " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
