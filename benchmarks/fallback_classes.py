@@ -18,6 +18,7 @@ from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.messages import diagnostics, fallback
+from rtcompile.toolkit.declared import Declared
 
 CLASSES = Path(__file__).parent.parent / "tests" / "unit" / "source_classes"
 Outcome = Compiled | CompileFailure
@@ -74,6 +75,7 @@ def row(path: Path) -> dict[str, object]:
         name=source.name,
         options=source.given,
         package_of=toolkit.missing_header,
+        declared=Declared(source.toolchain),
     )
     proof = source.by_nvrtc(*decision.flags) if decision.flags else source.by_nvcc()
     return {

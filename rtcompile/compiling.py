@@ -110,6 +110,7 @@ class _Build:
 
     def _decide(self, failure: CompileFailure) -> Decision:
         from rtcompile.messages import fallback
+        from rtcompile.toolkit.declared import Declared
         from rtcompile.toolkit.packages import missing_header
 
         return fallback.decide(
@@ -118,6 +119,7 @@ class _Build:
             name=self.plan.question.name,
             options=self.plan.request.options,
             package_of=missing_header,
+            declared=Declared(self.plan.toolchain),
         )
 
     def _nvrtc(self) -> Compiled | CompileFailure:

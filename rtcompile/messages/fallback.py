@@ -5,17 +5,38 @@ The answer is read from the messages; NVRTC numbers none of its errors.
 
 from __future__ import annotations
 
-import difflib
 import os.path
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from rtcompile.messages import host_names, missing_includes, spaces
+from rtcompile.messages import missing_includes, spaces
 from rtcompile.messages.diagnostics import Diagnostic, parse
 
-__all__ = ["Decision", "decide"]
+__all__ = ["Decision", "HostDeclarations", "decide"]
+
+
+class HostDeclarations(Protocol):
+    """What the headers that NVCC would read declare; `toolkit.declared` asks those of this machine."""
+
+    def runtime(self, name: str) -> bool:
+        """Say whether CUDA's runtime declares `name`."""
+
+    def driver(self, name: str) -> bool:
+        """Say whether the CUDA driver's header declares `name`."""
+
+    def host_header(self, name: str) -> bool:
+        """Say whether `name` is a header of the host compiler or its system."""
+
+    def std(self, name: str) -> bool:
+        """Say whether `name` is in namespace std."""
+
+    def c_library(self, name: str) -> bool:
+        """Say whether `name` is the C library's."""
+
+    def brought_along(self, name: str) -> bool:
+        """Say whether `name` is a type or macro of every source that NVCC compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +66,7 @@ class _Case(NamedTuple):
     name: str
     options: Sequence[str]
     package_of: Callable[[str], str | None]
+    declared: HostDeclarations
 
     @property
     def in_device_code(self) -> bool:
@@ -96,35 +118,24 @@ def _device_code(_: re.Match[str], case: _Case) -> bool:
     return case.in_device_code
 
 
-def _host_header(match: re.Match[str], _: _Case) -> bool:
-    name = match[1]
-    folders = (entry for entry in host_names.HOST_HEADERS if entry.endswith("/"))
-    return (
-        name in host_names.STD_HEADERS
-        or name in host_names.HOST_HEADERS
-        or name.startswith(tuple(folders))
-    )
+def _host_header(match: re.Match[str], case: _Case) -> bool:
+    return case.package_of(match[1]) is None and case.declared.host_header(match[1])
 
 
 def _packaged(match: re.Match[str], case: _Case) -> bool:
     return case.package_of(match[1]) is not None
 
 
-def _runtime_function(match: re.Match[str], _: _Case) -> bool:
-    return _is_or_is_new(match[1], host_names.CUDA_RUNTIME)
+def _runtime_function(match: re.Match[str], case: _Case) -> bool:
+    return case.declared.runtime(match[1])
 
 
-def _driver_function(match: re.Match[str], _: _Case) -> bool:
-    return _is_or_is_new(match[1], host_names.CUDA_DRIVER)
+def _driver_function(match: re.Match[str], case: _Case) -> bool:
+    return case.declared.driver(match[1])
 
 
-def _is_or_is_new(name: str, known: frozenset[str]) -> bool:
-    """Whether it is one of these, or of a later release: unlike every one, so no typing error."""
-    return name in known or not difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-
-
-def _in_std(match: re.Match[str], _: _Case) -> bool:
-    return match[1] in host_names.STD
+def _in_std(match: re.Match[str], case: _Case) -> bool:
+    return case.declared.std(match[1])
 
 
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
@@ -138,12 +149,12 @@ def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
     return (
         name is not None
         and re.search(r"(?<![\w:])(?:::)?std\s*::\s*(?:\w+\s*::\s*)*$", line[:at]) is not None
-        and name[0] in host_names.STD
+        and case.declared.std(name[0])
     )
 
 
 def _in_c_library(match: re.Match[str], case: _Case) -> bool:
-    return match[1] in host_names.C_LIBRARY and not case.in_device_code
+    return not case.in_device_code and case.declared.c_library(match[1])
 
 
 def _asks_for_extended_lambda(_: re.Match[str], case: _Case) -> bool:
@@ -236,7 +247,7 @@ _RULES = (
         _UNKNOWN.format(r"\w+"),
         "nvcc",
         "{0} is of the host's headers",
-        lambda match, case: match[1] in host_names.DECLARATIONS,
+        lambda match, case: case.declared.brought_along(match[1]),
     ),
     _rule(
         _UNKNOWN.format(r"__[A-Z]+(?:_[A-Z0-9]+)*__"), "nvcc", "{0} is a macro of the host compiler"
@@ -284,6 +295,7 @@ def decide(
     name: str = "kernel.cu",
     options: Iterable[str] = (),
     package_of: Callable[[str], str | None] = lambda header: None,
+    declared: HostDeclarations,
 ) -> Decision:
     """Decide what to do about a source that NVRTC refused.
 
@@ -301,6 +313,8 @@ def decide(
         The user's options.
     package_of : callable
         Name of a header to the package that brings it, or None.
+    declared : HostDeclarations
+        Tells what NVCC would know from a typing error.
 
     Returns
     -------
@@ -308,7 +322,7 @@ def decide(
     """
     given = tuple(options)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
-    verdicts = [_verdict(_Case(each, source, name, given, package_of)) for each in errors]
+    verdicts = [_verdict(_Case(each, source, name, given, package_of, declared)) for each in errors]
     for verdict in verdicts:
         if verdict.action == "nvcc":
             return verdict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from rtcompile.messages import missing_includes
 from rtcompile.messages.fallback import decide
 from rtcompile.messages.spaces import says_device
 from rtcompile.toolkit import Toolchain
+from rtcompile.toolkit.declared import Declared
 
 # A class is a file: its folder is what is to be decided, comments in it say "options:" and "arch:".
 CLASSES = sorted((Path(__file__).parent / "source_classes").glob("*/*.cu"))
@@ -27,7 +29,8 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
     if request.param == "12":
         return toolkit.current()
     prefix = request.getfixturevalue("cuda13_prefix")
-    return toolkit.find({}, [str(prefix)], usual_roots=(), last_steps=())
+    found = toolkit.find({}, [str(prefix)], usual_roots=(), last_steps=())
+    return replace(found, host_compiler=toolkit.current().host_compiler)
 
 
 def compiled(
@@ -62,6 +65,7 @@ def test_a_refused_source_is_decided_as_its_class_says(path: Path, toolchain: To
         name=path.name,
         options=said(source, "options").split(),
         package_of=toolkit.missing_header,
+        declared=Declared(toolchain),
     )
 
     assert decision.action == ACTIONS[path.parent.name], refused.log
@@ -76,7 +80,7 @@ def test_the_flags_that_are_added_are_the_ones_that_were_missing(
     source = path.read_text()
     refused = compiled(source, path.name, toolchain)
 
-    flags = decide(refused.log, source=source, name=path.name).flags
+    flags = decide(refused.log, source=source, name=path.name, declared=Declared(toolchain)).flags
 
     assert isinstance(compiled(source, path.name, toolchain, flags), Compiled)
 
@@ -111,8 +115,8 @@ def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolcha
         ),
         pytest.param(
             'k.cu(1): error: identifier "cudaFromTheFuture" is undefined',
-            "nvcc",
-            id="a function of a later CUDA",
+            "error",
+            id="a function that no header here declares",
         ),
         pytest.param(
             'k.cu(1): error: identifier "cudaMemcpyAsnc" is undefined',
@@ -173,13 +177,19 @@ def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolcha
     ],
 )
 def test_a_log_is_decided_by_the_errors_in_it(log: str, action: str) -> None:
-    assert decide(log, name="k.cu").action == action
+    declared = Declared(toolkit.current())
+
+    assert decide(log, name="k.cu", declared=declared).action == action
 
 
 def test_a_header_of_a_known_package_is_not_for_nvcc_and_the_reason_names_it() -> None:
     log = 'k.cu(1): catastrophic error: cannot open source file "cute/tensor.hpp"'
 
-    decision = decide(log, package_of={"cute/tensor.hpp": "nvidia-cutlass"}.get)
+    decision = decide(
+        log,
+        package_of={"cute/tensor.hpp": "nvidia-cutlass"}.get,
+        declared=Declared(toolkit.current()),
+    )
 
     assert (decision.action, "cute/tensor.hpp" in decision.reason) == ("error", True)
 
@@ -222,3 +232,32 @@ def test_the_declaration_around_a_place_says_if_it_is_for_the_device(
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
     assert says_device(source.replace("@", " "), line, column) is device
+
+
+@pytest.mark.parametrize(
+    ("question", "name", "answer"),
+    [
+        pytest.param("runtime", "cudaMalloc", True, id="a function of the runtime"),
+        pytest.param("runtime", "cudaMaloc", False, id="one misspelled"),
+        pytest.param("driver", "cuMemAlloc", True, id="a function of the driver"),
+        pytest.param("std", "map", True, id="a member of std"),
+        pytest.param("std", "vectr", False, id="one misspelled in std"),
+        pytest.param("c_library", "strlen", True, id="a C function"),
+        pytest.param("c_library", "blokIdx", False, id="no C function"),
+        pytest.param("brought_along", "uint", True, id="a type behind an include_next"),
+        pytest.param("brought_along", "RAND_MAX", True, id="a macro"),
+        pytest.param("brought_along", "strlen", False, id="a function is neither"),
+        pytest.param("host_header", "sys/mman.h", True, id="a header of the system"),
+        pytest.param("host_header", "cute/tensor.hpp", False, id="a header of nobody here"),
+    ],
+)
+def test_the_headers_say_what_nvcc_would_know(question: str, name: str, answer: bool) -> None:
+    assert getattr(Declared(toolkit.current()), question)(name) is answer
+
+
+def test_without_a_host_compiler_only_members_of_std_are_taken_for_known_ones() -> None:
+    declared = Declared(replace(toolkit.current(), host_compiler=None))
+
+    assert declared.std("map")
+    assert not declared.host_header("unistd.h")
+    assert not declared.c_library("puts")

@@ -1,0 +1,163 @@
+"""What NVCC's headers declare: read from the headers themselves, and only after a compile has failed.
+
+Whether an unknown name is one that NVCC would know, or a typing error, is a question to the
+headers of CUDA and of the host compiler. Where there is no host compiler NVCC cannot be used; then
+only members of namespace std are taken for known ones, so that the user hears what NVCC lacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from rtcompile.toolkit.model import Toolchain
+
+__all__ = ["Declared"]
+
+_RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h", "cuda_device_runtime_api.h")
+_DRIVER = ("cuda.h",)
+# What cuda_runtime.h includes by itself, so that a source for NVCC has it without asking.
+_ALWAYS = ("stdlib.h", "string.h", "time.h", "math.h", "limits.h")
+_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_INCLUDED = re.compile(rb"^[ \t]*#[ \t]*include(?:_next)?[ \t]*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
+# A type or a macro, which device code may use too: `typedef … NAME;`, `#define NAME`.
+_TYPE_OR_MACRO = rb"typedef\b[^;{]*\b%s\s*;|#[ \t]*define[ \t]+%s\b"
+
+
+class Declared:
+    """The names that a compile with NVCC would find declared.
+
+    Parameters
+    ----------
+    toolchain : Toolchain
+        Whose CUDA headers are asked, and the headers of whose host compiler.
+    """
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self._cuda = [directory.path for directory in toolchain.search]
+        if toolchain.nvcc is not None:
+            root = os.path.dirname(os.path.dirname(toolchain.nvcc.binary))
+            self._cuda[:0] = [os.path.join(root, "include"), *_targets(root)]
+        self._host = host_directories(toolchain.host_compiler)
+        self._c = tuple(directory for directory in self._host if not _is_standard(directory))
+
+    def runtime(self, name: str) -> bool:
+        """Say whether CUDA's runtime headers declare `name`, ``"cudaMalloc"``."""
+        return self._in_cuda(_RUNTIME, name)
+
+    def driver(self, name: str) -> bool:
+        """Say whether the driver's header declares `name`, ``"cuMemAlloc"``."""
+        return self._in_cuda(_DRIVER, name)
+
+    def host_header(self, name: str) -> bool:
+        """Say whether ``#include <name>`` finds a header of the host compiler or its system."""
+        return any(os.path.isfile(os.path.join(d, name)) for d in self._host)
+
+    def std(self, name: str) -> bool:
+        """Say whether `name` is a word of the C++ standard library's headers."""
+        standard = [directory for directory in self._host if _is_standard(directory)]
+        files = (file for directory in standard for file in _standard_files(directory))
+        return not standard or _mentioned(name, files)
+
+    def c_library(self, name: str) -> bool:
+        """Say whether `name` is a word of the C library's headers, those that C++ wraps."""
+        return _mentioned(name, _closure(tuple(_wrapped(self._host)), self._c))
+
+    def brought_along(self, name: str) -> bool:
+        """Say whether `name` is a type or macro that every source has which NVCC compiles."""
+        word = re.escape(name.encode())
+        pattern = re.compile(_TYPE_OR_MACRO % (word, word))
+        return any(pattern.search(_text(file)) for file in _closure(_ALWAYS, self._c))
+
+    def _in_cuda(self, headers: Sequence[str], name: str) -> bool:
+        found = [p for p in _paths(self._cuda, headers) if os.path.isfile(p)]
+        return not found or _mentioned(name, found)
+
+
+def host_directories(compiler: str | None) -> list[str]:
+    """Return the directories that GCC at `compiler` searches for headers, as its layout has them."""
+    if compiler is None:
+        return []
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(compiler)))
+    patterns = (
+        "include/c++/*",
+        "lib/gcc/*/*/include/c++",
+        "lib/gcc/*/*/include",
+        "*/sysroot/usr/include",
+        "include/*-linux-gnu",
+        "include",
+    )
+    roots = dict.fromkeys((prefix, "/usr"))
+    found = (sorted(glob.glob(os.path.join(r, p)), reverse=True) for r in roots for p in patterns)
+    return [directory for directories in found for directory in directories]
+
+
+def _targets(root: str) -> list[str]:
+    return glob.glob(os.path.join(root, "targets", "*", "include"))
+
+
+def _is_standard(directory: str) -> bool:
+    return os.path.isfile(os.path.join(directory, "bits", "stl_vector.h"))
+
+
+def _standard_files(directory: str) -> Iterator[str]:
+    for folder in (directory, os.path.join(directory, "bits")):
+        with os.scandir(folder) as entries:
+            yield from sorted(entry.path for entry in entries if entry.is_file())
+
+
+def _wrapped(directories: Iterable[str]) -> list[str]:
+    """Return the C headers that libstdc++'s ``<cstdio>`` and its like wrap."""
+    names: dict[str, None] = {}
+    for directory in filter(_is_standard, directories):
+        for wrapper in sorted(glob.glob(os.path.join(directory, "c*"))):
+            if os.path.isfile(wrapper):
+                found = (name.decode() for name in _INCLUDED.findall(_text(wrapper)))
+                names.update((name, None) for name in found if re.fullmatch(r"\w+\.h", name))
+    return list(names)
+
+
+@functools.lru_cache(maxsize=8)
+def _closure(names: tuple[str, ...], directories: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files of these headers and of all that they include."""
+    waiting = list(names)
+    seen = set(waiting)
+    files = []
+    while waiting:
+        # In all directories: GCC's own <limits.h> includes the system's by `include_next`.
+        for path in _paths(directories, [waiting.pop()]):
+            if not os.path.isfile(path):
+                continue
+            files.append(path)
+            for found in _INCLUDED.findall(_text(path)):
+                name = found.decode("utf-8", "replace")
+                if name not in seen:
+                    seen.add(name)
+                    waiting.append(name)
+    return tuple(files)
+
+
+def _paths(directories: Iterable[str], names: Sequence[str]) -> Iterator[str]:
+    return (os.path.join(directory, name) for name in names for directory in directories)
+
+
+def _mentioned(name: str, files: Iterable[str]) -> bool:
+    word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
+    # The plain search first: comments are taken out of few files then.
+    return any(word.search(_bytes(file)) and word.search(_text(file)) for file in files)
+
+
+def _text(path: str) -> bytes:
+    """Return a header's text without its comments, which are English."""
+    return _COMMENT.sub(b" ", _bytes(path))
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
