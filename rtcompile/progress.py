@@ -1,4 +1,8 @@
-"""How far a batch has come: a bar where somebody watches, plain lines where a log is kept."""
+"""How far a build or a batch has come: rich's bar in a terminal where rich is installed, else a line.
+
+In a notebook the line is shown below the cell and replaced in its place: rich would need ipywidgets
+there. Where stderr is no terminal (a log is kept) each line is printed below the one before.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from typing import Any
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import RtcompileError
 
-__all__ = ["Outcome", "element", "in_notebook", "shown"]
+__all__ = ["Outcome", "changing_line", "shown"]
 
 Outcome = ObjectCode | RtcompileError
 _SECONDS_BETWEEN_LINES = 1.0
-_SECONDS_BETWEEN_DRAWINGS = 0.1
+_SECONDS_BETWEEN_CHANGES = 0.1
 
 
 @contextmanager
@@ -33,20 +37,64 @@ def shown(
         How many builds there are.
     """
     tally = _Tally(total)
-    watched = sys.stderr.isatty()
+    in_place = sys.stderr.isatty() or _in_notebook()
     display: AbstractContextManager[Callable[[Outcome], None]]
     if callable(progress):
         display = _told(tally, progress)
-    elif progress is not False and in_notebook():
-        display = _element(tally)
-    elif progress is False or (progress is None and not watched):
+    elif progress is False or (progress is None and not in_place):
         display = nullcontext(tally.count)
-    elif watched and _has_rich():
+    elif in_place and not _in_notebook() and _has_rich():
         display = _bar(tally)
+    elif in_place:
+        display = _line(tally)
     else:
-        display = _lines(tally)
+        display = nullcontext(_paced(tally, _SECONDS_BETWEEN_LINES, _print))
     with display as advance:
         yield advance
+
+
+@contextmanager
+def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yield what shows a line in the place of the one before: in a terminal or below a cell.
+
+    Parameters
+    ----------
+    keep : bool, optional
+        Whether the last line stays; else it is taken away in the end.
+    """
+    if _in_notebook():
+        with _line_below_cell(keep) as write:
+            yield write
+        return
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    erase = "\r\033[K"
+    try:
+        yield lambda text: print(f"{erase}{text}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("" if keep else erase, end="\n" if keep else "", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
+    from IPython.display import clear_output, display
+
+    handle: Any = None
+
+    def write(text: str) -> None:
+        nonlocal handle
+        data = {"text/plain": text}
+        if handle is None:
+            handle = display(data, raw=True, display_id=True)
+        else:
+            handle.update(data, raw=True)
+
+    try:
+        yield write
+    finally:
+        if handle is not None and not keep:
+            clear_output(wait=True)
 
 
 class _Tally:
@@ -81,7 +129,7 @@ def _has_rich() -> bool:
     return True
 
 
-def in_notebook() -> bool:
+def _in_notebook() -> bool:
     """Say whether this is a Jupyter kernel: what is displayed goes to a browser."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
@@ -121,36 +169,17 @@ def _bar(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
 
 
 @contextmanager
-def _element(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
-    """Show a bar below the cell: an HTML element that any front end draws and a saved notebook keeps.
-
-    rich's needs ipywidgets, and warns twice a batch where they are not installed.
-    """
-    from IPython.display import display
-
-    handle = display(element(0, tally.total, tally.line()), raw=True, display_id=True)
-
-    def draw() -> None:
-        handle.update(element(tally.done, tally.total, tally.line()), raw=True)
-
-    yield _paced(tally, _SECONDS_BETWEEN_DRAWINGS, draw)
+def _line(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
+    with changing_line(keep=True) as write:
+        write(tally.line())
+        yield _paced(tally, _SECONDS_BETWEEN_CHANGES, write)
 
 
-def element(done: int, total: int, text: str) -> dict[str, str]:
-    """Return a bar for IPython to display; one that only moves while nothing is done."""
-    value = f'value="{done}" max="{total}"' if done else ""
-    return {"text/plain": text, "text/html": f"<progress {value}></progress> {text}"}
+def _print(line: str) -> None:
+    print(f"rtcompile: {line}", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def _lines(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
-    def write() -> None:
-        print(f"rtcompile: {tally.line()}", file=sys.stderr, flush=True)
-
-    yield _paced(tally, _SECONDS_BETWEEN_LINES, write)
-
-
-def _paced(tally: _Tally, seconds: float, show: Callable[[], None]) -> Callable[[Outcome], None]:
+def _paced(tally: _Tally, seconds: float, show: Callable[[str], None]) -> Callable[[Outcome], None]:
     """Return what counts an outcome and shows the tally: now and then, and in the end."""
     last = tally.begin
 
@@ -160,6 +189,6 @@ def _paced(tally: _Tally, seconds: float, show: Callable[[], None]) -> Callable[
         now = time.monotonic()
         if tally.done == tally.total or now - last >= seconds:
             last = now
-            show()
+            show(tally.line())
 
     return advance

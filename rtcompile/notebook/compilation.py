@@ -1,22 +1,22 @@
-"""How a cell becomes kernels: in units, each found in the cache or built, their errors in the cell."""
+"""How a cell becomes kernels: found in the cache or built, its errors with the cell's places."""
 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
+from rtcompile.core import options
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import CompileError, InvalidRequest
 from rtcompile.messages import rendering
 from rtcompile.notebook import building, cells
-from rtcompile.notebook.cells import PROGRAM, Unit
+from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.definitions import KernelText
 from rtcompile.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
 from rtcompile.notebook.line import Line
+from rtcompile.notebook.symbols import simple_name
 
-__all__ = ["CellError", "Compilation", "simple_name"]
+__all__ = ["CellError", "Compilation"]
 
 # ptxas tells spills nowhere else.
 _ALWAYS = ("-Xptxas=-v",)
@@ -32,7 +32,7 @@ class CellError(CompileError):
 
 
 class Compilation:
-    """One cell under way. Its templates keep it, to compile more of the cell later.
+    """One cell under way. Its templates keep it, to compile more of their instances later.
 
     Parameters
     ----------
@@ -45,13 +45,15 @@ class Compilation:
     """
 
     def __init__(self, source: str, line: Line, headers: str) -> None:
-        self._source = source
-        self._cell = cells.read(source)
         self._line = line
         self._options = (f"-I{headers}", *line.options, *_ALWAYS)
+        asked = options.parse(line.options)
+        # Code with line information shows the cell in a profiler or a debugger.
+        self._cell = cells.read(source, keep_lines=asked.lineinfo or asked.debug)
+        self._built: list[Built] = []
 
     def module(self) -> CellModule:
-        """Compile it.
+        """Compile the cell.
 
         Raises
         ------
@@ -60,43 +62,43 @@ class Compilation:
         RtcompileError
             Whatever else can go wrong.
         """
-        units = self._cell.units()
-        built = self._build(units)
-        if len(units) > 1 and self._share_a_variable(built):
-            # Each unit would have a copy of its own.
-            self._cell = replace(self._cell, separable=False)
-            units = self._cell.units()
-            built = self._build(units)
+        texts = {name: self._text_of(name) for name in self._line.names}
+        built = self._build(self._line.names)
+        self._built.append(built)
         kernels: dict[str, CellKernel | CellTemplate] = {}
-        for unit, one in zip(units, built, strict=True):
-            kernels.update(self._kernels(unit, one))
-        return CellModule(kernels, built)
+        for text in self._cell.kernels:
+            if text.template is not None:
+                template = CellTemplate(text, functools.partial(self._instance, text))
+                template.kernels.update(
+                    (name, CellKernel(text, built, name, symbol))
+                    for name, symbol in built.code.lowered_names.items()
+                    if texts[name] == text
+                )
+                kernels[text.name] = template
+        named = set(built.code.lowered_names.values())
+        symbols = {simple_name(s): s for s in built.kernel_symbols() if s not in named}
+        known = {text.name: text for text in self._cell.kernels if text.template is None}
+        for name in sorted(symbols, key=[*known, *symbols].index):
+            # What is in no text was made by a macro.
+            text = known.get(name) or KernelText(name, name, "…", None)
+            kernels[name] = CellKernel(text, built, name, symbols[name])
+        in_order = [text.name for text in self._cell.kernels if text.name in kernels]
+        return CellModule({name: kernels[name] for name in [*in_order, *kernels]}, built)
 
-    def _build(self, units: Sequence[Unit]) -> list[Built]:
-        requests = [self._request(unit, self._names_in(unit)) for unit in units]
-        for name in self._line.names:
-            self._text_of(name)
-        try:
-            codes = building.build(requests)
-        except CompileError as error:
-            raise self._in_cell(error, units) from None
-        return [
-            Built(self._source, unit, request, code)
-            for unit, request, code in zip(units, requests, codes, strict=True)
-        ]
-
-    def _request(self, unit: Unit, names: Sequence[str]) -> CompileRequest:
-        return CompileRequest(
-            unit.source,
+    def _build(self, names: Sequence[str]) -> Built:
+        request = CompileRequest(
+            self._cell.source,
             options=self._options,
             arch=self._line.arch or None,  # type: ignore[arg-type]  # CompileRequest reads it
             name_expressions=tuple(names),
             backend=self._line.backend or "auto",
             name=PROGRAM,
         )
-
-    def _names_in(self, unit: Unit) -> list[str]:
-        return [name for name in self._line.names if self._text_of(name) in unit.kernels]
+        try:
+            code = building.build(request)
+        except CompileError as error:
+            raise self._in_cell(error) from None
+        return Built(self._cell, request, code)
 
     def _text_of(self, expression: str) -> KernelText:
         name = expression.partition("<")[0].strip().rpartition("::")[2]
@@ -106,71 +108,37 @@ class Compilation:
         known = ", ".join(text.qualified for text in self._cell.kernels) or "none"
         raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
 
-    def _kernels(self, unit: Unit, built: Built) -> Iterator[tuple[str, CellKernel | CellTemplate]]:
-        named = {symbol: name for name, symbol in built.code.lowered_names.items()}
-        for text in unit.kernels:
-            if text.template is not None:
-                template = CellTemplate(text, functools.partial(self._instance, text))
-                for symbol, name in named.items():
-                    if self._text_of(name) == text:
-                        template.kernels[name] = CellKernel(text, built, name, symbol)
-                yield text.name, template
-        symbols = {simple_name(s): s for s in built.kernel_symbols() if s not in named}
-        texts = {text.name: text for text in unit.kernels if text.template is None}
-        for name in [*(n for n in texts if n in symbols), *(s for s in symbols if s not in texts)]:
-            # What is in no text was made by a macro.
-            text = texts.get(name) or KernelText(name, name, "…", None, ())
-            yield name, CellKernel(text, built, name, symbols[name])
-
     def _instance(self, text: KernelText, expression: str) -> CellKernel:
-        """Build one more instance of a template."""
-        unit = self._cell.unit(text)
-        request = self._request(unit, [expression])
-        try:
-            (code,) = building.build([request])
-        except CompileError as error:
-            raise self._in_cell(error, [unit]) from None
-        symbol = code.lowered_names[expression]
-        built = Built(self._source, unit, request, code)
-        return CellKernel(text, built, expression, symbol)
+        """Build the cell once more, for one more instance of a template.
 
-    def _share_a_variable(self, built: Sequence[Built]) -> bool:
-        words = self._cell.may_change()
-        return any(
-            symbol.kind == "object"
-            and symbol.section.startswith((".nv.global", ".nv.constant"))
-            and simple_name(symbol.name) in words
-            for one in (built if words else ())
-            for symbol in one.symbols()
-        )
+        Raises
+        ------
+        InvalidRequest
+            The cell has variables, and the instance would count in its own copy of them.
+        """
+        built = self._build([expression])
+        shared = {name for one in self._built for name in one.variables() & built.variables()}
+        if shared:
+            raise InvalidRequest(
+                f"{expression} would have its own copy of the cell's variables "
+                f"({', '.join(sorted(shared))}), since it is built after the cell; build it with "
+                f"the cell: %%cuda -n '{expression}'"
+            )
+        self._built.append(built)
+        return CellKernel(text, built, expression, built.code.lowered_names[expression])
 
-    def _in_cell(self, error: CompileError, units: Sequence[Unit]) -> CompileError:
+    def _in_cell(self, error: CompileError) -> CompileError:
         """Return the error with the cell's own lines in it."""
-        unit = next((unit for unit in units if unit.source == error.source), None)
-        if unit is None or not error.diagnostics:
+        if not error.diagnostics:
             return error
-        found = tuple(map(unit.in_cell, error.diagnostics))
-        message = rendering.render(found, source=self._source, name=PROGRAM)
+        found = tuple(map(self._cell.in_cell, error.diagnostics))
+        message = rendering.render(found, source=self._cell.text, name=PROGRAM)
         return CellError(
             message,
-            self._source,
+            self._cell.text,
             PROGRAM,
             error.options,
             error.backend,
             diagnostics=found,
             log=error.log,
         )
-
-
-def simple_name(symbol: str) -> str:
-    """Return the name in a mangled symbol, without namespaces: ``k`` of ``_ZN2ns1kEPf``."""
-    if not symbol.startswith("_Z"):
-        return symbol
-    rest = symbol[2:].removeprefix("N").removeprefix("L")
-    name = symbol
-    while match := re.match(r"L?(\d+)", rest):
-        end = match.end() + int(match[1])
-        name, rest = rest[match.end() : end], rest[end:]
-        if not symbol.startswith("_ZN"):
-            break
-    return name

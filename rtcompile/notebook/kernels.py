@@ -14,19 +14,19 @@ from rtcompile.core.signature import Parameter, parse, split
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages import diagnostics
 from rtcompile.messages.diagnostics import Diagnostic
-from rtcompile.notebook.cells import PROGRAM, Unit
+from rtcompile.notebook.cells import PROGRAM, Cell
 from rtcompile.notebook.definitions import KernelText
+from rtcompile.notebook.symbols import own_variables
 from rtcompile.report import KernelReport, report
 
 __all__ = ["Built", "CellKernel", "CellModule", "CellTemplate"]
 
 
 class Built:
-    """A unit of a cell and its code; loaded when one of its kernels is first launched."""
+    """One build of a cell; loaded when one of its kernels is first launched."""
 
-    def __init__(self, cell: str, unit: Unit, request: CompileRequest, code: ObjectCode) -> None:
+    def __init__(self, cell: Cell, request: CompileRequest, code: ObjectCode) -> None:
         self.cell = cell
-        self.unit = unit
         self.request = request
         self.code = code
         self._module: Any = None
@@ -39,6 +39,17 @@ class Built:
         """Return the symbols of a cubin."""
         return () if self._cubin is None else self._cubin.symbols
 
+    def variables(self) -> frozenset[str]:
+        """Return the symbols of the cell's own variables, as far as they may change."""
+        found = own_variables(self.symbols(), self.cell.source)
+        return frozenset(
+            name
+            for name in found
+            if not name.startswith(
+                tuple(f"_Z{s.removeprefix('_')}E" for s in self.kernel_symbols())
+            )
+        )
+
     def kernel_symbols(self) -> list[str]:
         """Return the symbols of the kernels."""
         if self._cubin is not None:
@@ -49,7 +60,7 @@ class Built:
 
     def warnings(self) -> list[Diagnostic]:
         """Return the compiler's warnings about the cell; those about its headers are not its own."""
-        found = map(self.unit.in_cell, diagnostics.parse(self.code.build.log))
+        found = map(self.cell.in_cell, diagnostics.parse(self.code.build.log))
         return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
 
     @property
@@ -156,11 +167,9 @@ class CellTemplate:
 class CellModule:
     """What one cell was compiled to: its kernels by name."""
 
-    def __init__(
-        self, kernels: Mapping[str, CellKernel | CellTemplate], built: Sequence[Built]
-    ) -> None:
+    def __init__(self, kernels: Mapping[str, CellKernel | CellTemplate], built: Built) -> None:
         self.kernels = dict(kernels)
-        self.built = tuple(built)
+        self.built = built
 
     def __getitem__(self, name: str) -> CellKernel | CellTemplate:
         try:
@@ -185,9 +194,8 @@ class CellModule:
 
     def get_global(self, name: str) -> Any:
         """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
-        for built in self.built:
-            if any(symbol.name == name for symbol in built.symbols()):
-                return built.module.get_global(name)
+        if any(symbol.name == name for symbol in self.built.symbols()):
+            return self.built.module.get_global(name)
         raise InvalidRequest(f"this cell has no variable {name!r}")
 
 

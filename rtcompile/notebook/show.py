@@ -18,6 +18,8 @@ __all__ = ["as_html", "as_text"]
 
 _BLOCKS = range(32, 1025, 32)
 _BARS = " ▁▂▃▄▅▆▇█"
+# Readable on a light and on a dark background; what matters less is the same, more transparent.
+_BAR_COLOR = "#0087d7"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,20 @@ def _html_row(row: _Row) -> str:
     for cell in cells:
         align = "right" if cell[:1].isdigit() else "left"
         columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
-    return "".join([*columns, f"<td>{_picture(row)}</td>"])
+    picture = f"<td style='text-align:left;white-space:nowrap'>{_picture(row)}</td>"
+    return "".join([*columns, picture])
 
 
-_HEADER = ["kernel", "arch", "build", "registers", "shared", "stack", "spilled", "occupancy"]
+_HEADER = [
+    "kernel",
+    "arch",
+    "build",
+    "registers/thread",
+    "shared B/block",
+    "stack B/thread",
+    "spilled B/thread",
+    "occupancy",
+]
 
 
 def _cells(row: _Row) -> list[str]:
@@ -139,16 +151,11 @@ def _of_code(code: ObjectCode) -> list[_Row]:
 
 
 def _warnings(shown: Any, render: Callable[..., str]) -> list[str]:
-    """Return the compiler's warnings about a cell, each once though several units had it."""
-    built = shown.built if isinstance(shown, CellModule) else ()
-    told = {
-        (warning.line, warning.column, warning.message): render(
-            [warning], source=one.cell, name=PROGRAM
-        )
-        for one in built
-        for warning in one.warnings()
-    }
-    return list(told.values())
+    """Return the compiler's warnings about a cell."""
+    if not isinstance(shown, CellModule):
+        return []
+    built = shown.built
+    return [render([warning], source=built.cell.text, name=PROGRAM) for warning in built.warnings()]
 
 
 # --- occupancy -----------------------------------------------------------------------------------
@@ -170,7 +177,13 @@ def _shares(row: _Row) -> list[float]:
 def _sparkline(row: _Row) -> str:
     shares = _shares(row)[3::4] or _shares(row)[-1:]  # at 128, 256, …
     bars = "".join(_BARS[round(share * 8)] for share in shares)
-    return f"{bars} {max(_shares(row)):.0%}" if bars else ""
+    return f"{bars} {_best(_shares(row))}" if bars else ""
+
+
+def _best(shares: Sequence[float]) -> str:
+    """Return the most there can be, and the smallest block that has it."""
+    most = max(shares)
+    return f"{most:.0%} at {_BLOCKS[shares.index(most)]} threads"
 
 
 def _picture(row: _Row) -> str:
@@ -179,16 +192,17 @@ def _picture(row: _Row) -> str:
     if not shares:
         return ""
     width, height = 4, 24
+    most = max(shares)
     bars = "".join(
         f'<rect x="{i * width}" y="{height * (1 - share):.1f}" width="{width - 1}" '
-        f'height="{max(height * share, 0.5):.1f}" fill="{"#4a90d9" if share == max(shares) else "#a8c8ea"}">'
+        f'height="{max(height * share, 0.5):.1f}" fill-opacity="{1 if share == most else 0.4}">'
         f"<title>{block} threads: {share:.0%}</title></rect>"
         for i, (block, share) in enumerate(zip(_BLOCKS, shares, strict=False))
     )
-    label = f"occupancy by block size, 32 to {_BLOCKS[len(shares) - 1]} threads; at most {max(shares):.0%}"
+    label = f"occupancy with blocks of 32 to {_BLOCKS[len(shares) - 1]} threads"
     return (
-        f'<svg width="{len(_BLOCKS) * width}" height="{height}" role="img" aria-label="{label}">'
-        f"<title>{label}</title>{bars}</svg>"
+        f'<svg width="{len(_BLOCKS) * width}" height="{height}" role="img" aria-label="{label}" '
+        f'fill="{_BAR_COLOR}"><title>{label}</title>{bars}</svg> {_best(shares)}'
     )
 
 

@@ -15,8 +15,9 @@ import pytest
 
 import rtcompile
 from rtcompile import InvalidRequest
-from rtcompile.notebook.compilation import CellError, simple_name
+from rtcompile.notebook.compilation import CellError
 from rtcompile.notebook.line import Line
+from rtcompile.notebook.symbols import simple_name
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
 
@@ -90,19 +91,39 @@ def test_a_changed_comment_rebuilds_nothing(shell: Any):
     assert set(hits(cuda(shell, changed)).values()) == {"memory"}
 
 
-def test_a_changed_kernel_rebuilds_only_itself(shell: Any):
+def test_a_line_of_comment_more_rebuilds_nothing(shell: Any):
     cuda(shell, TWO)
-    changed = cuda(shell, TWO.replace("/= 2", "/=\n 3"))
-    assert hits(changed) == {"double_it": "memory", "halve_it": None}
+    assert set(hits(cuda(shell, "// what it does\n\n" + TWO)).values()) == {"memory"}
 
 
-def test_kernels_that_share_a_variable_are_built_as_one(shell: Any):
-    shared = "__device__ int calls;\n" + TWO.replace("{ if", "{ ++calls; if")
-    module = cuda(shell, shared)
-    assert len(module.built) == 1
-    assert list(module) == ["double_it", "halve_it"]
+COUNTING = """
+__device__ int next() { static int calls; return calls++; }
+__global__ void a(int* x) { *x = next(); }
+__global__ void b(int* x) { *x = next(); }
+"""
+
+
+def test_kernels_of_a_cell_share_a_functions_static_variable(shell: Any):
+    module = cuda(shell, COUNTING)
+    assert module["a"].code is module["b"].code
     with pytest.raises(InvalidRequest, match="this cell has no variable 'call'"):
         module.get_global("call")
+
+
+def test_an_instance_that_would_count_in_a_variable_of_its_own_is_refused(shell: Any):
+    template = "template <class T> __global__ void c(T* x) { *x = next(); }\n"
+    cuda(shell, COUNTING + template)
+    with pytest.raises(InvalidRequest, match=r"own copy .* %%cuda -n 'c<int>'"):
+        shell.user_ns["c"]["int"]
+    cuda(shell, COUNTING + template, "-n c<int>")
+    assert shell.user_ns["c"]["int"].code is shell.user_ns["a"].code
+
+
+def test_variables_of_kernels_alone_and_of_headers_stand_in_no_instances_way(shell: Any):
+    shell.run_cell("%%cuda_header own.cuh\n__device__ int unseen;\n").raise_error()
+    static = "__global__ void a(int* x) { static int calls; *x = calls++; }\n"
+    cuda(shell, f'#include "own.cuh"\n{static}{TEMPLATE}')
+    assert shell.user_ns["scale"]["int", 1]
 
 
 def test_kernels_made_by_a_macro_are_bound_too(shell: Any):
@@ -139,7 +160,7 @@ def test_options_hold_for_all_later_cells_and_variables_may_be_used(shell: Any):
     shell.run_line_magic("cuda_options", "--arch sm_86 -DWIDTH=1")
     module = cuda(shell, "__global__ void k(int* x) { *x = WIDTH; }", "-DWIDTH={width}")
     assert str(module["k"].code.arch) == "sm_86"
-    assert module.built[0].request.options[1:3] == ("-DWIDTH=1", "-DWIDTH=7")
+    assert module.built.request.options[1:3] == ("-DWIDTH=1", "-DWIDTH=7")
 
 
 @pytest.mark.parametrize(
@@ -254,6 +275,8 @@ def test_a_module_shows_what_was_built_and_what_it_takes(shell: Any):
         assert "registers" in look
     assert re.search(r"█.* 100%", text)
     assert html.count("<svg") == 2
+    assert html.count("</svg> 100% at 64 threads") == 2, "readable without hovering"
+    assert "shared B/block" in text
     assert "<title>1024 threads: 100%</title>" in html
     assert "hit (memory)" in shown(shell, cuda(shell, TWO))[0]
 
@@ -363,7 +386,7 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
     def on_output(message: dict[str, Any]) -> None:
         nonlocal begin
         messages.append(message)
-        if "<progress" in str(message["content"].get("data")) and not begin:
+        if "compiling: " in str(message["content"].get("data")) and not begin:
             begin = time.monotonic()
             running.interrupt_kernel()
 
@@ -377,13 +400,13 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
     assert after["content"]["status"] == "ok"
 
 
-def test_a_batch_shows_a_bar_in_a_notebook_without_ipywidgets(kernel: Any):
+def test_a_batch_shows_a_line_in_a_notebook_without_ipywidgets(kernel: Any):
     _, client = kernel
     drawn: list[dict[str, Any]] = []
 
     def on_output(message: dict[str, Any]) -> None:
         assert "ipywidgets" not in str(message["content"])
-        if "<progress" in str(message["content"].get("data")):
+        if "compiled" in str(message["content"].get("data")):
             drawn.append(message)
 
     cell = """
@@ -396,8 +419,7 @@ def test_a_batch_shows_a_bar_in_a_notebook_without_ipywidgets(kernel: Any):
     assert reply["content"]["status"] == "ok", reply["content"]
     kinds = [message["header"]["msg_type"] for message in drawn]
     assert kinds[0] == "display_data"
-    assert set(kinds[1:]) == {"update_display_data"}, "one bar that grows, not one after another"
-    assert 'value="3" max="3"' in drawn[-1]["content"]["data"]["text/html"]
+    assert set(kinds[1:]) == {"update_display_data"}, "one line that changes, not one after another"
     assert "3 of 3 compiled" in drawn[-1]["content"]["data"]["text/plain"]
 
 

@@ -1,12 +1,14 @@
-"""Cells taken apart: what an edit changes for the compiler, and where its messages point to."""
+"""Cells as the compiler gets them: what an edit changes for it, and where its messages point to."""
 
 from __future__ import annotations
 
 import pytest
 
+from rtcompile.core.cubin import Symbol
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook import cells, definitions
 from rtcompile.notebook.cells import PROGRAM
+from rtcompile.notebook.symbols import own_variables
 
 TWO = """\
 #include "common.cuh"
@@ -21,22 +23,13 @@ __global__ void __launch_bounds__(128, 2) two(T* x, int n) {
 """
 
 
-def sources(text: str) -> dict[str, str]:
-    """The compiler's sources, by the kernels that are in each."""
-    units = cells.read(text).units()
-    return {" ".join(kernel.name for kernel in unit.kernels): unit.source for unit in units}
+def source(text: str) -> str:
+    return cells.read(text).source
 
 
-# --- what a compiler is given --------------------------------------------------------------------
-
-
-def test_each_kernel_has_its_own_unit_with_all_that_is_no_kernel():
-    assert sources(TWO) == {
-        "one": '#include "common.cuh"\nconstexpr int N = 4;\n'
-        "__global__ void one(float* x) { x[0] = N; }\n",
-        "two": '#include "common.cuh"\nconstexpr int N = 4;\ntemplate <class T>\n'
-        "__global__ void __launch_bounds__(128, 2) two(T* x, int n) {\n    if (n) x[0] = 2;\n}\n",
-    }
+def test_a_cell_is_one_unit_without_its_comments():
+    text = '#include "a.h"  // one\n\n/* two\n lines */\n__global__ void k() {}\n'
+    assert cells.read(text).source == '#include "a.h"\n__global__ void k() {}\n'
 
 
 @pytest.mark.parametrize(
@@ -50,34 +43,13 @@ def test_each_kernel_has_its_own_unit_with_all_that_is_no_kernel():
         pytest.param(TWO.replace(";\n", ";   \n"), id="blanks at the end"),
     ],
 )
-def test_a_comment_changes_no_unit(edited: str):
-    def without_blanks(units: dict[str, str]) -> dict[str, str]:
-        # A comment inside a line leaves the one blank that C++ reads it as.
-        return {name: source.replace(" ", "") for name, source in units.items()}
-
-    assert without_blanks(sources(edited)) == without_blanks(sources(TWO))
+def test_a_comment_does_not_reach_the_compiler(edited: str):
+    # A comment inside a line leaves the one blank that C++ reads it as.
+    assert source(edited).replace(" ", "") == source(TWO).replace(" ", "")
 
 
-def test_another_text_of_a_comment_changes_no_unit():
-    assert sources(TWO + "/* a */ // b") == sources(TWO + "/* other */ // text")
-
-
-@pytest.mark.parametrize(
-    ("edit", "changed"),
-    [
-        pytest.param(("x[0] = N", "x[1] = N"), {"one"}, id="one kernel"),
-        pytest.param(("x[0] = 2;", "x[0] = 2;\n    x[1] = 3;"), {"two"}, id="with a line more"),
-        pytest.param(("N = 4", "N = 5"), {"one", "two"}, id="what they share"),
-    ],
-)
-def test_an_edit_changes_only_the_units_it_touches(edit: tuple[str, str], changed: set[str]):
-    before, after = sources(TWO), sources(TWO.replace(*edit))
-    assert {name for name in before if before[name] != after[name]} == changed
-
-
-def test_a_new_kernel_changes_no_other():
-    more = TWO + 'extern "C" __global__ void three(int* x) { *x = 3; }\n'
-    assert {**sources(more), "three": ""} == {**sources(TWO), "three": ""}
+def test_another_text_of_a_comment_does_not_reach_the_compiler():
+    assert source(TWO + "/* a */ // b") == source(TWO + "/* other */ // text")
 
 
 @pytest.mark.parametrize(
@@ -90,68 +62,27 @@ def test_a_new_kernel_changes_no_other():
     ],
 )
 def test_literals_and_macros_stay_what_they_are(text: str):
-    (source,) = sources(text).values()
-    assert source.rstrip("\n") == text.replace(" // comment", "").rstrip("\n")
+    assert source(text).rstrip("\n") == text.replace(" // comment", "").rstrip("\n")
 
 
 def test_a_blank_line_that_ends_a_macro_stays():
-    (source,) = sources("#define A 1 \\\n\nint x;\n").values()
-    assert source.startswith("#define A 1 \\\n\nint x;")
+    assert source("#define A 1 \\\n\nint x;\n").startswith("#define A 1 \\\n\nint x;")
 
 
 @pytest.mark.parametrize("word", ["assert(n);", "int l = __LINE__;"])
 def test_where_a_lines_number_matters_it_stays(word: str):
-    text = TWO.replace("    if (n)", f"    {word}\n    if (n)")
-    assert sources(text)["two"].split("\n").index(f"    {word}") == text.split("\n").index(
-        f"    {word}"
-    )
+    text = f"// a\n\n/* b\n c */\n{word}  // d\n"
+    assert source(text).split("\n").index(word) == 4
+
+
+def test_with_line_information_every_line_stays():
+    kept = cells.read("// a\n\nint x;\n", keep_lines=True)
+    assert kept.source == "\n\nint x;\n"
 
 
 def test_a_headers_lines_stay_where_they_are():
     header = "// one\nint a; // two\n/* three\nfour */ int b;\n"
     assert cells.without_comments(header) == "\nint a;\n\n int b;\n"
-
-
-# --- kernels that must stay together -------------------------------------------------------------
-
-A, B = "__global__ void a(int* x) { *x = 1; }\n", "__global__ void b(int* x) { *x = 2; }\n"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(A, id="one kernel"),
-        pytest.param("__global__ void b(int*);\n" + A + B, id="one declares the other"),
-        pytest.param(A + B.replace("*x = 2", "a<<<1, 1>>>(x)"), id="one launches the other"),
-        pytest.param(
-            "#if X\n__global__ void a(int n) {\n#else\n__global__ void a(long n) {\n#endif\n}\n"
-            + B,
-            id="a branch within a kernel",
-        ),
-        pytest.param("template <int N>\n#pragma once\n" + A + B, id="a directive within"),
-        pytest.param(A + B + "}", id="one brace too many"),
-        pytest.param(A + "__global__ void b(int* x) { ", id="one brace too few"),
-        pytest.param("__global__ KERNEL { }\n" + A + B, id="a name made by a macro"),
-    ],
-)
-def test_what_cannot_be_told_apart_is_compiled_as_one(text: str):
-    (unit,) = cells.read(text).units()
-    assert unit.source.replace("\n", "") == text.replace("\n", "").rstrip()
-
-
-@pytest.mark.parametrize(
-    ("shared", "name", "may_change"),
-    [
-        ("__device__ int n;", "n", True),
-        ("int n = 3;", "n", True),
-        ("__constant__ float table[4];", "table", True),
-        ("constexpr int n = 3;", "n", False),
-        ("__device__ const int n = 3;", "n", False),
-        ("int other;", "n", False),
-    ],
-)
-def test_a_variable_that_kernels_share_is_known(shared: str, name: str, may_change: bool):
-    assert (name in cells.read(f"{shared}\n{A}{B}").may_change()) is may_change
 
 
 # --- definitions ---------------------------------------------------------------------------------
@@ -183,23 +114,42 @@ def test_a_variable_that_kernels_share_is_known(shared: str, name: str, may_chan
     ],
 )
 def test_a_kernel_is_found(text, qualified, parameters, template):
-    (kernel,) = definitions.find(text, text.replace('"C"', "   ")) or ()
+    (kernel,) = definitions.find(text, text.replace('"C"', "   "))
     assert (kernel.qualified, kernel.parameters, kernel.template) == (
         qualified,
         parameters,
         template,
     )
-    start, end = kernel.spans[0]
-    assert text[start:end].endswith("}")
 
 
 def test_a_template_and_its_specialisation_are_one_kernel():
     text = (
         "template <class T> __global__ void k(T x) {}\ntemplate <> __global__ void k<int>(int x) {}"
     )
-    (kernel,) = definitions.find(text, text) or ()
+    (kernel,) = definitions.find(text, text)
     assert kernel.template == ("T",)
-    assert len(kernel.spans) == 2
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "#if X\n__global__ void a(int n) {\n#else\n__global__ void a(long n) {\n#endif\n}\n",
+        "struct A {};\n#define OPEN {\n",
+        "}\n",
+        "__global__ KERNEL { }\n",
+        "template <int N>\n#pragma once\nvoid f() {}\n",
+    ],
+    ids=[
+        "branches",
+        "a brace in a macro",
+        "one brace too many",
+        "a name made by a macro",
+        "pragma",
+    ],
+)
+def test_what_is_hard_to_read_hides_no_kernel_behind_it(before: str):
+    text = before + "__global__ void b(int* x) {}\n"
+    assert [kernel.name for kernel in definitions.find(text, text)][-1] == "b"
 
 
 @pytest.mark.parametrize(
@@ -212,17 +162,47 @@ def test_a_declaration_is_no_kernel(text: str):
 # --- places --------------------------------------------------------------------------------------
 
 
-def test_a_place_in_a_unit_is_turned_into_the_cells():
+def test_a_place_in_the_source_is_turned_into_the_cells():
     text = "// a\n\n__global__ void one() {}\n// b\n__global__ void two() { /* c */ int z = y; }\n"
-    two = cells.read(text).units()[1]
-    line = next(i for i, t in enumerate(two.source.split("\n"), 1) if "y;" in t)
-    column = two.source.split("\n")[line - 1].index("y") + 1
-    note = Diagnostic("note", "see", PROGRAM, line, 1)
-    there = two.in_cell(Diagnostic("error", "no y", PROGRAM, line, column, notes=(note,)))
-    assert (there.line, there.column) == (5, text.split("\n")[4].index("y") + 1)
+    cell = cells.read(text)
+    note = Diagnostic("note", "see", PROGRAM, 2, 1)
+    column = cell.source.split("\n")[1].index("y;") + 1
+    there = cell.in_cell(Diagnostic("error", "no y", PROGRAM, 2, column, notes=(note,)))
+    assert (there.line, there.column) == (5, text.split("\n")[4].index("y;") + 1)
     assert there.notes[0].line == 5
 
 
+def test_a_place_behind_a_comment_over_lines_is_on_its_own_line():
+    there = cells.read("/* a\n b */ int x = y;").in_cell(Diagnostic("error", "", PROGRAM, 1, 11))
+    assert (there.line, there.column) == (2, 15)
+
+
 def test_a_place_in_a_header_stays():
-    there = cells.read(TWO).whole().in_cell(Diagnostic("error", "x", "common.cuh", 3, 1))
+    there = cells.read(TWO).in_cell(Diagnostic("error", "x", "common.cuh", 3, 1))
     assert (there.file, there.line) == ("common.cuh", 3)
+
+
+# --- variables -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("symbol", "text", "own"),
+    [
+        ("calls", "__device__ int calls;", True),
+        ("_ZN2ns5callsE", "namespace ns { __device__ int calls; }", True),
+        (
+            "_ZN37_INTERNAL_00000000_9_kernel_cu__Z1aPi39_GLOBAL__N__00000000_9_kernel_cu__Z1aPi2anE",
+            "namespace { __device__ int an; }",
+            True,
+        ),
+        ("_ZZ4nextvE1n", "__device__ int next() { static int n; return n++; }", True),
+        ("table", "__constant__ float table[4];", True),
+        ("table", "__device__ const int table[4] = {};", False),
+        ("other", "__device__ int calls;", False),
+        ("_ZN4cute1_E", "auto x = copy(_, y);", False),
+        ("$str", '__device__ auto str = "str";', False),
+    ],
+)
+def test_a_cells_own_variables_are_known(symbol: str, text: str, own: bool):
+    variable = Symbol(symbol, "object", 4, "local", ".nv.global", 0)
+    assert (own_variables([variable], text) == {symbol}) is own
