@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from rtcompile import pipeline, tracing
+from rtcompile import logs, pipeline, tracing
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import DEFAULT_NAME, CompileRequest, ObjectCode
 from rtcompile.settings import Settings
@@ -28,7 +29,7 @@ def compile(
     timeout: float | None = None,
     memory_limit: int | str | None = None,
     log_stream: IO[str] | None = None,
-    trace: str | None = None,
+    trace: str | os.PathLike[str] | None = None,
 ) -> ObjectCode:
     """Compile CUDA C++ to a cubin, PTX or LTO-IR, or find it in the cache.
 
@@ -65,7 +66,7 @@ def compile(
         Bytes (or ``"2G"``) after which the compiler is killed; ``RTCOMPILE_MEMORY_LIMIT``.
     log_stream : file object, optional
         Receives the compiler's log, warnings included, also when the code came from the cache.
-    trace : str, optional
+    trace : path-like, optional
         File for a Chrome trace of the build; ``RTCOMPILE_TRACE`` sets the default.
 
     Returns
@@ -85,17 +86,18 @@ def compile(
     """
     request = CompileRequest(
         source=source,
-        options=options,  # type: ignore[arg-type]  # normalised by CompileRequest
-        arch=arch,  # type: ignore[arg-type]
-        name_expressions=name_expressions,  # type: ignore[arg-type]
+        options=options,
+        arch=arch,
+        name_expressions=name_expressions,
         name=name,
         backend=backend,
         target=target,
-        link=tuple(link),
+        link=link,
     )
     settings = Settings.from_environ().override(
         fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
     )
+    logs.check_stream(log_stream)
     with tracing.into(trace):
         code = pipeline.build(request, settings)
     if log_stream is not None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from rtcompile import bundles, pipeline, shipped
 from rtcompile.bundles import writing
@@ -19,10 +19,14 @@ from rtcompile.cache import headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.key import content_digest
-from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import InvalidRequest
+from rtcompile.core.request import CompileRequest, ObjectCode, items, strings
+from rtcompile.core.request import path as checked_path
+from rtcompile.errors import InvalidRequest, shown
 from rtcompile.many import compile_many
 from rtcompile.settings import Settings
+
+if TYPE_CHECKING:
+    from rtcompile.library import Kernel
 
 __all__ = ["Built", "bundle", "requests_of", "resolve"]
 
@@ -40,10 +44,11 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A build, and the arguments that its `RawModule` gives besides."""
+    """A build, the arguments that its `RawModule` gives besides, and the kernels it declares."""
 
     request: CompileRequest
     overrides: tuple[Any, ...] = (None,) * len(_OVERRIDES)
+    kernels: tuple[Kernel, ...] = ()  # of a library, whose signatures the code must bear out
 
     def settings(self) -> Settings:
         return Settings.from_environ().override(**self.arguments())
@@ -84,17 +89,26 @@ def bundle(
     Raises
     ------
     InvalidRequest
-        No targets or architectures, or a target that cannot be shipped.
+        No targets or architectures, a target that cannot be shipped, or a kernel whose signature
+        cannot be read or is not what the source declares.
     BatchError
         Some did not compile. The file is then left as it was.
     """
-    work = [w for target in targets for w in _for_archs(_works(target), archs)]
+    archs = strings("archs", archs)
+    work = [
+        w
+        for target in items("targets", targets, "objects or names")
+        for w in _for_archs(_works(target), archs)
+    ]
     if not work:
         raise InvalidRequest("nothing to bundle: the targets declare no kernels")
     with bundles.out_of_use():
         codes = _compile(work, progress)
+        for w, code in zip(work, codes, strict=True):
+            for kernel in w.kernels:
+                kernel.check(code)
         contents = [_contents(*pair) for pair in zip(work, codes, strict=True)]
-    target = os.fspath(path)
+    target = checked_path("path", path)
     kept = Bundle(target).contents() if update else []
     writing.write(target, [*kept, *contents])
     return [Built(w.request, code) for w, code in zip(work, codes, strict=True)]
@@ -158,13 +172,10 @@ def _for_archs(works: Iterable[_Work], archs: Sequence[str]) -> Iterator[_Work]:
         if not archs:
             raise InvalidRequest(f"{request.name}: no architecture to build for; give one, sm_90a")
         for name in archs:
-            try:
-                arch = Arch.parse(name)
-            except ValueError as error:
-                raise InvalidRequest(f"arch: {error}") from None
+            arch = Arch.parse(name)
             virtual = name.startswith("compute_") and request.target == "cubin"
             target = "ptx" if virtual else request.target
-            yield _Work(request.replace(arch=arch, target=target), work.overrides)
+            yield replace(work, request=request.replace(arch=arch, target=target))
 
 
 # --- targets -------------------------------------------------------------------------------------
@@ -225,7 +236,13 @@ def _works(target: Any) -> Iterator[_Work]:
     elif isinstance(target, CompileRequest):
         yield _Work(target)
     elif _is_library(target):
-        yield from map(_Work, target.requests())
+        for module in getattr(target, "modules", [target]):
+            kernels = tuple(module[name] for name in module)
+            for kernel in kernels:
+                _ = (
+                    kernel.parameters
+                )  # a signature that is none is an error before anything is built
+            yield _Work(module.request, kernels=kernels)
     elif _is_raw(target):
         if target._build.request is None:
             raise InvalidRequest(f"{target!r} is a file already: nothing to build")
@@ -236,7 +253,7 @@ def _works(target: Any) -> Iterator[_Work]:
             yield from _works(item)
     else:
         raise InvalidRequest(
-            f"{target!r} cannot be bundled; a KernelLibrary, RawModule, RawKernel or "
+            f"{shown(target)} cannot be bundled; a KernelLibrary, RawModule, RawKernel or "
             "CompileRequest can"
         )
 

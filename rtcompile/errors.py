@@ -27,7 +27,11 @@ __all__ = [
     "ToolkitNotFound",
     "UnsupportedArch",
     "adopt_cupy",
+    "shown",
 ]
+
+_SHOWN = 60  # characters of a value in a message
+_ERRORS_SHOWN = 5  # of a batch
 
 
 class RtcompileError(Exception):
@@ -161,24 +165,55 @@ class CompileTimeout(CompilerCrashed):
 class BatchError(RtcompileError):
     """Some builds of a batch failed; raised when all are done.
 
+    The message gives for each, up to five, its position, its name and the first line of its error.
+
     Attributes
     ----------
     errors : dict of int to RtcompileError
         Position in the batch to error.
     results : list of ObjectCode or None
         In the batch's order; None where it failed.
+    names : dict of int to str
+        Position in the batch to what was to be built, for those that failed: the request's name and
+        its name expressions.
     """
 
-    def __init__(self, errors: dict[int, RtcompileError], results: list[Any]) -> None:
+    def __init__(
+        self,
+        errors: dict[int, RtcompileError],
+        results: list[Any],
+        names: dict[int, str] | None = None,
+    ) -> None:
         self.errors = errors
         self.results = results
-        shown = [f"[{i}] {str(error).splitlines()[0]}" for i, error in [*errors.items()][:5]]
-        more = [f"… and {len(errors) - 5} more"] if len(errors) > 5 else []
-        lines = [f"{len(errors)} of {len(results)} builds failed:", *shown, *more]
+        self.names = names or {}
+        lines = [f"{len(errors)} of {len(results)} builds failed:"]
+        for index, error in [*errors.items()][:_ERRORS_SHOWN]:
+            first = str(error).partition("\n")[0] or type(error).__name__
+            name = f"{self.names[index]}: " if index in self.names else ""
+            lines.append(f"[{index}] {name}{first}")
+        if len(errors) > _ERRORS_SHOWN:
+            lines.append(f"… and {len(errors) - _ERRORS_SHOWN} more in .errors")
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.errors, self.results)
+        return type(self), (self.errors, self.results, self.names)
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: short and printable, whatever it is."""
+    kind = type(value).__name__
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, (str, bytes, int, float)):
+        return kind  # the repr of an array or of a module tells nobody anything
+    try:
+        said = repr(value)
+    except ValueError:  # an int of more than 4,300 digits
+        return kind
+    if len(said) > _SHOWN:
+        said = f"{said[:_SHOWN]}…"
+    return said if type(value) is str else f"{kind} {said}"
 
 
 def adopt_cupy() -> None:

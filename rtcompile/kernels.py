@@ -6,6 +6,7 @@ They subclass CuPy's, so ``isinstance`` holds and a launch is CuPy's own: `kerne
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -15,9 +16,18 @@ from typing import IO, TYPE_CHECKING, Any
 import cupy
 from cupy.cuda.function import Module
 
-from rtcompile import pipeline
+from rtcompile import logs, pipeline
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import DEFAULT_NAME, BuildInfo, CompileRequest, ObjectCode
+from rtcompile.core.request import (
+    DEFAULT_NAME,
+    BuildInfo,
+    CompileRequest,
+    ObjectCode,
+    one_of,
+    text,
+    truth,
+)
+from rtcompile.core.request import path as checked_path
 from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
 from rtcompile.settings import Settings
 
@@ -65,48 +75,50 @@ class _Build:
         memory_limit: int | str | None,
         name: str = DEFAULT_NAME,
     ) -> None:
+        backend = one_of("backend", backend, ("nvrtc", "nvcc"))
         if jitify and backend != "nvrtc":
             raise InvalidRequest("jitify=True is for backend='nvrtc'")
-        if backend not in ("nvrtc", "nvcc"):
-            raise InvalidRequest(f"backend must be 'nvrtc' or 'nvcc', not {backend!r}")
-        if isinstance(options, str):
-            options = (options,)
-        expressions = None if name_expressions is None else tuple(name_expressions)
+        translate_cucomplex = truth("translate_cucomplex", translate_cucomplex)
+        # Checked now, whatever the environment says when the build is made.
+        Settings("").override(
+            fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
+        )
+        request = CompileRequest(
+            source="" if code is None else text("code", code),
+            options=options,
+            arch=arch,
+            name_expressions=() if name_expressions is None else name_expressions,
+            backend="nvcc" if backend == "nvcc" else "auto",
+            link=link,
+            name=name,
+        )
         self.arguments: dict[str, Any] = {
-            "code": code,
+            "code": None if code is None else request.source,
             "path": path,
-            "options": tuple(options),
+            "options": request.options,
             "backend": backend,
-            "translate_cucomplex": bool(translate_cucomplex),
-            "enable_cooperative_groups": bool(enable_cooperative_groups),
-            "name_expressions": expressions,
+            "translate_cucomplex": translate_cucomplex,
+            "enable_cooperative_groups": truth(
+                "enable_cooperative_groups", enable_cooperative_groups
+            ),
+            "name_expressions": None if name_expressions is None else request.name_expressions,
             "jitify": jitify,
             "arch": arch,
-            "link": tuple(link),
+            "link": request.link,
             "fallback": fallback,
             "pch": pch,
             "timeout": timeout,
             "memory_limit": memory_limit,
-            "name": name,
+            "name": request.name,
         }
         self.path = path
         self.modules: dict[int, Any] = {}
         self.objects: dict[int | None, ObjectCode] = {}
-        if code is None:
-            self.request = None
-            return
-        if translate_cucomplex:
-            code = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", code)
-            options = (*options, *_CUPY_HEADERS)
-        self.request = CompileRequest(
-            source=code,
-            options=tuple(options),
-            arch=arch,  # type: ignore[arg-type]
-            name_expressions=expressions or (),
-            backend="nvcc" if backend == "nvcc" else "auto",
-            link=tuple(link),
-            name=name,
-        )
+        self.request = None if code is None else request
+        if translate_cucomplex and code is not None:
+            source = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", request.source)
+            options = (*request.options, *_CUPY_HEADERS)
+            self.request = request.replace(source=source, options=options)
 
     def module(self) -> Any:
         """Return CuPy's module of this build on the current device, built and loaded if need be."""
@@ -117,6 +129,7 @@ class _Build:
 
     def rebuild(self, log_stream: IO[str] | None = None) -> Any:
         """Ask the cache and, failing that, a compiler; load the code on the current device."""
+        logs.check_stream(log_stream)
         device = _current_device()
         if self.request is None:
             module = _load_file(self.path)
@@ -226,7 +239,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         CUDA C++ source.
     name : str
         The kernel's name in it.
-    options : tuple of str
+    options : sequence of str, or str
         Compiler options, in NVRTC's or nvcc's spelling.
     backend : {"nvrtc", "nvcc"}
         ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` says no.
@@ -254,7 +267,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         self,
         code: str,
         name: str,
-        options: tuple[str, ...] = (),
+        options: Sequence[str] | str = (),
         backend: str = "nvrtc",
         *,
         translate_cucomplex: bool = False,
@@ -268,14 +281,14 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         memory_limit: int | str | None = None,
     ) -> None:
         build = _Build(
-            code=code,
+            code=text("code", code),
             path=None,
             options=options,
             backend=backend,
             translate_cucomplex=translate_cucomplex,
             enable_cooperative_groups=enable_cooperative_groups,
             name_expressions=None,
-            jitify=jitify,
+            jitify=None if jitify is None else truth("jitify", jitify),
             arch=arch,
             link=link,
             fallback=fallback,
@@ -283,7 +296,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             timeout=timeout,
             memory_limit=memory_limit,
         )
-        self._bind(build, name)
+        self._bind(build, text("name", name))
 
     def _bind(self, build: _Build, name: str) -> None:
         arguments = build.arguments
@@ -358,9 +371,9 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
     ----------
     code : str
         CUDA C++ source. Exactly one of `code` and `path` is given.
-    path : str
+    path : path-like
         A cubin, PTX or fatbin file to load.
-    options : tuple of str
+    options : sequence of str, or str
         Compiler options, in NVRTC's or nvcc's spelling.
     backend : {"nvrtc", "nvcc"}
         ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` says no.
@@ -390,8 +403,8 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         self,
         *,
         code: str | None = None,
-        path: str | None = None,
-        options: tuple[str, ...] = (),
+        path: str | os.PathLike[str] | None = None,
+        options: Sequence[str] | str = (),
         backend: str = "nvrtc",
         translate_cucomplex: bool = False,
         enable_cooperative_groups: bool = False,
@@ -408,9 +421,11 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         if (code is None) == (path is None):
             given = "neither was" if code is None else "both were"
             raise InvalidRequest(f"exactly one of code= and path= must be given; {given}")
+        jitify = None if jitify is None else truth("jitify", jitify)
+        path = None if path is None else checked_path("path", path)
         if path is not None and (name_expressions is not None or jitify):
             raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
-        if name_expressions is not None and backend != "nvrtc":
+        if name_expressions is not None and backend == "nvcc":
             # CuPy's words, which its users match; ours is the second half.
             raise InvalidRequest(
                 "only nvrtc supports retrieving the mangled names for the given name expressions; "

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rtcompile import bundles
-from rtcompile.errors import InvalidRequest
+from rtcompile.core.request import strings, text
+from rtcompile.errors import InvalidRequest, shown
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -45,6 +46,11 @@ class KernelLibrary:
     bundle : str, optional
         Where in the package its builds are, if it was built with them; see ``rtcompile bundle``.
         Without the file kernels are compiled when they are first called.
+
+    Raises
+    ------
+    InvalidRequest
+        An argument of a wrong type; the message names it.
     """
 
     def __init__(
@@ -56,11 +62,11 @@ class KernelLibrary:
         include_dirs: Sequence[str] = (),
         bundle: str | None = None,
     ) -> None:
-        self.package = package
-        self.folder = folder
-        self.options = (options,) if isinstance(options, str) else tuple(options)
-        self.include_dirs = tuple(include_dirs)
-        self.bundle = bundle
+        self.package = text("package", package)
+        self.folder = text("folder", folder)
+        self.options = strings("options", options)
+        self.include_dirs = strings("include_dirs", include_dirs)
+        self.bundle = None if bundle is None else text("bundle", bundle)
         self.modules: list[KernelModule] = []
 
     def module(
@@ -77,9 +83,24 @@ class KernelLibrary:
             declares them (``"float* x, float factor, int n"``).
         options : sequence of str
             Compiler options after the library's.
+
+        Raises
+        ------
+        InvalidRequest
+            An argument of a wrong type; the message names it. Signatures are read when they are
+            needed: at a kernel's first call, and by ``rtcompile bundle``.
         """
-        own = (options,) if isinstance(options, str) else tuple(options)
-        module = KernelModule(self, source, kernels, own)
+        if not isinstance(kernels, Mapping):
+            raise InvalidRequest(
+                f"kernels must map names to signatures, not {shown(kernels)}; write "
+                "{'scale<float>': 'float* x, float factor, int n'}"
+            )
+        signatures = {
+            text("kernels", name): text(f"kernels[{shown(name)}]", signature)
+            for name, signature in kernels.items()
+        }
+        own = strings("options", options)
+        module = KernelModule(self, text("source", source), signatures, own)
         self.modules.append(module)
         return module
 
@@ -275,7 +296,9 @@ class Kernel:
         from rtcompile.core import cubin
 
         symbol = obj.lowered_names.get(self.name, self.name)
-        found = next(k for k in cubin.read(obj.code).kernels if k.name == symbol)
+        found = next((k for k in cubin.read(obj.code).kernels if k.name == symbol), None)
+        if found is None:
+            raise InvalidRequest(f"{self!r} is no kernel of {self.module.source}")
         there = [size for _, size in found.parameters]
         declared = [parameter.bytes for parameter in self.parameters]
         fits = len(there) == len(declared) and all(
@@ -311,15 +334,23 @@ def _text(package: str, name: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"package {package} has no kernel source {name}: {path}: {error.strerror}"
+            f"package {package} has no kernel source {name}: {path}: {error}"
         ) from None
 
 
 def _on_disk(package: str, name: str) -> str:
     """Return where a resource lies, whether it is there or not; what is in a zip is unpacked."""
-    module = importlib.import_module(package)
+    try:
+        module = importlib.import_module(package)
+    except (ImportError, TypeError, ValueError) as error:  # "" and ".x" are the last two
+        if isinstance(error, ImportError) and not f"{package}.".startswith(f"{error.name}."):
+            raise  # the package is there, and what it imports is not
+        raise InvalidRequest(
+            f"there is no package {package!r} to hold kernels ({error}); give a KernelLibrary the "
+            "__name__ of a package that can be imported"
+        ) from None
     for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
         if os.path.isdir(folder):  # importlib.resources would say the same, 20 ms later
             return os.path.normpath(os.path.join(folder, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,9 @@ from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.linkable import kind_of
 from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core.request import path as checked_path
 from rtcompile.core.units import LinkInput
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, shown
 from rtcompile.settings import Settings
 
 __all__ = ["given", "inputs", "needed_option"]
@@ -61,9 +63,9 @@ def given(item: Any, index: int) -> LinkInput | CompileRequest:
     if isinstance(item, str) and _is_source(item):
         return CompileRequest(item, name=f"link{index}.cu")
     if isinstance(item, (str, os.PathLike)):
-        return _file(os.fspath(item), index)
+        return _file(checked_path(f"link[{index}]", item), index)
     raise InvalidRequest(
-        f"link[{index}] is {type(item).__name__}; it may be a source string, a CompileRequest, "
+        f"link[{index}] is {shown(item)}; it may be a source string, a CompileRequest, "
         "an ObjectCode, or the path of a cubin, PTX, LTO-IR, fatbin, object or archive file"
     )
 
@@ -75,17 +77,25 @@ def _is_source(text: str) -> bool:
 
 def _file(path: str, index: int) -> LinkInput | CompileRequest:
     try:
-        with open(path, "rb") as file:
+        # A pipe or a device in the file's place would keep us waiting, or never end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidRequest(f"link[{index}]: {path!r} is no regular file")
             data = file.read()
     except OSError as error:
-        raise InvalidRequest(f"link[{index}]: cannot read {path}: {error.strerror}") from None
+        raise InvalidRequest(f"link[{index}]: cannot read {path!r}: {error.strerror}") from None
     if path.endswith(_SOURCE_SUFFIXES):
         folder = os.path.dirname(os.path.abspath(path))
-        return CompileRequest(data.decode(), name=os.path.basename(path), options=(f"-I{folder}",))
+        try:
+            source = data.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"link[{index}]: {path!r} is not valid UTF-8: {error}") from None
+        return CompileRequest(source, name=os.path.basename(path), options=(f"-I{folder}",))
     kind = kind_of(data)
     if kind is None:
         raise InvalidRequest(
-            f"link[{index}]: {path} is no cubin, PTX, LTO-IR, fatbin, object or archive "
+            f"link[{index}]: {path!r} is no cubin, PTX, LTO-IR, fatbin, object or archive "
             f"(it begins with {data[:8]!r})"
         )
     return LinkInput(kind, os.path.basename(path), data)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, shown
 
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["announce"]
+__all__ = ["announce", "check_stream"]
+
+
+def check_stream(stream: IO[str] | None) -> None:
+    """Raise `InvalidRequest` if a log cannot be written to `stream`: before anything is built."""
+    if stream is None:
+        return
+    try:
+        stream.write("")
+    except (AttributeError, TypeError, ValueError) as error:  # no file; one of bytes; a closed one
+        raise InvalidRequest(
+            f"log_stream must be a file that is open for text, not {shown(stream)}: {error}"
+        ) from None
 
 
 def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
@@ -67,7 +79,9 @@ def _show_on_stderr(logger: logging.Logger, level: str) -> None:
 
     number = logging.getLevelName(level.upper())
     if not isinstance(number, int):
-        raise InvalidRequest(f"RTCOMPILE_LOG={level!r}: expected debug, info, warning or error")
+        raise InvalidRequest(
+            f"RTCOMPILE_LOG={shown(level)}: expected debug, info, warning or error"
+        )
     if any(handler.get_name() == "rtcompile" for handler in logger.handlers):
         return
     handler = logging.StreamHandler()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import queue
 import threading
 from collections import Counter
@@ -15,9 +16,10 @@ from typing import Any
 from rtcompile import pipeline, tracing
 from rtcompile.compilers import precompiled
 from rtcompile.core import includes
-from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, ToolkitNotFound
-from rtcompile.progress import Outcome, shown
+from rtcompile.core.request import CompileRequest, ObjectCode, items, one_of
+from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, ToolkitNotFound, shown
+from rtcompile.progress import Outcome
+from rtcompile.progress import shown as showing
 from rtcompile.settings import Settings
 from rtcompile.workers import pool
 
@@ -28,6 +30,8 @@ __all__ = ["BuildFuture", "compile_many", "submit_many"]
 # is being precompiled.
 _THREADS_PER_SLOT = 2
 _THREADS_BESIDE = 2
+
+_BUILDS = "CompileRequests, or RawModules and RawKernels with code"
 
 
 class BuildFuture(Future[ObjectCode]):
@@ -82,7 +86,8 @@ def submit_many(
         "memory_limit": memory_limit,
     }
     # Here and not in the threads: "the current device" is that of the caller's thread.
-    tasks = [_Task.of(build, index, overrides) for index, build in enumerate(builds)]
+    given = items("builds", builds, _BUILDS)
+    tasks = [_Task.of(build, index, overrides) for index, build in enumerate(given)]
     groups = Counter(task.group for task in tasks)
     futures = [BuildFuture() for _ in tasks]
     waiting: queue.SimpleQueue[tuple[BuildFuture, _Task]] = queue.SimpleQueue()
@@ -113,7 +118,7 @@ def compile_many(
     *,
     progress: bool | Callable[[int, int, Outcome], Any] | None = None,
     errors: str = "raise",
-    trace: str | None = None,
+    trace: str | os.PathLike[str] | None = None,
     fallback: str | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
@@ -135,7 +140,7 @@ def compile_many(
     errors : {"raise", "return"}
         Whether errors are gathered in one `BatchError` once all builds are done, or stand in the
         list in the place of results.
-    trace : str, optional
+    trace : path-like, optional
         File for a Chrome trace of the whole; ``RTCOMPILE_TRACE`` sets the default.
     fallback, pch, timeout, memory_limit
         As in `rtcompile.compile`, for every build.
@@ -152,14 +157,18 @@ def compile_many(
     InvalidRequest
         An item that is none of the above.
     """
-    if errors not in ("raise", "return"):
-        raise InvalidRequest(f"errors must be 'raise' or 'return', not {errors!r}")
+    one_of("errors", errors, ("raise", "return"))
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise InvalidRequest(
+            f"progress must be True, False, None or a function, not {shown(progress)}"
+        )
+    builds = items("builds", builds, _BUILDS)
     with tracing.into(trace), tracing.span("compile_many"):
         futures = submit_many(
             builds, fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
         )
         try:
-            with shown(progress, len(futures)) as advance:
+            with showing(progress, len(futures)) as advance:
                 for future in completed(futures):
                     advance(_outcome(future))
         except BaseException:
@@ -169,7 +178,8 @@ def compile_many(
     outcomes: list[Any] = [_outcome(future) for future in futures]
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed and errors == "raise":
-        raise BatchError(failed, [None if i in failed else o for i, o in enumerate(outcomes)])
+        results = [None if i in failed else o for i, o in enumerate(outcomes)]
+        raise BatchError(failed, results, {i: _label(builds[i]) for i in failed})
     return outcomes
 
 
@@ -183,6 +193,23 @@ def completed(futures: Iterable[BuildFuture]) -> Iterator[Future[ObjectCode]]:
     while pending:
         done, pending = wait(pending, pool.SECONDS_DEAF, FIRST_COMPLETED)
         yield from done
+
+
+def _request_of(item: Any) -> CompileRequest | None:
+    """Return the build that an item of a batch stands for; None where it stands for none."""
+    request = item
+    if not isinstance(item, CompileRequest):
+        request = getattr(getattr(item, "_build", None), "request", None)
+    return request if isinstance(request, CompileRequest) else None
+
+
+def _label(item: Any) -> str:
+    """Return what a message about a batch calls one of its builds."""
+    request = _request_of(item)
+    assert request is not None
+    names = request.name_expressions
+    several = f", … {len(names)} names" if len(names) > 1 else ""
+    return f"{request.name} ({names[0]}{several})" if names else request.name
 
 
 def _outcome(future: Future[ObjectCode]) -> Outcome:
@@ -204,16 +231,11 @@ class _Task:
     @classmethod
     def of(cls, item: Any, index: int, overrides: dict[str, Any]) -> _Task:
         """Read an item of the batch; what it was given itself comes before what holds for all."""
-        request = item
-        if not isinstance(item, CompileRequest):
-            build = getattr(item, "_build", None)
-            request = getattr(build, "request", None)
-            if build is None or request is None:
-                raise InvalidRequest(
-                    f"item {index} is {item!r}; it may be a CompileRequest, or a RawModule or "
-                    "RawKernel with code"
-                )
-            own = {name: build.arguments[name] for name in overrides}
+        request = _request_of(item)
+        if request is None:
+            raise InvalidRequest(f"builds[{index}] is {shown(item)}; a batch is of {_BUILDS}")
+        if request is not item:
+            own = {name: item._build.arguments[name] for name in overrides}
             overrides = {name: overrides[name] if own[name] is None else own[name] for name in own}
         settings = Settings.from_environ().override(**overrides)
         if request.arch is None:

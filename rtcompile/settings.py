@@ -5,16 +5,22 @@ One row per variable; the README's table is this one.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcompile.errors import InvalidRequest
+from rtcompile.core.request import one_of
+from rtcompile.errors import InvalidRequest, shown
 
 __all__ = ["Settings"]
 
 FALLBACKS = ("auto", "never", "always")
+# Longer and larger is as good as unlimited, and more than timers and limits of processes can hold.
+_SECONDS_MAX = 1e8  # three years
+_BYTES_MAX = 1 << 60
+_JOBS_MAX = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -44,13 +50,15 @@ class Settings:
         env = os.environ if environ is None else environ
         return cls(
             cache_dir=_cache_dir(env),
-            cache_size=_bytes(env, "RTCOMPILE_CACHE_SIZE", 4 << 30) or 0,
+            cache_size=_bytes("RTCOMPILE_CACHE_SIZE", env.get("RTCOMPILE_CACHE_SIZE")) or 4 << 30,
             cache_on_disk=not _flag(env, "CUPY_CACHE_IN_MEMORY", False),
-            fallback=_choice("RTCOMPILE_FALLBACK", env.get("RTCOMPILE_FALLBACK") or "auto"),
+            fallback=one_of(
+                "RTCOMPILE_FALLBACK", env.get("RTCOMPILE_FALLBACK") or "auto", FALLBACKS
+            ),
             pch=_flag(env, "RTCOMPILE_PCH", True),
-            timeout=_seconds(env, "RTCOMPILE_TIMEOUT"),
-            memory_limit=_bytes(env, "RTCOMPILE_MEMORY_LIMIT", None),
-            jobs=_count(env, "RTCOMPILE_JOBS"),
+            timeout=_seconds("RTCOMPILE_TIMEOUT", env.get("RTCOMPILE_TIMEOUT")),
+            memory_limit=_bytes("RTCOMPILE_MEMORY_LIMIT", env.get("RTCOMPILE_MEMORY_LIMIT")),
+            jobs=_count("RTCOMPILE_JOBS", env.get("RTCOMPILE_JOBS")),
             trace=env.get("RTCOMPILE_TRACE") or None,
             log=env.get("RTCOMPILE_LOG") or None,
             jit=_flag(env, "RTCOMPILE_JIT", True),
@@ -68,23 +76,28 @@ class Settings:
         timeout: float | None = None,
         memory_limit: int | str | None = None,
     ) -> Settings:
-        """Return these settings with the arguments that are not None in their place."""
+        """Return these settings with the arguments that are not None in their place.
+
+        Raises
+        ------
+        InvalidRequest
+            An argument of a wrong type or value; the message names it.
+        """
         changes: dict[str, Any] = {}
         if fallback is not None:
-            changes["fallback"] = _choice("fallback", fallback)
+            changes["fallback"] = one_of("fallback", fallback, FALLBACKS)
         if pch is not None:
+            # A str would be true, whatever it says.
+            if not isinstance(pch, int) or pch not in (0, 1):
+                raise InvalidRequest(
+                    f"pch must be True or False, not {shown(pch)}; write pch=bool(…)"
+                )
             changes["pch"] = bool(pch)
         if timeout is not None:
-            changes["timeout"] = _seconds({"timeout": str(timeout)}, "timeout")
+            changes["timeout"] = _seconds("timeout", _number("timeout", timeout))
         if memory_limit is not None:
-            changes["memory_limit"] = _bytes({"memory_limit": str(memory_limit)}, "memory_limit", 0)
+            changes["memory_limit"] = _bytes("memory_limit", _number("memory_limit", memory_limit))
         return replace(self, **changes) if changes else self
-
-
-def _choice(name: str, value: str) -> str:
-    if value not in FALLBACKS:
-        raise InvalidRequest(f"{name}={value!r}: expected one of {FALLBACKS}")
-    return value
 
 
 def _cache_dir(env: Mapping[str, str]) -> str:
@@ -107,40 +120,54 @@ def _flag(env: Mapping[str, str], name: str, default: bool) -> bool:
         return text == "1"
     if name.startswith("CUPY_"):  # CuPy reads anything but an integer 1 as off, without a word.
         return False
-    raise InvalidRequest(f"{name}={text!r}: expected 0 or 1")
+    raise InvalidRequest(f"{name}={shown(text)}: expected 0 or 1")
 
 
-def _bytes(env: Mapping[str, str], name: str, default: int | None) -> int | None:
-    text = env.get(name, "").strip().upper().removesuffix("B").removesuffix("I")
-    if not text:
-        return default
-    number, unit = (text[:-1], text[-1]) if text[-1] in "KMGT" else (text, "")
+def _number(name: str, value: object) -> str:
+    """Return an argument that is a number, or text of one, as the environment would spell it."""
     try:
-        value = int(float(number) * _UNITS[unit])
+        said = "" if isinstance(value, (bool, bytes)) else str(value)
+    except ValueError:  # an int of more than 4,300 digits
+        said = "inf"
+    if not said:
+        raise InvalidRequest(f"{name} must be a number, not {shown(value)}")
+    return said
+
+
+def _bytes(name: str, said: str | None) -> int | None:
+    if not said:
+        return None
+    text = said.strip().upper().removesuffix("B").removesuffix("I")
+    number, unit = (text[:-1], text[-1]) if text and text[-1] in _UNITS else (text, "")
+    try:
+        value = float(number) * _UNITS[unit]
     except ValueError:
-        value = -1
-    if value <= 0:
-        raise InvalidRequest(f"{name}={env[name]!r}: expected a size like 512M or 2G")
-    return value
+        value = math.nan
+    if not 1 <= value <= _BYTES_MAX:
+        raise InvalidRequest(f"{name}={shown(said)}: expected a size like 512M or 2G")
+    return int(value)
 
 
-def _seconds(env: Mapping[str, str], name: str) -> float | None:
-    text = env.get(name, "")
-    if not text:
+def _seconds(name: str, said: str | None) -> float | None:
+    """Return a time limit; None where there is none, which "inf" says too."""
+    if not said:
         return None
     try:
-        value = float(text)
+        value = float(said)
     except ValueError:
-        value = -1.0
+        value = math.nan
     if not value > 0:
-        raise InvalidRequest(f"{name}={text!r}: expected a number of seconds")
-    return value
+        raise InvalidRequest(f"{name}={shown(said)}: expected a number of seconds")
+    return value if value < _SECONDS_MAX else None
 
 
-def _count(env: Mapping[str, str], name: str) -> int | None:
-    text = env.get(name, "")
-    if not text:
+def _count(name: str, said: str | None) -> int | None:
+    if not said:
         return None
-    if not text.isdigit() or int(text) < 1:
-        raise InvalidRequest(f"{name}={text!r}: expected a positive number")
-    return int(text)
+    # isdecimal() alone is true of the digits of every script.
+    value = int(said) if said.isascii() and said.isdecimal() and len(said) < 9 else 0
+    if not 1 <= value <= _JOBS_MAX:
+        raise InvalidRequest(
+            f"{name}={shown(said)}: expected a number of builds at once, 1 to {_JOBS_MAX}"
+        )
+    return value

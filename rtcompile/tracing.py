@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from rtcompile.core.request import path as checked_path
 from rtcompile.errors import RtcompileWarning
 
 __all__ = ["add", "into", "span"]
@@ -24,9 +25,15 @@ _named: set[tuple[str, int, str]] = set()  # (file, process, row) that have been
 
 
 @contextmanager
-def into(path: str | None) -> Iterator[None]:
-    """Write what is traced meanwhile, by this thread or task, to `path`; None: as it was."""
-    token = _file.set(path or _file.get())
+def into(path: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Write what is traced meanwhile, by this thread or task, to `path`; None: as it was.
+
+    Raises
+    ------
+    InvalidRequest
+        `path` is no path.
+    """
+    token = _file.set(checked_path("trace", path) if path is not None else _file.get())
     try:
         yield
     finally:
@@ -68,7 +75,7 @@ def _append(
     process = os.getpid()
     events: list[dict[str, Any]] = []
     # A row's number is its name's, so that two threads need not agree on one.
-    number = sum(byte << 8 * (i % 3) for i, byte in enumerate(row.encode()))
+    number = sum(byte << 8 * (i % 3) for i, byte in enumerate(row.encode(errors="replace")))
     if (path, process, row) not in _named:
         _named.add((path, process, row))
         name_it = {"name": "thread_name", "ph": "M", "pid": process, "tid": number}

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rtcompile.core.request import path as checked_path
+
 if TYPE_CHECKING:
     from rtcompile.bundles.file import Bundle
 
@@ -30,8 +32,13 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
     ----------
     path : path-like
         A file that ``rtcompile bundle`` or a build hook wrote.
+
+    Raises
+    ------
+    InvalidRequest
+        No path.
     """
-    _bundles.setdefault(os.path.abspath(path), None)
+    _bundles.setdefault(os.path.abspath(checked_path("bundle", path)), None)
 
 
 def in_use() -> list[Bundle]:

@@ -41,7 +41,9 @@ class Markers:
             plain = not expression.lstrip().startswith(("&", "("))
             here = f'#line {i + _FIRST_EXPRESSION} "__nv_name_map"'
             start = f'extern "C" __device__ void* const volatile {self.prefix}{i} = (void*)'
-            lines += [here, f"{start}{'&' if plain else ''}(", here, expression, here, ");"]
+            # On one line: the lines after it are numbered from here.
+            one_line = " ".join(expression.splitlines())
+            lines += [here, f"{start}{'&' if plain else ''}(", here, one_line, here, ");"]
         return "\n".join(lines)
 
     def named_in(self, log: str) -> str:
@@ -49,7 +51,12 @@ class Markers:
 
         def rewritten(match: re.Match[str]) -> str:
             place, number, message = match.groups()
-            expression = self.expressions[int(number) - _FIRST_EXPRESSION]
+            index = int(number) - _FIRST_EXPRESSION
+            if (
+                not 0 <= index < len(self.expressions)
+            ):  # a "#line" of the source's, or a `\` at its end
+                return match[0]
+            expression = self.expressions[index]
             pragma = "  #pragma nv_mangled_name "
             return (
                 f"{place}{message}\n{pragma}{expression}\n{'^':>{len(pragma) + 1}}\n\n"

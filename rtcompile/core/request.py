@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from rtcompile.core.arch import Arch
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, shown
 
 __all__ = [
     "BuildInfo",
@@ -16,14 +17,22 @@ __all__ = [
     "Header",
     "ObjectCode",
     "SearchDir",
+    "items",
+    "one_of",
+    "path",
+    "strings",
+    "text",
+    "truth",
 ]
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 DEFAULT_NAME = "kernel.cu"
+_NAME_MAX = 200  # bytes of a program's file name: a file system takes 255, ours has a digest more
+_NAMES_SHOWN = 3  # of a code's names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class CompileRequest:
     """One build: everything that can change the bytes, nothing that cannot.
 
@@ -54,74 +63,158 @@ class CompileRequest:
     """
 
     source: str
-    options: tuple[str, ...] = ()
-    arch: Arch | None = None
-    name_expressions: tuple[str, ...] = ()
-    name: str = DEFAULT_NAME
-    backend: str = "auto"
-    target: str = "cubin"
-    link: tuple[Any, ...] = ()
+    options: tuple[str, ...]
+    arch: Arch | None
+    name_expressions: tuple[str, ...]
+    name: str
+    backend: str
+    target: str
+    link: tuple[Any, ...]
 
-    def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        if not isinstance(self.source, str):
-            raise InvalidRequest(
-                f"source must be str, not {type(self.source).__name__}"
-                + ("; decode the bytes as UTF-8 first" if isinstance(self.source, bytes) else "")
-            )
-        set_(self, "options", _strings("options", self.options))
-        set_(self, "name_expressions", _strings("name_expressions", self.name_expressions))
-        if isinstance(self.arch, str):
+    def __init__(
+        self,
+        source: str,
+        options: Sequence[str] | str = (),
+        arch: str | Arch | None = None,
+        name_expressions: Iterable[str] = (),
+        name: str = DEFAULT_NAME,
+        backend: str = "auto",
+        target: str = "cubin",
+        link: Sequence[Any] = (),
+    ) -> None:
+        # The one place where these arguments are checked; every public function makes a request.
+        if arch is not None and not isinstance(arch, Arch):
             try:
-                set_(self, "arch", Arch.parse(self.arch))
-            except ValueError as error:
+                arch = Arch.parse(arch)
+            except InvalidRequest as error:
                 raise InvalidRequest(f"arch: {error}") from None
-        if isinstance(self.link, (str, bytes)):
-            raise InvalidRequest("link must be a list of inputs, not one string")
-        set_(self, "link", tuple(self.link))
-        for field_name, value in (("source", self.source), ("name", self.name)):
-            _reject_unprintable(field_name, value)
-        for field_name, values in (
-            ("options", self.options),
-            ("name_expressions", self.name_expressions),
-        ):
-            for value in values:
-                _reject_unprintable(field_name, value)
-        if self.backend not in BACKENDS:
-            raise InvalidRequest(f"backend must be one of {BACKENDS}, not {self.backend!r}")
-        if self.target not in TARGETS:
-            raise InvalidRequest(f"target must be one of {TARGETS}, not {self.target!r}")
+        set_ = object.__setattr__
+        set_(self, "source", text("source", source))
+        set_(self, "options", (options,) if type(options) is str else strings("options", options))
+        set_(self, "arch", arch)
+        set_(self, "name_expressions", _names(name_expressions))
+        set_(self, "name", _program(name))
+        set_(self, "backend", one_of("backend", backend, BACKENDS))
+        set_(self, "target", one_of("target", target, TARGETS))
+        set_(self, "link", items("link", link, "source strings, paths, ObjectCodes"))
 
     def replace(self, **changes: Any) -> CompileRequest:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
 
 
-def _strings(field_name: str, values: Iterable[str] | str) -> tuple[str, ...]:
-    if isinstance(values, str):
-        return (values,)
-    strings = tuple(values)
-    for value in strings:
-        if not isinstance(value, str):
-            raise InvalidRequest(f"{field_name} must hold str, not {type(value).__name__}")
-    return strings
+# --- checks of arguments ---------------------------------------------------------------------------
 
 
-def _reject_unprintable(field_name: str, value: str) -> None:
+def text(name: str, value: object) -> str:
+    """Return an argument that must be text that a compiler can be given; a plain str.
+
+    Raises
+    ------
+    InvalidRequest
+        It is of another type, holds a NUL, or cannot be written as UTF-8.
+    """
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a str, not {shown(value)}{_advice(value)}")
+    plain = value if type(value) is str else str.__str__(value)  # numpy.str_, a member of an Enum
     # C strings end at NUL: NVRTC would compile the first part and cache it as the whole.
-    at = value.find("\0")
+    at = plain.find("\0")
     if at >= 0:
-        line = value.count("\n", 0, at) + 1
-        raise InvalidRequest(
-            f"{field_name} holds a NUL byte (line {line}); C++ ends a source there"
-        )
+        line = plain.count("\n", 0, at) + 1
+        raise InvalidRequest(f"{name} holds a NUL byte (line {line}); C++ ends a source there")
+    if not plain.isascii():
+        try:
+            plain.encode()
+        except UnicodeEncodeError as error:
+            line = plain.count("\n", 0, error.start) + 1
+            raise InvalidRequest(
+                f"{name} is not valid UTF-8 (line {line}): {error.reason}; a lone surrogate comes "
+                "from bytes that were decoded with errors='surrogateescape'"
+            ) from None
+    return plain
+
+
+def strings(name: str, values: object) -> tuple[str, ...]:
+    """Return an argument that must be a sequence of texts; one str is a sequence of one."""
+    if isinstance(values, str):
+        return (text(name, values),)
+    found = items(name, values, "str")
+    return tuple([text(f"{name}[{index}]", value) for index, value in enumerate(found)])
+
+
+def items(name: str, values: object, what: str) -> tuple[Any, ...]:
+    """Return an argument that must be a sequence, as a tuple."""
+    if not isinstance(values, (str, bytes)):
+        try:
+            return tuple(values)  # type: ignore[arg-type]
+        except TypeError:  # no iterable
+            pass
+    hint = "; leave it out" if values is None else f"; write {name}=[…]"
+    raise InvalidRequest(f"{name} must be a list of {what}, not {shown(values)}{hint}")
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """Return an argument that must be one of some words."""
+    # The type first: an array compares with each of them, and has no truth value.
+    if not isinstance(value, str) or value not in allowed:
+        words = ", ".join(map(repr, allowed))
+        raise InvalidRequest(f"{name} must be one of {words}, not {shown(value)}")
+    return str.__str__(value)
+
+
+def path(name: str, value: object) -> str:
+    """Return an argument that must be a path: a str, or an object that stands for a path."""
     try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        line = value.count("\n", 0, error.start) + 1
+        found = os.fsdecode(value)  # type: ignore[arg-type]
+        os.fsencode(found)
+    except (TypeError, ValueError):
+        found = ""
+    if not found or "\0" in found:
+        raise InvalidRequest(f"{name} must be a path, not {shown(value)}")
+    return found
+
+
+def truth(name: str, value: object) -> bool:
+    """Return an argument that is used as true or false."""
+    try:
+        return bool(value)
+    except Exception:  # whatever an array or another class raises there
+        raise InvalidRequest(f"{name} must be True or False, not {shown(value)}") from None
+
+
+def _advice(value: object) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return "; decode the bytes as UTF-8 first"
+    if isinstance(value, os.PathLike):
+        return "; write str(path), or path.read_text() where the contents are meant"
+    return "; leave it out" if value is None else ""
+
+
+def _names(values: object) -> tuple[str, ...]:
+    if isinstance(values, str):
         raise InvalidRequest(
-            f"{field_name} is not valid UTF-8 (line {line}): {error.reason}"
-        ) from None
+            "name_expressions must be a list of str, not one str, which CuPy splits into its "
+            f"letters; write name_expressions=[{shown(values)}]"
+        )
+    names = strings("name_expressions", values)
+    for index, name in enumerate(names):
+        if "\n" in name.strip() or "\r" in name.strip():  # NVRTC reads the first line alone
+            raise InvalidRequest(
+                f"name_expressions[{index}] must be on one line, not {shown(name)}; write "
+                f"{shown(' '.join(name.split()))}"
+            )
+    return names
+
+
+def _program(value: object) -> str:
+    name = text("name", value)
+    file_name = name.rpartition("/")[2]
+    if not name or not name.isprintable() or len(file_name.encode()) > _NAME_MAX:
+        raise InvalidRequest(
+            f"name must be a file's: printable, on one line, its last part at most {_NAME_MAX} "
+            f"bytes long, not {shown(name)}; write name={DEFAULT_NAME!r} or leave it out"
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +288,7 @@ class BuildInfo:
     compiler: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ObjectCode:
     """Compiled code and its story.
 
@@ -218,6 +311,22 @@ class ObjectCode:
     arch: Arch
     lowered_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     build: BuildInfo = field(default_factory=lambda: BuildInfo(backend="nvrtc"))
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.code, bytes):
+            raise InvalidRequest(f"ObjectCode: code must be bytes, not {shown(self.code)}")
+        if not isinstance(self.arch, Arch):
+            raise InvalidRequest(
+                f"ObjectCode: arch must be an Arch, not {shown(self.arch)}; write "
+                "Arch.parse('sm_90a')"
+            )
+        one_of("ObjectCode: kind", self.kind, TARGETS)
+
+    def __repr__(self) -> str:
+        names = [*self.lowered_names]
+        told = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+        size = f"{len(self.code):,} bytes"
+        return f"<ObjectCode: {self.kind} for {self.arch}, {size}{told and ': '}{told}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mappingproxy does not pickle.

@@ -41,13 +41,21 @@ _SCALARS = {
     **{f"uint{bits}_t": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
 }
 # Types that NumPy lacks, by their bytes.
-_OTHERS = {"__nv_bfloat16": 2, "nv_bfloat16": 2, "__nv_fp8_e4m3": 1, "__nv_fp8_e5m2": 1}
+_OTHERS = {
+    "__int128": 16,
+    "unsigned __int128": 16,
+    "__nv_bfloat16": 2,
+    "nv_bfloat16": 2,
+    "__nv_fp8_e4m3": 1,
+    "__nv_fp8_e5m2": 1,
+}
 
 _BASIC = frozenset(
     ("bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "void")
 )
+_BUILT_IN = _BASIC | {"__int128"}
 _QUALIFIERS = re.compile(
-    r"\b(?:const|volatile|struct|restrict|__restrict__|__restrict|__grid_constant__)\b"
+    r"\b(?:const|volatile|struct|class|enum|union|typename|restrict|__restrict__|__restrict|__grid_constant__)\b"
 )
 _NAMESPACES = re.compile(r"\b(?:std|cuda|thrust|cupy)::|(?<![\w>])::")
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
@@ -137,7 +145,8 @@ def _parameter(declaration: str, kernel: str) -> Parameter:
             name = words.pop()
             pointed = " ".join(words)
     type_ = _canonical(pointed)
-    if not type_ or re.search(r"[&=(){}]", text) or (name and not _NAME.match(name)):
+    unclear = re.search(r"[&=(){}]", text) or not _balanced(text) or not _is_type(type_)
+    if unclear or (name and not _NAME.match(name)):
         raise InvalidRequest(
             f"{kernel}: {declaration!r} is no parameter of a kernel; expected one like "
             "'const float* x' or 'int n'"
@@ -147,6 +156,16 @@ def _parameter(declaration: str, kernel: str) -> Parameter:
     size = POINTER_BYTES if many else _size(type_, dtype)
     const = "const" in declaration.partition("*")[0].split()
     return Parameter(declaration, name, type_, bool(star), const, dtype, size)
+
+
+def _balanced(text: str) -> bool:
+    return text.count("<") == text.count(">") and text.count("[") == text.count("]")
+
+
+def _is_type(canonical: str) -> bool:
+    """Whether this is one type's name: blanks are only in built-in ones and in templates."""
+    words = re.sub(r"<.*>", "", canonical).split()
+    return len(words) == 1 or (bool(words) and _BUILT_IN.issuperset(words))
 
 
 def _size(type_: str, dtype: str) -> int | None:

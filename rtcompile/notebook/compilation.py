@@ -89,7 +89,7 @@ class Compilation:
         request = CompileRequest(
             self._cell.source,
             options=self._options,
-            arch=self._line.arch or None,  # type: ignore[arg-type]  # CompileRequest reads it
+            arch=self._line.arch or None,
             name_expressions=tuple(names),
             backend=self._line.backend or "auto",
             name=PROGRAM,

@@ -428,7 +428,7 @@ def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path):
         pytest.param("shipped_kernels:nothing", "has no 'nothing'", id="no such name"),
         pytest.param("json", "'json' declares nothing to build", id="nothing there"),
         pytest.param("no_such.cu", "no_such.cu: .*No such file", id="no file"),
-        pytest.param(3, "3 cannot be bundled", id="a number"),
+        pytest.param(3, "int 3 cannot be bundled", id="a number"),
         pytest.param(
             CompileRequest(PLAIN, link=("__device__ int f() { return 1; }",)),
             "link= holds sources",

@@ -11,7 +11,7 @@ import pytest
 
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import main
-from tests.packages import HEADER, SOURCE, Package
+from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
 
 @pytest.fixture
@@ -67,6 +67,20 @@ def test_a_source_takes_names_and_options_from_the_command_line(package: Package
 def test_what_is_wrong_is_told_and_has_a_code(package: Package, capsys, arguments, code, says):
     assert run(*arguments) == code
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("signature", "says"),
+    [
+        ("float x y z w, )( int", "'float x y z w' is no parameter of a kernel"),
+        ("float* x", "the kernel in scale.cu takes parameters of 8, 4 bytes"),
+    ],
+)
+def test_a_signature_that_no_call_could_fit_is_told(package: Package, capsys, signature, says):
+    package.write("__init__.py", DECLARATION.replace("float* x, float value", signature))
+    assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 2
+    assert says in capsys.readouterr().err
+    assert not os.path.exists("k.rtcb")
 
 
 def test_a_kernel_that_does_not_compile_is_told(package: Package, capsys):

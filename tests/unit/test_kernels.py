@@ -124,8 +124,19 @@ class Doubling(rtcompile.RawKernel):
         pytest.param({"path": "k.cubin", "name_expressions": ["f"]}, "need code=", id="path names"),
         pytest.param({"path": "k.cubin", "jitify": True}, "need code=", id="path jitify"),
         pytest.param({"code": CODE, "backend": "nvcc", "jitify": True}, "jitify", id="nvcc jitify"),
-        pytest.param({"code": CODE, "backend": "clang"}, "'nvrtc' or 'nvcc'", id="backend"),
-        pytest.param({"code": b"x"}, "source must be str", id="bytes"),
+        pytest.param(
+            {"code": CODE, "backend": "clang"}, "'nvrtc', 'nvcc', not 'clang'", id="backend"
+        ),
+        pytest.param({"code": b"x"}, "code must be a str", id="bytes"),
+        pytest.param({"path": 3}, "path must be a path, not int 3", id="path"),
+        pytest.param({"code": CODE, "options": None}, "options must be a list", id="options"),
+        pytest.param({"code": CODE, "name": None}, "name must be a str", id="name"),
+        pytest.param({"code": CODE, "link": None}, "link must be a list", id="link"),
+        pytest.param({"code": CODE, "arch": 90}, "write 'sm_90'", id="arch"),
+        pytest.param({"code": CODE, "timeout": "soon"}, "timeout='soon'", id="timeout"),
+        pytest.param(
+            {"code": CODE, "name_expressions": "k<float>"}, r"\['k<float>'\]", id="one name"
+        ),
     ],
 )
 def test_arguments_that_cannot_describe_a_build_are_refused_at_once(arguments, says):

@@ -54,6 +54,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
         ("cuda::std::complex< double > z", "z", "c16", False, False, 16),
         ("const __grid_constant__ Params p", "p", "", False, True, None),
         ("Pair<int, float> p", "p", "", False, False, None),
+        ("enum Color c", "c", "", False, False, None),
+        ("unsigned __int128 n", "n", "", False, False, 16),
     ],
 )
 def test_a_parameter_is_read_as_cpp_reads_it(declaration, name, dtype, pointer, const, size):
@@ -69,7 +71,18 @@ def test_parameters_are_split_where_cpp_splits_them(text, count):
 
 
 @pytest.mark.parametrize(
-    "text", ["float* x,", "float& x", "int n = 3", "void (*f)(int)", "float* 3"]
+    "text",
+    [
+        "float* x,",
+        "float& x",
+        "int n = 3",
+        "void (*f)(int)",
+        "float* 3",
+        "float x y z w, )( int",
+        "float x y",
+        "Pair<int p",
+        "float x[4",
+    ],
 )
 def test_what_is_no_parameter_is_told(text):
     with pytest.raises(InvalidRequest, match=r"a\.cu: k: .* is no parameter of a kernel"):
@@ -231,6 +244,24 @@ def test_a_signature_that_is_not_the_kernels_is_told(package: Package, declared,
     module = package.load().module
     with pytest.raises(InvalidRequest, match=says):
         module["fill"].check(module.compile("sm_80"))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: KernelLibrary(None), "package must be a str, not None"),
+        (lambda: KernelLibrary("no_such", folder=3), "folder must be a str, not int 3"),
+        (lambda: KernelLibrary("no_such", options=None), "options must be a list of str"),
+        (lambda: KernelLibrary("no_such").module("a.cu", ["k"]), "must map names to signatures"),
+        (lambda: KernelLibrary("no_such").module("a.cu", {"k": None}), r"kernels\['k'\] must be"),
+        (lambda: KernelLibrary("no_such").module("a.cu", {}).request, "no package 'no_such'"),
+        (lambda: KernelLibrary("").module("a.cu", {}).request, "no package ''"),
+    ],
+    ids=["package", "folder", "options", "kernels", "signature", "absent", "empty"],
+)
+def test_an_argument_of_a_wrong_type_is_told(make, says):
+    with pytest.raises(InvalidRequest, match=says):
+        make()
 
 
 def test_a_signature_fits_its_kernel(package: Package):

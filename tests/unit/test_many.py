@@ -61,7 +61,7 @@ def test_one_request_twice_is_built_once() -> None:
 
 def test_errors_are_gathered_and_the_others_built() -> None:
     with pytest.raises(
-        BatchError, match=r"2 of 4 builds failed:\n\[1\] .*error: this declaration"
+        BatchError, match=r"2 of 4 builds failed:\n\[1\] kernel.cu: .*error: this declaration"
     ) as caught:
         compile_many([TEMPLATE, WRONG, TEMPLATE, WRONG.replace(name="b.cu")], progress=False)
     assert sorted(caught.value.errors) == [1, 3]
@@ -76,8 +76,10 @@ def test_errors_can_be_returned_in_their_place() -> None:
 
 
 def test_a_batch_error_survives_pickling() -> None:
-    error = pickle.loads(pickle.dumps(BatchError({1: CompileError("wrong")}, [None, None])))
-    assert str(error) == "1 of 2 builds failed:\n[1] wrong"
+    before = BatchError({1: CompileError("wrong")}, [None, None], {1: "kernel.cu (k<1>)"})
+    error = pickle.loads(pickle.dumps(before))
+    assert str(error) == "1 of 2 builds failed:\n[1] kernel.cu (k<1>): wrong"
+    assert error.names == {1: "kernel.cu (k<1>)"}
 
 
 def test_arguments_hold_for_every_build() -> None:
@@ -87,8 +89,24 @@ def test_arguments_hold_for_every_build() -> None:
 
 @pytest.mark.parametrize("item", ["source", None, 3])
 def test_an_item_that_is_no_build_is_refused_before_anything_runs(item: object) -> None:
-    with pytest.raises(InvalidRequest, match="item 1 is"):
+    with pytest.raises(InvalidRequest, match=r"builds\[1\] is"):
         compile_many([TEMPLATE, item])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"builds": TEMPLATE}, r"builds must be a list .* write builds=\[…\]"),
+        ({"builds": None}, "builds must be a list"),
+        ({"builds": [], "progress": "yes"}, "progress must be True, False, None or a function"),
+        ({"builds": [], "errors": None}, "errors must be one of 'raise', 'return', not None"),
+        ({"builds": [], "trace": 3}, "trace must be a path, not int 3"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+def test_an_argument_of_a_wrong_type_is_told(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        compile_many(**arguments)
 
 
 def test_nothing_to_do_is_done() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import pickle
+from pathlib import Path
 
+import numpy
 import pytest
 
 from rtcompile.core.arch import Arch
@@ -27,13 +30,43 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
         pytest.param({"source": b"x"}, "decode the bytes", id="bytes"),
         pytest.param({"source": "a\nb\0c"}, r"source holds a NUL byte \(line 2\)", id="NUL"),
         pytest.param({"source": "\n\udc80"}, r"not valid UTF-8 \(line 2\)", id="surrogate"),
-        pytest.param({"options": (1,)}, "options must hold str, not int", id="option type"),
-        pytest.param({"options": ("-D\0",)}, "options holds a NUL", id="NUL in an option"),
-        pytest.param({"name_expressions": (b"f",)}, "name_expressions must hold str", id="names"),
+        pytest.param({"options": (1,)}, r"options\[0\] must be a str, not int 1", id="option type"),
+        pytest.param({"options": ("-D\0",)}, r"options\[0\] holds a NUL", id="NUL in an option"),
+        pytest.param(
+            {"name_expressions": (b"f",)},
+            r"name_expressions\[0\] must be a str, not bytes b'f'; decode",
+            id="names",
+        ),
         pytest.param({"arch": "sm_9"}, "'sm_9' is not an architecture", id="arch"),
         pytest.param({"backend": "clang"}, "backend must be one of", id="backend"),
         pytest.param({"target": "exe"}, "target must be one of", id="target"),
-        pytest.param({"link": "lib.a"}, "link must be a list", id="link"),
+        pytest.param({"link": "lib.a"}, r"link must be a list .* write link=\[…\]", id="link"),
+        pytest.param({"link": None}, "link must be a list .* leave it out", id="no link"),
+        pytest.param({"source": Path("k.cu")}, r"path.read_text\(\)", id="source as a path"),
+        pytest.param({"options": None}, "options must be a list .* leave it out", id="no options"),
+        pytest.param({"options": 3}, "options must be a list of str, not int 3", id="options"),
+        pytest.param(
+            {"name_expressions": "k<float>"},
+            r"not one str, which CuPy splits .* name_expressions=\['k<float>'\]",
+            id="one name",
+        ),
+        pytest.param(
+            {"name_expressions": ["z", "k<int,\n  float>"]},
+            r"name_expressions\[1\] must be on one line.*write 'k<int, float>'",
+            id="name on two lines",
+        ),
+        pytest.param({"arch": 90}, "arch: .* not int 90; write 'sm_90'", id="arch as int"),
+        pytest.param({"arch": 12.0}, "write 'sm_120'", id="arch as float"),
+        pytest.param({"arch": (9, 0)}, "write 'sm_90'", id="arch as pair"),
+        pytest.param({"arch": b"sm_90a"}, "write 'sm_90a'", id="arch as bytes"),
+        pytest.param({"arch": 10**5000}, "write 'sm_90a'", id="arch as a long number"),
+        pytest.param({"arch": "sm_٩٠"}, "is not an architecture", id="arch in other digits"),
+        pytest.param({"name": None}, "name must be a str, not None; leave it out", id="no name"),
+        pytest.param({"name": ""}, "name must be a file's", id="empty name"),
+        pytest.param({"name": "a\nb"}, "name must be a file's", id="two names"),
+        pytest.param({"name": "n" * 300}, "200 bytes", id="long name"),
+        pytest.param({"backend": numpy.zeros(2)}, "backend must be one of", id="array"),
+        pytest.param({"target": None}, "target must be one of .* not None", id="no target"),
     ],
 )
 def test_what_cannot_describe_a_build_is_refused(arguments, says):
@@ -41,6 +74,43 @@ def test_what_cannot_describe_a_build_is_refused(arguments, says):
         CompileRequest(**{"source": "x", **arguments})
     assert isinstance(caught.value, TypeError)
     assert isinstance(caught.value, ValueError)
+
+
+def test_other_classes_of_text_and_any_iterables_are_taken_as_what_they_hold():
+    class Flag(str, enum.Enum):
+        DEBUG = "-G"
+
+    request = CompileRequest(
+        numpy.str_("x"), options=[Flag.DEBUG], name_expressions=(f"f<{i}>" for i in range(2))
+    )
+    assert type(request.source) is str
+    assert [type(option) for option in request.options] == [str]
+    assert request.options == ("-G",)
+    assert request.name_expressions == ("f<0>", "f<1>")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        pytest.param(lambda: Arch("9", 0), "major must be an int", id="major"),
+        pytest.param(lambda: Arch(9, 70), "minor must be an int from 0 to 9", id="minor"),
+        pytest.param(lambda: Arch(9, 0, "b"), "suffix must be", id="suffix"),
+        pytest.param(lambda: ObjectCode("x", "cubin", Arch(9, 0)), "code must be bytes", id="code"),
+        pytest.param(lambda: ObjectCode(b"", "cubin", "sm_90"), "arch must be an Arch", id="arch"),
+        pytest.param(lambda: ObjectCode(b"", "exe", Arch(9, 0)), "kind must be one of", id="kind"),
+    ],
+)
+def test_values_are_checked_where_they_are_made(make, says):
+    with pytest.raises(InvalidRequest, match=says):
+        make()
+
+
+def test_a_code_is_shown_without_its_bytes():
+    names = {f"f<{i}>": f"_Zf{i}" for i in range(9)}
+    code = ObjectCode(b"\x7f" * 538735, "cubin", Arch(9, 0, "a"), names)
+    shown = "<ObjectCode: cubin for sm_90a, 538,735 bytes: f<0>, f<1>, f<2>, …>"
+    assert repr(code) == shown
+    assert repr(ObjectCode(b"x", "ptx", Arch(9, 0))) == "<ObjectCode: ptx for sm_90, 1 bytes>"
 
 
 def test_object_code_pickles():

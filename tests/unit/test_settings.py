@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rtcompile.errors import InvalidRequest
@@ -47,6 +49,14 @@ def test_a_variable_sets_its_field(environ, field, value):
         {"RTCOMPILE_CACHE_SIZE": "0"},
         {"RTCOMPILE_JOBS": "0"},
         {"RTCOMPILE_JIT": "2"},
+        {"RTCOMPILE_JOBS": "²"},
+        {"RTCOMPILE_JOBS": "٣"},
+        {"RTCOMPILE_JOBS": "9" * 5000},
+        {"RTCOMPILE_CACHE_SIZE": "inf"},
+        {"RTCOMPILE_CACHE_SIZE": "nan"},
+        {"RTCOMPILE_CACHE_SIZE": "B"},
+        {"RTCOMPILE_CACHE_SIZE": "1" + "0" * 400},
+        {"RTCOMPILE_TIMEOUT": "nan"},
     ],
     ids=lambda environ: "=".join(*environ.items()),
 )
@@ -54,6 +64,35 @@ def test_nonsense_is_an_error_that_names_the_variable(environ):
     (name,) = environ
     with pytest.raises(InvalidRequest, match=name):
         Settings.from_environ(environ)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fallback", b"auto"),
+        ("fallback", ["auto"]),
+        ("pch", "0"),
+        ("pch", 2),
+        ("timeout", math.nan),
+        ("timeout", "soon"),
+        ("timeout", ""),
+        ("timeout", True),
+        ("timeout", [1]),
+        ("memory_limit", math.inf),
+        ("memory_limit", 10**5000),
+        ("memory_limit", b"2G"),
+        ("memory_limit", -1),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_an_argument_of_a_wrong_type_is_an_error_that_names_it(name, value):
+    with pytest.raises(InvalidRequest, match=f"^{name}"):
+        Settings("").override(**{name: value})
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e300, 10**5000, "inf"], ids=lambda _: "")
+def test_a_limit_beyond_all_time_is_none(seconds):
+    assert Settings("", timeout=1.0).override(timeout=seconds).timeout is None
 
 
 def test_arguments_win_over_the_environment():
