@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks._machine import save
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
+from rtcompile.core import command_lines
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -45,8 +46,12 @@ class Source:
     def by_nvrtc(self, *more: str) -> Outcome:
         library = self.toolchain.require_nvrtc()
         search = self.toolchain.search
-        flags = self.options.adding(*more).to_nvrtc(
-            self.arch, "cubin", library.version_pair, [d.path for d in search]
+        flags = command_lines.for_nvrtc(
+            self.options.adding(*more),
+            self.arch,
+            "cubin",
+            library.version_pair,
+            [d.path for d in search],
         )
         return nvrtc.compile(
             self._unit(flags), library, limits=Limits(), pch=False, cache_dir=None, search=search
@@ -55,7 +60,7 @@ class Source:
     def by_nvcc(self) -> Outcome:
         version = self.toolchain.require_nvcc().version_pair
         search = [d.path for d in self.toolchain.nvcc_search]
-        flags = self.options.to_nvcc(self.arch, "cubin", version, search)
+        flags = command_lines.for_nvcc(self.options, self.arch, "cubin", version, search)
         return nvcc.compile(self._unit(flags), self.toolchain, limits=Limits())
 
 

@@ -15,6 +15,7 @@ from rtcompile import device, pipeline, toolkit, tracing
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
+from rtcompile.core import command_lines
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
@@ -129,8 +130,8 @@ class _Build:
         options = plan.options.adding("-rdc=true") if target == "object" else plan.options
         # To NVRTC relocatable machine code is a cubin like any other.
         target = "cubin" if target == "object" else target
-        flags = options.to_nvrtc(
-            plan.choice.arch, target, library.version_pair, [d.path for d in plan.search]
+        flags = command_lines.for_nvrtc(
+            options, plan.choice.arch, target, library.version_pair, [d.path for d in plan.search]
         )
         return nvrtc.compile(
             self._unit(flags, target),
@@ -165,8 +166,12 @@ class _Build:
         directories = (*own, *plan.toolchain.nvcc_search)
         target = _unlinked(plan)
         code = target if target in ("ptx", "ltoir") else "cubin"
-        flags = plan.options.to_nvcc(
-            plan.choice.arch, code, program.version_pair, [d.path for d in directories]
+        flags = command_lines.for_nvcc(
+            plan.options,
+            plan.choice.arch,
+            code,
+            program.version_pair,
+            [d.path for d in directories],
         )
         outcome = nvcc.compile(self._unit(flags, target), plan.toolchain, limits=self.limits)
         if isinstance(outcome, CompileFailure):
@@ -198,7 +203,7 @@ class _Build:
             own = LinkInput(_unlinked(plan), plan.request.name, code)
             # Without nvJitLink its place is taken by the linker that comes with NVCC.
             linker = plan.toolchain.nvjitlink or plan.toolchain.require_nvcc()
-            flags = plan.options.to_nvjitlink(plan.choice.arch, linker.version_pair)
+            flags = command_lines.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
             linked = nvjitlink.link(
                 (own, *plan.links),
                 plan.choice.arch,

@@ -12,6 +12,7 @@ from typing import Any
 from rtcompile import pipeline
 from rtcompile.cli import output
 from rtcompile.cli.requests import requests
+from rtcompile.core import command_lines
 from rtcompile.core.includes import place
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure, Limits
@@ -81,7 +82,9 @@ def _parse(plan: Plan, source: str, settings: Settings) -> _FrontEnd:
     """Run NVRTC's front end alone, in a worker."""
     library = plan.toolchain.require_nvrtc()
     directories = [directory.path for directory in plan.search]
-    flags = plan.options.to_nvrtc(plan.choice.arch, "ptx", library.version_pair, directories)
+    flags = command_lines.for_nvrtc(
+        plan.options, plan.choice.arch, "ptx", library.version_pair, directories
+    )
     arguments = {
         "source": source.encode(),
         "name": plan.question.name.encode(),

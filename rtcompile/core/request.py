@@ -42,6 +42,7 @@ class CompileRequest:
         CUDA C++ source of the translation unit.
     options : sequence of str, or str
         Compiler options in NVRTC's or nvcc's spelling; ``'-I /x'`` is one option with its value.
+        What ``--options-file`` names is read at once, and the request holds what is in it.
     arch : str or Arch, optional
         Architecture to compile for, ``"sm_90a"``. None: that of the current device.
     name_expressions : iterable of str
@@ -90,7 +91,8 @@ class CompileRequest:
                 raise InvalidRequest(f"arch: {error}") from None
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
-        set_(self, "options", (options,) if type(options) is str else strings("options", options))
+        given = (options,) if type(options) is str else strings("options", options)
+        set_(self, "options", _with_files(given))
         set_(self, "arch", arch)
         set_(self, "name_expressions", _names(name_expressions))
         set_(self, "name", _program(name))
@@ -204,6 +206,15 @@ def _names(values: object) -> tuple[str, ...]:
                 f"{shown(' '.join(name.split()))}"
             )
     return names
+
+
+def _with_files(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return options with what options files say in their place: it decides the build."""
+    if not any("optf" in option or "options-file" in option for option in options):
+        return options
+    from rtcompile.core import option_files
+
+    return option_files.read_in(options)
 
 
 def _program(value: object) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from rtcompile import pipeline
 from rtcompile.compilers import nvrtc
 from rtcompile.core import arch as archs
+from rtcompile.core import command_lines
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest
@@ -129,7 +130,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
     name = "precompiled headers"
     options = compiler_options.parse(()).with_defaults()
     search = [directory.path for directory in toolchain.search]
-    flags = options.to_nvrtc(Arch(8, 0), "ptx", library.version_pair, search)
+    flags = command_lines.for_nvrtc(options, Arch(8, 0), "ptx", library.version_pair, search)
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
         arguments = {
             "source": b"#include <cuda/std/array>\n",

@@ -10,6 +10,7 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
+from rtcompile.core import command_lines
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -39,8 +40,12 @@ def compiled(
     arch = Arch.parse(said(source, "arch") or "sm_90a")
     library = toolchain.require_nvrtc()
     options = compiler_options.parse(said(source, "options").split()).with_defaults()
-    flags = options.adding(*more).to_nvrtc(
-        arch, "cubin", library.version_pair, [d.path for d in toolchain.search]
+    flags = command_lines.for_nvrtc(
+        options.adding(*more),
+        arch,
+        "cubin",
+        library.version_pair,
+        [d.path for d in toolchain.search],
     )
     unit = TranslationUnit(source, name, flags, (), "cubin", arch)
     return nvrtc.compile(

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from rtcompile.core import options as options_module
+from rtcompile.core import command_lines
 from rtcompile.core.arch import Arch
+from rtcompile.core.option_table import SPECS
 from rtcompile.core.options import ArchOption, Options, parse
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 
@@ -25,7 +26,7 @@ def nvrtc_line(
 ) -> Sequence[str]:
     """What NVRTC is given, without the architecture."""
     parsed = parse(options)
-    return parsed.to_nvrtc(SM_80, target, nvrtc, parsed.include_dirs)[1:]
+    return command_lines.for_nvrtc(parsed, SM_80, target, nvrtc, parsed.include_dirs)[1:]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,49 @@ def test_one_element_may_hold_several_words(element: str, expected: list[str]) -
     assert nvrtc_line(element) == tuple(expected)
 
 
+@pytest.mark.parametrize(
+    ("elements", "expected"),
+    [
+        pytest.param(["-I", "/a b"], ["-I/a b"], id="directory"),
+        pytest.param(["-include", "/a b.h", "-w"], ["--disable-warnings", "--pre-include=/a b.h"], id="header"),
+        pytest.param(["-D", "T=unsigned int"], ["-DT=unsigned int"], id="define"),
+        pytest.param(["-w -I", "/a b -G"], ["--disable-warnings", "-I/a b -G"], id="after-another"),
+    ],
+)  # fmt: skip
+def test_an_element_after_an_option_without_its_value_is_the_value(
+    elements: list[str], expected: list[str]
+) -> None:
+    assert nvrtc_line(*elements) == tuple(expected)
+
+
+def test_what_the_host_compilers_preprocessor_obeys_is_the_programs_own() -> None:
+    through = parse(["-Xcompiler=-I/a,-DX=1,-fPIC", "-Xcompiler", "-include h.h -isystem /b -U Y"])
+    assert through == parse(
+        ["-I/a", "-DX=1", "-Xcompiler=-fPIC", "-include=h.h", "-isystem=/b", "-UY"]
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--options-file=x"], ["-optf", "x"], ["@x"],
+        ["-Xptxas", "--options-file=x"], ["-Xptxas=-v,-optf=x"], ["-Xptxas=-optf,x"],
+        ["-Xcicc=--options-file=x"], ["-Xcompiler", "@x"], ["-Xcompiler=-MF,x"],
+        ["-Xcompiler", "-Wp,-MD,x"], ["-Xcompiler=-iquote,x"], ["-Xcompiler=--sysroot=x"],
+        ["-Xcompiler=-specs=x"], ["-Xcompiler=-Bx"], ["-iquote", "x"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_file_that_a_compiler_would_read_unnoticed_is_refused(options: list[str]) -> None:
+    with pytest.raises(InvalidRequest, match="go unnoticed"):
+        parse(options)
+
+
+@pytest.mark.parametrize("option", ["-Wparentheses", "-march=native", "-openmp"])
+def test_other_options_of_the_host_compiler_are_passed_on(option: str) -> None:
+    assert parse(["-Xcompiler", option]).get("compiler-options") == option
+
+
 def test_order_is_kept_where_it_means_something() -> None:
     assert nvrtc_line("-I/b", "-isystem", "/c", "-I/a", "-I/b") == ("-I/b", "-I/a", "-I/c")
     assert parse(["-DA", "-DB=2"]).key_fields() == parse(["-DB=2", "-DA"]).key_fields()
@@ -137,7 +181,11 @@ def test_every_spelling_of_an_architecture_is_heeded(
 ) -> None:
     parsed = parse(options)
     assert [str(option) for option in parsed.arch] == expected
-    assert not [word for word in parsed.to_nvrtc(SM_80, "cubin", NVRTC, ())[1:] if "arch" in word]
+    assert not [
+        word
+        for word in command_lines.for_nvrtc(parsed, SM_80, "cubin", NVRTC, ())[1:]
+        if "arch" in word
+    ]
 
 
 def test_the_architecture_that_the_device_runs_is_picked() -> None:
@@ -186,7 +234,7 @@ def test_an_option_that_this_release_has_not_yet_names_the_one_that_has(
 
 
 def test_defaults_are_cupys_and_yield_to_the_user() -> None:
-    assert parse([]).with_defaults().to_nvrtc(SM_80, "cubin", NVRTC, ()) == (
+    assert command_lines.for_nvrtc(parse([]).with_defaults(), SM_80, "cubin", NVRTC, ()) == (
         "--gpu-architecture=sm_80",
         "--device-as-default-execution-space",
         "--ftz=true",
@@ -221,15 +269,19 @@ def test_options_added_later_win() -> None:
 
 def test_what_a_compiler_does_not_take_is_dropped_with_a_reason() -> None:
     parsed = parse(["-O3", "-Xcompiler", "-fPIC", "--extended-lambda", "-minimal", "--pch", "-ptx"])
-    assert parsed.to_nvrtc(SM_80, "cubin", NVRTC, ())[1:] == ("--minimal",)
-    assert parsed.to_nvcc(SM_80, "cubin", (13, 0), ())[1:] == (
+    assert command_lines.for_nvrtc(parsed, SM_80, "cubin", NVRTC, ())[1:] == ("--minimal",)
+    assert command_lines.for_nvcc(parsed, SM_80, "cubin", (13, 0), ())[1:] == (
         "--compiler-options=-fPIC",
         "--extended-lambda",
         "--optimize=3",
     )
-    assert len(parsed.dropped("nvrtc")) == 5
-    assert [note.split()[0] for note in parsed.dropped("nvcc")] == ["--minimal", "--pch", "--ptx"]
-    assert parse(["-default-device"]).dropped("nvcc") == ()
+    assert len(command_lines.dropped(parsed, "nvrtc")) == 5
+    assert [note.split()[0] for note in command_lines.dropped(parsed, "nvcc")] == [
+        "--minimal",
+        "--pch",
+        "--ptx",
+    ]
+    assert command_lines.dropped(parse(["-default-device"]), "nvcc") == ()
 
 
 def test_a_gnu_dialect_is_noted() -> None:
@@ -283,7 +335,7 @@ def everything(compiler: str, folder: Path, *, but: set[str]) -> Options:
     """Every row of the table that this compiler takes, with a value that it takes."""
     words = [f"-I{folder}", "-DA=1", "-UB", f"-include={folder / 'pre.h'}", "-Xptxas=-v,-O2"]
     (folder / "pre.h").touch()
-    for spec in options_module._SPECS:
+    for spec in SPECS:
         taken = spec.nvrtc is not None if compiler == "nvrtc" else spec.nvcc
         if not taken or spec.name in but | CONFLICTING:
             continue
@@ -297,7 +349,9 @@ def test_nvrtc_takes_every_flag_that_is_emitted(nvrtc: Any, tmp_path: Path) -> N
     # 12.9 cannot write a time trace: it adds ".json" twice and then fails. NVRTC never turns
     # optimization-info off again: it would show in the log of every later compile of this process.
     options = everything("nvrtc", tmp_path, but={"fdevice-time-trace", "optimization-info"})
-    line = options.to_nvrtc(Arch(10, 0), "cubin", nvrtc.version, options.include_dirs)
+    line = command_lines.for_nvrtc(
+        options, Arch(10, 0), "cubin", nvrtc.version, options.include_dirs
+    )
     outcome = nvrtc.compile("__global__ void kernel() {}", *line)
     assert outcome.code is not None, outcome.log
     assert len(line) > 35
@@ -312,7 +366,9 @@ def test_warnings_become_errors_in_releases_without_the_option(nvrtc: Any) -> No
 def test_a_refused_ftz_wins_over_fast_math_in_nvrtc(nvrtc: Any) -> None:
     source = "__global__ void kernel(float* p) { p[0] += p[1]; }"
     for refused in ([], ["-ftz=false"]):
-        line = parse(["--use_fast_math", *refused]).to_nvrtc(SM_80, "ptx", nvrtc.version, ())
+        line = command_lines.for_nvrtc(
+            parse(["--use_fast_math", *refused]), SM_80, "ptx", nvrtc.version, ()
+        )
         ptx = nvrtc.compile(source, *line, kind="PTX").code
         assert (b"add.ftz.f32" in ptx) == (not refused)
 
@@ -335,7 +391,7 @@ def dry_run(nvcc: str, line: Sequence[str], folder: Path, make: str = "--cubin")
 
 def test_nvcc_takes_every_flag_that_is_emitted(nvcc: str, tmp_path: Path) -> None:
     options = everything("nvcc", tmp_path, but={"profile", "forward-unknown-to-host-compiler"})
-    line = options.to_nvcc(SM_80, "cubin", (13, 0), options.include_dirs)
+    line = command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
     said = dry_run(nvcc, line, tmp_path)
     assert "-arch=sm_80" in said
     assert "warning" not in said
@@ -352,7 +408,7 @@ def test_nvcc_takes_every_flag_that_is_emitted(nvcc: str, tmp_path: Path) -> Non
 def test_nvcc_makes_each_target(
     nvcc: str, tmp_path: Path, target: str, make: str, expected: str
 ) -> None:
-    line = parse([]).to_nvcc(Arch(9, 0, "a"), target, (13, 0), ())
+    line = command_lines.for_nvcc(parse([]), Arch(9, 0, "a"), target, (13, 0), ())
     assert expected in dry_run(nvcc, line, tmp_path, make)
 
 
@@ -368,25 +424,79 @@ DEFINITIONS = [
 
 @pytest.mark.parametrize("text", DEFINITIONS)
 def test_nvccs_shell_sees_nothing_of_a_definition(nvcc: str, tmp_path: Path, text: str) -> None:
-    line = parse([f"-DX={text}"]).to_nvcc(SM_80, "ptx", (13, 0), ())
+    line = command_lines.for_nvcc(parse([f"-DX={text}"]), SM_80, "ptx", (13, 0), ())
     (tmp_path / "kernel.cu").write_text("#ifdef SHOW\nX\n#endif\n")
     command = [nvcc, "-E", *line, "-DSHOW", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.rstrip().splitlines()[-1] == text
 
 
+# Each plants a file when a shell reads it, in one way of quoting or another.
+ATTACKS = [
+    f"{before}{text}{after}"
+    for before, after in (("", ""), ('"', '"'), ("'", "'"), ("\\", ""), ("\\\\", ""), ('";', ';"'))
+    for text in (
+        ";touch planted;", "`touch planted`", "$(touch planted)", "|touch planted|", ">planted",
+        "&touch planted&", "\ntouch planted\n", "${x:-$(touch planted)}", "<(touch planted)",
+    )
+]  # fmt: skip
+PLACES = {
+    "seed": "--frandom-seed={}",
+    "ptxas": "-Xptxas={}",
+    "host": "-Xcompiler={}",
+    "define": "-DX={}",
+    "directory": "-I{}",
+    "last directory": "-idirafter={}",
+    "pre-include": "-include={}",
+    "unknown": "-Xcudafe={}",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_shell_of_nvccs_acts_on_an_option(nvcc: str, tmp_path: Path, place: str) -> None:
+    (tmp_path / "kernel.cu").write_text("#if 0\n#endif\n")
+    (tmp_path / "kernel.ptx").write_text(".version 7.0\n.target sm_80\n.address_size 64\n")
+    for attack in ATTACKS:
+        try:
+            options = parse([PLACES[place].format(attack)])
+            line = command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
+        except InvalidRequest:
+            continue
+        step = ["--cubin", "kernel.ptx"] if place == "ptxas" else ["-E", "kernel.cu"]
+        command = [nvcc, *line, *step, "-o", "out"]
+        subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+        assert not (tmp_path / "planted").exists(), attack
+
+
+@pytest.mark.parametrize("character", ";`$|&<>(){}*?[]!~# '\"\\\n\t")
+def test_what_nvcc_does_not_quote_holds_nothing_that_means_something_to_a_shell(
+    character: str,
+) -> None:
+    for options in (
+        Options(unknown=(f"-x{character}y",)),
+        Options(ptxas=(f"-x{character}y",)),
+        Options(flags=(("frandom-seed", f"x{character}y"),)),
+        Options(flags=(("compiler-options", f"-x{character}y"),)),
+    ):
+        with pytest.raises(InvalidRequest, match="hands it to a shell unquoted"):
+            command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), ())
+
+
 def test_nvcc_takes_a_directory_with_a_comma_and_is_kept_from_one_that_its_shell_expands(
     nvcc: str, tmp_path: Path
 ) -> None:
     assert re.search(
-        r'-I"/a,b"', dry_run(nvcc, parse([]).to_nvcc(SM_80, "cubin", (13, 0), ["/a,b"]), tmp_path)
+        r'-I"/a,b"',
+        dry_run(
+            nvcc, command_lines.for_nvcc(parse([]), SM_80, "cubin", (13, 0), ["/a,b"]), tmp_path
+        ),
     )
     with pytest.raises(InvalidRequest, match="its shell would expand"):
-        parse([]).to_nvcc(SM_80, "cubin", (13, 0), ["/$HOME"])
+        command_lines.for_nvcc(parse([]), SM_80, "cubin", (13, 0), ["/$HOME"])
 
 
 def test_lto_ir_of_either_nvrtc_comes_from_the_virtual_architecture(nvrtc: Any) -> None:
-    line = parse([]).to_nvrtc(Arch(9, 0, "a"), "ltoir", nvrtc.version, ())
+    line = command_lines.for_nvrtc(parse([]), Arch(9, 0, "a"), "ltoir", nvrtc.version, ())
     assert line[0] == "--gpu-architecture=compute_90a"
     assert nvrtc.compile("__global__ void kernel() {}", *line, kind="LTOIR").code
 
@@ -398,7 +508,7 @@ FOR_THE_LINKER = (
 
 
 def test_nvjitlink_is_given_what_still_means_something() -> None:
-    assert parse([FOR_THE_LINKER]).to_nvjitlink(Arch(9, 0, "a"), (12, 0)) == (
+    assert command_lines.for_nvjitlink(parse([FOR_THE_LINKER]), Arch(9, 0, "a"), (12, 0)) == (
         "-arch=sm_90a",
         "-lto",
         "-ftz=1",
@@ -414,6 +524,8 @@ def test_nvjitlink_is_given_what_still_means_something() -> None:
 
 def test_nvjitlink_takes_every_option_that_is_emitted() -> None:
     nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink")
-    options = parse([FOR_THE_LINKER]).to_nvjitlink(Arch(9, 0, "a"), nvjitlink.version())
+    options = command_lines.for_nvjitlink(
+        parse([FOR_THE_LINKER]), Arch(9, 0, "a"), nvjitlink.version()
+    )
     assert len(options) == 12
     nvjitlink.destroy(nvjitlink.create(len(options), list(options)))

@@ -117,3 +117,25 @@ def test_object_code_pickles():
     code = ObjectCode(b"\x7fELF", "cubin", Arch(9, 0), {"f<int>": "_Z1f"}, BuildInfo("nvrtc"))
     again = pickle.loads(pickle.dumps(code))
     assert (again.code, dict(again.lowered_names)) == (code.code, {"f<int>": "_Z1f"})
+
+
+def test_what_options_files_say_is_in_the_request(tmp_path) -> None:
+    inner, outer = tmp_path / "inner.txt", tmp_path / "outer.txt"
+    inner.write_text('-DY="a b"\n')
+    outer.write_text(f"-DX=1 -I '/a b'\n-optf {inner}\n")
+    before = CompileRequest("", options=("-w", f"--options-file={outer}", "-G"))
+    assert before.options == ("-w", "-DX=1", "-I", "/a b", "-DY=a b", "-G")
+    outer.write_text("-DX=2")
+    after = CompileRequest("", options=("-w", "-optf", str(outer), "-G"))
+    assert after.options == ("-w", "-DX=2", "-G")
+
+
+@pytest.mark.parametrize("text", [None, "-optf self.txt", "-DX='"], ids=["none", "itself", "quote"])
+def test_an_options_file_that_cannot_be_read_is_an_error_that_names_it(
+    text, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "self.txt").write_text(text)
+    with pytest.raises(InvalidRequest, match=r"self\.txt"):
+        CompileRequest("", options=("-optf", "self.txt"))

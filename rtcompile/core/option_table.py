@@ -1,0 +1,178 @@
+"""Every compiler option, one row each: its spellings, what it takes, and which compiler knows it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "BY_NAME",
+    "BY_SPELLING",
+    "DROPPED_EVERYWHERE",
+    "JOINED",
+    "LTO_FLAGS",
+    "REFUSED",
+    "SHORTHANDS",
+    "SIDE_FILES",
+    "SPECS",
+    "STANDARDS",
+    "Spec",
+    "Version",
+]
+
+Version = tuple[int, int]
+
+
+class Spec(NamedTuple):
+    """One option.
+
+    `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing",
+    "boolean", "number", "value" or "values" (comma-separated, gathered over all occurrences);
+    `implied` is the value when none follows. `nvrtc` is the first release that takes it, None
+    where none does. `why` explains a drop; empty where there is nothing to say, since the other
+    compiler behaves so anyway.
+    """
+
+    name: str
+    also: tuple[str, ...] = ()
+    takes: str = "nothing"
+    nvrtc: Version | None = (12, 0)
+    nvcc: bool = True
+    why: str = ""
+    implied: str = ""
+
+
+_HOST_ONLY = "it concerns host code, which NVRTC does not compile"
+_LINKING = "it concerns the host's linker"
+_OURS = "rtcompile makes and checks precompiled headers itself"
+_TARGET = "the target= argument says what is built"
+_LIBRARY_ONLY = "nvcc has no such option"
+
+SPECS = (
+    Spec("device-debug", ("G",)),
+    Spec("generate-line-info", ("lineinfo",)),
+    Spec("use_fast_math"),
+    Spec("ftz", takes="boolean"),
+    Spec("prec-div", takes="boolean"),
+    Spec("prec-sqrt", takes="boolean"),
+    Spec("fmad", takes="boolean"),
+    Spec("std", takes="value"),
+    Spec("maxrregcount", takes="number"),
+    Spec("relocatable-device-code", ("rdc",), takes="boolean"),
+    Spec("extensible-whole-program", ("ewp",)),
+    Spec("dlink-time-opt", ("dlto", "lto")),
+    Spec("gen-opt-lto"),
+    Spec("dopt", takes="value"),
+    Spec("extra-device-vectorization"),
+    Spec("disable-warnings", ("w",)),
+    Spec("Werror", ("warning-as-error",), takes="values", nvrtc=(13, 3), implied="all-warnings"),
+    Spec("diag-suppress", takes="values"),
+    Spec("diag-error", takes="values"),
+    Spec("diag-warn", takes="values"),
+    Spec("display-error-number", ("err-no",)),
+    Spec("no-display-error-number", ("no-err-no",)),
+    Spec("brief-diagnostics", ("brief-diag",), takes="boolean"),
+    Spec("optimization-info", ("opt-info",), takes="values"),
+    Spec("restrict"),
+    Spec("fdevice-syntax-only"),
+    Spec("time", takes="value"),
+    Spec("fdevice-time-trace", takes="value", nvrtc=(12, 6)),
+    Spec("split-compile", takes="number", nvrtc=(12, 6)),
+    Spec("jump-table-density", ("jtd",), takes="number"),
+    Spec("device-stack-protector", takes="boolean", nvrtc=(12, 6)),
+    Spec("Ofast-compile", ("Ofc",), takes="value", nvrtc=(12, 6)),
+    Spec("frandom-seed", takes="value", nvrtc=(12, 9)),
+    # NVRTC's alone. nvcc compiles for the host too: it has 128-bit integers, and functions
+    # without annotations are the host's.
+    Spec("device-as-default-execution-space", ("default-device",), nvcc=False),
+    Spec("device-int128", nvcc=False),
+    Spec("device-float128", nvrtc=(12, 6), nvcc=False, why=_LIBRARY_ONLY),
+    Spec("minimal", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("no-source-include", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("modify-stack-limit", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("builtin-move-forward", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("builtin-initializer-list", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("no-cache", nvrtc=(12, 9), nvcc=False, why=_LIBRARY_ONLY),
+    # Ours to decide.
+    Spec("pch", nvrtc=None, nvcc=False, why=_OURS),
+    Spec("create-pch", takes="value", nvrtc=None, nvcc=False, why=_OURS),
+    Spec("use-pch", takes="value", nvrtc=None, nvcc=False, why=_OURS),
+    Spec("pch-dir", takes="value", nvrtc=None, nvcc=False, why=_OURS),
+    Spec("pch-messages", takes="boolean", nvrtc=None, nvcc=False, why=_OURS, implied="true"),
+    Spec("pch-verbose", takes="boolean", nvrtc=None, nvcc=False, why=_OURS, implied="true"),
+    Spec(
+        "instantiate-templates-in-pch",
+        takes="boolean",
+        nvrtc=None,
+        nvcc=False,
+        why=_OURS,
+        implied="true",
+    ),
+    Spec("cubin", nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("ptx", nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("fatbin", nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("ltoir", nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("compile", ("c",), nvrtc=None, nvcc=False, why=_TARGET),
+    # nvcc's alone.
+    Spec("expt-relaxed-constexpr", nvrtc=None, why="NVRTC has every function on the device"),
+    Spec(
+        "extended-lambda",
+        ("expt-extended-lambda",),
+        nvrtc=None,
+        why="NVRTC has every lambda on the device",
+    ),
+    # What of it the preprocessor obeys is read before: see `options._Reader.read_host_options`.
+    Spec("compiler-options", takes="values", nvrtc=None, why=_HOST_ONLY),
+    Spec("compiler-bindir", ("ccbin",), takes="value", nvrtc=None, why=_HOST_ONLY),
+    Spec("allow-unsupported-compiler", nvrtc=None, why=_HOST_ONLY),
+    Spec("debug", ("g",), nvrtc=None, why=_HOST_ONLY),
+    Spec("profile", ("pg",), nvrtc=None, why=_HOST_ONLY),
+    Spec("no-exceptions", ("noeh",), nvrtc=None, why=_HOST_ONLY),
+    Spec("m64", nvrtc=None, why=_HOST_ONLY),
+    Spec("default-stream", takes="value", nvrtc=None, why=_HOST_ONLY),
+    Spec("forward-unknown-to-host-compiler", nvrtc=None, why=_HOST_ONLY),
+    Spec("Wno-deprecated-gpu-targets", nvrtc=None, why="NVRTC compiles for one architecture"),
+    Spec("Wno-deprecated-declarations", nvrtc=None, why=_HOST_ONLY),
+    Spec("threads", ("t",), takes="number", nvrtc=None, why="there is one architecture to compile"),
+    Spec("linker-options", ("Xlinker",), takes="values", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("archive-options", ("Xarchive",), takes="values", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("cudart", takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("cudadevrt", takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("optimize", ("O",), takes="value", nvrtc=None, why=_HOST_ONLY),
+    Spec("lcudadevrt", nvrtc=None, nvcc=False, why="cudadevrt is linked where it is needed"),
+    Spec("library", ("l",), takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("library-path", ("L",), takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+)
+
+BY_NAME = {spec.name: spec for spec in SPECS}
+BY_SPELLING = {name: spec for spec in SPECS for name in (spec.name, *spec.also)}
+SHORTHANDS = {
+    "device-c": {"relocatable-device-code": "true"},
+    "dc": {"relocatable-device-code": "true"},
+    "device-w": {"relocatable-device-code": "false"},
+    "dw": {"relocatable-device-code": "false"},
+}
+# Letters whose value may be joined to them: -DX=1, -O3.
+JOINED = frozenset("DUIOL")
+
+REFUSED = frozenset(
+    (
+        "preprocess", "E", "generate-dependencies", "M", "generate-nonsystem-dependencies", "MM",
+        "MD", "MMD", "MF", "MT", "MP", "output-file", "o", "link", "lib", "run", "shared",
+        "device-link", "dlink", "dryrun", "help", "h", "version", "V", "optix-ir",
+    )
+)  # fmt: skip
+
+# The values of -std, and the first release of NVRTC and nvcc that takes each.
+STANDARDS: dict[str, Version] = {
+    "c++03": (12, 0),
+    "c++11": (12, 0),
+    "c++14": (12, 0),
+    "c++17": (12, 0),
+    "c++20": (12, 0),
+    "c++23": (13, 3),
+}
+
+# Their values name files for the developer to read; they change no code.
+SIDE_FILES = frozenset({"time", "fdevice-time-trace"})
+LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
+DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not s.nvcc)
