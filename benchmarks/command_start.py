@@ -12,10 +12,10 @@ from benchmarks import _machine
 ROUNDS = 15
 COMMANDS = {
     "python itself": ["-c", "pass"],
-    "--version": ["-m", "rtcompile.cli", "--version"],
-    "explain crash": ["-m", "rtcompile.cli", "explain", "crash"],
-    "cache info": ["-m", "rtcompile.cli", "cache", "info"],
-    "doctor --no-probes": ["-m", "rtcompile.cli", "doctor", "--no-probes"],
+    "--version": ["-m", "rtcompile", "--version"],
+    "explain crash": ["-m", "rtcompile", "explain", "crash"],
+    "cache info": ["-m", "rtcompile", "cache", "info"],
+    "doctor --no-probes": ["-m", "rtcompile", "doctor", "--no-probes"],
 }
 
 

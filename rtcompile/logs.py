@@ -30,7 +30,7 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
     """Log a finished build at INFO to the logger ``rtcompile``.
 
     The record carries the fields of the line too (``extra``): ``program``, ``arch``, ``backend``,
-    ``hit``, ``why``, ``milliseconds``, ``code_bytes``.
+    ``hit``, ``why``, ``notes``, ``milliseconds``, ``code_bytes``.
 
     Parameters
     ----------
@@ -54,20 +54,23 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
     build = code.build
     outcome = f"hit ({build.hit})" if build.hit else "built"
     why = f": {build.why}" if build.why else ""
+    notes = "".join(f"; {note}" for note in build.notes)
     logger.info(
-        "%s for %s by %s, %s in %.1f ms%s",
+        "%s for %s by %s, %s in %.1f ms%s%s",
         request.name,
         code.arch,
         build.backend,
         outcome,
         build.milliseconds,
         why,
+        notes,
         extra={
             "program": request.name,
             "arch": str(code.arch),
             "backend": build.backend,
             "hit": build.hit,
             "why": build.why,
+            "notes": build.notes,
             "milliseconds": build.milliseconds,
             "code_bytes": len(code.code),
         },

@@ -99,7 +99,8 @@ def _cached_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCo
         from rtcompile import compiling  # only a miss pays for compilers and workers
 
         code = compiling.compile_once(decided, settings, store)
-    return code
+    notes = (*decided.options.notes, *decided.options.dropped(code.build.backend))
+    return replace(code, build=replace(code.build, notes=notes)) if notes else code
 
 
 def plan(

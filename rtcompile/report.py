@@ -16,7 +16,7 @@ from rtcompile.core.occupancy import Occupancy, limits_of, occupancy
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["KernelReport", "Report", "Spills", "report"]
+__all__ = ["KernelReport", "Report", "Spills", "kernel_symbols", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,18 @@ def report(
         known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
         raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
     return Report(read.arch, kernels)
+
+
+def kernel_symbols(code: ObjectCode) -> list[str] | None:
+    """Return the symbols of the kernels in a cubin or in PTX; None where neither is at hand."""
+    if code.kind == "cubin":
+        return [kernel.name for kernel in cubin.read(code.code).kernels]
+    if code.kind == "ptx":
+        return _PTX_ENTRY.findall(code.code.decode())
+    return None
+
+
+_PTX_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry ([\w$]+)", re.MULTILINE)
 
 
 def _lowered_names(code: ObjectCode | bytes) -> Mapping[str, str]:

@@ -979,6 +979,81 @@ AS_REPORTED = [
     ),
     ("ERROR 1: empty elfw when adding cubin", "link-no-arch", "-arch=sm_NN"),
     ("NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED", "pch-heap", "tries again"),
+    (
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "illegal-address",
+        "compute-sanitizer",
+    ),
+    (
+        "CUDADriverError: CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address",
+        "misaligned-address",
+        "float4*",
+    ),
+    (
+        "CUDADriverError: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+        "launch-failed",
+        "TMA descriptor",
+    ),
+    (
+        "CUDADriverError: CUDA_ERROR_ILLEGAL_INSTRUCTION: an illegal instruction was encountered",
+        "illegal-instruction",
+        "wgmma",
+    ),
+    (
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "device-assert",
+        "index out of range",
+    ),
+    (
+        "CUDARuntimeError: cudaErrorLaunchTimeout: the launch timed out and was terminated",
+        "launch-timeout",
+        "a display",
+    ),
+    (
+        "CUDADriverError: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch",
+        "launch-out-of-resources",
+        "__launch_bounds__",
+    ),
+    (
+        "CUDARuntimeError: cudaErrorInvalidConfiguration: invalid configuration argument",
+        "invalid-configuration",
+        "1024 threads",
+    ),
+    (
+        "CUDADriverError: CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: too many blocks in cooperative launch",
+        "cooperative-launch-too-large",
+        "run at once",
+    ),
+    (
+        "CUDARuntimeError: cudaErrorInvalidDeviceFunction: invalid device function",
+        "invalid-device-function",
+        "fork()",
+    ),
+    (
+        "CUDARuntimeError: cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version",
+        "insufficient-driver",
+        "Upgrade the driver",
+    ),
+    (
+        "Error 803: system has unsupported display driver / cuda driver combination",
+        "driver-mismatch",
+        "Restart the machine",
+    ),
+    (
+        "CUDARuntimeError: cudaErrorNoDevice: no CUDA-capable device is detected",
+        "no-device",
+        "CUDA_VISIBLE_DEVICES",
+    ),
+    (
+        "CUDADriverError: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        "device-out-of-memory",
+        "nvidia-smi",
+    ),
+    (
+        "CUDARuntimeError: cudaErrorInitializationError: initialization error",
+        "invalid-context",
+        "forkserver",
+    ),
 ]
 
 

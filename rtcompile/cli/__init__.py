@@ -7,7 +7,6 @@ architecture; 4 the compiler crashed or took too long; 130 interrupted.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -36,19 +35,31 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    given = arguments.parse(sys.argv[1:] if argv is None else list(argv))
+    output.accept_every_character()
     try:
-        verb = import_module(f"rtcompile.cli.{given.module}")
-        code: int = verb.run(given)
+        return _run(sys.argv[1:] if argv is None else list(argv))
+    except BrokenPipeError:
+        if not output.nobody_reads():
+            raise
+        return 0  # `rtcompile … | head`
+
+
+def _run(argv: list[str]) -> int:
+    try:
+        given = arguments.parse(argv)
+    except SystemExit:  # --help, --version and mistakes
         sys.stdout.flush()
+        raise
+    try:
+        code: int = import_module(f"rtcompile.cli.{given.module}").run(given)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `rtcompile … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python flushes into the pipe again
-        return 0
+    except BrokenPipeError:
+        raise
     except (RtcompileError, OSError) as error:
         output.failure(error, given)
-        return exit_code(error)
+        code = exit_code(error)
+    sys.stdout.flush()
     return code
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
-from collections.abc import Callable
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from rtcompile._version import __version__
+from rtcompile.errors import InvalidRequest
 
 __all__ = ["parse", "parser"]
 
 _Add = Callable[[argparse.ArgumentParser], None]
 
-_DESCRIPTION = "CUDA C++ compiled at run time, from the command line: with neither a GPU nor CuPy."
+_DESCRIPTION = "Compile CUDA C++, and look at what was compiled. Needs neither a GPU nor CuPy."
 _EXIT_CODES = """\
 exit codes:
   0  done
@@ -23,8 +29,8 @@ exit codes:
   4  the compiler crashed or took too long
   130  interrupted
 
-Every verb takes --json, and what stands after -- goes to the compiler.
-`rtcompile VERB --help` shows its options and an example.
+Every verb takes --json. Options after -- are the compiler's own.
+`rtcompile VERB --help` shows a verb's options and an example.
 """
 
 
@@ -40,26 +46,122 @@ class _Verb:
     add: _Add
 
 
+class _Help(argparse.HelpFormatter):
+    """Help whose paragraphs fit the terminal; lines that begin with two blanks stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled: list[str] = []
+        for block in re.split(r"\n{2,}", text.strip("\n")):
+            words: list[str] = []
+            lines: list[str] = []
+            for line in block.split("\n"):
+                if line.startswith("  "):
+                    lines += [*_filled(words, width), line]
+                    words = []
+                else:
+                    words.append(line)
+            filled.append("\n".join([*lines, *_filled(words, width)]))
+        return "\n\n".join(filled)
+
+
+def _filled(words: list[str], width: int) -> list[str]:
+    return textwrap.wrap(" ".join(words), width, break_long_words=False, break_on_hyphens=False)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are two lines: what is wrong and was probably meant, where help is."""
+
+    def __init__(self, **more: Any) -> None:
+        # An abbreviation that works today means something else when an option is added.
+        super().__init__(allow_abbrev=False, **more)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            says = f"{value!r} is none of {', '.join(known)}{_nearest(str(value), known)}"
+            raise argparse.ArgumentError(action, says)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what it takes\n")
+
+
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read a command line; print and exit for ``--help``, ``--version`` and mistakes."""
+    """Read a command line; print and exit for ``--help``, ``--version`` and mistakes.
+
+    Without a verb, or an action of ``cache``, the help is printed, and the exit code is 0.
+    """
     compiler_options: list[str] = []
     if "--" in argv:
         at = argv.index("--")
         argv, compiler_options = argv[:at], argv[at + 1 :]
-    given = parser().parse_args(argv)
+    whole = parser()
+    verbs = _choices(whole)
+    if not argv or argv == ["cache"]:
+        (verbs[argv[0]] if argv else whole).print_help()
+        sys.exit(0)
+    if not argv[0].startswith("-") and argv[0] not in verbs:
+        whole.error(_unknown_verb(argv[0], verbs))
+    if argv[0].startswith("-") and argv[0] not in whole._option_string_actions:
+        known = whole._option_string_actions
+        whole.error(f"there is no option {argv[0]}{_nearest(argv[0], known)}")
+    given, unknown = whole.parse_known_args(argv)
+    if unknown:
+        sub = verbs[given.verb]
+        sub.error(_unknown_argument(unknown[0], sub))
     given.compiler_options = compiler_options
     if given.cache_dir:
         os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath(given.cache_dir)
     return given
 
 
+def _unknown_verb(word: str, verbs: Iterable[str]) -> str:
+    if word.endswith((".cu", ".cuh")):
+        return f"{word!r} is a file, not a verb; did you mean `rtcompile compile {word}`?"
+    return f"{word!r} is not a verb{_nearest(word, verbs) or '; it is one of ' + ', '.join(verbs)}"
+
+
+def _unknown_argument(word: str, sub: argparse.ArgumentParser) -> str:
+    if not word.startswith("-"):
+        return f"{word!r} is one argument too many"
+    actions = sub._actions
+    spellings = [text for action in actions for text in action.option_strings]
+    name = word.partition("=")[0]
+    says = f"there is no option {name}"
+    if not any(action.dest == "backend" for action in actions):
+        return says + _nearest(name, spellings)
+    if f"-{name}" in spellings:  # nvcc's -arch and -std
+        return f"{says}; did you mean -{name}?"
+    meant = "" if _is_compilers(word) else _nearest(name, spellings)
+    return f"{says}{meant or '.'} Options of the compiler stand after --: `{sub.prog} … -- {word}`"
+
+
+def _is_compilers(word: str) -> bool:
+    from rtcompile.core import options
+
+    try:
+        return not options.parse([word]).unknown
+    except InvalidRequest:
+        return True
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _choices(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a parser's verbs by their names."""
+    actions = (a for a in of._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(next(actions).choices)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command."""
-    whole = argparse.ArgumentParser(
+    whole = _Parser(
         prog="rtcompile",
         description=_DESCRIPTION,
         epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     whole.add_argument("--version", action="version", version=f"rtcompile {__version__}")
     verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
@@ -69,7 +171,7 @@ def parser() -> argparse.ArgumentParser:
             help=verb.summary,
             description=f"{verb.summary[0].upper()}{verb.summary[1:]}.\n\n{verb.text}",
             epilog=f"example:\n{verb.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
         verb.add(sub)
         _add_common(sub)
@@ -84,9 +186,11 @@ def _add_common(sub: argparse.ArgumentParser) -> None:
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="colours; auto: where stdout is a terminal and NO_COLOR is not set",
+        help="whether to use colours; auto: in a terminal, unless NO_COLOR is set",
     )
-    group.add_argument("--cache-dir", metavar="DIR", help="instead of RTCOMPILE_CACHE_DIR")
+    group.add_argument(
+        "--cache-dir", metavar="DIR", help="use this cache, not the one of RTCOMPILE_CACHE_DIR"
+    )
 
 
 def _add_build(sub: argparse.ArgumentParser) -> None:
@@ -94,7 +198,7 @@ def _add_build(sub: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--arch",
         metavar="ARCH[,…]",
-        help="sm_90a, or several; without it that of the current device",
+        help="sm_90a, or several; without it the architecture of the current device",
     )
     group.add_argument(
         "-n",
@@ -102,11 +206,27 @@ def _add_build(sub: argparse.ArgumentParser) -> None:
         metavar="EXPR",
         action="append",
         default=[],
-        help="a C++ name to lower, 'f<float>'; may be repeated",
+        help="an instance of a template to compile, as 'f<float>'; may be repeated",
     )
-    group.add_argument("-I", metavar="DIR", action="append", default=[], dest="include_dirs")
-    group.add_argument("-D", metavar="NAME[=VALUE]", action="append", default=[], dest="macros")
-    group.add_argument("--std", metavar="STD", help="c++17 (the default), c++20")
+    group.add_argument(
+        "-I",
+        metavar="DIR",
+        action="append",
+        default=[],
+        dest="include_dirs",
+        help="look for headers in DIR; may be repeated",
+    )
+    group.add_argument(
+        "-D",
+        metavar="NAME[=VALUE]",
+        action="append",
+        default=[],
+        dest="macros",
+        help="define a macro; may be repeated",
+    )
+    group.add_argument(
+        "--std", metavar="STD", help="the C++ standard: c++17 (the default), c++20, …"
+    )
     group.add_argument(
         "--backend",
         choices=("auto", "nvrtc", "nvcc"),
@@ -117,13 +237,21 @@ def _add_build(sub: argparse.ArgumentParser) -> None:
         "--target",
         choices=("cubin", "ptx", "ltoir", "fatbin"),
         default="cubin",
-        help="what to make (default: cubin)",
+        help="the kind of code to make (default: cubin)",
     )
     group.add_argument(
-        "--link", metavar="FILE", action="append", default=[], help="a further input for the linker"
+        "--link",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="link FILE too: a source, an object, PTX, LTO-IR, a fatbin or an archive",
     )
-    group.add_argument("--timeout", type=float, metavar="SECONDS", help="kill the compiler then")
-    group.add_argument("--memory-limit", metavar="BYTES", help="kill the compiler beyond, '2G'")
+    group.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="kill the compiler when it has run so long"
+    )
+    group.add_argument(
+        "--memory-limit", metavar="BYTES", help="kill the compiler when it takes more, as '2G'"
+    )
 
 
 def _add_compile(sub: argparse.ArgumentParser) -> None:
@@ -132,12 +260,18 @@ def _add_compile(sub: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="PATH",
-        help="a file for one build, else a folder; without it beside each source",
+        help="a file for one build (- is stdout), else a folder; without it beside each source",
     )
     sub.add_argument(
         "--watch", action="store_true", help="build again whenever a source or its headers change"
     )
-    sub.add_argument("-j", "--jobs", type=int, metavar="N", help="builds at a time")
+    sub.add_argument(
+        "-j",
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="compile so many at a time (default: RTCOMPILE_JOBS, or one for each core)",
+    )
     _add_build(sub)
 
 
@@ -147,10 +281,14 @@ def _add_inspect(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--kernel", metavar="NAME", help="this kernel only")
     sub.add_argument(
-        "--block", type=int, metavar="THREADS", help="compute the occupancy at this size"
+        "--block", type=int, metavar="THREADS", help="compute the occupancy of blocks of this size"
     )
     sub.add_argument(
-        "--dynamic-shared", type=int, default=0, metavar="BYTES", help="shared memory at launch"
+        "--dynamic-shared",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="shared memory that a launch adds (shared_mem=)",
     )
     sub.add_argument("--sass", action="store_true", help="show the machine code (needs nvdisasm)")
     sub.add_argument("--ptx", action="store_true", help="show the PTX (of a source)")
@@ -194,17 +332,19 @@ def _add_explain(sub: argparse.ArgumentParser) -> None:
         "what",
         metavar="WHAT",
         nargs="?",
-        help="a file with a log, a message, or an error's name; without it stdin",
+        help="a file with a log or a traceback, a message, or an error's name; without it stdin",
     )
     sub.add_argument("--arch", metavar="ARCH", help="the architecture that was compiled for")
 
 
 def _add_headers(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("file", metavar="FILE.cu", help="the source whose headers are looked at")
-    sub.add_argument("--all", action="store_true", help="the whole tree, not its first level")
-    sub.add_argument("--why", metavar="HEADER", help="the way from the source to this header")
+    sub.add_argument("--all", action="store_true", help="show the whole tree, not its first level")
+    sub.add_argument("--why", metavar="HEADER", help="show by which headers this one is included")
     sub.add_argument(
-        "--time", action="store_true", help="parse each of the source's own includes alone"
+        "--time",
+        action="store_true",
+        help="measure each of the source's own includes by compiling it alone",
     )
     _add_build(sub)
 
@@ -227,7 +367,7 @@ def _add_bundle(sub: argparse.ArgumentParser) -> None:
         metavar="EXPR",
         action="append",
         default=[],
-        help="of a kernel.cu: a C++ name to lower; may be repeated",
+        help="of a kernel.cu: an instance of a template, as 'f<float>'; may be repeated",
     )
     sub.add_argument("--list", action="store_true", help="show what is in a bundle: TARGET")
 
@@ -237,8 +377,10 @@ def _add_doctor(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_repro(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("folder", metavar="FOLDER", nargs="?", help="one of them; without it a list")
-    sub.add_argument("--run", action="store_true", help="do again what killed the compiler")
+    sub.add_argument(
+        "folder", metavar="FOLDER", nargs="?", help="a reproducer; without it they are listed"
+    )
+    sub.add_argument("--run", action="store_true", help="run the compiler on it again")
 
 
 def _add_completion(sub: argparse.ArgumentParser) -> None:
@@ -251,7 +393,7 @@ _VERBS = (
         "doctor",
         "look at everything a build stands on, try it, say what to install or unset",
         "Compilers, headers, driver, devices, cache, workers; then it compiles one source of each\n"
-        "kind, and launches a kernel where there is a device. Works on a broken install.\n"
+        "kind, and launches a kernel where there is a device. It works on a broken installation.\n"
         "Exits with 0 if all is well, 1 for warnings, 2 for what does not work.",
         "  rtcompile doctor --json > doctor.json",
         _add_doctor,
@@ -260,17 +402,17 @@ _VERBS = (
         "compile",
         "compiling",
         "compile sources for a list of architectures",
-        "The same path as rtcompile.RawModule, up to the bytes, cache included; several builds run\n"
-        "at a time. What stands after -- goes to the compiler, in NVRTC's or nvcc's spelling.",
+        "Compiles as rtcompile.RawModule does, and uses the same cache. Several builds run at a time.\n"
+        "Options after -- are the compiler's own, in NVRTC's or nvcc's spelling.",
         "  rtcompile compile gemm.cu --arch sm_80,sm_90a -n 'gemm<float>' -o build/ -- -lineinfo",
         _add_compile,
     ),
     _Verb(
         "inspect",
         "inspecting",
-        "what kernels take: registers, spills, shared memory, occupancy; their SASS and PTX",
-        "Of a cubin, of a source (compiled or from the cache, with ptxas' word on spills), or of a\n"
-        "cache entry. Needs no GPU.",
+        "what kernels take: registers, spills, shared memory, occupancy; show SASS and PTX",
+        "Looks at a cubin, at a source (which is compiled, or found in the cache), or at an entry of\n"
+        "the cache. Only for a source it knows how many bytes are spilled. Needs no GPU.",
         "  rtcompile inspect gemm.cu --arch sm_90a --block 256 --sass",
         _add_inspect,
     ),
@@ -278,7 +420,8 @@ _VERBS = (
         "cache",
         "caching",
         "look at the cache and keep it small",
-        "Entries are found by what they were made of; `why-miss` tells why one was not.",
+        "The cache holds what was compiled, by everything that the result depends on;\n"
+        "`rtcompile why-miss` tells why a build is not found in it.",
         "  rtcompile cache prune --size 500M",
         _add_cache,
     ),
@@ -295,7 +438,8 @@ _VERBS = (
         "explain",
         "explaining",
         "what a compiler's message means and what to do",
-        "Reads logs of NVRTC, nvcc, ptxas, nvlink and nvJitLink, and names of driver errors.",
+        "Reads logs of NVRTC, nvcc, ptxas, nvlink and nvJitLink, errors of the driver and of launches,\n"
+        "and Python tracebacks with one of them at the end, as Jupyter or a terminal shows them.",
         "  nvcc broken.cu 2>&1 | rtcompile explain",
         _add_explain,
     ),
@@ -303,16 +447,16 @@ _VERBS = (
         "headers",
         "including",
         "what a source includes: from where, because of what, and what it costs",
-        "The compiler's own include trace, as a tree.",
+        "Runs the compiler's front end and shows the headers that it reads, as a tree.",
         "  rtcompile headers gemm.cu --arch sm_90a --time",
         _add_headers,
     ),
     _Verb(
         "bundle",
         "bundling",
-        "build what a package ships for its users' devices, into one file",
-        "In parallel. A build from a bundle needs no compiler, no headers and no cache; what is not\n"
-        "in it, or was edited since, is compiled as ever. Build hooks for hatchling and setuptools\n"
+        "compile a package's kernels for its users' devices, into one file",
+        "Kernels found in a bundle need no compiler, no headers and no cache; those that are not in\n"
+        "it, or were edited since, are compiled as usual. Build hooks for hatchling and setuptools\n"
         "do the same while a wheel is built.",
         "  rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
         _add_bundle,
@@ -320,8 +464,8 @@ _VERBS = (
     _Verb(
         "repro",
         "reproducing",
-        "open the reproducer of what killed a compiler",
-        "Each crash leaves a folder with source, headers, options and command.",
+        "show or run what made a compiler crash",
+        "Each crash leaves a folder, a reproducer: the source, the headers, the options, the command.",
         "  rtcompile repro nvrtc-crash-0123456789ab --run",
         _add_repro,
     ),

@@ -20,8 +20,8 @@ def run(given: Namespace) -> int:
     """Build a bundle, or list what is in one."""
     if given.list:
         return _list(given)
-    if not given.output:
-        raise InvalidRequest("-o FILE says where the bundle goes")
+    if given.output in (None, "-"):
+        raise InvalidRequest("a bundle is written to a file: name it by -o FILE")
     sys.path.insert(0, os.getcwd())  # as `python -m` does: the package need not be installed
     archs = given.arch.split(",") if given.arch else []
     built = bundling.bundle(

@@ -17,12 +17,17 @@ from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.many import submit_many
 from rtcompile.messages import diagnostics
+from rtcompile.report import kernel_symbols
 
 __all__ = ["run"]
 
 _EXTENSIONS = {"cubin": ".cubin", "ptx": ".ptx", "ltoir": ".ltoir", "fatbin": ".fatbin"}
 _POLL_SECONDS = 0.25
 _MOST_WARNINGS = 5
+_NO_KERNELS = (
+    "no kernel is in it: mark a function __global__; a template has only the instances that "
+    "-n names, as -n 'f<float>'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ def run(given: Namespace) -> int:
         if given.jobs < 1:
             raise InvalidRequest(f"--jobs {given.jobs}: expected a positive number")
         os.environ["RTCOMPILE_JOBS"] = str(given.jobs)
+    if given.output == "-" and (given.json or given.watch):
+        raise InvalidRequest("-o - writes the code to stdout: --json and --watch print there too")
     if not given.watch:
         done = _build_all(given)
         if given.json:
@@ -83,7 +90,9 @@ def _build_all(given: Namespace) -> _Round:
             else:
                 _write(build.path, built.code)
             if not given.json:
-                print(_line(f"[{count}/{len(builds)}]", build, built), flush=True)
+                told = sys.stderr if given.output == "-" else sys.stdout
+                line = _line(f"[{count}/{len(builds)}]", build, built)
+                print(line, file=told, flush=True)
     finally:
         for future in futures:
             future.cancel()
@@ -98,6 +107,8 @@ def _builds(given: Namespace) -> list[_Build]:
         given = Namespace(**{**vars(given), "target": "cubin"})
     asked = [(file, request) for file in given.files for request in requests(given, file)]
     outputs = len(given.files) if target == "fatbin" else len(asked)
+    if given.output == "-" and outputs > 1:
+        raise InvalidRequest(f"-o - takes one build, and this makes {outputs}; give a folder")
     return [
         _Build(file, request, _path(given.output, file, request, target, single=outputs == 1))
         for file, request in asked
@@ -115,6 +126,9 @@ def _path(
 
 
 def _write(path: str, code: bytes) -> None:
+    if path == "-":
+        sys.stdout.buffer.write(code)
+        return
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, "wb") as file:
         file.write(code)
@@ -143,6 +157,8 @@ def _fields(build: _Build, built: ObjectCode) -> dict[str, Any]:
         "hit": built.build.hit,
         "why": built.build.why,
         "milliseconds": round(built.build.milliseconds, 3),
+        "notes": list(built.build.notes),
+        "kernels": kernel_symbols(built),
         "lowered_names": dict(built.lowered_names),
         "log": built.build.log,
     }
@@ -151,10 +167,14 @@ def _fields(build: _Build, built: ObjectCode) -> dict[str, Any]:
 def _line(count: str, build: _Build, built: ObjectCode) -> str:
     how = f"hit ({built.build.hit})" if built.build.hit else f"built by {built.build.backend}"
     size = output.human_size(len(built.code))
+    where = "to stdout" if build.path == "-" else f"in {build.path}"
     lines = [
         f"{count} {build.file} for {built.arch}: {how} in {built.build.milliseconds:.0f} ms, "
-        f"{size} in {build.path}"
+        f"{size} {where}"
     ]
+    lines += [f"    {note}" for note in built.build.notes]
+    if kernel_symbols(built) == []:
+        lines.append(f"    {_NO_KERNELS}")
     lines += [f"    {expression} is {name}" for expression, name in built.lowered_names.items()]
     warnings = [d for d in diagnostics.parse(built.build.log) if d.severity == "warning"]
     lines += [f"    {warning}" for warning in warnings[:_MOST_WARNINGS]]

@@ -13,17 +13,21 @@ from rtcompile.doctor import Check, examine, verdict
 __all__ = ["run"]
 
 _MARKS = {"ok": "✓", "note": "·", "warning": "!", "error": "✗"}
+_NAME_WIDTH = 28
+_WIDTH = 100  # where there is no terminal
+_NARROW = 90  # columns below which a detail does not fit beside its name
 _SUMMARY = {0: "All is well.", 1: "Something is worth a look.", 2: "Something does not work."}
 
 
 def run(given: Namespace) -> int:
     """Print each check when it is done; the exit code is the verdict."""
     color = output.uses_color(given, sys.stdout)
+    width = output.terminal_width(sys.stdout, _WIDTH)
     done: list[Check] = []
     for check in examine(probes=not given.no_probes):
         done.append(check)
         if not given.json:
-            print(_line(check, color), flush=True)
+            print(_line(check, color, width), flush=True)
     code = verdict(done)
     if given.json:
         output.print_json({"ok": code == 0, "verdict": code, "checks": [asdict(c) for c in done]})
@@ -32,16 +36,24 @@ def run(given: Namespace) -> int:
     return code
 
 
-def _line(check: Check, color: bool) -> str:
+def _line(check: Check, color: bool, width: int) -> str:
+    """Lay out a check: its detail beside its name, or below it where the terminal is narrow."""
     mark = output.paint(_MARKS[check.status], check.status, color)
-    text = f"{mark} {check.name:28} {check.detail}"
+    beside = width >= _NARROW
+    indent = " " * (_NAME_WIDTH + 3 if beside else 4)
+    name = f"{mark} {check.name:{_NAME_WIDTH}} " if beside else f"{mark} {check.name}\n{indent}"
+    text = name + _wrapped(check.detail, width, indent).lstrip()
     if check.hint:
-        text += "\n" + textwrap.fill(
-            check.hint,
-            96,
-            initial_indent=" " * 31 + "→ ",
-            subsequent_indent=" " * 33,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        text += "\n" + _wrapped(f"→ {check.hint}", width, indent, "  ")
     return text
+
+
+def _wrapped(text: str, width: int, indent: str, hanging: str = "") -> str:
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

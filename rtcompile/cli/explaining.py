@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 from rtcompile import toolkit
 from rtcompile.cli import output
+from rtcompile.cli.pasted import message_in
 from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages import diagnostics, hints, rendering
@@ -29,7 +30,7 @@ def run(given: Namespace) -> int:
         fields = {"id": row.id, "pattern": row.pattern.pattern, "cause": row.cause, "fix": row.fix}
         output.print_json(fields) if given.json else print(text)
         return 0
-    found = hints.annotate(diagnostics.parse(_text(given.what)), _context(given))
+    found = hints.annotate(diagnostics.parse(message_in(_text(given.what))), _context(given))
     explained = any(diagnostic.hint for diagnostic in found)
     if given.json:
         output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})

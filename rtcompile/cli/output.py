@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
+import select
+import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
@@ -15,6 +18,44 @@ from rtcompile.errors import CompileError
 __all__ = ["error_fields", "failure", "human_size", "paint", "print_json", "table", "uses_color"]
 
 _ANSI = {"ok": "32", "note": "36", "warning": "33", "error": "31", "bold": "1", "dim": "2"}
+
+
+# For a terminal or a file whose encoding lacks them.
+_SPELLED = {"…": "...", "✓": "+", "·": "-", "✗": "x", "→": "->"}
+
+
+def accept_every_character() -> None:
+    """Let stdout and stderr spell what their encoding lacks: Latin-1 has no check mark."""
+    codecs.register_error("rtcompile", _spell)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="rtcompile")
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    spelled = (_SPELLED.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking)
+    return "".join(spelled), error.end
+
+
+def nobody_reads() -> bool:
+    """Say whether the pipe at stdout or stderr was closed; if so send all that follows nowhere."""
+    poll = select.poll()
+    for stream in (1, 2):
+        poll.register(stream, 0)
+    closed = any(event & select.POLLERR for _, event in poll.poll(0))
+    if closed:  # or Python flushes into the pipe again when it ends
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+    return closed
+
+
+def terminal_width(stream: IO[str], otherwise: int) -> int:
+    """Return the columns of the terminal at `stream`; `otherwise` where there is none."""
+    return shutil.get_terminal_size((otherwise, 24)).columns if stream.isatty() else otherwise
 
 
 def print_json(fields: dict[str, Any]) -> None:

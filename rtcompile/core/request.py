@@ -288,6 +288,8 @@ class BuildInfo:
         One line: why it was a miss, or why NVCC was used.
     compiler : str
         The compiler and its build, ``"nvrtc 12.9.86"``.
+    notes : tuple of str
+        Options that were changed, or that this compiler was not given, and why: a line each.
     """
 
     backend: str
@@ -297,6 +299,7 @@ class BuildInfo:
     hit: str | None = None
     why: str = ""
     compiler: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -17,7 +17,7 @@ from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook.cells import PROGRAM, Cell
 from rtcompile.notebook.definitions import KernelText
 from rtcompile.notebook.symbols import own_variables
-from rtcompile.report import KernelReport, report
+from rtcompile.report import KernelReport, kernel_symbols, report
 
 __all__ = ["Built", "CellKernel", "CellModule", "CellTemplate"]
 
@@ -52,11 +52,7 @@ class Built:
 
     def kernel_symbols(self) -> list[str]:
         """Return the symbols of the kernels."""
-        if self._cubin is not None:
-            return [kernel.name for kernel in self._cubin.kernels]
-        return re.findall(
-            r"^(?:\.visible )?\.entry (\S+?)\(", self.code.code.decode(), re.MULTILINE
-        )
+        return kernel_symbols(self.code) or []
 
     def warnings(self) -> list[Diagnostic]:
         """Return the compiler's warnings about the cell; those about its headers are not its own."""

@@ -58,7 +58,7 @@ def test_a_source_takes_names_and_options_from_the_command_line(package: Package
     ("arguments", "code", "says"),
     [
         (["command_kernels", "-o", "k.rtcb"], 2, "no architecture to build for"),
-        (["command_kernels", "--arch", "sm_80"], 2, "-o FILE says where the bundle goes"),
+        (["command_kernels", "--arch", "sm_80"], 2, "name it by -o FILE"),
         (["nowhere", "--arch", "sm_80", "-o", "k.rtcb"], 2, "there is no module 'nowhere'"),
         (["--list", "nothing.rtcb"], 2, "nothing.rtcb: it is not there"),
         (["command_kernels", "--arch", "sm_80", "-o", "/proc/no/k.rtcb"], 2, "/proc/no"),

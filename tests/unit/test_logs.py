@@ -43,6 +43,17 @@ def test_silent_by_default_and_one_line_per_build_when_asked(monkeypatch):
     assert "hit (memory)" in second
 
 
+def test_the_line_says_which_options_were_changed_or_not_passed_on(caplog):
+    with caplog.at_level(logging.INFO, "rtcompile"):
+        code = rtcompile.compile(
+            "__global__ void k() {}", arch="sm_80", options=["-std=gnu++17", "-Xcompiler=-Wall"]
+        )
+    standard, host = code.build.notes
+    assert standard.startswith("-std=gnu++17 became c++17")
+    assert host.startswith("--compiler-options is not passed on")
+    assert caplog.records[-1].getMessage().endswith(f"; {standard}; {host}")
+
+
 def test_an_unknown_level_is_refused():
     with pytest.raises(rtcompile.InvalidRequest, match="RTCOMPILE_LOG='loud'"):
         announce(REQUEST, CODE, "loud")

@@ -11,6 +11,7 @@ from rtcompile.messages.catalogue import (
     device_code,
     driver,
     headers,
+    launches,
     names,
     nvcc,
     options,
@@ -30,4 +31,5 @@ MESSAGES: tuple[KnownMessage, ...] = (
     *nvcc.ROWS,
     *deaths.ROWS,
     *driver.ROWS,
+    *launches.ROWS,
 )

@@ -10,7 +10,7 @@ __all__ = ["ROWS"]
 ROWS: tuple[KnownMessage, ...] = (
     row(
         "no-binary-for-gpu",
-        r"CUDA_ERROR_NO_BINARY_FOR_GPU|no kernel image is available",
+        r"CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorNoKernelImageForDevice|no kernel image is available",
         "The code is for {arch}; {device} does not run it.",
         "{do}",
         "driver",
@@ -18,7 +18,7 @@ ROWS: tuple[KnownMessage, ...] = (
     ),
     row(
         "unsupported-ptx",
-        r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION|provided PTX was compiled with an unsupported toolchain",
+        r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION|cudaErrorUnsupportedPtxVersion|provided PTX was compiled with an unsupported toolchain",
         "The driver is older than the toolkit that wrote the PTX ({compiler}).",
         "Compile to a cubin (target='cubin', an exact arch=), or upgrade the driver.",
         "driver",
@@ -40,7 +40,7 @@ ROWS: tuple[KnownMessage, ...] = (
     ),
     row(
         "launch-invalid-value",
-        r"CUDA_ERROR_INVALID_VALUE",
+        r"CUDA_ERROR_INVALID_VALUE|cudaErrorInvalidValue",
         "The launch asks for what the kernel or the device does not allow, most often more dynamic "
         "shared memory than 48 KiB.",
         "Set kernel.max_dynamic_shared_size_bytes to what shared_mem= asks for.",

@@ -1,4 +1,4 @@
-"""``python -m rtcompile.cli``."""
+"""``python -m rtcompile``: the `rtcompile` command of this interpreter."""
 
 from __future__ import annotations
 
