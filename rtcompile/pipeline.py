@@ -15,6 +15,7 @@ from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch, Choice
 from rtcompile.core.key import Question, content_digest
+from rtcompile.core.option_table import dropped
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, ObjectCode, SearchDir
 from rtcompile.errors import JitDisabled, ToolkitNotFound, UnsupportedArch
@@ -99,7 +100,7 @@ def _cached_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCo
         from rtcompile import compiling  # only a miss pays for compilers and workers
 
         code = compiling.compile_once(decided, settings, store)
-    notes = (*decided.options.notes, *decided.options.dropped(code.build.backend))
+    notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     return replace(code, build=replace(code.build, notes=notes)) if notes else code
 
 

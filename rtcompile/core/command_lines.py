@@ -19,7 +19,7 @@ from rtcompile.core.option_table import (
 from rtcompile.core.options import Options
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["dropped", "for_nvcc", "for_nvjitlink", "for_nvrtc"]
+__all__ = ["for_nvcc", "for_nvjitlink", "for_nvrtc"]
 
 
 def for_nvrtc(
@@ -133,17 +133,6 @@ def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str
             line.append(f"{spelling}={value}" if value else spelling)
     line += [f"-Xptxas={option}" for option in options.ptxas]
     return tuple(line)
-
-
-def dropped(options: Options, backend: str) -> tuple[str, ...]:
-    """Say which options `backend` ("nvrtc" or "nvcc") is not given, and why."""
-    notes = []
-    for name, _ in options.flags:
-        spec = BY_NAME[name]
-        given = spec.nvrtc is not None if backend == "nvrtc" else spec.nvcc
-        if not given and spec.why:
-            notes.append(f"--{name} is not passed on: {spec.why}")
-    return tuple(notes)
 
 
 # nvJitLink's names for what it shares with the compilers.

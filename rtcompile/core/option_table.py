@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "STANDARDS",
     "Spec",
     "Version",
+    "dropped",
 ]
 
 Version = tuple[int, int]
@@ -176,3 +178,14 @@ STANDARDS: dict[str, Version] = {
 SIDE_FILES = frozenset({"time", "fdevice-time-trace"})
 LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
 DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not s.nvcc)
+
+
+def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
+    """Say which flags `backend` ("nvrtc" or "nvcc") is not given, and why."""
+    notes = []
+    for name, _ in flags:
+        spec = BY_NAME[name]
+        given = spec.nvrtc is not None if backend == "nvrtc" else spec.nvcc
+        if not given and spec.why:
+            notes.append(f"--{name} is not passed on: {spec.why}")
+    return tuple(notes)

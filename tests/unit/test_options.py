@@ -13,7 +13,7 @@ import pytest
 
 from rtcompile.core import command_lines
 from rtcompile.core.arch import Arch
-from rtcompile.core.option_table import SPECS
+from rtcompile.core.option_table import SPECS, dropped
 from rtcompile.core.options import ArchOption, Options, parse
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 
@@ -275,13 +275,13 @@ def test_what_a_compiler_does_not_take_is_dropped_with_a_reason() -> None:
         "--extended-lambda",
         "--optimize=3",
     )
-    assert len(command_lines.dropped(parsed, "nvrtc")) == 5
-    assert [note.split()[0] for note in command_lines.dropped(parsed, "nvcc")] == [
+    assert len(dropped(parsed.flags, "nvrtc")) == 5
+    assert [note.split()[0] for note in dropped(parsed.flags, "nvcc")] == [
         "--minimal",
         "--pch",
         "--ptx",
     ]
-    assert command_lines.dropped(parse(["-default-device"]), "nvcc") == ()
+    assert dropped(parse(["-default-device"]).flags, "nvcc") == ()
 
 
 def test_a_gnu_dialect_is_noted() -> None:
