@@ -360,14 +360,11 @@ def _on_disk(package: str, name: str) -> str:
 @functools.cache
 def _unpacked(package: str, name: str) -> str:
     """Copy a resource of a zipped package to a folder that lives as long as the process."""
-    import atexit
-    import shutil
-    import tempfile
     from importlib import resources
 
-    folder = tempfile.mkdtemp(prefix="rtcompile-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    target = os.path.join(folder, os.path.basename(name))
+    from rtcompile import temporary
+
+    target = os.path.join(temporary.folder("unpacked"), os.path.basename(name))
     _copy(resources.files(package).joinpath(name), target)
     return target
 

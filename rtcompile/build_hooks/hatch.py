@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
 
+from rtcompile import temporary
 from rtcompile.build_hooks import Table
 
 __all__ = ["BundleHook", "hatch_register_build_hook"]
@@ -26,14 +25,9 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
             return
         fields = {k: v for k, v in self.config.items() if k not in _HATCHLINGS_OWN}
         table = Table.read(fields, "tool.hatch.build.hooks.rtcompile")
-        self._scratch = tempfile.mkdtemp(prefix="rtcompile-bundle-")
-        path = os.path.join(self._scratch, os.path.basename(table.bundle))
+        path = os.path.join(temporary.folder("bundle"), os.path.basename(table.bundle))
         table.build(self.root, path)
         build_data["force_include"][path] = table.bundle
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove what was only needed to make the wheel."""
-        shutil.rmtree(getattr(self, "_scratch", ""), ignore_errors=True)
 
 
 _HATCHLINGS_OWN = frozenset(

@@ -136,7 +136,8 @@ _CONSEQUENCES = re.compile(
 
 # The folders nvcc and our workers run in say nothing to the user.
 _OUR_FOLDER = re.compile(
-    r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-[^\s/'\"]+/|tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_)"
+    r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-workers-[\w-]+/zygote-\w+/\d+/\w+/"
+    r"|tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_)"
 )
 
 _CARET = re.compile(r"\s*(?:\|\s*)?[~^]*\^[~^]*\s*$")
@@ -193,7 +194,7 @@ def _lines(log: str) -> Iterator[str]:
     for line in log.replace("\0", "").split("\n"):
         if len(line) > _LONGEST_LINE:  # the end of an instantiation frame says where it is
             line = f"{line[: _LONGEST_LINE - 1024]} … {line[-1024:]}"
-        if "tmpxft_" in line or "rtcompile-" in line:
+        if "tmpxft_" in line or "rtcompile-workers-" in line:
             line = _OUR_FOLDER.sub("", line)
         yield line.rstrip()
 

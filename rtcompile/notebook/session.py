@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from contextlib import suppress
 
+from rtcompile import temporary
 from rtcompile.errors import InvalidRequest
 from rtcompile.notebook import cells
 from rtcompile.notebook.compilation import Compilation
@@ -28,8 +26,7 @@ class Session:
     def folder(self) -> str:
         """The folder of the headers, as long as the process lives."""
         if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix="rtcompile-notebook-")
-            atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = temporary.folder("notebook")
         return self._folder
 
     def keep_header(self, name: str, text: str) -> None:

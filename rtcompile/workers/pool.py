@@ -227,12 +227,12 @@ class _Zygote:
 
     def __init__(self, prepare: str, argument: str, idle: float) -> None:
         self.last_words = ""
-        self._scratch = os.path.join(
-            _temporary_folder(), f"{scratch.PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
-        )
+        temporary = os.environ.get("TMPDIR", "")
+        self._temporary = os.path.realpath(temporary) if temporary else ""
+        self._scratch = scratch.new_name()
         python = _interpreter()
         self._stderr = os.memfd_create("stderr")
-        self._control, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        self._control, theirs = _socket_pair()
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         # By high numbers: the target of one dup2 must not be the source of a later one.
         sources = [_above_standard(d) for d in (null, self._stderr, theirs.fileno())]
@@ -240,7 +240,7 @@ class _Zygote:
         try:
             self.pid = os.posix_spawn(
                 python,
-                [*command, self._scratch, prepare, argument],
+                [*command, self._temporary, self._scratch, prepare, argument],
                 environment.for_workers(os.environ),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, sources[0], 0),
@@ -249,12 +249,13 @@ class _Zygote:
                     (os.POSIX_SPAWN_DUP2, sources[2], zygote.CONTROL),
                 ],
                 setsigmask=(),
+                setsigdef=_SIGNALS,  # with SIGCHLD ignored no child could be waited for
             )
         except OSError:
             self.abandon()
             raise
         finally:
-            theirs.close()
+            _close_theirs(theirs)
             for descriptor in (null, *sources):
                 os.close(descriptor)
         with _Zygote.lock:
@@ -264,7 +265,7 @@ class _Zygote:
         self, job: Job, limits: Limits, leftovers: Sequence[str], meanwhile: _Meanwhile
     ) -> Answer | Death | None:
         """Run one job; None if the zygote has gone."""
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        ours, theirs = _socket_pair()
         cancellation = Cancellation.current.get()
         try:
             with cancellation.over(ours) if cancellation else nullcontext():
@@ -276,8 +277,8 @@ class _Zygote:
                     meanwhile()
                 reply = _reply(ours)
         finally:
-            ours.close()
-            theirs.close()
+            _hang_up(ours)
+            _close_theirs(theirs)
         if reply is None:
             return None
         message, descriptors = reply
@@ -296,7 +297,7 @@ class _Zygote:
             protocol.send(self._control, message, (theirs.fileno(), arguments))
         finally:
             os.close(arguments)
-        theirs.close()  # or the end of file would never come
+        _close_theirs(theirs)  # or the end of file would never come
 
     def close(self) -> None:
         """Let it go: at the end of its control socket it kills its children, clears up and ends."""
@@ -304,17 +305,41 @@ class _Zygote:
             if self not in _Zygote.alive:
                 return
             _Zygote.alive.discard(self)
-        self._control.close()
-        with suppress(ChildProcessError):  # reaped by somebody's os.wait()
-            os.waitpid(self.pid, 0)
+        _hang_up(self._control)
+        status = None
+        with suppress(ChildProcessError):  # reaped by somebody's os.wait(), or SIGCHLD is ignored
+            status = os.waitpid(self.pid, 0)[1]
         self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
-        if os.path.exists(self._scratch):
-            scratch.clear(self._scratch)
+        if status != 0:
+            scratch.sweep(self._temporary, self._scratch)
 
     def abandon(self) -> None:
         """Forget a zygote that is not ours: not born, or a forking parent's."""
         self._control.close()
         os.close(self._stderr)
+
+
+# Zygotes' ends of sockets that are on their way there. A process that is forked meanwhile must not
+# keep them open: the end of file would never come.
+_theirs: set[_socket.socket] = set()
+
+
+def _socket_pair() -> tuple[_socket.socket, _socket.socket]:
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    _theirs.add(theirs)
+    return ours, theirs
+
+
+def _close_theirs(socket: _socket.socket) -> None:
+    socket.close()
+    _theirs.discard(socket)
+
+
+def _hang_up(socket: _socket.socket) -> None:
+    """Close our end, also if a process that was forked meanwhile has a copy of it."""
+    with suppress(OSError):
+        socket.shutdown(_socket.SHUT_RDWR)
+    socket.close()
 
 
 def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
@@ -324,14 +349,8 @@ def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
             return protocol.receive(socket)
 
 
+_SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
 _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
-
-
-def _temporary_folder() -> str:
-    for folder in (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp"):
-        if folder and os.access(folder, os.W_OK | os.X_OK):
-            return os.path.abspath(folder)
-    return os.getcwd()
 
 
 def _above_standard(descriptor: int) -> int:
@@ -420,6 +439,9 @@ def _forget_after_fork() -> None:
     for worker in _Zygote.alive:
         worker.abandon()
     _Zygote.alive.clear()
+    for socket in _theirs:
+        socket.close()
+    _theirs.clear()
 
 
 def _end() -> None:

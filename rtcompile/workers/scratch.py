@@ -1,7 +1,13 @@
-"""Where jobs keep their files, and that nothing of it stays: whoever was killed, somebody clears up.
+"""Where jobs keep their files: one folder per user, that nobody else can reach, with one in it per zygote.
 
-A zygote holds a lock on its folder for as long as it or a child lives; a folder that nobody has
-locked belonged to processes that were killed.
+The user's folder is `/tmp/rtcompile-workers-UID` or lies in TMPDIR. It is used only if it belongs to
+this user and is closed to all others, which is asked of its open descriptor; a name that somebody
+else has taken, be it by a link, is left to him and the next one used. Below it everything is reached
+by descriptors, and no link is followed.
+
+A zygote holds a lock on its own folder for as long as it or a child lives. A folder that nobody has
+locked belonged to processes that were killed; whoever comes later removes it. Nothing outside the
+user's folder is ever looked at.
 """
 
 # ruff: noqa: SIM105 -- `contextlib` costs 3 ms of a worker's 20 ms start.
@@ -10,73 +16,246 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-PREFIX = "rtcompile-"
-_CLAIM_SECONDS = 60.0
-_SIGKILL = 9
+# Where TMPDIR is not set, or cannot be used.
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+
+_NAME = "rtcompile-workers-"
+_NAMES = 8  # more than these are not tried where others have taken them
+_ZYGOTE = "zygote-"
+_TRIES = 200
+_PAUSE = 0.005
+# Where there are no locks, what nobody has written to for so long is nobody's.
+_UNUSED_SECONDS = 86400.0
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def claim(scratch: str) -> None:
-    """Make the scratch folder, and hold a lock on it for as long as this process or a child lives."""
-    os.mkdir(scratch, 0o700)
-    os.environ["TMPDIR"] = scratch  # NVRTC leaves files there, even after compiling nothing
-    fcntl.flock(os.open(scratch, os.O_RDONLY), fcntl.LOCK_EX)
+class Scratch:
+    """A zygote's folder: its path, and the descriptors of itself and of the user's folder."""
+
+    __slots__ = ("descriptor", "home", "name", "path")
+
+    def __init__(self, path: str, home: int, name: str, descriptor: int) -> None:
+        self.path = path
+        self.home = home
+        self.name = name
+        self.descriptor = descriptor  # holds the lock
+
+    def make_job_folder(self, name: str) -> None:
+        """Make a folder with empty folders `cwd` and `tmp`."""
+        os.mkdir(name, 0o700, dir_fd=self.descriptor)
+        for part in ("cwd", "tmp"):
+            os.mkdir(f"{name}/{part}", 0o700, dir_fd=self.descriptor)
+
+    def enter_job_folder(self, name: str) -> None:
+        """Make the two this process's working directory and TMPDIR."""
+        os.chdir(os.open(f"{name}/cwd", _FOLDER, dir_fd=self.descriptor))
+        os.environ["TMPDIR"] = os.path.join(self.path, name, "tmp")
+
+    def remove_job_folder(self, name: str) -> None:
+        """Remove one of them with all that is in it."""
+        _remove(self.descriptor, name)
+
+    def remove(self) -> None:
+        """Remove this folder, and what killed zygotes have left beside it."""
+        _remove(self.home, self.name)
+        os.close(self.descriptor)
+        _sweep(self.home, "")
+        os.close(self.home)
+        _remove_if_empty(os.path.dirname(self.path))
 
 
-def sweep(folder: str) -> None:
-    """Remove scratch folders whose zygote and parent were both killed: nobody holds their lock."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if not name.startswith(PREFIX):
+def new_name() -> str:
+    """Return the name for a zygote's folder, which nobody else ever gives."""
+    return _ZYGOTE + os.urandom(12).hex()
+
+
+def claim(temporary: str, name: str) -> Scratch:
+    """Make a zygote's folder, and hold a lock on it for as long as this process or a child lives.
+
+    Parameters
+    ----------
+    temporary : str
+        The caller's TMPDIR, or "".
+    name : str
+        From `new_name`.
+
+    Raises
+    ------
+    OSError
+        No folder for temporary files can be used.
+    """
+    problems = []
+    for place in _places(temporary):
+        try:
+            _check_place(place)
+            return _claim_in(place, name)
+        except OSError as error:
+            problems.append(f"{place}: {error.strerror or error}")
+    raise OSError(
+        f"no folder for temporary files can be used ({'; '.join(problems)}). "
+        "Set TMPDIR to a folder of your own with room."
+    )
+
+
+def sweep(temporary: str, own: str) -> None:
+    """Remove what killed zygotes have left; `own` was the name of one that the caller saw end."""
+    for place in _places(temporary):
+        for path, home in _homes(place):
+            _sweep(home, own)
+            os.close(home)
+            _remove_if_empty(path)
+
+
+def _places(temporary: str) -> Iterator[str]:
+    yield from dict.fromkeys(place for place in (temporary, *PLACES) if place)
+
+
+def _check_place(place: str) -> None:
+    """Raise OSError where another user could put a folder of his in the place of ours."""
+    status = os.stat(place)
+    if status.st_uid not in (0, os.geteuid()):
+        raise OSError(f"belongs to user {status.st_uid}, who could exchange what is in it")
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        raise OSError("others could exchange what is in it (no sticky bit)")
+
+
+def _claim_in(place: str, name: str) -> Scratch:
+    for _ in range(_TRIES):
+        path, home = _home(place)
+        descriptor = -1
+        try:
+            try:
+                os.mkdir(name, 0o700, dir_fd=home)
+            except FileExistsError:
+                pass  # ours, from the try before
+            descriptor = os.open(name, _FOLDER, dir_fd=home)
+            if _lock(descriptor) is not False and _is_at(descriptor, name, home):
+                return Scratch(os.path.join(path, name), home, name, descriptor)
+        except FileNotFoundError:
+            pass  # Somebody who swept up has removed it, or the user's folder, before it was locked.
+        except BaseException:
+            _close(descriptor, home)
+            raise
+        _close(descriptor, home)
+        time.sleep(_PAUSE)
+    raise OSError(f"somebody keeps removing {name}")
+
+
+def _home(place: str) -> tuple[str, int]:
+    """Return the user's folder and its open descriptor; make it if it is not there."""
+    for path in _home_paths(place):
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        home = _open_home(path)
+        if home is not None:
+            return path, home
+    raise OSError(f"{path} and the names before it are taken by others")
+
+
+def _homes(place: str) -> Iterator[tuple[str, int]]:
+    for path in _home_paths(place):
+        home = _open_home(path)
+        if home is not None:
+            yield path, home
+
+
+def _home_paths(place: str) -> Iterator[str]:
+    path = os.path.join(place, f"{_NAME}{os.geteuid()}")
+    yield path
+    for number in range(2, _NAMES + 1):
+        yield f"{path}-{number}"
+
+
+def _open_home(path: str) -> int | None:
+    """Open a folder if it is this user's and closed to all others."""
+    try:
+        descriptor = os.open(path, _FOLDER)
+    except OSError:
+        return None  # not there, a link, no folder, or somebody else's
+    status = os.fstat(descriptor)
+    if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock a folder; False if somebody else has, None where there are no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None  # some network file systems
+    return True
+
+
+def _is_at(descriptor: int, name: str, home: int) -> bool:
+    found = os.stat(name, dir_fd=home, follow_symlinks=False)
+    return os.path.samestat(os.fstat(descriptor), found)
+
+
+def _sweep(home: int, own: str) -> None:
+    """Remove the zygotes' folders that nobody holds the lock of."""
+    for name in os.listdir(home):
+        if not name.startswith(_ZYGOTE):
             continue
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(name, _FOLDER, dir_fd=home)
         except OSError:
-            continue  # somebody else's
+            continue  # removed meanwhile, or nothing of ours
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # One that was made just now may not have been locked yet.
-            if os.fstat(descriptor).st_mtime < time.time() - _CLAIM_SECONDS:
-                clear(path)
-        except OSError:
-            pass  # in use
+            locked = _lock(descriptor)
+            if locked is None:
+                unused = time.time() - os.fstat(descriptor).st_mtime
+                locked = name == own or unused > _UNUSED_SECONDS
+            if locked:
+                _remove(home, name)
         finally:
             os.close(descriptor)
 
 
-def clear(scratch: str) -> None:
-    """Clear up after a zygote that was killed itself: its jobs' processes, then their files.
-
-    Its children died with it (`_die_with_parent`), but not what they had started.
-    """
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if os.readlink(f"/proc/{name}/cwd").startswith(scratch + "/"):
-                    os.kill(int(name), _SIGKILL)
-            except OSError:
-                pass  # It has ended, or it is not ours.
-    remove_tree(scratch)
-
-
-def remove_tree(folder: str) -> None:
-    """Remove a folder of scratch files; what cannot be removed stays. (`shutil` loads slowly.)"""
-    for where, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            quietly(os.unlink, os.path.join(where, name))
-        for name in folders:
-            path = os.path.join(where, name)
-            quietly(os.unlink if os.path.islink(path) else os.rmdir, path)
-    quietly(os.rmdir, folder)
-
-
-def quietly(function: Callable[[str], object], path: str) -> None:
+def _remove(folder: int, name: str) -> None:
+    """Remove what has this name in an open folder; what cannot be removed stays."""
     try:
-        function(path)
+        os.unlink(name, dir_fd=folder)
+        return
+    except IsADirectoryError:
+        pass
+    except OSError:
+        return
+    try:
+        descriptor = os.open(name, _FOLDER, dir_fd=folder)
+    except OSError:
+        return
+    try:
+        for inner in os.listdir(descriptor):
+            _remove(descriptor, inner)
+    finally:
+        os.close(descriptor)
+    try:
+        os.rmdir(name, dir_fd=folder)
     except OSError:
         pass
+
+
+def _remove_if_empty(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass  # Others are at work in it.
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -9,13 +9,13 @@ It ends with its parent, or after an idle while.
 from __future__ import annotations
 
 import _socket
+import fcntl
 import os
 import select
 import sys
 import time
 
-from rtcompile.workers import protocol
-from rtcompile.workers.scratch import claim, quietly, remove_tree, sweep
+from rtcompile.workers import protocol, scratch
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -27,16 +27,19 @@ _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # seconds without a job before the zygote spends time on making the next one faster
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
+_MOST_INHERITED = 65536
 
 
 def main(arguments: list[str]) -> None:
     """Serve jobs from the control socket until there is no reason to go on."""
-    parent, idle, scratch, prepare, argument = arguments
+    parent, idle, *what = arguments
     _isolate()
-    claim(scratch)
-    zygote = Zygote(_socket.socket(fileno=CONTROL), int(parent), float(idle), scratch)
+    zygote = Zygote(_socket.socket(fileno=CONTROL), int(parent), float(idle), *what)
     try:
-        zygote.prepare(prepare, argument)
+        try:
+            zygote.prepare()
+        except Exception:
+            pass  # Tried again for each job, which is told why it fails.
         zygote.serve()
     finally:
         zygote.end()
@@ -69,6 +72,7 @@ class Child:
         "deadline",
         "death",
         "folder",
+        "leash",
         "leftovers",
         "memory",
         "pid",
@@ -77,8 +81,9 @@ class Child:
         "stderr",
     )
 
-    def __init__(self, pid: int, order: Order, stderr: int, folder: str) -> None:
+    def __init__(self, pid: int, order: Order, stderr: int, folder: str, leash: int) -> None:
         self.pid = pid
+        self.leash = leash  # see `_die_with_zygote`
         self.pidfd = _open_pidfd(pid)
         self.socket = order.socket
         self.stderr = stderr
@@ -109,11 +114,24 @@ class Child:
 class Zygote:
     """Supervises its children: limits, cancellation, death, and the clearing up after each."""
 
-    def __init__(self, control: _socket.socket, parent: int, idle: float, scratch: str) -> None:
+    def __init__(
+        self,
+        control: _socket.socket,
+        parent: int,
+        idle: float,
+        temporary: str,
+        name: str,
+        function: str,
+        argument: str,
+    ) -> None:
         self.control = control
         self.parent = parent
         self.idle = idle
-        self.scratch = scratch
+        self.temporary = temporary
+        self.name = name
+        self.function = function  # prepares, with its argument
+        self.argument = argument
+        self.scratch: scratch.Scratch | None = None
         self.children: dict[int, Child] = {}  # by pid
         self.poller = select.poll()
         self.poller.register(control.fileno(), select.POLLIN)
@@ -121,19 +139,19 @@ class Zygote:
         self.parent_fd = _open_pidfd(parent)
         if self.parent_fd is not None:
             self.poller.register(self.parent_fd, select.POLLIN)
-        self.problem = ""
         self.improve: Any = None
         self.postponed: list[Order] = []
         self.serial = 0
 
-    def prepare(self, function: str, argument: str) -> None:
-        """Load what every child will need. A failure is told to each job, not to a dead pipe."""
-        if not function:
-            return
-        try:
-            self.improve = resolve(function)(argument)
-        except Exception as error:
-            self.problem = f"{type(error).__name__}: {error}"
+    def prepare(self) -> scratch.Scratch:
+        """Have a folder, and in memory what every child will need; return the folder."""
+        if self.scratch is None:
+            self.scratch = scratch.claim(self.temporary, self.name)
+            os.environ["TMPDIR"] = self.scratch.path  # NVRTC leaves files there by itself
+        if self.function:
+            self.improve = resolve(self.function)(self.argument)
+            self.function = ""
+        return self.scratch
 
     def serve(self) -> None:
         """Fork, watch, clear up; return when the parent has gone or nothing came for long."""
@@ -200,12 +218,11 @@ class Zygote:
 
     def _start(self, order: Order) -> None:
         try:
-            if self.problem:
-                raise RuntimeError(self.problem)
+            folder = self.prepare()
             if order.warm:
                 self._improve(idle=False)
             resolve(order.function)  # here rather than in the child: imported once, forked often
-            self._fork(order)
+            self._fork(order, folder)
         except Exception as error:
             if isinstance(error, BlockingIOError) and self.children:
                 self.postponed.append(order)  # `ulimit -u`: when one ends, another may start
@@ -221,46 +238,60 @@ class Zygote:
         if idle:
             self.improve = None
 
-    def _fork(self, order: Order) -> None:
+    def _fork(self, order: Order, folder: scratch.Scratch) -> None:
         self.serial += 1
-        folder = os.path.join(self.scratch, str(self.serial))
-        for path in (folder, os.path.join(folder, "cwd"), os.path.join(folder, "tmp")):
-            os.mkdir(path, 0o700)
+        name = str(self.serial)
+        folder.make_job_folder(name)
         stderr = os.memfd_create("stderr")
+        held, leash = os.pipe()
+        zygote = os.getpid()
         try:
             pid = os.fork()
         except OSError:
             os.close(stderr)
-            remove_tree(folder)
+            os.close(leash)
+            folder.remove_job_folder(name)
             raise
-        if pid == 0:
-            self._become_child(order, stderr, folder)
+        else:
+            if pid == 0:
+                os.close(leash)
+                self._become_child(order, stderr, folder, name, zygote, held)
+        finally:
+            os.close(held)
         try:
             os.setpgid(pid, pid)  # here too: whoever comes first, it is a group before any kill
         except OSError:
             pass  # It has ended already.
-        child = Child(pid, order, stderr, folder)
+        child = Child(pid, order, stderr, name, leash)
         self.children[pid] = child
         self.poller.register(order.socket.fileno(), 0)
         if child.pidfd is not None:
             self.poller.register(child.pidfd, select.POLLIN)
 
-    def _become_child(self, order: Order, stderr: int, folder: str) -> None:
+    def _become_child(
+        self,
+        order: Order,
+        stderr: int,
+        folder: scratch.Scratch,
+        name: str,
+        zygote: int,
+        held: int,
+    ) -> None:
         """Run the job and exit. Never returns."""
         status = 1
         try:
             os.setpgid(0, 0)
-            _die_with_parent()
-            _prefer_for_oom()
-            # Other jobs' sockets would look alive for as long as this child is.
+            # Other jobs' sockets would look alive for as long as this child is, and so their leashes.
             for other in self.children.values():
                 other.socket.close()
+                os.close(other.leash)
             for later in self.postponed:
                 later.socket.close()
             self.control.close()
+            _die_with_zygote(zygote, held)
+            _prefer_for_oom()
             os.dup2(stderr, 2)
-            os.chdir(os.path.join(folder, "cwd"))
-            os.environ["TMPDIR"] = os.path.join(folder, "tmp")
+            folder.enter_job_folder(name)
             value = resolve(order.function)(protocol.unpack(os.dup(order.arguments)))
             protocol.send(order.socket, (protocol.ANSWER,), (protocol.pack(value),))
             status = 0
@@ -284,9 +315,14 @@ class Zygote:
         if child.pidfd is not None:
             self.poller.unregister(child.pidfd)
             os.close(child.pidfd)
-        remove_tree(child.folder)
+        os.close(child.leash)
+        if self.scratch is not None:
+            self.scratch.remove_job_folder(child.folder)
         for path in child.leftovers:
-            quietly(os.unlink, path)
+            try:
+                os.unlink(path)
+            except OSError:
+                pass  # It left none.
         if status != 0:
             signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             message = (protocol.DEATH, child.death, signal, "")
@@ -303,8 +339,8 @@ class Zygote:
             child.kill()
             os.waitpid(child.pid, 0)
             self._bury(child, 0)  # Whoever still waits is told by the end of file: not a crash.
-        remove_tree(self.scratch)
-        sweep(os.path.dirname(self.scratch))
+        if self.scratch is not None:
+            self.scratch.remove()
 
 
 def _tell(
@@ -330,16 +366,15 @@ def _isolate() -> None:
         os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     except PermissionError:
         pass  # It leads a session already: started anew, below.
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > CONTROL:
-            try:
-                os.close(int(name))
-            except OSError:
-                pass  # That was the listing's own.
-    os.chdir("/")
-    os.umask(0o077)
     import resource
 
+    try:
+        last = max(int(name) for name in os.listdir("/proc/self/fd"))
+    except OSError:  # no /proc here
+        last = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_INHERITED)
+    os.closerange(CONTROL + 1, last + 1)
+    os.chdir("/")
+    os.umask(0o077)
     # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates want more.
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     unlimited = resource.RLIM_INFINITY
@@ -349,20 +384,32 @@ def _isolate() -> None:
     if soft == unlimited:
         # Linux lays memory out from the bottom then, where `heap.pin` finds no way: start anew.
         os.execv(sys.executable, sys.orig_argv)
-    # Some three descriptors a job.
+    # Some four descriptors a job.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _die_with_parent() -> None:
-    """Let the kernel kill this child with its zygote, even if that is killed by -9.
+def _die_with_zygote(zygote: int, held: int) -> None:
+    """Let the kernel kill this job's process group when its zygote ends, even all at once by -9.
 
-    Safe here only: the signal comes when the parent's *thread* ends, and the zygote has but one.
+    `held` is the reading end of a pipe whose other end only the zygote has, its leash. The kernel
+    sends the signal that we ask for here to the whole group when the last writer has gone, for as
+    long as any process of the group holds our end: what a compiler starts inherits it.
     """
+    try:
+        fcntl.fcntl(held, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(held, fcntl.F_SETSIG, _SIGKILL)
+        fcntl.fcntl(held, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
+        os.set_inheritable(held, True)
+    except OSError:
+        pass  # A kernel that only looks like Linux: this process still dies, by the next line.
     import ctypes
 
+    # Safe here only: this signal comes when the parent's *thread* ends, and the zygote has but one.
     ctypes.CDLL(None).prctl(1, _SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != zygote:
+        os._exit(1)  # It ended before any of this was asked for.
 
 
 def _prefer_for_oom() -> None:

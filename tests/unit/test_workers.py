@@ -105,7 +105,7 @@ def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
         except BaseException as error:
             results.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, results
 
@@ -202,6 +202,48 @@ def test_a_memory_limit_counts_all_processes_of_a_job(pool: Pool) -> None:
     outcome = pool.run(shell(f"{hog} & {hog} & wait"), Limits(memory=100 << 20))
     assert isinstance(outcome, Death)
     assert outcome.kind == "memory"
+
+
+def test_a_worker_is_what_the_kernel_kills_first_for_memory(pool: Pool) -> None:
+    assert output(pool.run(shell("cat /proc/$PPID/oom_score_adj"), Limits())) == "1000"
+
+
+def killed_job(pool: Pool) -> None:
+    assert isinstance(pool.run(shell("kill -9 $PPID"), Limits()), Death)
+
+
+def cancelled_job(pool: Pool) -> None:
+    cancellation = Cancellation()
+    cancellation.cancel()
+    token = Cancellation.current.set(cancellation)
+    with pytest.raises(Cancelled):
+        pool.run(shell("true"), Limits())
+    Cancellation.current.reset(token)
+
+
+def job_that_cannot_be_asked_for(pool: Pool) -> None:
+    def job() -> Job:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pool.run(job, Limits())
+
+
+@pytest.mark.parametrize(
+    "use", [killed_job, cancelled_job, job_that_cannot_be_asked_for], ids=lambda use: use.__name__
+)
+def test_a_slot_is_returned_however_its_job_ended(use: Callable[[Pool], None]) -> None:
+    pool = Pool(jobs=1)
+
+    def jobs() -> str:
+        for _ in range(3):
+            use(pool)
+        return output(pool.run(shell("echo had"), Limits()))
+
+    thread, results = in_thread(jobs)
+    thread.join(20)
+    pool.close()
+    assert results == ["had"]
 
 
 def test_no_more_jobs_run_at_once_than_the_pool_has_slots(tmp_path: Path) -> None:
@@ -369,6 +411,72 @@ def test_ctrl_c_frees_the_caller_and_kills_the_worker(fifo: Fifo, scratch: Path)
     assert eventually(lambda: list(scratch.iterdir()) == [])
 
 
+def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(fifo: Fifo) -> None:
+    program = run_script(
+        f"""
+        def fork_and_interrupt():
+            worker = open("{fifo}").read().strip()
+            if os.fork() == 0:  # holds copies of the parent's sockets
+                import time
+                time.sleep(1000)
+            print(worker, flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=fork_and_interrupt).start()
+        try:
+            pool.run(job, Limits())
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            sys.stdin.read()
+        """,
+        fifo,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+    )
+    assert program.stdout is not None
+    worker = program.stdout.readline().strip()
+    try:
+        assert program.stdout.readline() == "interrupted\n"
+        assert ended(worker)
+    finally:
+        os.killpg(program.pid, signal.SIGKILL)
+        program.communicate()
+
+
+def test_workers_serve_a_caller_that_ignores_sigchld(fifo: Fifo) -> None:
+    program = run_script(
+        """
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        arguments["command"][2] = "true; true | true; echo works"
+        for _ in range(12):
+            print(pool.run(job, Limits()).value["log"].strip(), flush=True)
+        """,
+        fifo,
+    )
+    assert program.communicate(timeout=60)[0] == "works\n" * 12
+
+
+def test_what_a_job_started_dies_when_all_who_could_kill_it_are_killed_at_once(
+    fifo: Fifo, scratch: Path
+) -> None:
+    program = run_script(
+        f"""
+        job.arguments["command"][2] = "({FOREVER}) & echo $PPID $$ $! > {fifo}; wait"
+        pool.run(job, Limits())
+        """,
+        fifo,
+    )
+    worker, started, grandchild = fifo.read().split()
+    zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(zygote), signal.SIGSTOP)  # or it would still see the others die
+    program.kill()
+    program.communicate()
+    os.kill(int(worker), signal.SIGKILL)
+    assert ended(worker)
+    os.kill(int(zygote), signal.SIGKILL)
+    assert ended(started)
+    assert ended(grandchild)
+
+
 def test_workers_die_with_a_killed_caller(fifo: Fifo, scratch: Path) -> None:
     program = run_script("pool.run(job, Limits())", fifo)
     worker = fifo.read()
@@ -413,13 +521,3 @@ def test_the_callers_main_module_is_not_run_again(fifo: Fifo) -> None:
         fifo,
     )
     assert program.communicate()[1] == "main ran\n"
-
-
-def test_what_killed_zygotes_left_is_removed_by_later_ones(scratch: Path) -> None:
-    remains = scratch / "rtcompile-1-dead"
-    (remains / "1").mkdir(parents=True)
-    os.utime(remains, (0, 0))
-    pool = Pool(jobs=1)
-    pool.run(shell("true"), Limits())
-    pool.close()
-    assert list(scratch.iterdir()) == []

@@ -1,0 +1,294 @@
+"""The folder for workers' files: ours alone, found again when its owner was killed, and nothing else touched."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rtcompile.core.units import Limits
+from rtcompile.notebook.session import Session
+from rtcompile.workers import scratch
+from rtcompile.workers.pool import Answer, Job, Pool
+from rtcompile.workers.scratch import Scratch
+
+HOME = f"rtcompile-workers-{os.geteuid()}"
+DAY = 86400
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A TMPDIR, and the only one there is."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(scratch, "PLACES", ())
+    return folder
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A folder of the user's with a file in it."""
+    folder = tmp_path / "precious"
+    folder.mkdir(mode=0o700)
+    (folder / "thesis.tex").write_text("ten years")
+    return folder
+
+
+def claim(place: Path) -> Scratch:
+    return scratch.claim(str(place), scratch.new_name())
+
+
+def killed(owner: Scratch) -> Path:
+    """What is left of a zygote that was killed: its folder, whose lock the kernel has freed."""
+    os.close(owner.descriptor)
+    os.close(owner.home)
+    return Path(owner.path)
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without flock, as some over a network are."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def run_and_kill(pool: Pool) -> None:
+    """Run a job, kill the zygote, and let the caller clear up after it."""
+    job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
+    assert isinstance(pool.run(Job("rtcompile.workers.program:run", job), Limits()), Answer)
+    (worker,) = pool._zygotes.values()
+    os.kill(worker.pid, 9)
+    pool.close()
+
+
+def test_nothing_stays_of_one_that_ends(place: Path) -> None:
+    owner = claim(place)
+    owner.make_job_folder("1")
+    owner.remove()
+    assert list(place.iterdir()) == []
+
+
+def test_others_may_not_even_look_into_it(place: Path) -> None:
+    owner = claim(place)
+    modes = [
+        folder.stat().st_mode & 0o777 for folder in (Path(owner.path), Path(owner.path).parent)
+    ]
+    assert modes == [0o700, 0o700]
+
+
+@pytest.mark.parametrize("name", ["rtcompile-cache", "rtcompile-0.9-src", "rtcompile-1-dead"])
+def test_folders_with_similar_names_are_left_alone(place: Path, name: str) -> None:
+    theirs = place / name
+    (theirs / "1").mkdir(parents=True)
+    (theirs / "1" / "file").touch()
+    os.utime(theirs, (0, 0))
+    run_and_kill(Pool(jobs=1))
+    assert (theirs / "1" / "file").exists()
+
+
+def test_a_notebooks_headers_outlive_its_worker(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    session = Session()
+    session.keep_header("shapes.cuh", "struct Square {};")
+    os.utime(session.folder, (0, 0))
+    run_and_kill(Pool(jobs=1))
+    assert os.listdir(session.folder) == ["shapes.cuh"]
+
+
+def test_a_temporary_folder_goes_with_the_process_that_made_it(place: Path) -> None:
+    script = """
+        import os
+        from rtcompile import temporary
+        folder = temporary.folder("notebook")
+        if os.fork() == 0:
+            raise SystemExit
+        os.wait()
+        print(os.path.basename(folder), os.path.isdir(folder))
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert re.fullmatch(r"rtcompile-notebook-\w+ True\n", said)
+    assert list(place.iterdir()) == []
+
+
+@pytest.fixture
+def bystander(place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process at work in a folder whose name begins as ours do."""
+    folder = place / "rtcompile-shell"
+    folder.mkdir()
+    os.utime(folder, (0, 0))
+    process = subprocess.Popen(["sleep", "1000"], cwd=folder)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_processes_in_such_folders_live_on(bystander: subprocess.Popen[bytes]) -> None:
+    run_and_kill(Pool(jobs=1))
+    with pytest.raises(subprocess.TimeoutExpired):
+        bystander.wait(0.1)
+
+
+def test_what_a_killed_zygote_left_is_removed_by_the_next_that_ends(place: Path) -> None:
+    dead = claim(place)
+    dead.make_job_folder("1")
+    left = killed(dead)
+    next_one = claim(place)
+    assert left.exists()
+    next_one.remove()
+    assert list(place.iterdir()) == []
+
+
+def test_what_is_locked_is_in_use(place: Path) -> None:
+    alive = claim(place)
+    os.utime(alive.path, (0, 0))
+    scratch.sweep(str(place), "")
+    claim(place).remove()
+    assert Path(alive.path).exists()
+
+
+def test_a_link_in_what_was_left_is_removed_and_not_followed(place: Path, precious: Path) -> None:
+    dead = claim(place)
+    dead.make_job_folder("1")
+    left = killed(dead)
+    (left / "1" / "cwd" / "link").symlink_to(precious)
+    (left / "1" / "cwd" / "file").symlink_to(precious / "thesis.tex")
+    scratch.sweep(str(place), "")
+    assert not left.exists()
+    assert (precious / "thesis.tex").exists()
+
+
+def test_a_link_in_the_place_of_a_zygotes_folder_is_not_followed(
+    place: Path, precious: Path
+) -> None:
+    owner = claim(place)
+    (Path(owner.path).parent / scratch.new_name()).symlink_to(precious)
+    scratch.sweep(str(place), "")
+    assert (precious / "thesis.tex").exists()
+
+
+def plant_link(path: Path, precious: Path) -> None:
+    path.symlink_to(precious)
+
+
+def plant_dangling_link(path: Path, precious: Path) -> None:
+    path.symlink_to(precious / "nothing")
+
+
+def plant_file(path: Path, precious: Path) -> None:
+    path.touch()
+
+
+def plant_fifo(path: Path, precious: Path) -> None:
+    os.mkfifo(path)
+
+
+def plant_open_folder(path: Path, precious: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+PLANTS = [plant_link, plant_dangling_link, plant_file, plant_fifo, plant_open_folder]
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_where_the_name_is_taken_the_next_one_is_used(
+    place: Path, precious: Path, plant: object
+) -> None:
+    assert callable(plant)
+    plant(place / HOME, precious)
+    owner = claim(place)
+    assert Path(owner.path).parent == place / f"{HOME}-2"
+    owner.remove()
+    scratch.sweep(str(place), "")
+    assert os.listdir(precious) == ["thesis.tex"]
+    assert (place / HOME).lstat()
+
+
+def test_where_all_names_are_taken_the_error_says_so(place: Path) -> None:
+    (place / HOME).touch()
+    for number in range(2, 20):
+        (place / f"{HOME}-{number}").touch()
+    with pytest.raises(OSError, match=r"taken by others.*Set TMPDIR to a folder of your own"):
+        claim(place)
+
+
+def test_a_folder_in_which_others_can_rename_is_not_used(place: Path) -> None:
+    place.chmod(0o777)
+    with pytest.raises(OSError, match="others could exchange what is in it"):
+        claim(place)
+    place.chmod(0o1777)
+    claim(place)
+
+
+def test_where_tmpdir_cannot_be_used_the_usual_places_are(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "PLACES", (str(tmp_path / "missing"), str(place)))
+    owner = scratch.claim(str(tmp_path / "not there"), scratch.new_name())
+    assert owner.path.startswith(str(place))
+
+
+def test_who_claims_while_others_sweep_gets_a_folder(place: Path) -> None:
+    done = threading.Event()
+
+    def sweep() -> None:
+        while not done.is_set():
+            scratch.sweep(str(place), "")
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        for _ in range(100):
+            owner = claim(place)
+            assert Path(owner.path).is_dir()
+            owner.remove()
+    finally:
+        done.set()
+        sweeper.join()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_there_is_a_folder_all_the_same(place: Path) -> None:
+    owner = claim(place)
+    owner.make_job_folder("1")
+    owner.remove()
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_what_was_used_lately_stays(place: Path) -> None:
+    left = killed(claim(place))
+    scratch.sweep(str(place), "")
+    assert left.exists()
+    os.utime(left, (left.stat().st_mtime - 2 * DAY,) * 2)
+    scratch.sweep(str(place), "")
+    assert not left.exists()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_caller_removes_what_its_own_zygote_left(place: Path) -> None:
+    left = killed(claim(place))
+    scratch.sweep(str(place), left.name)
+    assert not left.exists()
