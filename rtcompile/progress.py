@@ -14,6 +14,7 @@ from typing import Any
 
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import RtcompileError
+from rtcompile.styling import in_notebook
 
 __all__ = ["Outcome", "changing_line", "shown"]
 
@@ -37,13 +38,13 @@ def shown(
         How many builds there are.
     """
     tally = _Tally(total)
-    in_place = sys.stderr.isatty() or _in_notebook()
+    in_place = sys.stderr.isatty() or in_notebook()
     display: AbstractContextManager[Callable[[Outcome], None]]
     if callable(progress):
         display = _told(tally, progress)
     elif progress is False or (progress is None and not in_place):
         display = nullcontext(tally.count)
-    elif in_place and not _in_notebook() and _has_rich():
+    elif in_place and not in_notebook() and _has_rich():
         display = _bar(tally)
     elif in_place:
         display = _line(tally)
@@ -62,7 +63,7 @@ def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
     keep : bool, optional
         Whether the last line stays; else it is taken away in the end.
     """
-    if _in_notebook():
+    if in_notebook():
         with _line_below_cell(keep) as write:
             yield write
         return
@@ -127,12 +128,6 @@ def _has_rich() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _in_notebook() -> bool:
-    """Say whether this is a Jupyter kernel: what is displayed goes to a browser."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 @contextmanager

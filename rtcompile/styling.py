@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
-__all__ = ["Piece", "Styled", "as_ansi", "as_html", "as_text", "painted", "printable"]
+__all__ = [
+    "Piece",
+    "Styled",
+    "as_ansi",
+    "as_html",
+    "as_text",
+    "as_traceback",
+    "in_notebook",
+    "painted",
+    "printable",
+]
 
 Piece = tuple[str, str]  # a style's name, "" for none, and a text
 Styled = tuple[Piece, ...]
 
-_STYLES = {  # style: (ANSI, CSS)
-    "place": ("1", "font-weight:bold"),
-    "error": ("1;31", "color:#c00;font-weight:bold"),
-    "warning": ("1;35", "color:#a0a;font-weight:bold"),
-    "caret": ("32", "color:#080;font-weight:bold"),
-    "hint": ("36", "color:#06c"),
-    "dim": ("2", "color:#777"),
+# Each style's number in the palette of 256 colours and the same colour for CSS: of a luminance near
+# 0.18, so that it is readable on white and on black. The palette's first sixteen are each theme's
+# own, and Jupyter's dark theme makes bold ones darker.
+_COLORS = {
+    "error": ("196", "#ff0000"),
+    "warning": ("164", "#d700d7"),
+    "caret": ("28", "#008700"),
+    "ok": ("28", "#008700"),
+    "hint": ("30", "#008787"),
+    "note": ("30", "#008787"),
+    "dim": ("243", "#767676"),
 }
+_BOLD = frozenset({"place", "error", "warning", "caret"})
+
+
+def _ansi(style: str) -> str:
+    color = f"38;5;{_COLORS[style][0]}" if style in _COLORS else ""
+    return ";".join(filter(None, ("1" if style in _BOLD else "", color)))
+
+
+def _css(style: str) -> str:
+    color = f"color:{_COLORS[style][1]}" if style in _COLORS else ""
+    return ";".join(filter(None, (color, "font-weight:bold" if style in _BOLD else "")))
 
 
 def as_text(pieces: Iterable[Piece]) -> str:
@@ -27,8 +53,25 @@ def as_text(pieces: Iterable[Piece]) -> str:
 def as_ansi(pieces: Iterable[Piece]) -> str:
     """Return the words in a terminal's colours."""
     return "".join(
-        f"\033[{_STYLES[style][0]}m{text}\033[0m" if style else text for style, text in pieces
+        f"\033[{_ansi(style)}m{text}\033[0m" if style else text for style, text in pieces
     )
+
+
+def as_traceback(pieces: Iterable[Piece]) -> str:
+    """Return the words as IPython is to print them in place of a traceback.
+
+    Jupyter draws an error on a red background, a light or a dark one as the theme wants it. No
+    colour is readable on both but the theme's own, so the emphasis there is weight alone.
+    """
+    if not in_notebook():
+        return as_ansi(pieces)
+    return "".join(f"\033[1m{text}\033[0m" if style in _BOLD else text for style, text in pieces)
+
+
+def in_notebook() -> bool:
+    """Say whether this is a Jupyter kernel: what is displayed goes to a browser."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def painted(pieces: Iterable[Piece], color: bool) -> str:
@@ -40,9 +83,10 @@ def as_html(pieces: Iterable[Piece]) -> str:
     """Return the words as one HTML ``<pre>``, every one escaped."""
     import html
 
-    return "<pre>{}</pre>".format(
+    # Not every front end shows <pre> in a font in which the caret stands below its word.
+    return '<pre style="font-family:var(--jp-code-font-family,monospace)">{}</pre>'.format(
         "".join(
-            f'<span style="{_STYLES[style][1]}">{html.escape(text)}</span>'
+            f'<span style="{_css(style)}">{html.escape(text)}</span>'
             if style
             else html.escape(text)
             for style, text in pieces

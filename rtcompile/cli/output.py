@@ -13,11 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
+from rtcompile import styling
 from rtcompile.errors import CompileError
 
 __all__ = ["error_fields", "failure", "human_size", "paint", "print_json", "table", "uses_color"]
-
-_ANSI = {"ok": "32", "note": "36", "warning": "33", "error": "31", "bold": "1", "dim": "2"}
 
 
 # For a terminal or a file whose encoding lacks them.
@@ -100,7 +99,7 @@ def uses_color(given: Namespace, stream: IO[str]) -> bool:
 
 def paint(text: str, style: str, color: bool) -> str:
     """Return `text` in a style, where colours are used."""
-    return f"\033[{_ANSI[style]}m{text}\033[0m" if color and style in _ANSI else text
+    return styling.painted([(style, text)], color)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

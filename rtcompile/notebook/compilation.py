@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from rtcompile import styling
 from rtcompile.core import options
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import CompileError, InvalidRequest
@@ -27,8 +28,8 @@ class CellError(CompileError):
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this instead of formatting a traceback: what matters is in the cell.
-        text = rendering.render(self.diagnostics, source=self.source, name=self.name, color=True)
-        return text.split("\n")
+        story = rendering.story(self.diagnostics, source=self.source, name=self.name)
+        return styling.as_traceback(story).split("\n")
 
 
 class Compilation:

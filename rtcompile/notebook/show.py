@@ -43,7 +43,8 @@ def as_text(shown: Any) -> str:
     card = _card(shown)
     lines = [card.title]
     if card.rows:
-        lines.append(_table([_HEADER, *([*_cells(row), _sparkline(row)] for row in card.rows)]))
+        header = [f"{title} {unit}".strip() for title, unit in _HEADER]
+        lines.append(_table([header, *([*_cells(row), _sparkline(row)] for row in card.rows)]))
     if card.note:
         lines.append(card.note)
     return "\n".join([*lines, *_warnings(shown, rendering.render)])
@@ -54,7 +55,10 @@ def as_html(shown: Any) -> str:
     card = _card(shown)
     parts = [f"<div><b>{html.escape(card.title)}</b></div>"]
     if card.rows:
-        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in _HEADER)
+        head = "".join(
+            f"<th style='text-align:left'>{title}<br><small>{unit}</small></th>"
+            for title, unit in _HEADER
+        )
         body = "".join(f"<tr>{_html_row(row)}</tr>" for row in card.rows)
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     if card.note:
@@ -64,7 +68,7 @@ def as_html(shown: Any) -> str:
 
 def _html_row(row: _Row) -> str:
     signature, *cells = map(html.escape, _cells(row))
-    columns = [f"<td style='text-align:left'><code>{signature}</code></td>"]
+    columns = [f"<td style='text-align:left;min-width:14em'><code>{signature}</code></td>"]
     for cell in cells:
         align = "right" if cell[:1].isdigit() else "left"
         columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
@@ -72,16 +76,16 @@ def _html_row(row: _Row) -> str:
     return "".join([*columns, picture])
 
 
-_HEADER = [
-    "kernel",
-    "arch",
-    "build",
-    "registers/thread",
-    "shared B/block",
-    "stack B/thread",
-    "spilled B/thread",
-    "occupancy",
-]
+_HEADER = (  # a column's title and its unit
+    ("kernel", ""),
+    ("arch", ""),
+    ("build", ""),
+    ("registers", "/thread"),
+    ("shared", "B/block"),
+    ("stack", "B/thread"),
+    ("spilled", "B/thread"),
+    ("occupancy", ""),
+)
 
 
 def _cells(row: _Row) -> list[str]:
@@ -202,7 +206,7 @@ def _picture(row: _Row) -> str:
     label = f"occupancy with blocks of 32 to {_BLOCKS[len(shares) - 1]} threads"
     return (
         f'<svg width="{len(_BLOCKS) * width}" height="{height}" role="img" aria-label="{label}" '
-        f'fill="{_BAR_COLOR}"><title>{label}</title>{bars}</svg> {_best(shares)}'
+        f'fill="{_BAR_COLOR}"><title>{label}</title>{bars}</svg><br>{_best(shares)}'
     )
 
 

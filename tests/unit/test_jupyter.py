@@ -275,8 +275,9 @@ def test_a_module_shows_what_was_built_and_what_it_takes(shell: Any):
         assert "registers" in look
     assert re.search(r"█.* 100%", text)
     assert html.count("<svg") == 2
-    assert html.count("</svg> 100% at 64 threads") == 2, "readable without hovering"
+    assert html.count("</svg><br>100% at 64 threads") == 2, "readable without hovering"
     assert "shared B/block" in text
+    assert "<small>B/block</small>" in html
     assert "<title>1024 threads: 100%</title>" in html
     assert "hit (memory)" in shown(shell, cuda(shell, TWO))[0]
 
@@ -423,13 +424,14 @@ def test_a_batch_shows_a_line_in_a_notebook_without_ipywidgets(kernel: Any):
     assert "3 of 3 compiled" in drawn[-1]["content"]["data"]["text/plain"]
 
 
-def test_an_error_stops_a_notebook_with_a_coloured_message(kernel: Any):
+def test_an_error_stops_a_notebook_with_a_message_readable_on_jupyters_red(kernel: Any):
     _, client = kernel
     cell = "%%cuda --arch sm_80\n__global__ void k() { int x = 1 }"
     reply = client.execute_interactive(cell, timeout=60, output_hook=id)
     assert reply["content"]["status"] == "error"
     traceback = "\n".join(reply["content"]["traceback"])
-    assert "\x1b[1;31merror: " in traceback
+    assert "\x1b[1merror: " in traceback
+    assert set(re.findall(r"\x1b\[[\d;]*m", traceback)) == {"\x1b[1m", "\x1b[0m"}
     assert "magics.py" not in traceback
 
 
