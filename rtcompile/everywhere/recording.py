@@ -1,0 +1,293 @@
+"""A record of every build that a program asked for, complete enough to be built elsewhere.
+
+While the program runs each request is one line of JSON, appended in one write to ``FILE.part``:
+forked children append to the same file, and a program that is killed leaves what it had asked for.
+At the program's end the lines become one JSON document, put at ``FILE`` by rename.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import sys
+import threading
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rtcompile import logs
+from rtcompile._version import __version__
+from rtcompile.building import links
+from rtcompile.core.arch import Arch
+from rtcompile.core.key import content_digest
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core.units import LinkInput
+from rtcompile.errors import InvalidRequest
+
+__all__ = ["FORMAT", "Record", "Recorder", "read"]
+
+FORMAT = "rtcompile record 1"
+
+
+class Recorder:
+    """Writes what is asked for from `start` to `finish`.
+
+    Parameters
+    ----------
+    path : str
+        The file to write at the end.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self._part = f"{self.path}.part"
+        self._guard = threading.Lock()
+        self._written: set[str] = set()
+        self._process = 0
+
+    def start(self) -> None:
+        """Begin; raise OSError if the file cannot be written."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        os.close(os.open(self._part, flags, 0o644))
+        self._process = os.getpid()
+        self._append({"format": FORMAT, **_versions()})
+        logs.listeners.append(self._note)
+
+    def finish(self) -> Record:
+        """End, and put the whole record in place. In a forked child: leave that to the parent."""
+        with contextlib.suppress(ValueError):
+            logs.listeners.remove(self._note)
+        record = read(self._part)
+        if os.getpid() == self._process:
+            with open(self._part, "w", encoding="utf-8") as file:
+                json.dump(record.document(), file, indent=1)
+                file.write("\n")
+            os.replace(self._part, self.path)
+        return record
+
+    def _note(self, request: CompileRequest, code: ObjectCode) -> None:
+        entry = describe(request, code)
+        for header in code.build.headers:
+            if header.label.startswith("user"):
+                self._keep(header.path, header.digest)
+        line = json.dumps(entry, sort_keys=True)
+        if self._is_new(line):
+            self._append(entry)
+
+    def _keep(self, path: str, digest: str) -> None:
+        """Write the contents of a header of the user's, once."""
+        if not self._is_new(digest):
+            return
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError:
+            return  # It has gone since; the reader of the record says that it lacks it.
+        if content_digest(data) == digest:
+            packed = base64.b64encode(zlib.compress(data)).decode()
+            self._append({"header": digest, "contents": packed})
+
+    def _is_new(self, what: str) -> bool:
+        with self._guard:
+            new = what not in self._written
+            self._written.add(what)
+        return new
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        descriptor = os.open(self._part, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, (json.dumps(entry) + "\n").encode())
+        finally:
+            os.close(descriptor)
+
+
+class Record:
+    """What a program asked for.
+
+    Attributes
+    ----------
+    versions : mapping of str to str
+        rtcompile, CuPy and CUDA that the program ran with.
+    builds : list of dict
+        The requests, as `describe` gives them.
+    headers : dict of str to str
+        Digest of a header of the user's to its contents, packed.
+    """
+
+    def __init__(
+        self, versions: Mapping[str, str], builds: list[dict[str, Any]], headers: dict[str, str]
+    ) -> None:
+        self.versions = versions
+        self.builds = builds
+        self.headers = headers
+
+    def document(self) -> dict[str, Any]:
+        """Return the record as plain values."""
+        return {
+            "format": FORMAT,
+            **self.versions,
+            "builds": self.builds,
+            "headers": self.headers,
+        }
+
+    def contents(self, digest: str) -> bytes:
+        """Return the contents of a header; raise `InvalidRequest` if the record has not got them."""
+        try:
+            data = zlib.decompress(base64.b64decode(self.headers[digest], validate=True))
+        except (KeyError, ValueError, zlib.error):
+            data = b""
+        if content_digest(data) != digest:
+            raise InvalidRequest(
+                f"the record lacks the contents of a header (digest {digest[:16]}…); record the "
+                "program again with `rtcompile run --record`"
+            )
+        return data
+
+
+def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
+    """Return a request, and what the build depended on, as plain values."""
+    return {
+        "name": request.name,
+        "source": request.source,
+        "options": list(request.options),
+        "arch": str(code.arch),
+        "follows device": request.arch is None or _is_cupys(request, code),
+        "name expressions": list(request.name_expressions),
+        "backend": request.backend,
+        "target": request.target,
+        "link": [_link(item, index) for index, item in enumerate(request.link)],
+        "built by": code.build.backend,
+        "headers": [[h.label, h.relative, h.path, h.digest] for h in code.build.headers],
+        "asked by": _asker(),
+    }
+
+
+def request_of(entry: Mapping[str, Any]) -> CompileRequest:
+    """Return the request that an entry describes, for the architecture it was built for.
+
+    Raises
+    ------
+    InvalidRequest
+        The entry is damaged.
+    """
+    try:
+        return CompileRequest(
+            entry["source"],
+            options=tuple(entry["options"]),
+            arch=Arch.parse(entry["arch"]),
+            name_expressions=tuple(entry["name expressions"]),
+            name=entry["name"],
+            backend=entry["backend"],
+            target=entry["target"],
+            link=tuple(_linked(item) for item in entry["link"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"a build of the record is damaged: {error!r}") from None
+
+
+def read(path: str) -> Record:
+    """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
+
+    Raises
+    ------
+    InvalidRequest
+        The file is no record, is one of another format, or ends in the middle.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path}: cannot be read as a record: {error}") from None
+    document = _json(text)
+    if isinstance(document, dict) and "builds" in document:
+        return _from_document(path, document)
+    return _from_lines(path, text.splitlines())
+
+
+def _from_document(path: str, document: dict[str, Any]) -> Record:
+    _insist(path, document)
+    builds, headers = document["builds"], document.get("headers")
+    if not isinstance(builds, list) or not isinstance(headers, dict):
+        raise InvalidRequest(f"{path}: this record is damaged; record the program again")
+    return Record(_version_fields(document), builds, headers)
+
+
+def _from_lines(path: str, lines: Iterable[str]) -> Record:
+    first, *rest = [*lines, ""]
+    document = _json(first)
+    if not isinstance(document, dict):
+        raise InvalidRequest(
+            f"{path}: this is no record, or it ends in the middle; "
+            "`rtcompile run --record FILE script.py` writes one"
+        )
+    _insist(path, document)
+    builds: list[dict[str, Any]] = []
+    headers: dict[str, str] = {}
+    for line in rest:
+        entry = _json(line)  # The last one of a program that was killed may not be whole.
+        if isinstance(entry, dict) and "header" in entry:
+            headers[entry["header"]] = entry["contents"]
+        elif isinstance(entry, dict) and "source" in entry and entry not in builds:
+            builds.append(entry)
+    return Record(_version_fields(document), builds, headers)
+
+
+def _insist(path: str, document: Mapping[str, Any]) -> None:
+    if document.get("format") != FORMAT:
+        raise InvalidRequest(
+            f"{path}: its format is {document.get('format')!r}, and this rtcompile reads "
+            f"{FORMAT!r}; record the program again with `rtcompile run --record`"
+        )
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _version_fields(document: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(document.get(name, "")) for name in ("rtcompile", "cupy")}
+
+
+def _versions() -> dict[str, str]:
+    cupy = sys.modules.get("cupy._version")
+    return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
+
+
+def _is_cupys(request: CompileRequest, code: ObjectCode) -> bool:
+    """Say whether `install` fixed the architecture, as CuPy does, and not the program."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "rtcompile.everywhere.seam":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _asker() -> str:
+    """Return the first place outside rtcompile and CuPy that asked: ``"script.py:12"``."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in ("rtcompile", "cupy", "cupyx", "contextlib"):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _link(item: Any, index: int) -> dict[str, Any]:
+    given = links.given(item, index)
+    if isinstance(given, LinkInput):
+        data = base64.b64encode(given.data).decode()
+        return {"kind": given.kind, "name": given.name, "data": data}
+    return {"source": given.source, "options": list(given.options), "name": given.name}
+
+
+def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
+    if "source" in item:
+        return CompileRequest(item["source"], options=tuple(item["options"]), name=item["name"])
+    return LinkInput(item["kind"], item["name"], base64.b64decode(item["data"], validate=True))

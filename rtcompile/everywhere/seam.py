@@ -1,0 +1,248 @@
+"""The one function through which CuPy 14 compiles every kernel, and ours in its place.
+
+Nothing is patched before `install` is called, and nothing in a CuPy whose function looks different
+from the one that was tried: then a warning says so and CuPy goes on as before.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import IO, Any
+
+from rtcompile import pipeline
+from rtcompile.core.arch import Arch
+from rtcompile.core.request import CompileRequest
+from rtcompile.errors import RtcompileWarning, ToolkitNotFound
+from rtcompile.settings import Settings
+
+__all__ = ["Installation", "install", "uninstall"]
+
+_NAME = "_compile_module_with_cache"
+# As in CuPy 14.0 to 14.2, which were read; 14.2 was run.
+_MAJOR = 14
+_PARAMETERS = (
+    "source",
+    "options",
+    "arch",
+    "extra_source",
+    "backend",
+    "enable_cooperative_groups",
+    "name_expressions",
+    "log_stream",
+    "jitify",
+    "to_ltoir",
+)
+_KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
+
+_guard = threading.Lock()
+_original: Callable[..., Any] | None = None
+_missing_toolkit_was_said = False
+
+
+class Installation:
+    """What `install` returns: used as a context manager, it uninstalls at the end.
+
+    Attributes
+    ----------
+    active : bool
+        Whether CuPy's kernels are compiled by rtcompile now. False where this CuPy is not known.
+    """
+
+    def __init__(self, active: bool, ours: bool) -> None:
+        self.active = active
+        self._ours = ours
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._ours:
+            uninstall()
+
+    def __repr__(self) -> str:
+        return f"<rtcompile.Installation active={self.active}>"
+
+
+def install() -> Installation:
+    """Let rtcompile compile every kernel of CuPy, and of the libraries that use CuPy.
+
+    Elementwise and reduction kernels, CUB, fusion, ``cupyx.jit``, and ``cupy.RawKernel`` and
+    ``cupy.RawModule`` of other people's code: with the options and headers that CuPy gives them,
+    through rtcompile's cache, workers and precompiled headers. CuPy's cuFFT callbacks, which want
+    LTO-IR, are left to CuPy. What CuPy has loaded already stays loaded.
+
+    Calling it again changes nothing. It imports CuPy.
+
+    Returns
+    -------
+    Installation
+        A context manager, for those who want it for a while only. One that a surrounding
+        `install` had made active already leaves it active.
+
+    Warns
+    -----
+    RtcompileWarning
+        This CuPy is not one that was tried; it is left alone.
+
+    Raises
+    ------
+    ImportError
+        CuPy is not installed.
+
+    Examples
+    --------
+    >>> with rtcompile.install():  # doctest: +SKIP
+    ...     cupy.arange(10).sum()
+    """
+    from cupy.cuda import compiler
+
+    return install_in(compiler)
+
+
+def install_in(compiler: Any) -> Installation:
+    """Install in CuPy's module ``cupy.cuda.compiler``, which may be all of CuPy that is loaded yet."""
+    global _original
+    with _guard:
+        if _original is not None:
+            return Installation(active=True, ours=False)
+        problem = _unknown(compiler)
+        if problem:
+            warnings.warn(
+                f"rtcompile.install(): {problem}. CuPy compiles its kernels itself, as before. "
+                f"rtcompile knows CuPy {_MAJOR}: install that, or a newer rtcompile.",
+                RtcompileWarning,
+                stacklevel=3,
+            )
+            return Installation(active=False, ours=False)
+        _original = getattr(compiler, _NAME)
+        setattr(compiler, _NAME, _compile)
+    return Installation(active=True, ours=True)
+
+
+def uninstall() -> None:
+    """Give CuPy its own compiler function back; nothing happens where it has it."""
+    global _original
+    with _guard:
+        if _original is None:
+            return
+        setattr(sys.modules["cupy.cuda.compiler"], _NAME, _original)
+        _original = None
+
+
+def _unknown(compiler: Any) -> str:
+    """Return why this CuPy is not one that was tried, ``""`` if it is."""
+    version = getattr(sys.modules.get("cupy._version"), "__version__", "")
+    if version.partition(".")[0] != str(_MAJOR):
+        return f"this is CuPy {version or 'of an unknown version'}"
+    function = getattr(compiler, _NAME, None)
+    if function is None:
+        return f"CuPy {version} has no cupy.cuda.compiler.{_NAME}"
+    if tuple(inspect.signature(function).parameters) != _PARAMETERS:
+        return f"CuPy {version} compiles with other arguments than those that rtcompile knows"
+    return ""
+
+
+def _compile(
+    source: str,
+    options: Sequence[str] = (),
+    *,
+    arch: str | None = None,
+    extra_source: str | None = None,
+    backend: str = "nvrtc",
+    enable_cooperative_groups: bool = False,
+    name_expressions: Sequence[str] | None = None,
+    log_stream: IO[str] | None = None,
+    jitify: bool = False,
+    to_ltoir: bool = False,
+) -> Any:
+    """Return the ``cupy.cuda.function.Module`` of a source: what CuPy's function returns."""
+    from cupy.cuda import compiler, function, runtime
+
+    def by_cupy() -> Any:
+        original = _original or getattr(compiler, _NAME)
+        return original(
+            source,
+            options,
+            arch=arch,
+            extra_source=extra_source,
+            backend=backend,
+            enable_cooperative_groups=enable_cooperative_groups,
+            name_expressions=name_expressions,
+            log_stream=log_stream,
+            jitify=jitify,
+            to_ltoir=to_ltoir,
+        )
+
+    if to_ltoir or runtime.is_hip or backend not in ("nvrtc", "nvcc"):
+        return by_cupy()
+    if name_expressions is not None and backend != "nvrtc":
+        raise NotImplementedError  # as CuPy does
+    settings = Settings.from_environ()
+    request = _request(source, options, arch, backend, name_expressions, settings)
+    try:
+        code = pipeline.build(request, settings)
+    except ToolkitNotFound as missing:
+        _say_once(missing)
+        return by_cupy()
+    except Exception as error:
+        if settings.dump_source_on_error and hasattr(error, "dump"):
+            error.dump(sys.stderr)
+        raise error.with_traceback(None) from None
+    if log_stream is not None:
+        log_stream.write(code.build.log)
+    module = function.Module()
+    module.load(code.code)
+    module._set_mapping(dict(code.lowered_names) if name_expressions else None)
+    return module
+
+
+def _request(
+    source: str,
+    options: Sequence[str],
+    arch: str | None,
+    backend: str,
+    name_expressions: Sequence[str] | None,
+    settings: Settings,
+) -> CompileRequest:
+    """Return the request that has CuPy's architecture, options and implicit options."""
+    from cupy.cuda import compiler
+
+    capability = arch or compiler._get_arch()
+    flag, method = compiler._get_arch_for_options_for_nvrtc(capability)
+    return CompileRequest(
+        source,
+        options=(*options, "-ftz=true"),
+        arch=Arch.parse(flag.partition("=")[2].replace("compute_", "sm_")),
+        name_expressions=tuple(name_expressions or ()),
+        name=_program_name(source),
+        backend="nvcc" if backend == "nvcc" else "auto",
+        target="ptx" if method == "ptx" or settings.ptx else "cubin",
+    )
+
+
+def _program_name(source: str) -> str:
+    """Name the program after its first kernel: that is what logs and reports show."""
+    kernel = _KERNEL.search(source)
+    return f"{kernel[1]}.cu" if kernel else "cupy.cu"
+
+
+def _say_once(missing: ToolkitNotFound) -> None:
+    global _missing_toolkit_was_said
+    if not _missing_toolkit_was_said:
+        _missing_toolkit_was_said = True
+        warnings.warn(
+            f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.",
+            RtcompileWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,126 @@
+"""Build what a record holds, on a machine that need not have a GPU, nor the program's folders."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch
+from rtcompile.core.key import content_digest
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import InvalidRequest
+from rtcompile.everywhere.recording import Record, request_of
+
+__all__ = ["requests", "warm"]
+
+
+def warm(
+    record: Record,
+    *,
+    archs: Sequence[str] = (),
+    progress: bool | Callable[[int, int, Any], Any] | None = None,
+) -> list[ObjectCode]:
+    """Build everything in a record, in parallel, into the cache.
+
+    Parameters
+    ----------
+    record : Record
+        As `recording.read` gives it.
+    archs : sequence of str
+        Build for these instead of those of the recorded run; what the program itself had fixed to
+        one architecture stays.
+    progress : bool or callable, optional
+        As in `rtcompile.compile_many`.
+
+    Returns
+    -------
+    list of ObjectCode
+        In the order of the record, architecture by architecture.
+
+    Raises
+    ------
+    InvalidRequest
+        The record is damaged.
+    BatchError
+        Some did not compile.
+    """
+    from rtcompile.many import compile_many
+
+    with requests(record, archs) as wanted:
+        return compile_many(wanted, progress=progress)
+
+
+@contextmanager
+def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[CompileRequest]]:
+    """Yield the requests of a record; the headers that they need are there meanwhile.
+
+    A header of the user's that is not where it was, or not as it was, is written below a folder of
+    ours, under the path that it had: keys carry no places, so what is built is what the program
+    will ask for.
+    """
+    with tempfile.TemporaryDirectory(prefix="rtcompile-warm-") as folder:
+        yield [
+            request
+            for entry in record.builds
+            for request in _for_archs(entry, _placed(record, entry, folder), archs)
+        ]
+
+
+def _for_archs(
+    entry: Mapping[str, Any], request: CompileRequest, archs: Sequence[str]
+) -> Iterator[CompileRequest]:
+    if not archs or not entry.get("follows device"):
+        yield request
+        return
+    for name in archs:
+        try:
+            arch = Arch.parse(name)
+        except ValueError as error:
+            raise InvalidRequest(f"--arch: {error}") from None
+        assert request.arch is not None
+        # CuPy's own kernels are compiled for sm_90, and not for sm_90a, as CuPy does.
+        yield request.replace(arch=arch if request.arch.suffix else arch._replace(suffix=""))
+
+
+def _placed(record: Record, entry: Mapping[str, Any], folder: str) -> CompileRequest:
+    """Return the request with ``-I`` directories that hold the headers it was recorded with."""
+    request = request_of(entry)
+    own = [
+        (path, digest)
+        for label, _, path, digest in entry["headers"]
+        if label.startswith("user") and not _is_there(path, digest)
+    ]
+    if not own:
+        return request
+    for path, digest in own:
+        _write(folder + os.path.abspath(path), record.contents(digest))
+    # All of the directories move, so that they lie in each other as they did.
+    for label, _, path, digest in entry["headers"]:
+        if label.startswith("user") and _is_there(path, digest):
+            with open(path, "rb") as file:
+                _write(folder + os.path.abspath(path), file.read())
+    given = compiler_options.parse(request.options)
+    moved = {d: folder + os.path.abspath(d) for d in given.include_dirs}
+    for directory in moved.values():
+        os.makedirs(directory, exist_ok=True)
+    return request.replace(options=given.with_directories(moved).spelled())
+
+
+def _is_there(path: str, digest: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return content_digest(file.read()) == digest
+    except OSError:
+        return False
+
+
+def _write(path: str, data: bytes) -> None:
+    if "/../" in path:
+        raise InvalidRequest(f"the record names a header outside its folder: {path}")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
