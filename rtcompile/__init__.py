@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ToolkitNotFound,
         UnsupportedArch,
     )
+    from rtcompile.everywhere.seam import Installation, install, uninstall
     from rtcompile.kernels import RawKernel, RawModule
     from rtcompile.library import KernelLibrary
     from rtcompile.many import BuildFuture, compile_many, submit_many
@@ -44,6 +45,7 @@ __all__ = [
     "CompileTimeout",
     "CompilerCrashed",
     "Diagnostic",
+    "Installation",
     "InvalidRequest",
     "JitDisabled",
     "JitifyError",
@@ -59,7 +61,9 @@ __all__ = [
     "__version__",
     "compile",
     "compile_many",
+    "install",
     "submit_many",
+    "uninstall",
     "use_bundle",
 ]
 
@@ -73,6 +77,7 @@ _HOME = {
     "CompileTimeout": "errors",
     "CompilerCrashed": "errors",
     "Diagnostic": "messages.diagnostics",
+    "Installation": "everywhere.seam",
     "InvalidRequest": "errors",
     "JitDisabled": "errors",
     "JitifyError": "errors",
@@ -87,8 +92,10 @@ _HOME = {
     "UnsupportedArch": "errors",
     "compile": "api",
     "compile_many": "many",
+    "install": "everywhere.seam",
     "load_ipython_extension": "notebook",
     "submit_many": "many",
+    "uninstall": "everywhere.seam",
     "use_bundle": "bundles",
 }
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, RtcompileError, shown
 
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["announce", "check_stream"]
+__all__ = ["announce", "listeners"]
+
+# Called with each request and what became of it, in the thread that asked.
+listeners: list[Callable[[CompileRequest, ObjectCode | RtcompileError], object]] = []
 
 
 def check_stream(stream: IO[str] | None) -> None:
@@ -41,6 +45,8 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
     level : str or None
         ``RTCOMPILE_LOG``: a level to show on stderr; None leaves that to the application.
     """
+    for listen in tuple(listeners):
+        listen(request, code)
     # Where nobody has imported logging nobody listens, and a cache hit need not load it.
     if level is None and "logging" not in sys.modules:
         return

@@ -18,8 +18,8 @@ from rtcompile.core.key import Question, content_digest
 from rtcompile.core.option_table import dropped
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, ObjectCode, SearchDir
-from rtcompile.errors import JitDisabled, ToolkitNotFound, UnsupportedArch
-from rtcompile.logs import announce
+from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound, UnsupportedArch
+from rtcompile.logs import announce, listeners
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
@@ -64,6 +64,19 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
     """
     started = time.perf_counter()
+    try:
+        code = _found_or_compiled(request, settings)
+    except RtcompileError as error:
+        for listen in tuple(listeners):
+            listen(request, error)
+        raise
+    milliseconds = (time.perf_counter() - started) * 1e3
+    code = replace(code, build=replace(code.build, milliseconds=milliseconds))
+    announce(request, code, settings.log)
+    return code
+
+
+def _found_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCode:
     code = _shipped(request, settings)
     if code is None:
         try:
@@ -72,9 +85,6 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
             from rtcompile import shipped
 
             code = shipped.instead(request, settings, lacking)
-    milliseconds = (time.perf_counter() - started) * 1e3
-    code = replace(code, build=replace(code.build, milliseconds=milliseconds))
-    announce(request, code, settings.log)
     return code
 
 

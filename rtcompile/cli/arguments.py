@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rtcompile._version import __version__
+from rtcompile.cli import program_arguments
 from rtcompile.errors import InvalidRequest
 
 __all__ = ["parse", "parser"]
@@ -91,7 +92,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     Without a verb, or an action of ``cache``, the help is printed, and the exit code is 0.
     """
     compiler_options: list[str] = []
-    if "--" in argv:
+    if "--" in argv and argv[0] != "run":  # what a program is given is the program's own
         at = argv.index("--")
         argv, compiler_options = argv[:at], argv[at + 1 :]
     whole = parser()
@@ -406,6 +407,25 @@ _VERBS = (
         "Options after -- are the compiler's own, in NVRTC's or nvcc's spelling.",
         "  rtcompile compile gemm.cu --arch sm_80,sm_90a -n 'gemm<float>' -o build/ -- -lineinfo",
         _add_compile,
+    ),
+    _Verb(
+        "run",
+        "running",
+        "run a program with all of its CuPy kernels through rtcompile",
+        "The program needs no change. CuPy's own kernels and those of other libraries are compiled\n"
+        "with rtcompile's cache, processes and precompiled headers. At the end one line says how\n"
+        "many kernels there were, how many came from the cache, and what that spared.",
+        "  rtcompile run --record kernels.json train.py --epochs 3",
+        program_arguments.add_run,
+    ),
+    _Verb(
+        "warm",
+        "warming",
+        "build what a program will ask for, before it does",
+        "Builds the requests that `rtcompile run --record` wrote, in parallel, into the cache. Needs\n"
+        "no GPU: a CI job, a Docker build or a login node can do it.",
+        "  rtcompile warm kernels.json --arch sm_90a,sm_100a",
+        program_arguments.add_warm,
     ),
     _Verb(
         "inspect",

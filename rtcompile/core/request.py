@@ -290,6 +290,8 @@ class BuildInfo:
         The compiler and its build, ``"nvrtc 12.9.86"``.
     notes : tuple of str
         Options that were changed, or that this compiler was not given, and why: a line each.
+    compiled_in : float
+        Milliseconds that the compiler took when the code was made, on whatever machine.
     """
 
     backend: str
@@ -300,6 +302,7 @@ class BuildInfo:
     why: str = ""
     compiler: str = ""
     notes: tuple[str, ...] = ()
+    compiled_in: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -17,14 +17,14 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rtcompile import linking as links
 from rtcompile import logs
 from rtcompile._version import __version__
-from rtcompile.building import links
 from rtcompile.core.arch import Arch
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.units import LinkInput
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, RtcompileError
 
 __all__ = ["FORMAT", "Record", "Recorder", "read"]
 
@@ -52,7 +52,7 @@ class Recorder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(self._part, flags, 0o644))
         self._process = os.getpid()
-        self._append({"format": FORMAT, **_versions()})
+        self._append({"format": FORMAT, **versions()})
         logs.listeners.append(self._note)
 
     def finish(self) -> Record:
@@ -67,7 +67,9 @@ class Recorder:
             os.replace(self._part, self.path)
         return record
 
-    def _note(self, request: CompileRequest, code: ObjectCode) -> None:
+    def _note(self, request: CompileRequest, code: ObjectCode | RtcompileError) -> None:
+        if not isinstance(code, ObjectCode):
+            return  # it failed: nothing to build before the next run
         entry = describe(request, code)
         for header in code.build.headers:
             if header.label.startswith("user"):
@@ -253,7 +255,8 @@ def _version_fields(document: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(document.get(name, "")) for name in ("rtcompile", "cupy")}
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of what decides a program's requests, as far as it is loaded."""
     cupy = sys.modules.get("cupy._version")
     return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
 

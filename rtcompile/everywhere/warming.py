@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from rtcompile.core import options as compiler_options
@@ -83,7 +84,7 @@ def _for_archs(
             raise InvalidRequest(f"--arch: {error}") from None
         assert request.arch is not None
         # CuPy's own kernels are compiled for sm_90, and not for sm_90a, as CuPy does.
-        yield request.replace(arch=arch if request.arch.suffix else arch._replace(suffix=""))
+        yield request.replace(arch=arch if request.arch.suffix else replace(arch, suffix=""))
 
 
 def _placed(record: Record, entry: Mapping[str, Any], folder: str) -> CompileRequest:
@@ -103,11 +104,18 @@ def _placed(record: Record, entry: Mapping[str, Any], folder: str) -> CompileReq
         if label.startswith("user") and _is_there(path, digest):
             with open(path, "rb") as file:
                 _write(folder + os.path.abspath(path), file.read())
-    given = compiler_options.parse(request.options)
-    moved = {d: folder + os.path.abspath(d) for d in given.include_dirs}
-    for directory in moved.values():
-        os.makedirs(directory, exist_ok=True)
-    return request.replace(options=given.with_directories(moved).spelled())
+    directories = compiler_options.parse(request.options).include_dirs
+    for directory in directories:
+        os.makedirs(folder + os.path.abspath(directory), exist_ok=True)
+    return request.replace(options=[_moved(o, directories, folder) for o in request.options])
+
+
+def _moved(option: str, directories: Sequence[str], folder: str) -> str:
+    """Return an option that names one of the directories with that directory's new place."""
+    for directory in sorted(directories, key=len, reverse=True):
+        if option.endswith(directory):
+            return option.removesuffix(directory) + folder + os.path.abspath(directory)
+    return option
 
 
 def _is_there(path: str, digest: str) -> bool:
@@ -119,8 +127,6 @@ def _is_there(path: str, digest: str) -> bool:
 
 
 def _write(path: str, data: bytes) -> None:
-    if "/../" in path:
-        raise InvalidRequest(f"the record names a header outside its folder: {path}")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         file.write(data)

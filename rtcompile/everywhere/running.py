@@ -1,0 +1,227 @@
+"""Run an unmodified program with every CuPy kernel through rtcompile, and say what that did."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from rtcompile import logs
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import InvalidRequest, JitDisabled, RtcompileError
+from rtcompile.everywhere import seam
+
+__all__ = ["Build", "Program", "Tally", "counting"]
+
+_COMPILER = "cupy.cuda.compiler"
+
+
+class Build(NamedTuple):
+    """One kernel or module that a program asked for.
+
+    `spared` is the time in milliseconds that its compiler took when it was built, 0 where it was
+    built now; `milliseconds` is what this call took.
+    """
+
+    name: str
+    arch: str
+    backend: str
+    hit: str
+    milliseconds: float
+    spared: float
+
+
+class Tally:
+    """What a run asked for.
+
+    Attributes
+    ----------
+    builds : list of Build
+        In the order in which they were asked for.
+    missing : list of str
+        What was asked for under ``RTCOMPILE_JIT=0`` and was not there.
+    """
+
+    def __init__(self) -> None:
+        self.builds: list[Build] = []
+        self.missing: list[str] = []
+
+    def line(self) -> str:
+        """Return one line: kernels, hits, built, seconds spared."""
+        built = [build for build in self.builds if not build.hit]
+        spent = sum(build.milliseconds for build in built) / 1e3
+        spared = sum(build.spared for build in self.builds) / 1e3
+        kernels = len(self.builds)
+        return (
+            f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache, "
+            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared"
+        )
+
+    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
+        """Take a build into account, one that failed only where compiling was forbidden."""
+        if isinstance(outcome, JitDisabled):
+            self.missing.append(str(outcome).partition("\n")[0])
+        if not isinstance(outcome, ObjectCode):
+            return
+        code, build = outcome, outcome.build
+        self.builds.append(
+            Build(
+                request.name,
+                str(code.arch),
+                build.backend,
+                build.hit or "",
+                build.milliseconds,
+                build.compiled_in if build.hit else 0.0,
+            )
+        )
+
+
+@contextmanager
+def counting() -> Iterator[Tally]:
+    """Count what is asked for meanwhile, in all threads."""
+    tally = Tally()
+    logs.listeners.append(tally.note)
+    try:
+        yield tally
+    finally:
+        logs.listeners.remove(tally.note)
+
+
+class Program(NamedTuple):
+    """A script, or with `is_module` a module, and what stands after it on the command line."""
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+    def run(self) -> int:
+        """Run it as ``python`` would; return its exit status.
+
+        The program sees its own ``sys.argv`` and ``__main__``. An exception that it does not catch
+        is shown as Python shows it, without frames of ours, and its status is 1.
+        """
+        if not self.is_module and not os.path.exists(self.target):
+            raise InvalidRequest(f"{self.target}: there is no such file to run")
+        before = sys.argv, sys.path[:]
+        _install_when_cupy_is_imported()
+        sys.argv = [self.target, *self.arguments]
+        sys.path.insert(0, os.getcwd() if self.is_module else _folder(self.target))
+        try:
+            with _termination_as_exit():
+                if self.is_module:
+                    runpy.run_module(self.target, run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(self.target, run_name="__main__")
+                # A thread that still runs may still ask for kernels.
+                for thread in threading.enumerate():
+                    if thread is not threading.main_thread() and not thread.daemon:
+                        thread.join()
+        except SystemExit as end:
+            return _status(end)
+        except KeyboardInterrupt:
+            _show(sys.exc_info())
+            return 130
+        except BaseException:
+            _show(sys.exc_info())
+            return 1
+        finally:
+            sys.argv, sys.path[:] = before
+            seam.uninstall()
+        return 0
+
+
+def _folder(script: str) -> str:
+    return os.path.dirname(os.path.realpath(script))
+
+
+def _status(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _show(error: Any) -> None:
+    """Show the program's exception, from its own first frame on."""
+    kind, value, traceback = error
+    while traceback is not None and _is_ours(traceback.tb_frame):
+        traceback = traceback.tb_next
+    sys.excepthook(kind, value, traceback)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] in ("rtcompile", "runpy") or "runpy" in frame.f_code.co_filename
+
+
+@contextmanager
+def _termination_as_exit() -> Iterator[None]:
+    """Let SIGTERM end the program by an exception, so that what was recorded is written."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+# --- CuPy, whenever the program imports it --------------------------------------------------------
+
+
+def _install_when_cupy_is_imported() -> None:
+    """Install now where CuPy is loaded, else once it is: what the program sets before counts."""
+    compiler = sys.modules.get(_COMPILER)
+    if compiler is not None:
+        seam.install_in(compiler)
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Finds CuPy's compiler module as the finders after it do, and installs when it is loaded."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _COMPILER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    """Loads a module as its own loader does, then installs in it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        seam.install_in(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
