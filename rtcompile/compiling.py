@@ -241,6 +241,7 @@ class _Build:
                 milliseconds,
                 why=self.why,
                 compiler=f"{backend} {plan.question.compilers.get(backend, '')}",
+                compiled_in=milliseconds,
             ),
         )
         if compiled.trace is not None:

@@ -19,6 +19,7 @@ def encode(obj: ObjectCode, name: str, asked: Mapping[str, str] = MappingProxyTy
     # Why NVCC was used stays true; why this one was a miss does not.
     texts.append(build.why if build.backend == "nvcc" else "")
     texts.append("\0".join(f"{label}\0{value}" for label, value in asked.items()))
+    texts += [f"{build.compiled_in:.1f}", ""]  # in pairs, as the names are
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     return files.seal("object", [obj.code, *(t.encode("utf-8", "surrogateescape") for t in texts)])
@@ -27,27 +28,30 @@ def encode(obj: ObjectCode, name: str, asked: Mapping[str, str] = MappingProxyTy
 def decode(data: bytes) -> tuple[str, ObjectCode] | None:
     """Return (program name, object) of a file; None if it does not verify."""
     fields = files.unseal("object", data)
-    if fields is None or len(fields) < 9 or not len(fields) % 2:
+    if fields is None or len(fields) < 11 or not len(fields) % 2:
         return None
     texts = [f.decode("utf-8", "surrogateescape") for f in fields[1:]]
     name, kind, arch, backend, compiler, log, why = texts[:7]
     try:
         parsed = Arch.parse(arch)
+        compiled_in = float(texts[8])
     except ValueError:
         return None
     return name, ObjectCode(
         code=fields[0],
         kind=kind,
         arch=parsed,
-        lowered_names=MappingProxyType(dict(zip(texts[8::2], texts[9::2], strict=True))),
-        build=BuildInfo(backend=backend, log=log, why=why, compiler=compiler),
+        lowered_names=MappingProxyType(dict(zip(texts[10::2], texts[11::2], strict=True))),
+        build=BuildInfo(
+            backend=backend, log=log, why=why, compiler=compiler, compiled_in=compiled_in
+        ),
     )
 
 
 def asked(data: bytes) -> dict[str, str]:
     """Return what a file says of its question (`Question.summary`), nothing if it does not verify."""
     fields = files.unseal("object", data)
-    if fields is None or len(fields) < 9 or not fields[8]:
+    if fields is None or len(fields) < 11 or not fields[8]:
         return {}
     texts = fields[8].decode("utf-8", "surrogateescape").split("\0")
     return dict(zip(texts[::2], texts[1::2], strict=False))

@@ -155,7 +155,7 @@ def _show(error: Any) -> None:
     kind, value, traceback = error
     while traceback is not None and _is_ours(traceback.tb_frame):
         traceback = traceback.tb_next
-    sys.excepthook(kind, value, traceback)
+    sys.excepthook(kind, value.with_traceback(traceback), traceback)
 
 
 def _is_ours(frame: FrameType) -> bool:

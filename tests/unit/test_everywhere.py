@@ -232,8 +232,7 @@ def test_a_check_without_the_builds_names_what_is_missing(tmp_path):
             id="in a thread",
         ),
         pytest.param(
-            "import os\nif not os.fork():\n"
-            f"    compile({TEMPLATE!r})\n    os._exit(0)\nos.wait()",
+            f"import os\nif not os.fork():\n    compile({TEMPLATE!r})\n    os._exit(0)\nos.wait()",
             0,
             id="a forked child",
         ),
@@ -311,7 +310,7 @@ def test_a_header_that_was_tampered_with_is_not_built(tmp_path, header, installe
     installed(source, (f"-I{header.parent}",))
     record = recorder.finish()
     header.unlink()
-    record.headers = {digest: "" for digest in record.headers}
+    record.headers = dict.fromkeys(record.headers, "")
 
     with pytest.raises(rtcompile.InvalidRequest, match="lacks the contents of a header"):
         warming.warm(record, progress=False)
