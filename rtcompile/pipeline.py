@@ -89,6 +89,8 @@ def _found_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCod
 
 
 def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
+    for path in settings.bundles:
+        bundles.use_bundle(path)
     if not bundles.in_use():
         return None
     from rtcompile import shipped

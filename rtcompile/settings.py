@@ -43,6 +43,7 @@ class Settings:
     save_source: bool = False
     dump_source_on_error: bool = False
     ptx: bool = False
+    bundles: tuple[str, ...] = ()  # paths
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -66,6 +67,7 @@ class Settings:
             save_source=_flag(env, "CUPY_CACHE_SAVE_CUDA_SOURCE", False),
             dump_source_on_error=_flag(env, "CUPY_DUMP_CUDA_SOURCE_ON_ERROR", False),
             ptx=_flag(env, "CUPY_COMPILE_WITH_PTX", False),
+            bundles=tuple(filter(None, env.get("RTCOMPILE_BUNDLES", "").split(os.pathsep))),
         )
 
     def override(

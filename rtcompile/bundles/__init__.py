@@ -19,6 +19,7 @@ __all__ = ["in_use", "out_of_use", "use_bundle"]
 
 # By path, in the order of use; None until somebody asks it for a build.
 _bundles: dict[str, Bundle | None] = {}
+_answering = True
 
 
 def use_bundle(path: str | os.PathLike[str]) -> None:
@@ -43,7 +44,7 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
 
 def in_use() -> list[Bundle]:
     """Return the bundles that may answer, in the order in which they were given."""
-    if not _bundles:
+    if not _bundles or not _answering:
         return []
     from rtcompile.bundles.file import Bundle
 
@@ -58,9 +59,9 @@ def in_use() -> list[Bundle]:
 @contextmanager
 def out_of_use() -> Iterator[None]:
     """Let no bundle answer meanwhile: what goes into one is compiled, not taken from one."""
-    before = dict(_bundles)
-    _bundles.clear()
+    global _answering
+    _answering = False
     try:
         yield
     finally:
-        _bundles.update(before)
+        _answering = True

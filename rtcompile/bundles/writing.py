@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rtcompile.bundles.file import HEAD, INDEX, MAGIC, Row
 from rtcompile.cache import files, manifests, objects
@@ -39,7 +40,8 @@ def contents(
         manifests.Build(row.backend, row.compiler, "", dependencies)
         for dependencies in (checked, recorded)
     ]
-    return row, objects.encode(obj, row.program), manifests.encode(builds, search)
+    timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))
+    return row, objects.encode(timeless, row.program), manifests.encode(builds, search)
 
 
 def write(path: str, builds: Iterable[Contents]) -> None:

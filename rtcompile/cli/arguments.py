@@ -355,7 +355,8 @@ def _add_bundle(sub: argparse.ArgumentParser) -> None:
         "targets",
         metavar="TARGET",
         nargs="+",
-        help="package.module (all that it declares), package.module:name, or kernel.cu",
+        help="package.module (all that it declares), package.module:name, kernel.cu, or a "
+        "record of `rtcompile run`, kernels.json",
     )
     sub.add_argument("-o", "--output", metavar="FILE", help="the bundle to write")
     sub.add_argument("--arch", metavar="ARCH[,…]", help="sm_80,sm_90a; compute_90 for PTX")

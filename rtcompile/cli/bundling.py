@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
 from rtcompile import bundling
 from rtcompile.bundles.file import Bundle
@@ -24,13 +25,14 @@ def run(given: Namespace) -> int:
         raise InvalidRequest("a bundle is written to a file: name it by -o FILE")
     sys.path.insert(0, os.getcwd())  # as `python -m` does: the package need not be installed
     archs = given.arch.split(",") if given.arch else []
-    built = bundling.bundle(
-        list(_targets(given)),
-        given.output,
-        archs=archs,
-        update=given.update,
-        progress=False if given.json else None,
-    )
+    with ExitStack() as stack:
+        built = bundling.bundle(
+            [target for name in given.targets for target in _targets(given, name, archs, stack)],
+            given.output,
+            archs=archs,
+            update=given.update,
+            progress=False if given.json else None,
+        )
     rows = [
         (
             b.request.name,
@@ -59,17 +61,24 @@ def _list(given: Namespace) -> int:
     return 0
 
 
-def _targets(given: Namespace) -> Iterator[object]:
-    """Yield the targets; a source file with the options and names that the command line gives it."""
-    for name in given.targets:
-        for target in bundling.resolve(name):
-            if name.endswith(".cu") and isinstance(target, CompileRequest):
-                yield target.replace(
-                    options=(*target.options, *given.compiler_options),
-                    name_expressions=tuple(given.name_expression),
-                )
-            else:
-                yield target
+def _targets(
+    given: Namespace, name: str, archs: Sequence[str], stack: ExitStack
+) -> Iterator[object]:
+    """Yield what a name stands for; a record's headers are there until `stack` is closed."""
+    if name.endswith((".json", ".json.part")):
+        from rtcompile.everywhere import recording, warming
+
+        yield from stack.enter_context(warming.requests(recording.read(name), archs))
+        return
+    for target in bundling.resolve(name):
+        if name.endswith(".cu") and isinstance(target, CompileRequest):
+            # A source file has the options and names that the command line gives it.
+            yield target.replace(
+                options=(*target.options, *given.compiler_options),
+                name_expressions=tuple(given.name_expression),
+            )
+        else:
+            yield target
 
 
 def _show(

@@ -334,3 +334,16 @@ def test_what_the_cache_spared_is_told(installed):
 
     assert tally.builds[0].spared > 0
     assert tally.line().startswith("1 kernel: 1 from the cache, 0 built")
+
+
+def test_a_bundle_of_a_record_answers_where_nothing_is_cached(tmp_path):
+    script = program(tmp_path, f"compile({CODE!r})")
+    record, bundle = tmp_path / "kernels.json", tmp_path / "kernels.rtc"
+    run("run", "--record", str(record), script, cache=tmp_path / "first")
+
+    made = run("bundle", str(record), "-o", str(bundle), cache=tmp_path / "second")
+    assert made.returncode == 0, made.stderr
+
+    checked = run("run", "--check", script, cache=tmp_path / "empty", RTCOMPILE_BUNDLES=str(bundle))
+    assert checked.returncode == 0, checked.stderr
+    assert "1 from the cache" in checked.stderr
