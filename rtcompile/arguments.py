@@ -9,6 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from rtcompile.core.request import items
 from rtcompile.core.signature import Parameter
 from rtcompile.errors import InvalidRequest
 
@@ -23,6 +24,7 @@ def convert(parameters: Sequence[Parameter], args: Sequence[Any], kernel: str) -
     InvalidRequest
         Too few, too many, or one that does not fit; the message names the parameter.
     """
+    args = items("args", args, "a kernel's arguments")
     if len(args) != len(parameters):
         takes = ", ".join(map(str, parameters))
         raise InvalidRequest(f"{kernel} takes {len(parameters)} ({takes}), not {len(args)}")

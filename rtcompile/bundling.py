@@ -110,7 +110,10 @@ def bundle(
         contents = [_contents(*pair) for pair in zip(work, codes, strict=True)]
     target = checked_path("path", path)
     kept = Bundle(target).contents() if update else []
-    writing.write(target, [*kept, *contents])
+    try:
+        writing.write(target, [*kept, *contents])
+    except OSError as error:
+        raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
     return [Built(w.request, code) for w, code in zip(work, codes, strict=True)]
 
 
@@ -207,12 +210,18 @@ def resolve(name: str) -> list[Any]:
     module_name, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+    except (ModuleNotFoundError, TypeError, ValueError) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        # A module that is there, and imports what is not or fails by itself, is its author's matter.
+        if (
+            module_name.replace(".", "").isidentifier()
+            and module_name[0] != "."
+            and (missing is None or not f"{module_name}.".startswith(f"{missing}."))
+        ):
             raise
         raise InvalidRequest(
-            f"{name!r}: there is no module {error.name!r}; a target is 'package.module', "
-            "'package.module:name' or 'kernel.cu'"
+            f"{name!r}: there is no module {missing or module_name!r}; a target is "
+            "'package.module', 'package.module:name' or 'kernel.cu'"
         ) from None
     if not path:
         declared = [value for value in vars(found).values() if _is_target(value)]

@@ -37,6 +37,9 @@ _ERRORS_SHOWN = 5  # of a batch
 class RtcompileError(Exception):
     """Base of every error that rtcompile raises."""
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
 
 class RtcompileWarning(UserWarning):
     """Something works less well than it should: a cache that cannot be written, for one."""
@@ -102,7 +105,7 @@ class CompileError(RtcompileError):
     ) -> None:
         # CuPy's __init__ is not called: it would reset args, and ours already carries its fields.
         Exception.__init__(self, msg)
-        self._msg = msg
+        self._msg = printable(msg)
         self.source = source
         self.name = name
         self.options = options
@@ -198,6 +201,11 @@ class BatchError(RtcompileError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.errors, self.results, self.names)
+
+
+def printable(text: str) -> str:
+    """Return text that can be printed: a path may hold bytes that are no UTF-8, as lone surrogates."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def shown(value: object) -> str:

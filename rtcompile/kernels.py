@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["RawKernel", "RawModule"]
 
 adopt_cupy()
+_BACKENDS = ("nvrtc", "nvcc")
 _current_device = cupy.cuda.runtime.getDevice
 
 # cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
@@ -75,7 +76,7 @@ class _Build:
         memory_limit: int | str | None,
         name: str = DEFAULT_NAME,
     ) -> None:
-        backend = one_of("backend", backend, ("nvrtc", "nvcc"))
+        backend = one_of("backend", backend, _BACKENDS)
         if jitify and backend != "nvrtc":
             raise InvalidRequest("jitify=True is for backend='nvrtc'")
         translate_cucomplex = truth("translate_cucomplex", translate_cucomplex)
@@ -425,7 +426,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         path = None if path is None else checked_path("path", path)
         if path is not None and (name_expressions is not None or jitify):
             raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
-        if name_expressions is not None and backend == "nvcc":
+        if name_expressions is not None and one_of("backend", backend, _BACKENDS) == "nvcc":
             # CuPy's words, which its users match; ours is the second half.
             raise InvalidRequest(
                 "only nvrtc supports retrieving the mangled names for the given name expressions; "
@@ -436,7 +437,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
             path=path,
             options=() if code is None else options,
             backend="nvcc" if code is None else backend,
-            translate_cucomplex=translate_cucomplex and code is not None,
+            translate_cucomplex=code is not None and translate_cucomplex,
             enable_cooperative_groups=enable_cooperative_groups,
             name_expressions=name_expressions,
             jitify=jitify,

@@ -12,9 +12,11 @@ from typing import Any
 
 from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
-from rtcompile.core.occupancy import Occupancy, limits_of, occupancy
-from rtcompile.core.request import ObjectCode
-from rtcompile.errors import InvalidRequest
+from rtcompile.core.occupancy import THREADS_MAX, Occupancy, limits_of, occupancy
+from rtcompile.core.request import ObjectCode, text, whole
+from rtcompile.errors import InvalidRequest, shown
+
+_SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
 
 __all__ = ["KernelReport", "Report", "Spills", "kernel_symbols", "report"]
 
@@ -139,9 +141,15 @@ def report(
     Raises
     ------
     InvalidRequest
-        The code is no cubin (PTX has no registers yet), or has no such kernel.
+        The code is no cubin (PTX has no registers yet), or has no such kernel; an argument is of a
+        wrong type or value.
     """
     data = code.code if isinstance(code, ObjectCode) else code
+    if not isinstance(data, bytes):
+        raise InvalidRequest(f"code must be an ObjectCode or a cubin's bytes, not {shown(code)}")
+    kernel = None if kernel is None else text("kernel", kernel)
+    block = None if block is None else whole("block", block, 1, THREADS_MAX)
+    dynamic_shared = whole("dynamic_shared", dynamic_shared, 0, _SHARED_MAX)
     names = {symbol: name for name, symbol in _lowered_names(code).items()}
     spills = _spills(code.build.log) if isinstance(code, ObjectCode) else {}
     try:
@@ -190,7 +198,7 @@ def _of_kernel(
         shared = found.shared_bytes + dynamic_shared
         try:
             at_block = occupancy(limits, block=threads, registers=found.registers, shared=shared)
-        except ValueError as error:
+        except ValueError as error:  # the code's own bounds
             raise InvalidRequest(str(error)) from None
     return KernelReport(
         name=names.get(found.name, found.name),

@@ -127,10 +127,14 @@ def _flag(env: Mapping[str, str], name: str, default: bool) -> bool:
 
 def _number(name: str, value: object) -> str:
     """Return an argument that is a number, or text of one, as the environment would spell it."""
-    try:
-        said = "" if isinstance(value, (bool, bytes)) else str(value)
-    except ValueError:  # an int of more than 4,300 digits
-        said = "inf"
+    said = str.__str__(value) if isinstance(value, str) else ""
+    if not isinstance(value, (str, bool, bytes)):
+        try:
+            said = repr(float(value))  # type: ignore[arg-type]
+        except OverflowError:
+            said = "inf"
+        except Exception:  # no number; whatever an object's own __float__ raises
+            said = ""
     if not said:
         raise InvalidRequest(f"{name} must be a number, not {shown(value)}")
     return said

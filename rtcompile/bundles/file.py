@@ -26,6 +26,7 @@ MAGIC = b"rtcompile bundle 1\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
+_DIGITS = 15  # of a place in a file: a petabyte
 
 
 class Row(NamedTuple):
@@ -71,15 +72,24 @@ _Entry = tuple[Row, _Place, _Place]
 def _decode(data: bytes) -> _Entry:
     texts = data.decode("utf-8", "surrogateescape").split("\0")[:-1]
     key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
-    code, record = ((int(texts[i]), int(texts[i + 1]), texts[i + 2]) for i in (8, 11))
+    code, record = ((_number(texts[i]), _number(texts[i + 1]), texts[i + 2]) for i in (8, 11))
     groups = []
     at = 14
     for _ in range(3):
-        count = int(texts[at])
+        count = _number(texts[at])
         groups.append(tuple(texts[at + 1 : at + 1 + count]))
         at += 1 + count
-    row = Row(key, Arch.parse(arch), kind, backend, compiler, int(cuda), program, source, *groups)
+    row = Row(
+        key, Arch.parse(arch), kind, backend, compiler, _number(cuda), program, source, *groups
+    )
     return row, code, record
+
+
+def _number(text: str) -> int:
+    """Read a count or a place; raise ValueError for what no file of ours can hold."""
+    if len(text) > _DIGITS or not text.isascii() or not text.isdecimal():
+        raise ValueError(f"{text[:_DIGITS]!r} is no number")
+    return int(text)
 
 
 class _UnusableError(Exception):
@@ -185,7 +195,7 @@ class Bundle:
         found = (
             [row for rows in self._index.values() for row in rows]
             if key is None
-            else self._index.get(key.encode(), [])
+            else self._index.get(key.encode("utf-8", "surrogateescape"), [])
         )
         try:
             return [_decode(row) for row in found]
@@ -211,7 +221,10 @@ class Bundle:
             fields = None
         if not fields:
             raise _UnusableError("it is damaged")
-        self._cuda = tuple(map(int, fields[0].split()))
+        try:
+            self._cuda = tuple(_number(text) for text in fields[0].decode().split())
+        except ValueError as error:
+            raise _UnusableError(f"its index cannot be understood ({error})") from None
         self._blobs_at = HEAD.size + size
         index: dict[bytes, list[bytes]] = {}
         for row in fields[1:]:

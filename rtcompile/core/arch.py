@@ -93,11 +93,9 @@ def _meant(value: object) -> str:
             value = ".".join(map(str, value))
         elif isinstance(value, bytes):
             value = value.decode()
-        if isinstance(value, (str, float)) or hasattr(value, "__index__"):
-            return str(Arch.parse(str(value)))
-    except ValueError:
-        pass
-    return "sm_90a"
+        return str(Arch.parse(str(value)))
+    except Exception:  # whatever an object's own methods raise
+        return "sm_90a"
 
 
 class Choice(NamedTuple):

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from rtcompile.core.arch import Arch
 
-__all__ = ["Limits", "Occupancy", "limits_of", "occupancy"]
+__all__ = ["THREADS_MAX", "Limits", "Occupancy", "limits_of", "occupancy"]
 
+THREADS_MAX = 1024  # in a block
 _WARP = 32
 _KIB = 1024
 _REGISTERS = 64 * _KIB  # of a multiprocessor, and of the largest block, from 5.0 on but 5.3 and 6.2
@@ -119,8 +120,8 @@ def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occ
     ValueError
         `block` is not a number of threads that a block can have.
     """
-    if not 1 <= block <= 1024:
-        raise ValueError(f"a block has 1 to 1024 threads, not {block}")
+    if not 1 <= block <= THREADS_MAX:
+        raise ValueError(f"a block has 1 to {THREADS_MAX} threads, not {block}")
     warps = _round_up(block, _WARP) // _WARP
     fits = {
         "warps": limits.warps // warps,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,12 +25,14 @@ __all__ = [
     "strings",
     "text",
     "truth",
+    "whole",
 ]
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 DEFAULT_NAME = "kernel.cu"
 _NAME_MAX = 200  # bytes of a program's file name: a file system takes 255, ours has a digest more
+_ITEMS_MAX = 1_000_000  # of an iterable that gives no length: it may be an endless one
 _NAMES_SHOWN = 3  # of a code's names
 
 
@@ -91,8 +95,7 @@ class CompileRequest:
                 raise InvalidRequest(f"arch: {error}") from None
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
-        given = (options,) if type(options) is str else strings("options", options)
-        set_(self, "options", _with_files(given))
+        set_(self, "options", _with_files(strings("options", options)))
         set_(self, "arch", arch)
         set_(self, "name_expressions", _names(name_expressions))
         set_(self, "name", _program(name))
@@ -146,28 +149,50 @@ def strings(name: str, values: object) -> tuple[str, ...]:
 
 def items(name: str, values: object, what: str) -> tuple[Any, ...]:
     """Return an argument that must be a sequence, as a tuple."""
-    if not isinstance(values, (str, bytes)):
-        try:
-            return tuple(values)  # type: ignore[arg-type]
-        except TypeError:  # no iterable
-            pass
-    hint = "; leave it out" if values is None else f"; write {name}=[…]"
-    raise InvalidRequest(f"{name} must be a list of {what}, not {shown(values)}{hint}")
+    if isinstance(values, (tuple, list)):
+        return tuple(values)
+    try:
+        if isinstance(values, (str, bytes, bytearray, memoryview)):
+            raise TypeError
+        found = tuple(islice(values, _ITEMS_MAX + 1))  # type: ignore[call-overload]
+    except TypeError:
+        hint = "; leave it out" if values is None else f"; write {name}=[…]"
+        raise InvalidRequest(
+            f"{name} must be a list of {what}, not {shown(values)}{hint}"
+        ) from None
+    if len(found) > _ITEMS_MAX:
+        raise InvalidRequest(f"{name} has more than {_ITEMS_MAX:,} elements; is it endless?")
+    return found
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
     """Return an argument that must be one of some words."""
     # The type first: an array compares with each of them, and has no truth value.
-    if not isinstance(value, str) or value not in allowed:
+    word = str.__str__(value) if isinstance(value, str) else None
+    if word is None or word not in allowed:
         words = ", ".join(map(repr, allowed))
         raise InvalidRequest(f"{name} must be one of {words}, not {shown(value)}")
-    return str.__str__(value)
+    return word
+
+
+def whole(name: str, value: object, least: int, most: int) -> int:
+    """Return an argument that must be an integer within limits."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except Exception:  # TypeError, and whatever an object's own __index__ raises
+        number = least - 1
+    if not least <= number <= most:
+        raise InvalidRequest(
+            f"{name} must be an integer from {least} to {most:,}, not {shown(value)}"
+        )
+    return number
 
 
 def path(name: str, value: object) -> str:
     """Return an argument that must be a path: a str, or an object that stands for a path."""
     try:
-        found = os.fsdecode(value)  # type: ignore[arg-type]
+        plain = str.__str__(value) if isinstance(value, str) else value
+        found = os.fsdecode(plain)  # type: ignore[arg-type]
         os.fsencode(found)
     except (TypeError, ValueError):
         found = ""

@@ -88,7 +88,7 @@ def test_ptx_has_nothing_to_report() -> None:
 
 
 def test_a_block_that_no_device_has_is_refused(build: rtcompile.ObjectCode) -> None:
-    with pytest.raises(InvalidRequest, match="1 to 1024 threads, not 0"):
+    with pytest.raises(InvalidRequest, match="block must be an integer from 1 to 1,024, not int 0"):
         report(build, block=0)
 
 

@@ -1,0 +1,422 @@
+"""Whatever a public function is called with: a result or a `RtcompileError`, soon, and never another error.
+
+Most calls are made where nothing may be compiled (``RTCOMPILE_JIT=0``): they end in an error about
+their arguments, in the one build that the cache holds, or in `JitDisabled`. Some are built.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, bundling
+from rtcompile.bundles.file import HEAD, INDEX, MAGIC
+from rtcompile.cache import files
+from rtcompile.library import KernelLibrary
+from rtcompile.report import report
+from rtcompile.settings import Settings
+from tests.packages import Package
+from tests.trials.odd_values import ENVIRONMENT, OPTIONS, values
+from tests.trials.record import record, times
+
+cupy = pytest.importorskip("cupy")
+np = pytest.importorskip("numpy")
+
+CHUNKS = 8
+CALLS = times(25, 625)  # of each chunk: 200, 5,000
+SECONDS = 30  # no call takes longer, one that builds included
+BUILT = 0.04  # of the calls may compile
+
+SOURCE = 'template <class T> __global__ void f(T* x) { *x = 1; }\nextern "C" __global__ void g() {}'
+KNOWN: dict[str, Any] = {"source": SOURCE, "arch": "sm_90", "name_expressions": ["f<float>"]}
+
+
+# What is called, and its arguments for a message.
+Call = tuple[Callable[[], object], dict[str, Any]]
+
+
+class Calls:
+    """Makes calls: an entry and its arguments, some of them right and some of them not."""
+
+    def __init__(self, seed: int, known: ObjectCode, folder: Path, package: Package) -> None:
+        self.chance = random.Random(seed)
+        self.known = known
+        self.folder = folder
+        self.package = package
+        self.values = values(known)
+        self.odd = 0.0  # chance that a value has nothing to do with what is asked for
+        self.entries = [
+            *(self.compile,) * 4,
+            *(self.request, self.many, self.module, self.kernel, self.library, self.signature),
+            *(self.environment, self.crafted_bundle, self.bundling, self.small, self.report),
+        ]
+
+    def make(self) -> tuple[str, Call]:
+        """Return a call to make, and the name of its entry: some nearly right, some all wrong."""
+        self.odd = self.chance.choice((0.05, 0.3, 0.8))
+        entry = self.chance.choice(self.entries)
+        return entry.__name__, entry()
+
+    def any(self) -> Any:
+        return self.chance.choice(self.values)()
+
+    def one(self, *typed: Any) -> Any:
+        """Return one of the typed values, or anything."""
+        return (
+            self.any()
+            if not typed or self.chance.random() < self.odd
+            else self.chance.choice(typed)
+        )
+
+    def some(self, make: Callable[[], Any], most: int = 4) -> Any:
+        """Return several of something in a container, or anything."""
+        if self.chance.random() < self.odd / 2:
+            return self.any()
+        made = [make() for _ in range(self.chance.randint(0, most))]
+        return self.chance.choice((list, tuple, iter))(made)
+
+    def arguments(self, known: dict[str, Any], **makers: Callable[[], Any]) -> dict[str, Any]:
+        """Return known arguments with one to three of them made anew."""
+        chosen = self.chance.sample(sorted(makers), k=min(len(makers), self.chance.randint(1, 3)))
+        return {**known, **{name: makers[name]() for name in chosen}}
+
+    def building(self) -> dict[str, Callable[[], Any]]:
+        """Return makers of the arguments that describe a build."""
+        return {
+            "source": lambda: self.one(SOURCE, "", "mistake", "#include <nowhere>"),
+            "options": lambda: self.some(lambda: self.one(*OPTIONS)),
+            "arch": lambda: self.one("sm_90", "sm_80", "compute_75", "90a", Arch(12, 0)),
+            "name_expressions": lambda: self.some(lambda: self.one("f<float>", "g", "f<int>")),
+            "name": lambda: self.one("a.cu", "dir/a.cu", "/", "x" * 300),
+            "link": lambda: self.some(
+                lambda: self.one(self.known, SOURCE, __file__, self.crafted())
+            ),
+            **self.limits(),
+        }
+
+    def limits(self) -> dict[str, Callable[[], Any]]:
+        return {
+            "fallback": lambda: self.one("auto", "never"),
+            "pch": lambda: self.one(True, False, 0),
+            "timeout": lambda: self.one(3, 0.5, "2"),
+            "memory_limit": lambda: self.one("2G", 1 << 31),
+        }
+
+    def crafted(self) -> str:
+        """Return the path of a file that begins like code and goes on like none."""
+        begin = self.chance.choice(
+            (
+                self.known.code,
+                b"\x50\xed\x55\xba",
+                b"!<arch>\n",
+                b".version 8.0\n",
+                b"\xed\x43\x4e\x7f",
+                b"",
+            )
+        )
+        data = bytearray(begin[: self.chance.randint(0, len(begin))] + self.chance.randbytes(64))
+        for _ in range(self.chance.randint(0, 8)):
+            data[self.chance.randrange(len(data))] = self.chance.randrange(256)
+        path = self.folder / f"crafted{self.chance.choice(('.cubin', '.cu', '.a', ''))}"
+        path.write_bytes(data)
+        return str(path)
+
+    # --- the public entries --------------------------------------------------------------
+
+    def compile(self) -> Call:
+        arguments = self.arguments(
+            KNOWN,
+            **self.building(),
+            backend=lambda: self.one("auto", "nvrtc", "nvcc"),
+            target=lambda: self.one("ptx", "ltoir", "object", "fatbin"),
+            log_stream=lambda: self.one(io.StringIO()),
+            trace=lambda: self.one("trace.json", Path("trace.json")),
+        )
+        return partial(rtcompile.compile, **arguments), arguments
+
+    def request(self) -> Call:
+        makers = {n: m for n, m in self.building().items() if n not in self.limits()}
+        changes = self.arguments({}, **makers)
+
+        def request() -> object:
+            made = CompileRequest(**KNOWN).replace(**changes)
+            return (
+                pickle.loads(pickle.dumps(made)) == made if "link" not in changes else made.options
+            )
+
+        return request, changes
+
+    def many(self) -> Call:
+        def item() -> Any:
+            return self.one(CompileRequest(**KNOWN), rtcompile.RawModule(code=SOURCE, arch="sm_90"))
+
+        def progress() -> Any:
+            value = self.one(False, 1)
+            return None if callable(value) else value  # what it raises is its own
+
+        arguments = self.arguments(
+            {"builds": [CompileRequest(**KNOWN)], "progress": False},
+            builds=lambda: self.some(item),
+            progress=progress,
+            errors=lambda: self.one("return"),
+            trace=lambda: self.one("trace.json"),
+            **self.limits(),
+        )
+        return partial(rtcompile.compile_many, **arguments), arguments
+
+    def module(self) -> Call:
+        makers = self.building()
+        makers["code"] = makers.pop("source")
+        arguments = self.arguments(
+            {"code": SOURCE, "arch": "sm_90", "name_expressions": ["f<float>"]},
+            **makers,
+            path=lambda: self.one("k.cubin"),
+            backend=lambda: self.one("nvcc", "nvrtc"),
+            translate_cucomplex=self.any,
+            enable_cooperative_groups=self.any,
+            jitify=self.any,
+        )
+
+        def module() -> object:
+            made = rtcompile.RawModule(**arguments)
+            return (
+                None
+                if made._build.request is None or arguments["arch"] is None
+                else made.object_code
+            )
+
+        return module, arguments
+
+    def kernel(self) -> Call:
+        makers = self.building()
+        makers["code"] = makers.pop("source")
+        del makers["name_expressions"]
+        arguments = self.arguments(
+            {"code": SOURCE, "name": "g", "arch": "sm_90"},
+            **makers,
+            backend=lambda: self.one("nvcc", "nvrtc"),
+            translate_cucomplex=self.any,
+            jitify=self.any,
+        )
+        return partial(rtcompile.RawKernel, **arguments), arguments
+
+    def library(self) -> Call:
+        library = self.arguments(
+            {"package": self.package.name},
+            package=lambda: self.one(self.package.name, "no_such", ".x"),
+            folder=lambda: self.one("", ".", "nowhere"),
+            options=lambda: self.some(lambda: self.one(*OPTIONS)),
+            include_dirs=lambda: self.some(lambda: self.one("", "nowhere")),
+            bundle=lambda: self.one("kernels.rtcb"),
+        )
+        module = self.arguments(
+            {"source": "scale.cu", "kernels": {"fill": "float* x, float value"}},
+            source=lambda: self.one("scale.cu", "nowhere.cu", "../x"),
+            kernels=lambda: self.one({"fill": self.any()}, {"scale<float>": "float* x"}),
+            options=lambda: self.some(lambda: self.one(*OPTIONS)),
+        )
+
+        def call() -> object:
+            made = KernelLibrary(**library).module(**module)
+            return [made[name].check(made.compile("sm_80")) for name in made]
+
+        return call, {**library, **module}
+
+    def signature(self) -> Call:
+        pieces = [
+            "float",
+            "*",
+            "int",
+            " ",
+            "x",
+            ",",
+            "<",
+            ">",
+            "(",
+            ")",
+            "[",
+            "]",
+            "const",
+            "::",
+            "&",
+            "3",
+        ]
+        text = "".join(self.chance.choices(pieces, k=self.chance.randint(0, 12)))
+        args = self.some(lambda: self.one(1, 2.5, np.float32(1)), most=2)
+
+        def signature() -> object:
+            library = KernelLibrary(self.package.name)
+            return library.module("scale.cu", {"fill": text})["fill"].arguments(args)
+
+        return signature, {"signature": text, "args": args}
+
+    def environment(self) -> Call:
+        variables = {}
+        for name in self.chance.sample(ENVIRONMENT, k=2):
+            value = self.one("0", "1", "2G", "0.5", "info", "never", "\u0663", "relative")
+            if isinstance(value, str) and "\0" not in value and "\ud800" not in value:
+                variables[f"RTCOMPILE_{name}"] = str.__str__(value)
+        variables["RTCOMPILE_JIT"] = "0"
+
+        def environment() -> object:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in variables.items():
+                    patch.setenv(name, value)
+                Settings.from_environ()
+                return rtcompile.compile(**KNOWN)
+
+        return environment, variables
+
+    def crafted_bundle(self) -> Call:
+        """A bundle whose index carries a right digest and says something else."""
+        data = self.package.bundle.read_bytes()
+        size = HEAD.unpack(data[: HEAD.size])[1]
+        fields = [*(files.unseal(INDEX, data[HEAD.size : HEAD.size + size]) or ())]
+        at = self.chance.randrange(len(fields))
+        texts = bytes(fields[at]).split(b"\0")
+        odd = [
+            b"",
+            b"-1",
+            b"9" * 30,
+            b"9" * 5000,
+            b"x",
+            b"\xff\xfe",
+            b"1e9",
+            b"sm_1000",
+            "²".encode(),
+        ]
+        for _ in range(self.chance.randint(1, 2)):
+            texts[self.chance.randrange(len(texts))] = self.chance.choice(odd)
+        fields[at] = b"\0".join(texts)
+        index = files.seal(INDEX, fields)
+        path = self.folder / "crafted.rtcb"
+        path.write_bytes(HEAD.pack(MAGIC, len(index)) + index + data[HEAD.size + size :])
+
+        def crafted_bundle() -> object:
+            bundles._bundles.clear()
+            try:
+                rtcompile.use_bundle(path)
+                found = bundles.in_use()[0]
+                for row in found.rows():
+                    found.load(row, ())
+                return rtcompile.compile(**KNOWN)
+            finally:
+                bundles._bundles.clear()
+
+        return crafted_bundle, {"index": fields[at]}
+
+    def bundling(self) -> Call:
+        arguments = self.arguments(
+            {"targets": [self.package.name], "path": self.folder / "made.rtcb", "archs": ["sm_80"]},
+            targets=lambda: self.some(lambda: self.one(CompileRequest(**KNOWN), "no_such:x")),
+            path=lambda: self.one("made.rtcb"),
+            archs=lambda: self.some(lambda: self.one("sm_80", "compute_80")),
+        )
+        return partial(bundling.bundle, **arguments), arguments
+
+    def small(self) -> Call:
+        value, other = self.any(), self.any()
+        makers: dict[str, Callable[[], Any]] = {
+            "Arch": lambda: Arch(value, other),
+            "Arch.parse": lambda: Arch.parse(value),
+            "ObjectCode": lambda: repr(ObjectCode(value, other, Arch(9, 0))),
+            "use_bundle": lambda: rtcompile.use_bundle(value),
+            "override": lambda: Settings("").override(timeout=value, memory_limit=other, pch=value),
+        }
+        name = self.chance.choice(sorted(makers))
+        return makers[name], {name: (value, other)}
+
+    def report(self) -> Call:
+        arguments = self.arguments(
+            {"code": self.known},
+            code=lambda: self.one(Path(self.crafted()).read_bytes()),
+            kernel=lambda: self.one("f<float>", "h"),
+            block=lambda: self.one(128, 0, 2000),
+            dynamic_shared=lambda: self.one(0, 1 << 20),
+        )
+        return partial(report, **arguments), arguments
+
+
+class TooLong(BaseException):
+    """A call went over its time."""
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def wrong_with(call: Callable[[], object]) -> str:
+    """Make a call and say what is wrong with how it ended; "" where nothing is."""
+    try:
+        with within(SECONDS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call()
+    except RtcompileError as error:
+        first = str(error).partition("\n")[0]
+        try:
+            str(error).encode()
+        except UnicodeEncodeError:
+            return f"a message that cannot be printed: {error!r}"
+        return "" if first.strip() else "an empty first line"
+    except TooLong:
+        return "no end"
+    except BaseException as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+def told(value: Any) -> str:
+    try:
+        return repr(value)[:80]
+    except Exception:
+        return type(value).__name__
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> ObjectCode:
+    return rtcompile.compile(**KNOWN)
+
+
+@pytest.mark.parametrize("seed", range(CHUNKS))
+def test_a_call_ends_in_a_result_or_an_error_of_ours(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = Package(tmp_path, "fuzzed_kernels", monkeypatch)
+    package.load()
+    bundling.bundle([CompileRequest(**KNOWN), package.name], package.bundle, archs=["sm_90"])
+    known = rtcompile.compile(**KNOWN)
+    calls = Calls(seed, known, tmp_path, package)
+    bad = []
+    for _ in range(CALLS):
+        entry, (call, arguments) = calls.make()
+        monkeypatch.setenv("RTCOMPILE_JIT", "1" if calls.chance.random() < BUILT else "0")
+        # A crafted source that is built may be any source: not for ever.
+        monkeypatch.setenv("RTCOMPILE_TIMEOUT", "5")
+        problem = wrong_with(call)
+        if problem:
+            said = ", ".join(f"{name}={told(value)}" for name, value in arguments.items())
+            bad.append(f"{entry}({said}): {problem}")
+    record("call with fuzzed arguments", CALLS, len(bad))
+    assert not bad, "\n".join(bad)
