@@ -15,6 +15,7 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.occupancy import THREADS_MAX, Occupancy, limits_of, occupancy
 from rtcompile.core.request import ObjectCode, text, whole
 from rtcompile.errors import InvalidRequest, shown
+from rtcompile.tables import table
 
 _SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
 
@@ -76,22 +77,18 @@ class Report:
         """Return plain values, for JSON."""
         return {"arch": str(self.arch), "kernels": [asdict(kernel) for kernel in self.kernels]}
 
+    @property
+    def title(self) -> str:
+        """The architecture and the number of kernels."""
+        return f"{self.arch}, {len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}"
+
+    def rows(self) -> tuple[list[str], list[list[object]]]:
+        """Return the titles of a table's columns, and a row for each kernel."""
+        rows = [[kernel.name, *(cell(kernel) for _, cell in _COLUMNS)] for kernel in self.kernels]
+        return ["kernel", *(title for title, _ in _COLUMNS)], rows
+
     def __str__(self) -> str:
-        rows = [["kernel", *(title for title, _ in _COLUMNS)]]
-        rows += [
-            [kernel.name, *(_cell(cell(kernel)) for _, cell in _COLUMNS)] for kernel in self.kernels
-        ]
-        kept = [i for i in range(len(rows[0])) if i == 0 or any(row[i] for row in rows[1:])]
-        widths = [max(len(row[i]) for row in rows) for i in kept]
-        lines = [
-            "  ".join(
-                row[i].ljust(width) if i == 0 else row[i].rjust(width)
-                for i, width in zip(kept, widths, strict=True)
-            ).rstrip()
-            for row in rows
-        ]
-        count = f"{len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}"
-        return "\n".join([f"{self.arch}, {count}", *lines])
+        return f"{self.title}\n{table(*self.rows())}"
 
 
 _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
@@ -107,10 +104,6 @@ _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
     ("occupancy", lambda k: k.occupancy and f"{k.occupancy.share:.0%}"),
     ("limited by", lambda k: k.occupancy and ", ".join(k.occupancy.limited_by)),
 )
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def report(

@@ -168,7 +168,8 @@ def _lines(
     size = sum(_size(header.path) for header in everything if header.first)
     count = sum(header.first for header in everything)
     yield (
-        f"{given.file} for {plan.choice.arch}: {count} headers, {output.human_size(size)}, "
+        f"{given.file} for {plan.choice.arch}: {count} header{'s' * (count != 1)}, "
+        f"{output.human_size(size)}, "
         f"front end {parsed.milliseconds:.0f} ms"
     )
     shown = everything if given.all else parsed.included

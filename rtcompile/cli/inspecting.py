@@ -53,7 +53,8 @@ def run(given: Namespace) -> int:
         if given.json:
             results.append({**found.as_dict(), **listings})
         else:
-            print("\n\n".join([str(found), *listings.values()]))
+            shown = f"{found.title}\n{output.table(*found.rows())}"
+            print("\n\n".join([shown, *listings.values()]))
     if given.json:
         output.print_json({"what": given.what, "results": results})
     return 0

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
-from rtcompile import styling
+from rtcompile import styling, tables
 from rtcompile.errors import CompileError
 
 __all__ = ["error_fields", "failure", "human_size", "paint", "print_json", "table", "uses_color"]
@@ -103,17 +103,8 @@ def paint(text: str, style: str, color: bool) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows in columns; numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in [list(header), *cells]) for i in range(len(header))]
-    lines = []
-    for row in [list(header), *cells]:
-        padded = [
-            cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
-            for cell, width in zip(row, widths, strict=True)
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    """Return rows in columns, or one below the other where the terminal is too narrow."""
+    return tables.table(header, rows, width=terminal_width(sys.stdout, 0))
 
 
 def human_size(size: float) -> str:

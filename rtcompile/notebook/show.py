@@ -13,6 +13,7 @@ from rtcompile.messages import rendering
 from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.kernels import CellKernel, CellModule, CellTemplate
 from rtcompile.report import KernelReport, report
+from rtcompile.tables import table
 
 __all__ = ["as_html", "as_text"]
 
@@ -44,7 +45,7 @@ def as_text(shown: Any) -> str:
     lines = [card.title]
     if card.rows:
         header = [f"{title} {unit}".strip() for title, unit in _HEADER]
-        lines.append(_table([header, *([*_cells(row), _sparkline(row)] for row in card.rows)]))
+        lines.append(table(header, ([*_cells(row), _sparkline(row)] for row in card.rows)))
     if card.note:
         lines.append(card.note)
     return "\n".join([*lines, *_warnings(shown, rendering.render)])
@@ -207,16 +208,4 @@ def _picture(row: _Row) -> str:
     return (
         f'<svg width="{len(_BLOCKS) * width}" height="{height}" role="img" aria-label="{label}" '
         f'fill="{_BAR_COLOR}"><title>{label}</title>{bars}</svg><br>{_best(shares)}'
-    )
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
-    widths = {i: max(len(row[i]) for row in rows) for i in kept}
-    return "\n".join(
-        "  ".join(
-            row[i].rjust(widths[i]) if row[i][:1].isdigit() else row[i].ljust(widths[i])
-            for i in kept
-        ).rstrip()
-        for row in rows
     )

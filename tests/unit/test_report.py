@@ -10,6 +10,7 @@ import pytest
 import rtcompile
 from rtcompile.errors import InvalidRequest
 from rtcompile.report import Spills, report
+from rtcompile.tables import table
 
 SPILLING = """template<class T> __global__ void f(T* x) {
   __shared__ T s[64];
@@ -105,3 +106,16 @@ def test_a_module_from_a_file_is_reported_too(tmp_path: Path, build: rtcompile.O
     (tmp_path / "k.cubin").write_bytes(build.code)
     module = rtcompile.RawModule(path=str(tmp_path / "k.cubin"))
     assert len(module.report().kernels) == 2
+
+
+def test_a_table_too_wide_for_a_terminal_becomes_a_few_lines_for_each_row():
+    header, rows = (
+        ["kernel", "registers", "limited by"],
+        [["f<float>", 8, None], ["g", 10, "warps"]],
+    )
+    assert table(header, rows, width=40) == (
+        "kernel    registers  limited by\nf<float>          8\ng                10  warps"
+    )
+    assert table(header, rows, width=20) == (
+        "f<float>\n  registers   8\ng\n  registers   10\n  limited by  warps"
+    )
