@@ -35,9 +35,11 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    output.accept_every_character()
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] != ["run"]:  # there stdout is the program's, which is to run as without us
+        output.accept_every_character()
     try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
+        return _run(words)
     except BrokenPipeError:
         if not output.nobody_reads():
             raise
