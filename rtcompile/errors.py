@@ -1,23 +1,35 @@
-"""Every error a caller can meet is an `RtcompileError`; the compile errors are CuPy's too.
+"""Every error a caller can meet is an `RtcompileError`; those of a build are CuPy's too.
 
 Nothing here imports CuPy. Where CuPy is loaded, `adopt_cupy()` puts CuPy's exception classes
 under ours, so that ``except cupy.cuda.compiler.CompileException`` written for `cupy.RawModule`
-keeps catching. It is called wherever CuPy enters (`kernels`) and before a compile error is raised.
+keeps catching. It is called wherever CuPy enters (`kernels`) and before an error of a build is raised.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
+from rtcompile import styling
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
+
     from rtcompile.messages.diagnostics import Diagnostic
+    from rtcompile.styling import Piece, Styled
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
 
 __all__ = [
     "BatchError",
     "CompileError",
     "CompileTimeout",
     "CompilerCrashed",
+    "DriverError",
     "InvalidRequest",
     "JitDisabled",
     "JitifyError",
@@ -27,9 +39,12 @@ __all__ = [
     "ToolkitNotFound",
     "UnsupportedArch",
     "adopt_cupy",
+    "alone",
+    "public",
     "shown",
 ]
 
+_OURS = os.path.dirname(__file__) + os.sep
 _SHOWN = 60  # characters of a value in a message
 _ERRORS_SHOWN = 5  # of a batch
 
@@ -39,6 +54,37 @@ class RtcompileError(Exception):
 
     def __str__(self) -> str:
         return printable(super().__str__())
+
+    def styled(self) -> Styled:
+        """Return the message as terminals and notebooks show it, its words in styles."""
+        first, newline, rest = str(self).partition("\n")
+        return ("error", f"{type(self).__name__}: "), ("place", first), ("", newline + rest)
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks an exception for this before it formats a traceback: the message, and the
+        # caller's line that led to it, without a frame of ours.
+        pieces = [*self.styled(), *_caller(self)]
+        return styling.as_traceback(pieces).split("\n")
+
+
+def _caller(error: BaseException) -> list[Piece]:
+    """Say which line of the caller's own code led to an error."""
+    import linecache
+
+    found: tuple[str, int] | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(_OURS) and f"{os.sep}IPython{os.sep}" not in file:
+            found = file, trace.tb_lineno
+        trace = trace.tb_next
+    text = linecache.getline(*found).strip() if found else ""
+    # A cell that is nothing but a magic has a line that the caller has not written.
+    if found is None or not text or text.startswith("get_ipython()"):
+        return []
+    is_cell = "ipykernel" in found[0] or found[0].startswith("<")
+    place = f"line {found[1]}" if is_cell else f"{found[0]}:{found[1]}"
+    return [("dim", f"\n  from {place}: "), ("", text)]
 
 
 class RtcompileWarning(UserWarning):
@@ -52,22 +98,63 @@ class InvalidRequest(RtcompileError, TypeError, ValueError):
     """
 
 
-class ToolkitNotFound(RtcompileError):
+class _BuildError(RtcompileError):
+    """An error of a build: a ``cupy.cuda.compiler.CompileException`` where CuPy is loaded."""
+
+    def __init__(
+        self,
+        msg: str,
+        source: str = "",
+        name: str = "",
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+    ) -> None:
+        # CuPy's __init__ is not called: it would reset args, and ours already carries its fields.
+        Exception.__init__(self, msg)
+        self._msg = printable(msg)
+        self.source = source
+        self.name = name
+        self.options = options
+        self.backend = backend
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self._msg, self.source, self.name, self.options, self.backend)
+        return type(self), arguments, self.__dict__
+
+    def __str__(self) -> str:
+        return self._msg
+
+    def get_message(self) -> str:
+        """Return the message, as CuPy's exception does."""
+        return self._msg
+
+    def dump(self, f: IO[str]) -> None:
+        """Write the message, the options and the numbered source to `f`, in CuPy's layout."""
+        lines = self.source.split("\n")
+        digits = len(str(len(lines)))
+        f.write(f"{self.backend.upper()} compilation error: {self}\n-----\n")
+        f.write(f"Name: {self.name}\nOptions: {' '.join(self.options)}\nCUDA source:\n")
+        f.writelines(f"{i:0{digits}d} {line.rstrip()}\n" for i, line in enumerate(lines, 1))
+        f.write("-----\n")
+        f.flush()
+
+
+class ToolkitNotFound(_BuildError):
     """A compiler, a linker or a header set is not installed, or not of one version.
 
     The message names what was looked for, where, and what to install.
     """
 
 
-class UnsupportedArch(RtcompileError, ValueError):
+class UnsupportedArch(_BuildError, ValueError):
     """An architecture that this compiler, or this device, does not know."""
 
 
-class JitDisabled(RtcompileError):
+class JitDisabled(_BuildError):
     """A build was needed while ``RTCOMPILE_JIT=0`` forbids compiling."""
 
 
-class CompileError(RtcompileError):
+class CompileError(_BuildError):
     """The compiler refused the source.
 
     Where CuPy is loaded this is also a ``cupy.cuda.compiler.CompileException``.
@@ -86,11 +173,12 @@ class CompileError(RtcompileError):
         The log, parsed; the first real error first.
     log : str
         The log as the compiler wrote it.
-    html : str
-        The message as a notebook shows it; empty where the text is all there is.
+    advice : tuple of str
+        What the message says after the compiler's errors, a paragraph each: what else was tried,
+        where the reproducer is.
     """
 
-    html: str = ""
+    _story: Styled = ()
 
     def __init__(
         self,
@@ -102,43 +190,35 @@ class CompileError(RtcompileError):
         *,
         diagnostics: tuple[Diagnostic, ...] = (),
         log: str = "",
+        advice: tuple[str, ...] = (),
     ) -> None:
-        # CuPy's __init__ is not called: it would reset args, and ours already carries its fields.
-        Exception.__init__(self, msg)
-        self._msg = printable(msg)
-        self.source = source
-        self.name = name
-        self.options = options
-        self.backend = backend
+        super().__init__(msg, source, name, options, backend)
         self.diagnostics = diagnostics
         self.log = log
+        self.advice = advice
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self._msg, self.source, self.name, self.options, self.backend)
-        return type(self), arguments, self.__dict__
+    @classmethod
+    def told(cls, story: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any) -> Any:
+        """Return an error whose message is `story`, a message in styles, and then `advice`."""
+        pieces = (*story, *(("", f"\n{paragraph}") for paragraph in advice))
+        error = cls(styling.as_text(pieces), *args, advice=advice, **more)
+        error._story = pieces
+        return error
 
-    def __str__(self) -> str:
-        return self._msg
+    def styled(self) -> Styled:
+        """Return the message as terminals and notebooks show it, its words in styles."""
+        return self._story or super().styled()
 
     def __repr__(self) -> str:
         return self._msg
 
+    @property
+    def html(self) -> str:
+        """The message as a notebook shows it; empty where the text is all there is."""
+        return styling.as_html(self._story) if self._story else ""
+
     def _repr_html_(self) -> str | None:
         return self.html or None  # None: a notebook shows the text
-
-    def get_message(self) -> str:
-        """Return the message, as CuPy's exception does."""
-        return self._msg
-
-    def dump(self, f: IO[str]) -> None:
-        """Write the message, the options and the numbered source to `f`, in CuPy's layout."""
-        lines = self.source.split("\n")
-        digits = len(str(len(lines)))
-        f.write(f"{self.backend.upper()} compilation error: {self}\n-----\n")
-        f.write(f"Name: {self.name}\nOptions: {' '.join(self.options)}\nCUDA source:\n")
-        f.writelines(f"{i:0{digits}d} {line.rstrip()}\n" for i, line in enumerate(lines, 1))
-        f.write("-----\n")
-        f.flush()
 
 
 class JitifyError(CompileError):
@@ -192,7 +272,7 @@ class BatchError(RtcompileError):
         self.names = names or {}
         lines = [f"{len(errors)} of {len(results)} builds failed:"]
         for index, error in [*errors.items()][:_ERRORS_SHOWN]:
-            first = str(error).partition("\n")[0] or type(error).__name__
+            first = str(error).strip().partition("\n")[0] or type(error).__name__
             name = f"{self.names[index]}: " if index in self.names else ""
             lines.append(f"[{index}] {name}{first}")
         if len(errors) > _ERRORS_SHOWN:
@@ -224,14 +304,59 @@ def shown(value: object) -> str:
     return said if type(value) is str else f"{kind} {said}"
 
 
+class DriverError(RtcompileError):
+    """The driver refused to load a module, has no such name in it, or refused a launch.
+
+    Where CuPy is loaded this is also a ``cupy.cuda.driver.CUDADriverError``.
+
+    Attributes
+    ----------
+    status : int
+        The driver's number: 209 is ``CUDA_ERROR_NO_BINARY_FOR_GPU``.
+    """
+
+    def __init__(self, msg: str, status: int = 0) -> None:
+        # CuPy's __init__ is not called: it asks the driver for the words that `msg` holds.
+        Exception.__init__(self, msg)
+        self.status = status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.status)
+
+
 def adopt_cupy() -> None:
-    """Make the compile errors CuPy's too, once CuPy is loaded. Never imports CuPy.
+    """Make the errors of a build and of the driver CuPy's too, once CuPy is loaded.
 
     Rebinding ``__bases__`` keeps one class object for its whole life: the `CompileError` that a
-    module imported before CuPy was loaded is the one that is raised after.
+    module imported before CuPy was loaded is the one that is raised after. Never imports CuPy.
     """
     compiler = sys.modules.get("cupy.cuda.compiler")
     if compiler is None or issubclass(CompileError, compiler.CompileException):
         return
-    CompileError.__bases__ = (RtcompileError, compiler.CompileException)
+    _BuildError.__bases__ = (RtcompileError, compiler.CompileException)
     JitifyError.__bases__ = (CompileError, compiler.JitifyException)
+    driver = sys.modules["cupy_backends.cuda.api.driver"]
+    DriverError.__bases__ = (RtcompileError, driver.CUDADriverError)
+
+
+def alone(error: RtcompileError) -> RtcompileError:
+    """Return an error with nothing chained behind it and none of the frames that it came through."""
+    error.__cause__ = error.__context__ = None
+    error.__suppress_context__ = False
+    return error.with_traceback(None)
+
+
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """Let an error of ours leave `function` alone: one error, in one traceback, from one frame."""
+
+    @functools.wraps(function)
+    def edge(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except RtcompileError as caught:
+            error = caught
+            adopt_cupy()
+        # Outside of the clause: what is chained here is what the caller himself is handling.
+        raise alone(error)
+
+    return edge

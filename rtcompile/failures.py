@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 from rtcompile import repro
@@ -12,10 +13,10 @@ from rtcompile.errors import (
     CompilerCrashed,
     CompileTimeout,
     LinkError,
-    adopt_cupy,
 )
 from rtcompile.messages import diagnostics, hints, rendering
 from rtcompile.messages.context import BuildContext
+from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.settings import Settings
 from rtcompile.toolkit.packages import missing_header
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_error"]
 
+_LONGEST_COMMAND = 300
 _KINDS: dict[str, type[CompileError]] = {
     "link": LinkError,
     "crash": CompilerCrashed,
@@ -46,28 +48,36 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         source=request.source,
         package_of=missing_header,
     )
-    parsed = hints.annotate(diagnostics.parse(failure.log), context)
-    message = rendering.render(parsed, source=request.source, name=name) or failure.log
-    if then:
-        message = f"{message}\n{then}"
+    parsed = hints.annotate(_parsed(failure), context)
+    advice = [then] if then else []
     kind = _KINDS.get(failure.kind, CompileError)
     folder = _reproducer(failure, plan) if issubclass(kind, CompilerCrashed) else None
     if folder is not None:
-        message = f"{message}\n{repro.advice(failure)}\nReproducer: {folder}"
-    adopt_cupy()
-    error = kind(
-        message,
+        advice += [repro.advice(failure), f"Reproducer: {folder}"]
+    error: CompileError = kind.told(
+        rendering.story(parsed, source=request.source, name=name),
         request.source,
         name,
         failure.command,
         failure.backend,
         diagnostics=parsed,
         log=failure.log,
+        advice=tuple(advice),
     )
-    error.html = rendering.html(parsed, source=request.source, name=name)
     if isinstance(error, CompilerCrashed):
         error.reproducer = folder
     return error
+
+
+def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
+    """Read the log; what failed without an error in it gets one, so that its first line says so."""
+    found = diagnostics.parse(failure.log)
+    if any(each.is_error or each.severity == "note" for each in found):
+        return found
+    command = shlex.join(failure.command)
+    wrote = "only warnings" if found else "no message"
+    said = f"{failure.backend} failed and wrote {wrote} (the command: {command[:_LONGEST_COMMAND]})"
+    return (Diagnostic("error", said), *found)
 
 
 def _reproducer(failure: CompileFailure, plan: Plan) -> str | None:
