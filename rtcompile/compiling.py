@@ -124,6 +124,17 @@ class _Build:
         )
 
     def _nvrtc(self) -> Compiled | CompileFailure:
+        expressions = self.plan.request.name_expressions
+        outcome = self._nvrtc_with(expressions)
+        if expressions and isinstance(outcome, CompileFailure) and outcome.kind == "crash":
+            # A name expression of what NVRTC could not parse (a concept under C++17) can crash it
+            # where it would report an error: looked at without them, the source tells its own.
+            plain = self._nvrtc_with(())
+            if isinstance(plain, CompileFailure) and plain.kind == "error":
+                return plain
+        return outcome
+
+    def _nvrtc_with(self, expressions: tuple[str, ...]) -> Compiled | CompileFailure:
         plan = self.plan
         library = plan.toolchain.require_nvrtc()
         target = _unlinked(plan)
@@ -134,7 +145,7 @@ class _Build:
             options, plan.choice.arch, target, library.version_pair, [d.path for d in plan.search]
         )
         return nvrtc.compile(
-            self._unit(flags, target),
+            self._unit(flags, target, expressions),
             library,
             limits=self.limits,
             pch=self.settings.pch,
@@ -173,19 +184,25 @@ class _Build:
             program.version_pair,
             [d.path for d in directories],
         )
-        outcome = nvcc.compile(self._unit(flags, target), plan.toolchain, limits=self.limits)
+        outcome = nvcc.compile(
+            self._unit(flags, target, plan.request.name_expressions),
+            plan.toolchain,
+            limits=self.limits,
+        )
         if isinstance(outcome, CompileFailure):
             raise _error(outcome, plan)
         self.why = why
         return self._finish("nvcc", outcome, (*directories, *_roots(outcome.trace or ())))
 
-    def _unit(self, flags: tuple[str, ...], target: str) -> TranslationUnit:
+    def _unit(
+        self, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
+    ) -> TranslationUnit:
         request, choice = self.plan.request, self.plan.choice
         return TranslationUnit(
             request.source,
             self.plan.question.name,
             flags,
-            request.name_expressions,
+            expressions,
             target,
             choice.arch,
         )

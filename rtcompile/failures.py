@@ -53,7 +53,9 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
     kind = _KINDS.get(failure.kind, CompileError)
     folder = _reproducer(failure, plan) if issubclass(kind, CompilerCrashed) else None
     if folder is not None:
-        advice += [repro.advice(failure), f"Reproducer: {folder}"]
+        hinted = any(diagnostic.hint for diagnostic in parsed)
+        advice += [] if hinted else [repro.advice(failure)]
+        advice += [f"Reproducer: {folder}"]
     error: CompileError = kind.told(
         rendering.story(parsed, source=request.source, name=name),
         request.source,

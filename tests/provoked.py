@@ -311,6 +311,69 @@ BY_NVRTC = [
         headers="13:cudart new:cccl",
     ),
     case(
+        "umbrella-header",
+        "is not allowed in JIT mode",
+        "<cub/cub.cuh>",
+        "Include <cub/block/block_reduce.cuh> and <cub/warp/warp_scan.cuh> instead",
+        source="#include <cub/cub.cuh>\n__global__ void k(int* x) {\n"
+        "  *x = sizeof(cub::BlockReduce<int, 128>::TempStorage)"
+        " + sizeof(cub::WarpScan<int>::TempStorage);\n}",
+        headers="12:cudart 12:crt 12:cccl 12:shims",
+    ),
+    case(
+        "standard-too-old-for-library",
+        "cute/",
+        "<cute/…> needs C++17; the options have -std=c++14",
+        source=CUTE,
+        headers="12:cudart 12:crt 12:cccl 12:cutlass",
+        options="-std=c++14 -arch=sm_80 -default-device",
+        alone=True,
+    ),
+    *(
+        case("cpp20", says, f"`{what}` is C++20; the options have -std=c++17", source=source)
+        for says, what, source in (
+            (
+                'identifier "concept" is undefined',
+                "concept",
+                "template <class T> concept C = true;\n" + EMPTY,
+            ),
+            (
+                "no storage class or type specifier",
+                "requires",
+                "template <class T>\nrequires (sizeof(T) == 4) __global__ void k(T* x) {}",
+            ),
+            ("no storage class", "consteval", "consteval int f() { return 1; }\n" + EMPTY),
+            ("no storage class", "constinit", "constinit __device__ int f = 1;\n" + EMPTY),
+            (
+                "expected an expression",
+                "<=>",
+                "__global__ void k(int* x) { auto c = x[0] <=> x[1]; }",
+            ),
+            ("is undefined", "char8_t", "__global__ void k(char8_t* x) {}"),
+            (
+                "are a C++20 feature",
+                "explicit lambda template parameters",
+                "__global__ void k(int* x) { *x = []<class T>(T t) { return t; }(1); }",
+            ),
+            (
+                "expected an expression",
+                ".b",
+                "struct A { int a, b; };\n__global__ void k(int* x) { A a{1, .b = 2}; *x = a.a; }",
+            ),
+            ('"auto" is not allowed here', "auto x", "__global__ void k(auto x) {}"),
+            (
+                "expected an identifier",
+                "using enum",
+                "enum class E { A };\n__global__ void k(int* x) { using enum E; }",
+            ),
+            (
+                "C++20-style",
+                'initializer statement in a range-based "for" statement',
+                "__global__ void k() { int a[3]; for (int s = 0; int i : a) s += i; }",
+            ),
+        )
+    ),
+    case(
         "cutlass-and-cccl",
         "array.hpp(451): error: declaration is incompatible",
         "CUTLASS 4.2.0",

@@ -111,6 +111,15 @@ _HOST_HEADERS = _words(
     "regex filesystem memory_resource format"
 )
 
+# CUB's algorithms, each with a header of its name
+_CUB = {
+    "block": _words(
+        "reduce scan load store exchange radix_sort merge_sort histogram discontinuity shuffle "
+        "adjacent_difference run_length_decode radix_rank"
+    ),
+    "warp": _words("reduce scan load store exchange merge_sort"),
+}
+
 # WMMA's element types: their shapes (m, n, k) and the first compute capability
 _WIDE = "16x16x16, 32x8x16, 8x32x16"
 _WMMA = {
@@ -266,8 +275,52 @@ def fragment(match: Match, context: BuildContext) -> Values:
 
 
 def standard(match: Match, context: BuildContext) -> Values:
+    return {"given": _standard(context)[0] or "an older standard"}
+
+
+def before_cpp17(match: Match, context: BuildContext) -> Values | None:
+    given, year = _standard(context)
+    return {"given": given} if year and year < 17 else None
+
+
+def before_cpp20(match: Match, context: BuildContext) -> Values | None:
+    given, year = _standard(context)
+    if year and year >= 20:
+        return None
+    what = next((text for text in match.groups() if text), "")
+    return {"what": what.strip(), "given": given or "C++17 by default"}
+
+
+def _standard(context: BuildContext) -> tuple[str, int]:
+    """Return the -std option as it was given, and 14 of C++14; "" and 0 where there is none."""
     given = [o for o in context.options if re.match(r"--?std", o)]
-    return {"given": given[-1] if given else "an older standard"}
+    year = re.search(r"\+\+(\w\w)", given[-1]) if given else None
+    years = {"03": 3, "1z": 17, "2a": 20}
+    if year is None:
+        return (given[-1] if given else ""), 0
+    return given[-1], years.get(year[1]) or int(re.sub(r"\D", "0", year[1]))
+
+
+def umbrella(match: Match, context: BuildContext) -> Values | None:
+    included = re.search(r"#\s*include\s*[<\"](cub/cub\.cuh|thrust/[\w/.]+)[>\"]", context.source)
+    header = match["header"] or (included[1] if included else "")
+    if not header:
+        return None
+    used = re.findall(r"\b(Block|Warp)([A-Z]\w+?)\b", context.source)
+    names = dict.fromkeys(
+        f"<cub/{level.lower()}/{level.lower()}_{_snake(what)}.cuh>"
+        for level, what in used
+        if _snake(what) in _CUB[level.lower()]
+    )
+    listed = " and ".join(names) or (
+        "the block- or warp-level headers that you need, <cub/block/block_reduce.cuh> or "
+        "<cub/warp/warp_scan.cuh>"
+    )
+    return {"umbrella": header, "instead": f"Include {listed} instead"}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
 def mixed(match: Match, context: BuildContext) -> Values:
@@ -360,7 +413,8 @@ def nvrtc_option(match: Match, context: BuildContext) -> Values | None:
 
 def signal(match: Match, context: BuildContext) -> Values:
     number = match["signal"] or _WORDS[match[0]]
-    return {"how": _SIGNALS.get(number, f"signal {number}")}
+    other = "nvrtc" if context.backend == "nvcc" else "nvcc"
+    return {"how": _SIGNALS.get(number, f"signal {number}"), "other": other}
 
 
 def signal_in_cute(match: Match, context: BuildContext) -> Values | None:

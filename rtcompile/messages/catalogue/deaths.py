@@ -29,8 +29,7 @@ ROWS: tuple[KnownMessage, ...] = (
         r"died (?:by|due to) signal (?P<signal>\d+)|Segmentation fault|Aborted",
         "The compiler itself crashed ({how}) on CuTe or CUTLASS code; this is its bug.",
         "What has helped: UniversalCopy in place of a cp.async or TMA atom, a destination tensor "
-        "with a contiguous layout, a newer toolkit than {compiler}, backend='nvcc'. "
-        "The reproducer's folder is in the error.",
+        "with a contiguous layout, a newer toolkit than {compiler}, backend='{other}'.",
         "any",
         facts.signal_in_cute,
     ),
@@ -38,8 +37,8 @@ ROWS: tuple[KnownMessage, ...] = (
         "crash",
         r"died (?:by|due to) signal (?P<signal>\d+)|Segmentation fault|Aborted",
         "The compiler itself crashed ({how}); this is its bug, not the source's.",
-        "Try the other compiler (backend='nvcc' or 'nvrtc') or a newer toolkit than {compiler}; "
-        "the reproducer's folder is in the error.",
+        "Try backend='{other}', the other compiler, or a newer toolkit than {compiler}; the "
+        "reproducer is what NVIDIA needs to mend it.",
         "any",
         facts.signal,
     ),

@@ -87,11 +87,20 @@ ROWS: tuple[KnownMessage, ...] = (
     ),
     row(
         "umbrella-header",
-        r"Including <(?P<header>[^>]+)> is not supported when compiling with NVRTC",
-        "<{header}> launches kernels from the host.",
-        "Include the block- or warp-level header you need (<cub/block/block_reduce.cuh>), or use "
-        "backend='nvcc'.",
-        "CCCL 3.1",
+        r"Including <(?P<header>[^>]+)> is not supported when compiling with NVRTC"
+        r"|(?:^|/)(?:cub|thrust|cuda/std)/[^\n]{0,300}: [^\n]*(?:__host__ function|\"cuda[A-Z]\w+\")",
+        "<{umbrella}> brings what launches kernels from the host, which NVRTC does not compile.",
+        "{instead}, or use backend='nvcc'.",
+        "CCCL 2.8",
+        facts.umbrella,
+    ),
+    row(
+        "standard-too-old-for-library",
+        r"(?:^|/)(?P<library>cute|cutlass|cub|thrust|cuda/std)/[^\n]{0,300}: ",
+        "<{library}/…> needs C++17; the options have {given}.",
+        "Use -std=c++17, which is rtcompile's default.",
+        "CUTLASS 3.5",
+        facts.before_cpp17,
     ),
     row(
         "initializer-list",

@@ -9,6 +9,23 @@ __all__ = ["ROWS"]
 
 ROWS: tuple[KnownMessage, ...] = (
     row(
+        "cpp20",
+        r"identifier \"(?P<word>concept|requires|consteval|constinit|char8_t|co_await|co_return"
+        r"|co_yield)\" is undefined"
+        r"|no storage class or type specifier\n[^\n]*\b(?P<keyword>concept|requires|consteval"
+        r"|constinit)\b"
+        r"|expected an expression\n[^\n]*(?P<operator><=>)"
+        r"|expected an expression\n[^\n]*[{,]\s*(?P<designated>\.\w+)\s*="
+        r"|expected an identifier\n[^\n]*\b(?P<using>using enum)\b"
+        r"|\"auto\" is not allowed here\n[^\n]*[(,]\s*(?P<parameter>auto \w+)"
+        r"|(?P<feature>[^\n:]{1,80}?) (?:is|are) a C\+\+20 feature"
+        r"|C\+\+20-style (?P<style>[^\n]{1,60}?) is nonstandard",
+        "`{what}` is C++20; the options have {given}.",
+        "Use -std=c++20.",
+        "NVRTC 12.9",
+        facts.before_cpp20,
+    ),
+    row(
         "name-expression",
         r"__nv_name_map|Error in parsing name expression|nv_mangled_name",
         "{expression} of name_expressions names nothing in the source.",
@@ -22,7 +39,7 @@ ROWS: tuple[KnownMessage, ...] = (
         r"this declaration may not have extern \"C\" linkage",
         "A template cannot have a C name.",
         'Take extern "C" off it and ask for it by name expression: '
-        "RawModule(..., name_expressions=['f<float>']).",
+        "name_expressions=['f<float>'].",
         "NVRTC 12.4",
     ),
     row(

@@ -1,0 +1,49 @@
+"""How a message names rtcompile's options where it is read: in Python, at the command, in a cell.
+
+Messages are written with Python's names; `spelled` is the one place that turns them into options.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rtcompile import styling
+from rtcompile.errors import RtcompileError
+
+__all__ = ["spelled", "told"]
+
+
+# As Python spells it, as the command does, and as a ``%%cuda`` line does.
+_ROWS = (
+    (r"backend='auto'", "--backend auto", "--backend auto"),
+    (r"backend='nvrtc', fallback='always'", "--backend nvcc", "--backend nvcc"),
+    (r"backend='(\w+)'", r"--backend \1", r"--backend \1"),
+    (r"fallback='(\w+)'", r"RTCOMPILE_FALLBACK=\1", r"RTCOMPILE_FALLBACK=\1"),
+    (r"\barch='(\w+)'", r"--arch \1", r"--arch \1"),
+    (r"\barch=(?![\w'])", "--arch", "--arch"),
+    (r"target='(\w+)'", r"--target \1", "rtcompile.compile"),
+    (r"name_expressions=\['([^']*)'\]", r"-n '\1'", r"-n '\1'"),
+    (r"\bname_expressions\b=?", "-n", "-n"),
+    (r"\blink=(?:\[\.\.\.\])?", "--link", "RawModule's link="),
+    (r"\btimeout=(?!\w)", "--timeout", "RTCOMPILE_TIMEOUT"),
+    (r"\bmemory_limit=(?!\w)", "--memory-limit", "RTCOMPILE_MEMORY_LIMIT"),
+    (r"`\.log` has", "`--json` shows", "`.log` has"),
+)
+_RULES = tuple((re.compile(pattern), {"command": a, "cell": b}) for pattern, a, b in _ROWS)
+
+
+def spelled(text: str, face: str) -> str:
+    """Return a message with our options as `face` spells them: "python", "command" or "cell"."""
+    if face != "python":
+        for pattern, spellings in _RULES:
+            text = pattern.sub(spellings[face], text)
+    return text
+
+
+def told(error: RtcompileError, face: str, *, color: bool = False) -> str:
+    """Return all that an error says, in the words of `face`: its message, hints and advice.
+
+    The first line begins with the place, so that an editor can go there.
+    """
+    pieces = ((style, spelled(text, face)) for style, text in error.styled())
+    return styling.painted(pieces, color)
