@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test lint types unit test-gpu clean
+.PHONY: demo test lint types unit trials test-gpu clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -25,6 +25,14 @@ types: $(VENV)/.made
 
 unit: $(VENV)/.made $(CUDA13)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/trials
+
+# Each trial as often as docs/security.md says; its table is written there. As root it tries two users.
+trials: COUNTS := $(VENV)/trials.jsonl
+trials: $(VENV)/.made $(CUDA13)/.made
+	rm -f $(COUNTS)
+	RTCOMPILE_TRIALS=full RTCOMPILE_TRIALS_OUT=$(CURDIR)/$(COUNTS) RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) \
+		$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=3600 tests/trials; \
+		status=$$?; $(BIN)/python -m tests.trials.table $(COUNTS) --save && exit $$status
 
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:

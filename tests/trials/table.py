@@ -1,0 +1,52 @@
+"""The table of `make trials`: ``python -m tests.trials.table COUNTS [--save]``.
+
+With ``--save`` it goes to ``benchmarks/results/trials.json``, with the machine and the versions, and to
+the page on security.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import _machine
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+BEGIN, END = "<!-- trials: written by `make trials` -->", "<!-- end of trials -->"
+
+
+def read(lines: list[str]) -> list[dict[str, object]]:
+    """Add up what was recorded, kind by kind."""
+    sums: dict[str, list[int]] = {}
+    for line in lines:
+        noted = json.loads(line)
+        counts = sums.setdefault(noted["kind"], [0, 0])
+        counts[0] += noted["count"]
+        counts[1] += noted["bad"]
+    return [{"kind": kind, "count": n, "bad": bad} for kind, (n, bad) in sorted(sums.items())]
+
+
+def markdown(rows: list[dict[str, object]]) -> str:
+    """Return the table as the page shows it."""
+    lines = ["| Tried | Times | Wrong |", "| --- | ---: | ---: |"]
+    lines += [f"| {row['kind']} | {row['count']:,} | {row['bad']} |" for row in rows]
+    return "\n".join(lines)
+
+
+def within(page: str, table: str) -> str:
+    """Return the page with `table` in the place of the one it has."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> None:
+    rows = read(Path(sys.argv[1]).read_text(encoding="utf-8").splitlines())
+    _machine.save("trials", rows)
+    print(markdown(rows))
+    if "--save" in sys.argv:
+        PAGE.write_text(within(PAGE.read_text(encoding="utf-8"), markdown(rows)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

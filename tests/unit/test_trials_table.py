@@ -1,0 +1,21 @@
+"""The table of trials: what is recorded is added up, and takes the old table's place on its page."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trials import record, table
+
+
+def test_what_trials_record_is_added_up_by_kind(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_OUT", str(tmp_path / "counts"))
+    record.record("kill", 500)
+    record.record("bit flip", 60, 1)
+    record.record("bit flip", 40)
+    rows = table.read((tmp_path / "counts").read_text().splitlines())
+    shown = table.markdown(rows)
+    assert shown.endswith("| bit flip | 100 | 1 |\n| kill | 500 | 0 |")
+    page = table.within(table.within(table.PAGE.read_text(), "| old |"), shown)
+    assert shown in page
+    assert "| old |" not in page
+    assert page.endswith(table.PAGE.read_text().partition(table.END)[2])
