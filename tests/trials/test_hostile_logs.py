@@ -11,8 +11,9 @@ from rtcompile.core.request import SearchDir
 from rtcompile.messages import diagnostics, hints, rendering
 from rtcompile.messages.context import BuildContext
 from tests.provoked import AS_REPORTED, BY_NVCC, BY_NVJITLINK, BY_NVRTC
+from tests.trials.record import record, times
 
-ROUNDS = 400
+ROUNDS = times(400, 2500)
 PIECES = [
     *(f"kernel.cu(3): error: {param.values[1].says}\n  x = 1\n  ^\n" for param in (*BY_NVRTC, *BY_NVCC)),
     *(f"ptxas fatal   : {says}\n" for _, says, *_ in BY_NVJITLINK),
@@ -39,14 +40,24 @@ CONTEXTS = [
 @pytest.mark.parametrize("seed", range(4))
 def test_a_log_of_random_pieces_is_read_explained_and_shown(seed: int) -> None:
     chance = random.Random(seed)
+    bad = []
     for _ in range(ROUNDS):
         pieces = chance.choices(PIECES, k=chance.randint(1, 12))
         log = "".join(
             piece[chance.randrange(len(piece)) :] if chance.random() < 0.3 else piece
             for piece in pieces
         )
-        found = hints.annotate(diagnostics.parse(log), chance.choice(CONTEXTS))
-        source = chance.choice(["", "a\nb\nc", log])
-        width = chance.choice([1, 40, 200])
-        rendering.render(found, source=source, name="kernel.cu", width=width, color=True)
-        rendering.html(found, source=source, name="kernel.cu")
+        try:
+            show(log, chance)
+        except Exception as error:
+            bad.append((error, log))
+    record("compiler log of random pieces", ROUNDS, len(bad))
+    assert not bad
+
+
+def show(log: str, chance: random.Random) -> None:
+    found = hints.annotate(diagnostics.parse(log), chance.choice(CONTEXTS))
+    source = chance.choice(["", "a\nb\nc", log])
+    width = chance.choice([1, 40, 200])
+    rendering.render(found, source=source, name="kernel.cu", width=width, color=True)
+    rendering.html(found, source=source, name="kernel.cu")

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from tests.trials.record import record
+
 RANKS = 4
 
 RANK = r"""
@@ -60,6 +62,7 @@ def test_ranks_compile_a_kernel_once_and_leave_nothing(tmp_path: Path) -> None:
         text=True,
         timeout=100,
     )
+    record("MPI rank that compiles with its neighbours", RANKS, RANKS * bool(done.returncode))
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
     assert len(answers) == RANKS
