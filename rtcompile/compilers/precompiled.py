@@ -46,6 +46,7 @@ MAKER = "rtcompile-pch"  # the name of the threads that wait for one to be made
 _WORTH_SECONDS = 0.1
 _TIMEOUT = 300.0
 _FRESH_SECONDS = 0.5
+_OTHERS_FAULT = (signal.SIGKILL, signal.SIGBUS)
 _PATIENCE = 0.05  # seconds between two looks whether a build that waits was cancelled
 
 # How many builds of a batch, this one included, open with the same prefix.
@@ -273,9 +274,10 @@ class Prefix:
             with tracing.span("precompile", prefix=self.text):
                 outcome = pool.run_beside(job, Limits(timeout=_TIMEOUT), (temporary,))
             if isinstance(outcome, pool.Death):
-                killed = outcome.signal == signal.SIGKILL and outcome.kind == "crash"
-                if not killed:  # by somebody who needed the memory, say: no fault of the prefix
-                    self._drop(f"making it ended in a {outcome.kind}")
+                # Killed by somebody who needed the memory, or writing to a full disk, or never run:
+                # no fault of the prefix.
+                innocent = outcome.kind == "start" or outcome.signal in _OTHERS_FAULT
+                self._drop("" if innocent else f"making it ended in a {outcome.kind}")
                 return False
             return self._publish(outcome.value, started_ns, ready)
 
@@ -284,7 +286,7 @@ class Prefix:
             _no_heap.add(self._library)  # a matter of this process's limits, not of this prefix
             return False
         if made["problem"]:
-            self._drop(made["problem"])
+            self._drop("" if made["full"] else made["problem"])
             return False
         spared = made["make"] - made["use"]
         if spared < _WORTH_SECONDS:

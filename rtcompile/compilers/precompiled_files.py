@@ -8,7 +8,7 @@ import stat
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from rtcompile.cache import files, headers, locks, manifests
 from rtcompile.core.includes import Dependencies
@@ -105,6 +105,18 @@ class Record(NamedTuple):
         return True
 
 
+def _open(path: str) -> BinaryIO:
+    """Open a file of ours; raise OSError for a link, another user's file, or what is no file."""
+    # Without O_NONBLOCK a named pipe in the file's place would be waited for.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = open(os.open(path, flags), "rb", buffering=0)  # noqa: SIM115 - the caller closes it
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+        return file
+    file.close()
+    raise OSError(f"{path} is not a file of this user")
+
+
 def image(path: str) -> bytes:
     """Return what tells a file from a damaged or another one: its stat, and samples of its content.
 
@@ -112,10 +124,8 @@ def image(path: str) -> bytes:
     """
     samples = []
     try:
-        with open(path, "rb", buffering=0) as file:
+        with _open(path) as file:
             status = os.fstat(file.fileno())
-            if status.st_uid != os.geteuid():
-                return b""
             for i in range(_SAMPLES):
                 file.seek(max(0, status.st_size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
                 samples.append(file.read(_SAMPLE_BYTES))
@@ -128,7 +138,7 @@ def image(path: str) -> bytes:
 def checksum(path: str) -> bytes:
     """Return the digest of the whole file; half a second for CuTe's."""
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        with _open(path) as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
             return bytes.fromhex(content_digest(memoryview(view)))
     except (OSError, ValueError):
         return b""
@@ -186,8 +196,12 @@ def private_folder(cache_dir: str) -> str | None:
     folder = os.path.join(cache_dir, "pch")
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
-        status = os.stat(folder)
+        status = os.lstat(folder)
     except OSError:
         return None
-    ours = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022
+    ours = (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not stat.S_IMODE(status.st_mode) & 0o022
+    )
     return folder if ours else None

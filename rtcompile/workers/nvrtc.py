@@ -25,6 +25,8 @@ _NOOP = b'extern "C" __global__ void noop() {}'
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
 
+_ROOM = 1 << 20
+
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
 _heap_is_pinned: bool | None = None  # None: nobody has tried
@@ -173,7 +175,8 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     """Make a precompiled header of ``source``, try it, and put it at ``path`` if it works.
 
     Takes also ``temporary`` (on the file system of ``path``), ``name`` and ``options``. Returns
-    ``heap`` (False: this process cannot), ``problem`` ("" if all went well), ``trace``, and the seconds to ``make`` and to ``use`` it.
+    ``heap`` (False: this process cannot), ``full`` (a disk was: it says nothing of the source),
+    ``problem`` ("" if all went well), ``trace``, and the seconds to ``make`` and to ``use`` it.
     """
     if not _heap_is_pinned:
         return {"heap": False}
@@ -189,15 +192,29 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     end = time.monotonic()
     problem = made["error"] or used["error"]
     if problem or not _pch_message(used["log"], "using")[1] or not trace:
-        return {"heap": True, "problem": f"{made['log']}\n{used['log']}".strip() or "not usable"}
+        full = not (_has_room(job["temporary"]) and _has_room(os.environ["TMPDIR"] + "/room"))
+        log = f"{made['log']}\n{used['log']}".strip()
+        return {"heap": True, "full": full, "problem": log or "not usable"}
     os.rename(job["temporary"], job["path"])
     return {
         "heap": True,
+        "full": False,
         "problem": "",
         "trace": trace,
         "make": middle - begin,
         "use": end - middle,
     }
+
+
+def _has_room(path: bytes | str) -> bool:
+    """Say whether a megabyte can be added to a file, which only the attempt shows (quotas, too)."""
+    try:
+        with open(path, "ab") as file:
+            file.write(bytes(_ROOM))
+            os.fsync(file.fileno())
+    except OSError:
+        return False
+    return True
 
 
 def _pch_message(log: str, verb: str) -> tuple[str, bool]:

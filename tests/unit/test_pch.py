@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -321,6 +322,54 @@ def test_a_damaged_one_is_not_used(builder: Builder) -> None:
     assert builder.files(".pch") == []
 
 
+def test_another_file_in_its_place_is_not_used(builder: Builder) -> None:
+    header = builder.user / "mine.h"
+    source = EXPENSIVE + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
+
+    def precompiled_with(value: int) -> bytes:
+        header.write_text(f"#define VALUE {value}\n")
+        os.utime(header, (value, value))
+        builder.ready(source)
+        (file,) = builder.files(".pch")
+        return file.read_bytes()
+
+    one, two = precompiled_with(1), precompiled_with(2)
+    (file,) = builder.files(".pch")
+    assert one != two
+    file.write_bytes(one)  # NVRTC would take it, and with it the other value
+    assert builder.compiled(source).code == builder.without().compiled(source).code
+
+
+def test_a_full_disk_refuses_no_prefix_for_good(builder: Builder) -> None:
+    # A limit on the size of files has the effect, for a process and its workers only.
+    script = f"""
+        import resource
+        from pathlib import Path
+        from tests.unit.test_pch import *
+        limit = 256 << 10
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        builder = Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r}))
+        for _ in range(2):
+            builder.compiled(EXPENSIVE + KERNEL)
+            join_makers()
+        assert builder.files(".pch") == []
+    """
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
+    builder.ready()
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+def test_what_is_no_file_in_its_place_costs_no_build(
+    builder: Builder, plant: Callable[[Path], None]
+) -> None:
+    builder.ready()
+    (file,) = builder.files(".pch")
+    file.unlink()
+    plant(file)
+    assert not used(builder.compiled(EXPENSIVE + KERNEL))
+
+
 def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +398,12 @@ def test_one_that_fails_undamaged_is_not_made_again(
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     assert precompiled_files.private_folder(str(tmp_path)) == str(tmp_path / "pch")
     (tmp_path / "pch").chmod(0o777)
+    assert precompiled_files.private_folder(str(tmp_path)) is None
+
+
+def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "pch").symlink_to(tmp_path / "elsewhere")
     assert precompiled_files.private_folder(str(tmp_path)) is None
 
 
