@@ -19,7 +19,7 @@ from rtcompile.core import command_lines
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
-from rtcompile.errors import JitDisabled, RtcompileWarning, ToolkitNotFound
+from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
 
@@ -42,8 +42,21 @@ def compile_once(plan: Plan, settings: Settings, store: Store) -> ObjectCode:
         if code is None:
             raise JitDisabled(store.why(plan.question))
         return code
-    with tracing.span("build", program=request.name), store.building(plan.question):
-        return store.find(plan.question) or _Build(plan, settings, store).run()
+    with (
+        tracing.span("build", program=request.name),
+        store.building(plan.question, settings.timeout) as seconds_left,
+    ):
+        code = store.find(plan.question)
+        if code is None and seconds_left is not None and seconds_left <= 0:
+            raise CompileTimeout(
+                f"{plan.question.name} was not compiled within its time limit of "
+                f"{settings.timeout:g} s: another thread or process was building the same all the "
+                "while. Give a longer timeout= or RTCOMPILE_TIMEOUT.",
+                request.source,
+                plan.question.name,
+                backend="nvcc" if plan.backend == "nvcc" else "nvrtc",
+            )
+        return code or _Build(plan, settings, store, seconds_left).run()
 
 
 def _identified(plan: Plan, settings: Settings) -> Plan:
@@ -72,11 +85,11 @@ def _knowing_nvcc(plan: Plan, settings: Settings) -> Plan:
 class _Build:
     """One build under way."""
 
-    def __init__(self, plan: Plan, settings: Settings, store: Store) -> None:
+    def __init__(self, plan: Plan, settings: Settings, store: Store, seconds: float | None) -> None:
         self.plan = plan
         self.settings = settings
         self.store = store
-        self.limits = Limits(settings.timeout, settings.memory_limit)
+        self.limits = Limits(seconds, settings.memory_limit)
         self.why = ""
 
     def run(self) -> ObjectCode:

@@ -30,6 +30,8 @@ __all__ = ["BuildFuture", "compile_many", "submit_many"]
 # is being precompiled.
 _THREADS_PER_SLOT = 2
 _THREADS_BESIDE = 2
+# Where there is a limit on processes: a thread, its zygote, its compiler, and what that may start.
+_PROCESSES_PER_THREAD = 4
 
 _BUILDS = "CompileRequests, or RawModules and RawKernels with code"
 
@@ -101,16 +103,45 @@ def submit_many(
                 future.run(task.build, siblings=groups[task.group])
 
     try:
-        for index in range(min(len(tasks), _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE)):
-            # Each in the caller's context, so that where he traces to holds here; daemons, so that a
-            # program that is interrupted need not wait for a compiler.
-            run = contextvars.copy_context().run
-            threading.Thread(target=run, args=(work,), name=f"build {index}", daemon=True).start()
-    except BaseException:  # interrupted, or no more threads: the caller will not have the futures
+        threads = min(len(tasks), _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE)
+        if not _start_threads(threads, work):
+            contextvars.copy_context().run(work)
+    except BaseException:  # interrupted: the caller will not have the futures
         for future in futures:
             future.cancel()
         raise
     return futures
+
+
+def _start_threads(count: int, work: Callable[[], None]) -> int:
+    """Have threads do the work; return how many. Fewer than asked for where the system has no more.
+
+    Threads count as processes (``ulimit -u``). Where they run out, most of those that could be had
+    are given back, for the compilers' processes.
+    """
+    decided = threading.Event()
+    at_work = 0
+
+    def start(index: int) -> None:
+        decided.wait()
+        if index < at_work:
+            work()
+
+    started = 0
+    try:
+        for index in range(count):
+            # Each in the caller's context, so that where he traces to holds here; daemons, so that a
+            # program that is interrupted need not wait for a compiler.
+            run = contextvars.copy_context().run
+            arguments = (start, index)
+            threading.Thread(target=run, args=arguments, name=f"build {index}", daemon=True).start()
+            started += 1
+        at_work = started
+    except RuntimeError:
+        at_work = started // _PROCESSES_PER_THREAD
+    finally:
+        decided.set()
+    return at_work
 
 
 def compile_many(

@@ -55,7 +55,7 @@ def machine_wide(path: str, patience: float = PATIENCE) -> Iterator[bool]:
 def _acquire(path: str, patience: float) -> int | None:
     deadline = time.monotonic() + patience
     pause = 0.001
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     while True:
         try:
             descriptor = os.open(path, flags, 0o600)
@@ -105,27 +105,36 @@ class SingleFlight:
         self._flights: dict[str, _Flight] = {}
 
     @contextmanager
-    def flight(self, key: str, shared: Callable[[BaseException], bool]) -> Iterator[None]:
-        """Run the body alone among the threads that ask for `key`.
+    def flight(
+        self, key: str, shared: Callable[[BaseException], bool], patience: float | None = None
+    ) -> Iterator[bool]:
+        """Run the body alone among the threads that ask for `key`; yield whether it is alone.
 
-        An error that is `shared` is raised in the threads that were waiting, too: a compiler that
-        refused the source would refuse it again. After any other error the next one tries.
+        It is not where another thread has not ended in `patience` (seconds, or None). An error that is
+        `shared` is raised in the threads that were waiting, too: a compiler that refused the source
+        would refuse it again. After any other error the next one tries.
         """
         with self._guard:
             flight = self._flights.setdefault(key, _Flight())
             flight.users += 1
             seen = flight.failures
         try:
-            with flight.lock:
+            alone = flight.lock.acquire(
+                timeout=-1 if patience is None else min(patience, threading.TIMEOUT_MAX)
+            )
+            try:
                 if flight.error is not None and flight.failures > seen:
                     raise copy.copy(flight.error)
                 try:
-                    yield
+                    yield alone
                 except BaseException as error:
-                    if shared(error):
+                    if alone and shared(error):
                         flight.failures += 1
                         flight.error = error
                     raise
+            finally:
+                if alone:
+                    flight.lock.release()
         finally:
             with self._guard:
                 flight.users -= 1

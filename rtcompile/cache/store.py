@@ -39,6 +39,7 @@ _MEMORY_BYTES = 128 << 20
 _MOST_UNACCOUNTED = 512  # files
 
 _stores: dict[tuple[str, bool, int], Store] = {}
+_MOST_TICKING = 0.1  # seconds
 _ticking = threading.Lock()  # one thread of a batch waits for the clock, and the others for it
 
 
@@ -267,19 +268,26 @@ class Store:
     # --- building once -------------------------------------------------------------------
 
     @contextmanager
-    def building(self, question: Question) -> Iterator[None]:
+    def building(self, question: Question, timeout: float | None = None) -> Iterator[float | None]:
         """Hold the right to build `question`: one thread of one process on this machine.
 
-        Ask `find` again inside: whoever held it before may have built the same. A thread that
-        waited while the compiler refused the source gets that error. Storage without locks, or
-        a holder that never ends, makes for a second build, not for an end of building.
+        Yields what is left of `timeout` (seconds) after waiting for others that build the same.
+        Where nothing is left, the right is not had. Ask `find` again inside: whoever held it before
+        may have built the same. A thread that waited while the compiler refused the source gets that
+        error. Storage without locks, or a holder that never ends, makes for a second build, not for
+        an end of building.
         """
         from rtcompile.cache import locks  # with fcntl, what a hit does not pay
 
         key = question.lookup_key()
+        begin = time.monotonic()
+        patience = locks.PATIENCE if timeout is None else timeout
         with self._guard:
             flights = self._flights = self._flights or locks.SingleFlight()
-        with flights.flight(key, _would_fail_again):
+        with flights.flight(key, _would_fail_again, timeout) as alone:
+            if not alone:
+                yield 0.0
+                return
             lock: AbstractContextManager[object] = nullcontext()
             if self._writable:
                 try:
@@ -287,11 +295,12 @@ class Store:
                 except OSError as error:
                     self._degrade(error)
                 else:
-                    lock = locks.machine_wide(self._folder.file("locks", key))
+                    patience = min(patience - (time.monotonic() - begin), locks.PATIENCE)
+                    lock = locks.machine_wide(self._folder.file("locks", key), patience)
             with lock:
                 self._started[key] = _next_tick()
                 try:
-                    yield
+                    yield None if timeout is None else timeout - (time.monotonic() - begin)
                 finally:
                     self._started.pop(key, None)
 
@@ -426,8 +435,11 @@ def _next_tick() -> int:
     Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
     """
     now = time.time_ns()
+    deadline = time.monotonic() + _MOST_TICKING
     with _ticking:
-        while headers.file_clock_ns() < now:
+        while (tick := headers.file_clock_ns()) < now:
+            if time.monotonic() > deadline:
+                return tick  # The clock was stepped back: so will be the times of files.
             time.sleep(0.0005)
     return now
 

@@ -14,10 +14,16 @@ def failure(death: Death, command: tuple[str, ...], backend: str, limits: Limits
         "crash": f"The compiler died by signal {death.signal}."
         if death.signal
         else "The compiler's process exited without an answer.",
-        "timeout": f"The compiler was killed after its time limit of {limits.timeout} s.",
+        "timeout": f"The compiler was killed after its time limit of {_seconds(limits)} s.",
         "memory": f"The compiler was killed beyond its memory limit of {limits.memory} bytes.",
         "start": f"The compiler could not be run: {death.text}",
     }
     return CompileFailure(
         death.kind, reasons[death.kind], command, backend, signal=death.signal or None
     )
+
+
+def _seconds(limits: Limits) -> str:
+    # A build that had to wait for another one, if only for a moment, was given what was left.
+    seconds = limits.timeout or 0.0
+    return f"{round(seconds, 2) or seconds:g}"

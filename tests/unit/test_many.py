@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -52,6 +53,24 @@ def test_results_are_in_the_order_of_the_requests() -> None:
 def test_what_was_built_is_in_the_cache() -> None:
     compile_many(variants(3), progress=False)
     assert all(code.build.hit for code in compile_many(variants(3), progress=False))
+
+
+@pytest.mark.parametrize("threads", [0, 1, 5])
+def test_where_no_more_threads_can_be_started_those_that_are_do_the_work(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    start, left = threading.Thread.start, [threads]
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name.startswith("build"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    results = compile_many(variants(6), progress=False)
+    assert [kernels(code) for code in results] == [[f"_Z1kILi{i}EEvPi"] for i in range(6)]
 
 
 def test_one_request_twice_is_built_once() -> None:

@@ -1,0 +1,127 @@
+"""Waiting for others: no longer than the time limit says, whatever lies in a lock's place or the clock does."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile import pipeline
+from rtcompile.cache import headers, locks
+from rtcompile.cache.store import Store
+from rtcompile.core.key import Question
+from rtcompile.core.request import CompileRequest
+from rtcompile.errors import CompileTimeout
+from rtcompile.settings import Settings
+from tests.questions import make_object, make_question
+
+REQUEST = CompileRequest('extern "C" __global__ void waited_for() {}', arch="sm_80")
+
+
+def another_processs_store() -> Store:
+    settings = Settings.from_environ()
+    return Store(settings.cache_dir, on_disk=True, size=1 << 30)
+
+
+@pytest.fixture
+def question() -> Question:
+    """The question of `REQUEST`, once its compiler is known."""
+    rtcompile.compile('extern "C" __global__ void first() {}', arch="sm_80")
+    return pipeline.plan(REQUEST, Settings.from_environ()).question
+
+
+@pytest.fixture
+def built_elsewhere(question: Question) -> Iterator[ExitStack]:
+    """`REQUEST` is being built by another process until the stack is closed."""
+    with ExitStack() as stack:
+        stack.enter_context(another_processs_store().building(question))
+        yield stack
+
+
+def compile(timeout: float | None) -> rtcompile.ObjectCode:
+    return rtcompile.compile(REQUEST.source, arch="sm_80", timeout=timeout)
+
+
+def test_waiting_for_another_process_counts_towards_the_time_limit(
+    built_elsewhere: ExitStack,
+) -> None:
+    begin = time.monotonic()
+    with pytest.raises(CompileTimeout, match=r"within its time limit of 0\.5 s: another thread or"):
+        compile(timeout=0.5)
+    assert 0.5 <= time.monotonic() - begin < 1.5
+
+
+def test_what_another_process_had_built_in_time_is_a_hit(
+    built_elsewhere: ExitStack, question: Question
+) -> None:
+    def finish() -> None:
+        other = another_processs_store()
+        other._started[question.lookup_key()] = time.time_ns()
+        other.add(question, make_object(), headers.record((), ()))
+        built_elsewhere.close()
+
+    timer = threading.Timer(0.2, finish)
+    timer.start()
+    assert compile(timeout=30.0).build.hit == "disk"
+    timer.join()
+
+
+def test_the_compiler_gets_what_waiting_has_left() -> None:
+    # The mangled name of the parameter doubles with each typedef.
+    chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(30))
+    endless = f"typedef int (*F0)(int);\n{chain}__global__ void k(F30 f) {{}}"
+    asked = pipeline.plan(CompileRequest(endless, arch="sm_80"), Settings.from_environ()).question
+    with ExitStack() as stack:
+        stack.enter_context(another_processs_store().building(asked))
+        threading.Timer(0.8, stack.close).start()
+        with pytest.raises(CompileTimeout, match=r"killed after its time limit of 0\.[0-2]\d* s"):
+            rtcompile.compile(endless, arch="sm_80", timeout=1.0)
+
+
+def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_path: Path) -> None:
+    kept = Store(str(tmp_path), on_disk=True, size=1 << 30)
+    lefts = []
+
+    def ask() -> None:
+        with kept.building(make_question(), 0.2) as seconds_left:
+            lefts.append(seconds_left)
+
+    with kept.building(make_question()):
+        waiter = threading.Thread(target=ask)
+        waiter.start()
+        waiter.join(10)
+        assert lefts == [0.0]
+        assert kept._started, "the build under way still knows when it began"
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+@pytest.mark.parametrize("where", ["locks", "locks/key"])
+def test_what_is_no_file_in_a_locks_place_holds_nobody_up(
+    tmp_path: Path, where: str, plant: Callable[[Path], None]
+) -> None:
+    if where != "locks":
+        (tmp_path / "locks").mkdir()
+    plant(tmp_path / where)
+    begin = time.monotonic()
+    with locks.machine_wide(str(tmp_path / "locks" / "key")):
+        pass
+    assert time.monotonic() - begin < 5
+
+
+def test_a_clock_that_is_stepped_back_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_hour_ago = headers.file_clock_ns() - 3600 * 10**9
+    monkeypatch.setattr(headers, "file_clock_ns", lambda: an_hour_ago)
+    kept = Store(str(tmp_path), on_disk=True, size=1 << 30)
+    begin = time.monotonic()
+    with kept.building(make_question()):
+        # What is edited from now on carries a time of that clock, and must look edited.
+        assert list(kept._started.values()) == [an_hour_ago]
+    assert time.monotonic() - begin < 5
