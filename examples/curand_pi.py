@@ -38,14 +38,24 @@ def compile_only(arch: str = "sm_90a") -> rtcompile.ObjectCode:
     )
 
 
-def estimate(seed: int) -> float:
-    """Return pi, more or less; the same for the same seed."""
+def estimate(seed: int, blocks: int = BLOCKS, per_thread: int = PER_THREAD) -> float:
+    """Return pi, more or less; the same for the same seed.
+
+    Raises
+    ------
+    ValueError
+        An odd `per_thread`: darts are thrown in pairs.
+    """
     import cupy as cp
 
+    if per_thread < 2 or per_thread % 2 or blocks < 1:
+        raise ValueError(
+            f"blocks must be positive, per_thread positive and even, not {blocks} and {per_thread}"
+        )
     kernel = rtcompile.RawKernel(SOURCE, "throw_darts", OPTIONS)
     hits = cp.zeros(1, np.uint64)
-    kernel((BLOCKS,), (THREADS,), (np.uint64(seed), np.int32(PER_THREAD), hits))
-    return 4 * int(hits[0]) / (BLOCKS * THREADS * PER_THREAD)
+    kernel((blocks,), (THREADS,), (np.uint64(seed), np.int32(per_thread), hits))
+    return 4 * int(hits[0]) / (blocks * THREADS * per_thread)
 
 
 def check(cp: Any) -> dict[str, float]:

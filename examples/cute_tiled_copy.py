@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import rtcompile
+from examples import matrices
 
 SOURCE = r"""
 #include <cute/tensor.hpp>
@@ -51,7 +52,8 @@ __device__ void store(half_t* matrix, const Tile& tile, int row, int column, int
     }
 }
 
-// c[m, n] = a[m, k] @ b[n, k]^T. Copy is what writes the results from registers to shared memory.
+// c[m, n] = a[m, k] @ b[n, k]^T. Copy is what writes the results from registers to shared memory. The
+// grid is one-dimensional, since a second dimension would end at 65,535 blocks.
 template <class Copy>
 __global__ void __launch_bounds__(size(Mma{}))
 gemm(const half_t* a, const half_t* b, half_t* c, int m, int n, int k) {
@@ -69,7 +71,8 @@ gemm(const half_t* a, const half_t* b, half_t* c, int m, int n, int k) {
     Tensor sums = partition_fragment_C(mma, Shape<BlockM, BlockN>{});
     clear(sums);
 
-    const int row = blockIdx.y * BlockM{}, column = blockIdx.x * BlockN{};
+    const int across = ceil_div(n, BlockN{});
+    const int row = blockIdx.x / across * BlockM{}, column = blockIdx.x % across * BlockN{};
     for (int inner = 0; inner < k; inner += BlockK{}) {
         load(a_tile, a, row, inner, m, k);
         load(b_tile, b, column, inner, n, k);
@@ -136,15 +139,16 @@ def matmul(a: Any, b: Any, expression: str, module: rtcompile.RawModule) -> Any:
             raise ValueError(
                 f"{name} has strides {array.strides}; pass cupy.ascontiguousarray({name})"
             )
+        matrices.require_32_bits(name, array)
     (m, k), (n, inner) = a.shape, b.shape
     if k != inner or 0 in (m, n, k):
         raise ValueError(f"cannot multiply {a.shape} by the transpose of {b.shape}")
     if int(cp.cuda.Device().compute_capability) < 80:
         raise ValueError("SM80_16x8x16 needs compute capability 8.0 or newer")
     c = cp.empty((m, n), np.float16)
-    grid = (math.ceil(n / BLOCK_N), math.ceil(m / BLOCK_M))
+    blocks = math.ceil(m / BLOCK_M) * math.ceil(n / BLOCK_N)
     kernel = module.get_function(expression)
-    kernel(grid, (256,), (a, b, c, np.int32(m), np.int32(n), np.int32(k)))
+    kernel((blocks,), (256,), (a, b, c, np.int32(m), np.int32(n), np.int32(k)))
     return c
 
 

@@ -94,14 +94,13 @@ plan(Plan<typename Gemm<T, OrderB>::Kernel>* plan, int m, int n, int k, int mult
     scheduling.max_swizzle_size = 8;  // columns of clusters walked together, for L2's sake
     const auto schedule = Scheduler::to_underlying_arguments(
         shape, TileShape{}, ClusterShape{}, hardware, scheduling, nullptr);
-    const dim3 grid = Scheduler::get_grid_shape(
-        schedule, shape, TileShape{}, ClusterShape{}, hardware, scheduling);
 
     // Null pointers: Params holds the operands' addresses in the tensor maps and nowhere else.
     const auto& params = plan->params = {
         cutlass::gemm::GemmUniversalMode::kGemm, shape,
         G::Mainloop::to_underlying_arguments(shape, {}, nullptr),
         G::Epilogue::to_underlying_arguments(shape, {}, nullptr), hardware, schedule, nullptr};
+    const dim3 grid = Kernel::get_grid_shape(params);
     plan->params_bytes = sizeof params;
     plan->threads = Kernel::MaxThreadsPerBlock;
     plan->shared_bytes = Kernel::SharedStorageSize;
@@ -111,8 +110,17 @@ plan(Plan<typename Gemm<T, OrderB>::Kernel>* plan, int m, int n, int k, int mult
     plan->d = place(params.epilogue.tma_store_d, 1, &params);
 }
 """
-# 177: an unused variable in CUTLASS, of the half that NVRTC does not see.
-OPTIONS = ("-std=c++17", "-DNDEBUG", "--diag-suppress=177")
+OPTIONS = (
+    "-std=c++17",
+    "-DNDEBUG",
+    # The scheduler divides by multiplying with a 128-bit reciprocal, which it makes where it is
+    # initialised. CUTLASS expects a host there: on a device its 128-bit division is a breakpoint, which
+    # ends the context, unless it is told that the compiler has such a type.
+    "--device-int128",
+    "-DCUTLASS_UINT128_NATIVE",
+    # An unused variable in CUTLASS, of the half that NVRTC does not see.
+    "--diag-suppress=177",
+)
 TYPES = {"float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}
 
 _PLACE = np.dtype([("offset", "i4"), ("box", "i4", 3)])

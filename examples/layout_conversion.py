@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import rtcompile
+from examples import matrices
 
 SOURCE = r"""
 #include <cute/tensor.hpp>
@@ -82,7 +83,7 @@ broadcast_sums(const float* x, float* out, int columns) {
 
     Tensor sums = make_tensor<float>(Int<Rows / 16>{});
     for (int v = 0; v < size(sums); ++v) {
-        const float* row = x + Reduced{}(threadIdx.x, v) * columns;
+        const float* row = x + (long long)Reduced{}(threadIdx.x, v) * columns;
         float sum = 0;
         for (int c = threadIdx.x % 8; c < columns; c += 8) sum += row[c];
         for (int lane = 4; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0u, sum, lane);
@@ -94,7 +95,7 @@ broadcast_sums(const float* x, float* out, int columns) {
 
     for (int v = 0; v < PerThread; ++v)
         for (int c = threadIdx.x / down; c < columns; c += across)
-            out[Wanted{}(threadIdx.x, v) * columns + c] = wanted(v);
+            out[(long long)Wanted{}(threadIdx.x, v) * columns + c] = wanted(v);
 }
 """
 OPTIONS = ("-std=c++17", "-DNDEBUG")
@@ -133,6 +134,33 @@ def load() -> rtcompile.RawModule:
     return rtcompile.RawModule(code=SOURCE, options=OPTIONS, name_expressions=NAME_EXPRESSIONS)
 
 
+def broadcast_sums(x: Any, per_thread: int, scratch: int, module: rtcompile.RawModule) -> Any:
+    """Return a matrix of x's shape with each row's sum in all of its columns.
+
+    Raises
+    ------
+    ValueError
+        Rows, values per thread and scratch are none of `CASES`, or x is no C-contiguous float32
+        matrix; nothing is launched.
+    """
+    import cupy as cp
+
+    if x.ndim != 2 or x.dtype != np.float32:
+        raise ValueError(f"x must be a matrix of float32, not {x.ndim}-d {x.dtype}")
+    if not x.flags.c_contiguous or x.size == 0:
+        raise ValueError(
+            f"x has shape {x.shape}, strides {x.strides}; pass cupy.ascontiguousarray(x)"
+        )
+    case = (len(x), per_thread, scratch)
+    if case not in CASES:
+        raise ValueError(f"(rows, per_thread, scratch) must be one of CASES, not {case}")
+    matrices.require_32_bits("x", x)
+    out = cp.empty_like(x)
+    kernel = module.get_function("broadcast_sums<{}, {}, {}>".format(*case))
+    kernel((1,), (128,), (x, out, np.int32(x.shape[1])))
+    return out
+
+
 def check(cp: Any) -> dict[str, float]:
     """Compare every case with NumPy, at an odd number of columns; return the relative errors.
 
@@ -145,10 +173,9 @@ def check(cp: Any) -> dict[str, float]:
     module = load()
     columns = 77
     errors = {}
-    for (rows, _, _), expression in zip(CASES, NAME_EXPRESSIONS, strict=True):
+    for (rows, per_thread, scratch), expression in zip(CASES, NAME_EXPRESSIONS, strict=True):
         x = rng.standard_normal((rows, columns), dtype=np.float32)
-        out = cp.full((rows, columns), cp.nan, np.float32)
-        module.get_function(expression)((1,), (128,), (cp.asarray(x), out, np.int32(columns)))
+        out = broadcast_sums(cp.asarray(x), per_thread, scratch, module)
         expected = x.astype(np.float64).sum(axis=1, keepdims=True)
         scale = np.abs(x).sum(axis=1).max()
         error = float(np.abs(out.get() - expected).max() / scale)

@@ -69,6 +69,12 @@ def matrix(name: str, array: Any) -> Matrix:
     return Matrix(pointer, tuple(array.shape), strides, dtype, device)
 
 
+def require_32_bits(name: str, array: Any) -> None:
+    """Raise ValueError where a kernel that counts rows and columns in an ``int`` would overflow it."""
+    if max(array.shape, default=0) > 2**31 - 2**12:  # the last tile may hang over the edge
+        raise ValueError(f"{name} has shape {array.shape}; this kernel counts in 32 bits")
+
+
 def is_torch(array: Any) -> bool:
     """Whether it is a torch tensor; torch is not imported to find out."""
     return type(array).__module__.partition(".")[0] == "torch"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import rtcompile
+from examples import matrices
 
 SOURCE = r"""
 #include <cuda_fp16.h>
@@ -27,12 +28,14 @@ template <> struct Traits<half> { using Sum = float; };
 template <> struct Traits<signed char> { using Sum = int; };
 template <class T> using Sum = typename Traits<T>::Sum;
 
-// c[m, n] = a[m, k] @ b[k, n], row-major; rows of a and b start at multiples of `Alignment` bytes.
+// c[m, n] = a[m, k] @ b[k, n], row-major; rows of a and b start at multiples of `Alignment` bytes. The
+// grid is one-dimensional, since a second dimension would end at 65,535 blocks.
 template <class T, int Stages, int Alignment>
 __global__ void __launch_bounds__(threads)
 matmul(const T* a, const T* b, Sum<T>* c, int m, int n, int k, int a_pitch, int b_pitch) {
     __shared__ alignas(16) T a_tile[Stages][tile * depth], b_tile[Stages][depth * tile];
-    const int row = blockIdx.y * tile, column = blockIdx.x * tile;
+    const int tiles_across = (n + tile - 1) / tile;
+    const int row = blockIdx.x / tiles_across * tile, column = blockIdx.x % tiles_across * tile;
     const int down = threadIdx.x / 8 * 4, across = threadIdx.x % 8 * 4;
     const int steps = (k + depth - 1) / depth;
 
@@ -143,6 +146,14 @@ def matmul(a: Any, b: Any, *, stages: int = 3) -> Any:
     for name, array in (("a", a), ("b", b)):
         if array.strides[1] != array.itemsize or array.strides[0] < 0:
             raise ValueError(f"{name} has strides {array.strides}; its rows must be contiguous")
+        if array.data.ptr % array.itemsize or array.strides[0] % array.itemsize:
+            raise ValueError(
+                f"{name} starts at {array.data.ptr:#x}, its rows {array.strides[0]} bytes apart; "
+                f"both must be multiples of {array.itemsize} bytes"
+            )
+        matrices.require_32_bits(name, array)
+        if array.strides[0] >= 2**31 * array.itemsize:
+            raise ValueError(f"{name} has strides {array.strides}; this kernel counts in 32 bits")
     if stages not in STAGES:
         raise ValueError(f"stages must be one of {STAGES}, not {stages}")
     (m, k), n = a.shape, b.shape[1]
@@ -150,7 +161,7 @@ def matmul(a: Any, b: Any, *, stages: int = 3) -> Any:
     kernel = load(dtype, stages).get_function(name_expression(dtype, stages, alignment(a, b)))
     pitches = (array.strides[0] // array.itemsize for array in (a, b))
     kernel(
-        (math.ceil(n / 32), math.ceil(m / 32)),
+        (math.ceil(m / 32) * math.ceil(n / 32),),
         (64,),
         (a, b, c, *map(np.int32, (m, n, k, *pitches))),
     )

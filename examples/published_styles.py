@@ -24,16 +24,16 @@ def read(name: str) -> str:
     return f'#line 1 "{name}"\n' + (SOURCES / name).read_text()
 
 
-def axpy(cp: Any, rng: np.random.Generator) -> float:
+def axpy(cp: Any, rng: np.random.Generator, size: int = 1001) -> float:
     """Types and operations substituted on the command line."""
-    x, y = rng.standard_normal((2, 1001))
+    x, y = rng.standard_normal((2, size))
     kernel = RawKernel(read("axpy.cu"), "axpy", options=("-DTYPE=double", "-D OP=fma"))
     result = cp.asarray(y)
     kernel((4,), (128,), (0.5, cp.asarray(x), result, x.size))
     return float(np.abs(result.get() - (0.5 * x + y)).max())
 
 
-def transpose(cp: Any, rng: np.random.Generator) -> float:
+def transpose(cp: Any, rng: np.random.Generator, shape: tuple[int, int] = (37, 91)) -> float:
     """Name expressions from a dict's values; a header beside the source."""
     names = {dtype: f"transpose<{c_type}>" for dtype, c_type in TRANSPOSED.items()}
     module = RawModule(
@@ -43,11 +43,11 @@ def transpose(cp: Any, rng: np.random.Generator) -> float:
     )
     wrong = 0
     for dtype, name in names.items():
-        x = (100 * rng.standard_normal((37, 91))).astype(dtype)
+        x = rng.uniform(-100, 100, shape).astype(dtype)
         result = cp.empty(x.shape[::-1], dtype)
-        module.get_function(name)(
-            (6, 3), (16, 16), (cp.asarray(x), result, *map(np.int32, x.shape))
-        )
+        grid = tuple(-(-extent // 16) for extent in x.shape[::-1])
+        arguments = (cp.asarray(x), result, *map(np.int32, x.shape))
+        module.get_function(name)(grid, (16, 16), arguments)
         wrong += int((result.get() != x.T).sum())
     return float(wrong)
 
@@ -55,29 +55,34 @@ def transpose(cp: Any, rng: np.random.Generator) -> float:
 TRANSPOSED = {"int8": "signed char", "float32": "float", "complex128": "double2"}
 
 
-def filter_(cp: Any, rng: np.random.Generator) -> float:
+def filter_(cp: Any, rng: np.random.Generator, size: int = 1001, width: int = 17) -> float:
     """Constants and counters through `get_global`."""
     module = RawModule(code=read("filter.cu"))
     kernel = module.get_function("filter")
-    x, weights = rng.standard_normal(1001, np.float32), rng.standard_normal(17, np.float32)
+    x, weights = (rng.standard_normal(count, np.float32) for count in (size, width))
     taps = cp.ndarray(64, np.float32, module.get_global("taps"))
     taps[: weights.size] = cp.asarray(weights)
     result = cp.empty_like(cp.asarray(x))
+    calls = cp.ndarray(1, np.uint64, module.get_global("calls"))
+    before = int(calls[0])
     for _ in range(2):
-        kernel((8,), (128,), (cp.asarray(x), result, np.int32(x.size), np.int32(weights.size)))
-    assert int(cp.ndarray(1, np.uint64, module.get_global("calls"))[0]) == 2
+        arguments = (cp.asarray(x), result, np.int32(x.size), np.int32(weights.size))
+        kernel((-(-x.size // 128),), (128,), arguments)
+    assert int(calls[0]) == before + 2
     expected = np.convolve(x.astype(np.float64), weights)[: x.size]
-    return float(np.abs(result.get() - expected).max() / np.abs(expected).max())
+    scale = np.convolve(np.abs(x), np.abs(weights))[: x.size]
+    return float((np.abs(result.get() - expected) / scale).max())
 
 
-def fused(cp: Any, rng: np.random.Generator) -> float:
+def fused(cp: Any, rng: np.random.Generator, size: int = 513) -> float:
     """Source generated from an expression, one kernel per number of arguments."""
     worst = 0.0
     for count in (1, 2, 5):
-        arrays = rng.standard_normal((count, 513))
-        result = cp.empty(513)
+        arrays = rng.standard_normal((count, size))
+        result = cp.empty(size)
         kernel = RawKernel(fused_source(count), f"fused_{count}")
-        kernel((3,), (256,), (*map(cp.asarray, arrays), result, np.int32(513)))
+        arguments = (*map(cp.asarray, arrays), result, np.int32(size))
+        kernel((-(-size // 256),), (256,), arguments)
         worst = max(worst, float(np.abs(result.get() - np.sin(arrays).sum(axis=0)).max()))
     return worst
 
@@ -93,10 +98,9 @@ def fused_source(count: int) -> str:
     }}"""
 
 
-def histogram(cp: Any, rng: np.random.Generator) -> float:
+def histogram(cp: Any, rng: np.random.Generator, size: int = 100_003, bins: int = 20_000) -> float:
     """Dynamic shared memory beyond 48 KB, which the kernel's attribute must allow first."""
-    bins = 20_000
-    values = rng.integers(0, bins, 100_003, dtype=np.uint16)
+    values = rng.integers(0, bins, size, dtype=np.uint16)
     kernel = RawKernel(read("histogram.cu"), "histogram", backend="nvrtc")
     kernel.max_dynamic_shared_size_bytes = 4 * bins
     result = cp.zeros(bins, np.uint32)

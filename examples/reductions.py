@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import rtcompile
+from examples import matrices
 
 SOURCE = r"""
 #include <cooperative_groups.h>
@@ -146,10 +147,34 @@ def row_sums(x: Any, method: str, module: rtcompile.RawModule) -> Any:
         raise ValueError(
             f"x has shape {x.shape}, strides {x.strides}; pass cupy.ascontiguousarray(x)"
         )
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {METHODS}, not {method!r}")
+    matrices.require_32_bits("x", x)
     sums = cp.empty(len(x), x.dtype)
     kernel = module.get_function(f"{method}<{TYPES[x.dtype.name]}>")
     kernel((len(x),), (256,), (x, sums, np.int32(x.shape[1])))
     return sums
+
+
+def normalise(x: Any, module: rtcompile.RawModule) -> None:
+    """Divide a contiguous float64 vector by its sum, in place; `module` is ``load(enable_cooperative_groups=True)``.
+
+    Raises
+    ------
+    ValueError
+        Another dtype, or a vector that is empty or not contiguous; nothing is launched.
+    """
+    import cupy as cp
+
+    if x.ndim != 1 or x.dtype != np.float64:
+        raise ValueError(f"x must be a vector of float64, not {x.ndim}-d {x.dtype}")
+    if not x.flags.c_contiguous or x.size == 0:
+        raise ValueError(
+            f"x has shape {x.shape}, strides {x.strides}; pass cupy.ascontiguousarray(x)"
+        )
+    matrices.require_32_bits("x", x)
+    kernel = module.get_function("normalise")
+    kernel((64,), (256,), (x, cp.zeros(1), np.int32(x.size)))
 
 
 def check(cp: Any) -> dict[str, float]:
@@ -177,10 +202,9 @@ def check(cp: Any) -> dict[str, float]:
                 assert error <= tolerance, f"{case}: error {error:.2e}"
                 errors[case] = error
 
-    cooperative = load(enable_cooperative_groups=True).get_function("normalise")
     x = rng.random(100_003)
-    on_device, total = cp.asarray(x), cp.zeros(1)
-    cooperative((64,), (256,), (on_device, total, np.int32(x.size)))
+    on_device = cp.asarray(x)
+    normalise(on_device, load(enable_cooperative_groups=True))
     error = float(np.abs(on_device.get() * x.sum() - x).max())
     assert error <= 1e-12, f"normalise: error {error:.2e}"
     errors["normalise"] = error

@@ -304,6 +304,8 @@ def result(name: str, array: Any, left: matrices.Matrix, columns: int) -> matric
     if not matrix.row_major:
         raise ValueError(f"{name} has strides {matrix.strides}; its rows must be contiguous")
     tensor_maps.require_tma(name, matrix)
+    if matrix.strides[0] < columns and shape[0] > 1:
+        raise ValueError(f"{name} has strides {matrix.strides}; its rows must not overlap")
     return matrix
 
 

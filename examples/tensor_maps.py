@@ -16,6 +16,8 @@ def require_tma(name: str, matrix: Matrix) -> None:
         raise ValueError(
             f"{name} has strides {matrix.strides}; one of its dimensions must be contiguous"
         )
+    if outer <= 0:
+        raise ValueError(f"{name} has strides {matrix.strides}; TMA wants them positive")
     if outer % 8:
         raise ValueError(
             f"{name} has rows {outer} elements apart; TMA wants a multiple of 16 bytes (8 elements)"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import rtcompile
+from examples import matrices
 
 SOURCE = r"""
 #include <cuda_bf16.h>
@@ -52,7 +53,8 @@ template <typename Fragment> __device__ void round_to_tf32(Fragment& fragment) {
 template <typename T> constexpr bool is_tf32 = false;
 template <> constexpr bool is_tf32<tf32> = true;
 
-// c[m, n] = a[m, k] @ b[k, n], all row-major. Four warps make a 2 x 2 square of fragments.
+// c[m, n] = a[m, k] @ b[k, n], all row-major. Four warps make a 2 x 2 square of fragments. The grid is
+// one-dimensional, since a second dimension would end at 65,535 blocks.
 template <typename T>
 __global__ void __launch_bounds__(128)
 gemm(const typename Shape<T>::Stored* a, const typename Shape<T>::Stored* b,
@@ -69,7 +71,8 @@ gemm(const typename Shape<T>::Stored* a, const typename Shape<T>::Stored* b,
     wmma::fill_fragment(sum, Sum(0));
 
     const int warp = threadIdx.x / 32, down = warp / 2, across = warp % 2;
-    const int row = blockIdx.y * 2 * S::m, column = blockIdx.x * 2 * S::n;
+    const int across_all = (n + 2 * S::n - 1) / (2 * S::n);
+    const int row = blockIdx.x / across_all * 2 * S::m, column = blockIdx.x % across_all * 2 * S::n;
     for (int inner = 0; inner < k; inner += S::k) {
         for (int i = 0; i < 2; ++i) {
             load<S::m, S::k>(a_tile[i], a, row + i * S::m, inner, m, k);
@@ -144,6 +147,8 @@ def matmul(a: Any, b: Any, operand: str, module: rtcompile.RawModule) -> Any:
     """
     import cupy as cp
 
+    if operand not in OPERANDS:
+        raise ValueError(f"operand must be one of {(*OPERANDS,)}, not {operand!r}")
     kind = OPERANDS[operand]
     for name, array in (("a", a), ("b", b)):
         if array.ndim != 2 or array.dtype != kind.stored:
@@ -154,6 +159,7 @@ def matmul(a: Any, b: Any, operand: str, module: rtcompile.RawModule) -> Any:
             raise ValueError(
                 f"{name} has strides {array.strides}; pass cupy.ascontiguousarray({name})"
             )
+        matrices.require_32_bits(name, array)
     (m, k), (rows, n) = a.shape, b.shape
     if k != rows or 0 in (m, n, k):
         raise ValueError(f"cannot multiply {a.shape} by {b.shape}")
@@ -163,9 +169,9 @@ def matmul(a: Any, b: Any, operand: str, module: rtcompile.RawModule) -> Any:
             f"{operand} tensor cores need compute capability {kind.capability}; this GPU: {capability}"
         )
     c = cp.empty((m, n), kind.sums)
-    grid = (math.ceil(n / kind.block), math.ceil(m / kind.block))
+    blocks = math.ceil(m / kind.block) * math.ceil(n / kind.block)
     kernel = module.get_function(kind.expression)
-    kernel(grid, (128,), (a, b, c, np.int32(m), np.int32(n), np.int32(k)))
+    kernel((blocks,), (128,), (a, b, c, np.int32(m), np.int32(n), np.int32(k)))
     return c
 
 

@@ -49,7 +49,7 @@ __device__ __forceinline__ void copy_async(T* shared, const T* global, int valid
     constexpr int width = async_width<T, Elements, Alignment>();
     if constexpr (width == 0) {
 #pragma unroll
-        for (int i = 0; i < Elements; ++i) shared[i] = i < valid ? global[i] : T(0);
+        for (int i = 0; i < Elements; ++i) shared[i] = i < valid ? global[i] : T{};
     } else {
         const int bytes = valid * (int)sizeof(T);
 #pragma unroll
@@ -80,17 +80,20 @@ __device__ __forceinline__ void wait_copies() {
 }
 
 // `Threads` threads copy the Rows x Columns tile at (row, column) of a row-major matrix, zeros where
-// it hangs over the edge. `matrix`, its pitch and `column`, counted in bytes, and `tile` are
-// multiples of `Alignment`; the rows of the tile lie `Columns` elements apart.
+// it hangs over an edge: also the first row's or column's, where `row` or `column` is negative.
+// `matrix`, its pitch and `column`, counted in bytes, and `tile` are multiples of `Alignment`; the
+// rows of the tile lie `Columns` elements apart.
 template <int Rows, int Columns, int Alignment, int Threads, class T>
 __device__ __forceinline__ void copy_tile_async(T* tile, const T* matrix, int row, int column,
                                                 int rows, int columns, int pitch) {
     constexpr int width = async_width<T, Columns, Alignment>();
-    constexpr int elements = width > (int)sizeof(T) ? width / (int)sizeof(T) : 1;
+    // One at a time where a copy is no whole number of elements: uchar3 is 3 bytes.
+    constexpr int elements = width && width % sizeof(T) == 0 ? width / (int)sizeof(T) : 1;
     constexpr int chunks = Columns / elements;
     for (int i = threadIdx.x; i < Rows * chunks; i += Threads) {
         const int r = i / chunks, c = i % chunks * elements;
-        const int left = row + r < rows ? columns - (column + c) : 0;
+        const bool inside = (unsigned)(row + r) < (unsigned)rows && column + c >= 0;
+        const int left = inside ? columns - (column + c) : 0;
         const int valid = left < 0 ? 0 : left < elements ? left : elements;
         const T* from = valid ? matrix + (long long)(row + r) * pitch + column + c : matrix;
         copy_async<elements, Alignment>(tile + r * Columns + c, from, valid);

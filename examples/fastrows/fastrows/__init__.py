@@ -46,6 +46,8 @@ def _by_rows(kernel: str, x: Any, *numbers: float) -> Any:
     element = _ELEMENT.get(x.dtype.name)
     if element is None:
         raise TypeError(f"{x.dtype}: expected one of {', '.join(_ELEMENT)}")
+    if x.ndim == 0:
+        raise ValueError("x has no dimensions; its last one is what is worked along")
     x = cp.ascontiguousarray(x)
     out = cp.empty_like(x)
     if x.size:
