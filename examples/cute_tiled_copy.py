@@ -135,11 +135,7 @@ def matmul(a: Any, b: Any, expression: str, module: rtcompile.RawModule) -> Any:
             raise ValueError(
                 f"{name} must be a matrix of float16, not {array.ndim}-d {array.dtype}"
             )
-        if not array.flags.c_contiguous:
-            raise ValueError(
-                f"{name} has strides {array.strides}; pass cupy.ascontiguousarray({name})"
-            )
-        matrices.require_32_bits(name, array)
+        matrices.require_contiguous(name, array)
     (m, k), (n, inner) = a.shape, b.shape
     if k != inner or 0 in (m, n, k):
         raise ValueError(f"cannot multiply {a.shape} by the transpose of {b.shape}")

@@ -147,14 +147,12 @@ def broadcast_sums(x: Any, per_thread: int, scratch: int, module: rtcompile.RawM
 
     if x.ndim != 2 or x.dtype != np.float32:
         raise ValueError(f"x must be a matrix of float32, not {x.ndim}-d {x.dtype}")
-    if not x.flags.c_contiguous or x.size == 0:
-        raise ValueError(
-            f"x has shape {x.shape}, strides {x.strides}; pass cupy.ascontiguousarray(x)"
-        )
+    if x.size == 0:
+        raise ValueError(f"x has shape {x.shape}, and so no elements")
+    matrices.require_contiguous("x", x)
     case = (len(x), per_thread, scratch)
     if case not in CASES:
         raise ValueError(f"(rows, per_thread, scratch) must be one of CASES, not {case}")
-    matrices.require_32_bits("x", x)
     out = cp.empty_like(x)
     kernel = module.get_function("broadcast_sums<{}, {}, {}>".format(*case))
     kernel((1,), (128,), (x, out, np.int32(x.shape[1])))

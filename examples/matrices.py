@@ -50,6 +50,8 @@ def matrix(name: str, array: Any) -> Matrix:
     ------
     TypeError
         It is none of these, or not two-dimensional, or lies in host memory.
+    ValueError
+        Its strides are no whole numbers of elements.
     """
     if is_torch(array):
         if not array.is_cuda:
@@ -60,6 +62,11 @@ def matrix(name: str, array: Any) -> Matrix:
         import cupy as cp
 
         array = cp.asarray(array)  # a view: never a copy
+        if any(stride % array.itemsize for stride in array.strides):
+            raise ValueError(
+                f"{name} has strides {array.strides}; "
+                f"they must be multiples of its elements' {array.itemsize} bytes"
+            )
         pointer, device, dtype = array.data.ptr, array.device.id, array.dtype.name
         strides = tuple(stride // array.itemsize for stride in array.strides)
     else:
@@ -69,10 +76,25 @@ def matrix(name: str, array: Any) -> Matrix:
     return Matrix(pointer, tuple(array.shape), strides, dtype, device)
 
 
-def require_32_bits(name: str, array: Any) -> None:
-    """Raise ValueError where a kernel that counts rows and columns in an ``int`` would overflow it."""
-    if max(array.shape, default=0) > 2**31 - 2**12:  # the last tile may hang over the edge
-        raise ValueError(f"{name} has shape {array.shape}; this kernel counts in 32 bits")
+def require_contiguous(name: str, array: Any) -> None:
+    """Raise ValueError unless a kernel may read a CuPy array as ``x[row * columns + column]``."""
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} has strides {array.strides}; pass cupy.ascontiguousarray({name})")
+    require_countable(name, array)
+
+
+def require_countable(name: str, array: Any) -> None:
+    """Raise ValueError unless elements lie at multiples of their size and ``int`` can number them."""
+    if any(at % array.itemsize for at in (array.data.ptr, *array.strides)):
+        raise ValueError(
+            f"{name} starts at {array.data.ptr:#x} and has strides {array.strides}; "
+            f"all must be multiples of its elements' {array.itemsize} bytes"
+        )
+    extents = (*array.shape, *(stride // array.itemsize for stride in array.strides[:-1]))
+    if max(extents, default=0) > 2**31 - 2**12:  # the last tile may hang over the edge
+        raise ValueError(
+            f"{name} has shape {array.shape}, strides {array.strides}; this kernel counts in 32 bits"
+        )
 
 
 def is_torch(array: Any) -> bool:

@@ -146,14 +146,7 @@ def matmul(a: Any, b: Any, *, stages: int = 3) -> Any:
     for name, array in (("a", a), ("b", b)):
         if array.strides[1] != array.itemsize or array.strides[0] < 0:
             raise ValueError(f"{name} has strides {array.strides}; its rows must be contiguous")
-        if array.data.ptr % array.itemsize or array.strides[0] % array.itemsize:
-            raise ValueError(
-                f"{name} starts at {array.data.ptr:#x}, its rows {array.strides[0]} bytes apart; "
-                f"both must be multiples of {array.itemsize} bytes"
-            )
-        matrices.require_32_bits(name, array)
-        if array.strides[0] >= 2**31 * array.itemsize:
-            raise ValueError(f"{name} has strides {array.strides}; this kernel counts in 32 bits")
+        matrices.require_countable(name, array)
     if stages not in STAGES:
         raise ValueError(f"stages must be one of {STAGES}, not {stages}")
     (m, k), n = a.shape, b.shape[1]

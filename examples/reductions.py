@@ -143,13 +143,11 @@ def row_sums(x: Any, method: str, module: rtcompile.RawModule) -> Any:
 
     if x.ndim != 2 or x.dtype.name not in TYPES:
         raise ValueError(f"x must be a matrix of one of {(*TYPES,)}, not {x.ndim}-d {x.dtype}")
-    if not x.flags.c_contiguous or x.size == 0:
-        raise ValueError(
-            f"x has shape {x.shape}, strides {x.strides}; pass cupy.ascontiguousarray(x)"
-        )
+    if x.size == 0:
+        raise ValueError(f"x has shape {x.shape}, and so no elements")
+    matrices.require_contiguous("x", x)
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, not {method!r}")
-    matrices.require_32_bits("x", x)
     sums = cp.empty(len(x), x.dtype)
     kernel = module.get_function(f"{method}<{TYPES[x.dtype.name]}>")
     kernel((len(x),), (256,), (x, sums, np.int32(x.shape[1])))
@@ -168,11 +166,9 @@ def normalise(x: Any, module: rtcompile.RawModule) -> None:
 
     if x.ndim != 1 or x.dtype != np.float64:
         raise ValueError(f"x must be a vector of float64, not {x.ndim}-d {x.dtype}")
-    if not x.flags.c_contiguous or x.size == 0:
-        raise ValueError(
-            f"x has shape {x.shape}, strides {x.strides}; pass cupy.ascontiguousarray(x)"
-        )
-    matrices.require_32_bits("x", x)
+    if x.size == 0:
+        raise ValueError(f"x has shape {x.shape}, and so no elements")
+    matrices.require_contiguous("x", x)
     kernel = module.get_function("normalise")
     kernel((64,), (256,), (x, cp.zeros(1), np.int32(x.size)))
 

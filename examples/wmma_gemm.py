@@ -155,11 +155,7 @@ def matmul(a: Any, b: Any, operand: str, module: rtcompile.RawModule) -> Any:
             raise ValueError(
                 f"{name} must be a matrix of {kind.stored}, not {array.ndim}-d {array.dtype}"
             )
-        if not array.flags.c_contiguous:
-            raise ValueError(
-                f"{name} has strides {array.strides}; pass cupy.ascontiguousarray({name})"
-            )
-        matrices.require_32_bits(name, array)
+        matrices.require_contiguous(name, array)
     (m, k), (rows, n) = a.shape, b.shape
     if k != rows or 0 in (m, n, k):
         raise ValueError(f"cannot multiply {a.shape} by {b.shape}")

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import rtcompile
-from examples import layout_conversion, sm90_gemm, tensor_maps, wmma_gemm
+from examples import cutlass_gemm, layout_conversion, sm90_gemm, tensor_maps, wmma_gemm
 from examples.matrices import Matrix
 from rtcompile import toolkit
 from rtcompile.core import cubin
+from tests.gpu import async_tiles
 
 
 def require_header(name: str) -> None:
@@ -82,6 +83,21 @@ def test_a_scratch_without_a_legal_vector_width_does_not_compile() -> None:
         layout_conversion.compile_impossible()
 
 
+def test_cutlass_divides_on_the_device_with_our_options() -> None:
+    """Its 128-bit division is a breakpoint there unless it is told of the type, and the plan divides."""
+    require_header("cutlass/fast_math.h")
+    source = """
+    #include <cutlass/fast_math.h>
+    extern "C" __global__ void plan(cutlass::FastDivmodU64* out, int n) { *out = {(unsigned)n}; }
+    """
+    options = cutlass_gemm.OPTIONS
+    ptx = rtcompile.compile(source, options=options, arch="sm_90a", target="ptx").code
+    assert b"brkpt" not in ptx
+    assert (
+        b"brkpt" in rtcompile.compile(source, options=options[:2], arch="sm_90a", target="ptx").code
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "width"),
     [
@@ -110,6 +126,15 @@ def test_async_width_is_none_where_the_hardware_has_no_async_copy() -> None:
     )
 
 
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
+def test_tiles_of_every_element_size_and_alignment_compile(arch: str) -> None:
+    names = [tile.expression for tile in async_tiles.TILES]
+    built = rtcompile.compile(
+        async_tiles.SOURCE, options=("-std=c++17",), arch=arch, name_expressions=names
+    )
+    assert built.lowered_names.keys() == set(names)
+
+
 def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones() -> None:
     source = """
     #include <rtcompile/async_copy.cuh>
@@ -125,6 +150,8 @@ def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones() -> None:
         pytest.param({"strides": (65, 1)}, "65 elements apart; TMA wants a multiple", id="pitch"),
         pytest.param({"strides": (1, 65)}, "65 elements apart", id="column-major pitch"),
         pytest.param({"strides": (128, 2)}, "must be contiguous", id="gaps"),
+        pytest.param({"strides": (-64, 1)}, "TMA wants them positive", id="backwards"),
+        pytest.param({"strides": (0, 1)}, "TMA wants them positive", id="repeated"),
         pytest.param({"pointer": 4098}, "x starts at 0x1002", id="pointer"),
         pytest.param({"shape": (2**31, 64)}, "31 bits", id="too long"),
     ],

@@ -48,6 +48,10 @@ def _by_rows(kernel: str, x: Any, *numbers: float) -> Any:
         raise TypeError(f"{x.dtype}: expected one of {', '.join(_ELEMENT)}")
     if x.ndim == 0:
         raise ValueError("x has no dimensions; its last one is what is worked along")
+    if x.data.ptr % x.itemsize:
+        raise ValueError(
+            f"x starts at {x.data.ptr:#x}, no multiple of its elements' {x.itemsize} bytes"
+        )
     x = cp.ascontiguousarray(x)
     out = cp.empty_like(x)
     if x.size:

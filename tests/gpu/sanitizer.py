@@ -1,0 +1,68 @@
+"""compute-sanitizer over random cases of one example, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ("memcheck", "racecheck")
+PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) .*")
+
+
+def program() -> str | None:
+    """Return compute-sanitizer's path, or None where there is none."""
+    return shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path=os.pathsep.join(PLACES)
+    )
+
+
+def run(tool: str, example: str, count: int, *, timeout: float) -> dict[str, Any]:
+    """Run `count` small cases under `tool` (``"none"`` for nothing); return what was found.
+
+    Arrays are the driver's own allocations, so that the tool knows where each ends.
+    """
+    command = [sys.executable, "-m", "tests.gpu.random_cases", example]
+    environment = dict(os.environ)
+    if tool == "none":
+        command += ["--count", str(count)]
+    else:
+        command += ["--count", str(count), "--largest", "150", "--seed", "2"]
+        environment["RTCOMPILE_TEST_EXACT_MEMORY"] = "1"
+        # CuPy asks the driver for much that may fail; errors of its API are not what is looked for.
+        options = ["--target-processes=application-only", "--error-exitcode=99"]
+        options += ["--report-api-errors=no"] if tool == "memcheck" else ["--racecheck-report=all"]
+        command = [str(program()), f"--tool={tool}", *options, *command]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        output = (error.stdout or b"").decode(errors="replace")
+        return {"example": example, "failures": [f"no end after {timeout:.0f} s"], "log": output}
+    log = done.stdout + done.stderr
+    reports = [line for line in done.stdout.splitlines() if line.startswith('{"example"')]
+    report = json.loads(reports[-1]) if reports else {"example": example, "failures": ["no report"]}
+    if tool != "none":
+        found = SUMMARY.findall(log)
+        report["found"] = int(found[-1]) if found else None
+        if found != ["0"]:
+            report["failures"].append(f"{tool}: {SUMMARY.search(log) or 'no summary'}")
+    if done.returncode and not report["failures"]:
+        report["failures"].append(f"exit status {done.returncode}")
+    if report["failures"]:
+        report["log"] = log
+    return report
