@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test lint types unit trials test-gpu clean
+.PHONY: demo test lint types unit trials test-gpu sanitize clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -37,6 +37,10 @@ trials: $(VENV)/.made $(CUDA13)/.made
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:
 	$(PYTHON) -m pytest tests/gpu
+
+# compute-sanitizer over every example; it comes with the CUDA toolkit.
+sanitize:
+	$(PYTHON) -m pytest tests/gpu/test_sanitizer.py
 
 $(VENV)/.made: pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)

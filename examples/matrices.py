@@ -102,14 +102,13 @@ def is_torch(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "torch"
 
 
-def empty(like: Any, rows: int, columns: int, *, multiple: int = 1) -> Any:
-    """Return a matrix of the same library and dtype, its row pitch a multiple of elements."""
-    pitch = -(-columns // multiple) * multiple
+def empty(like: Any, rows: int, columns: int) -> Any:
+    """Return a matrix of the same library and dtype."""
     if is_torch(like):
-        return like.new_empty((rows, pitch))[:, :columns]
+        return like.new_empty((rows, columns))
     import cupy as cp
 
-    return cp.empty((rows, pitch), cp.asarray(like).dtype)[:, :columns]
+    return cp.empty((rows, columns), cp.asarray(like).dtype)
 
 
 @contextmanager

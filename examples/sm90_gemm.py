@@ -150,7 +150,7 @@ __device__ Tile tile_at(int index, int tiles_m, int tiles_n) {
 }
 
 // c[m, n] = a[m, k] @ b[k, n]: a and c row-major, b of either order, everything through TMA, which
-// reads zeros and writes nothing outside the matrices.
+// reads zeros outside the matrices. It clips what it writes to c's own columns only in steps of 8.
 template <Type type, bool b_rows>
 __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(128 * (consumers + 1), 1)
 gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
@@ -292,19 +292,25 @@ def operands(a: Any, b: Any) -> tuple[matrices.Matrix, matrices.Matrix]:
     return left, right
 
 
+def stored_columns(columns: int) -> int:
+    """Return how many columns of the result are written: TMA reads any number, but stores eights."""
+    return -(-columns // 8) * 8
+
+
 def result(name: str, array: Any, left: matrices.Matrix, columns: int) -> matrices.Matrix:
     """Describe the result's array, or raise what `bind` raises."""
     matrix = matrices.matrix(name, array)
-    shape = (left.shape[0], columns)
+    shape = (left.shape[0], stored_columns(columns))
     if (matrix.shape, matrix.dtype, matrix.device) != (shape, left.dtype, left.device):
         raise ValueError(
             f"{name} must be {left.dtype} of shape {shape} on device {left.device}, "
-            f"not {matrix.dtype} of shape {matrix.shape} on device {matrix.device}"
+            f"not {matrix.dtype} of shape {matrix.shape} on device {matrix.device}; "
+            "the columns are a multiple of 8, since TMA stores 16 bytes or none"
         )
     if not matrix.row_major:
         raise ValueError(f"{name} has strides {matrix.strides}; its rows must be contiguous")
     tensor_maps.require_tma(name, matrix)
-    if matrix.strides[0] < columns and shape[0] > 1:
+    if matrix.strides[0] < shape[1] and shape[0] > 1:
         raise ValueError(f"{name} has strides {matrix.strides}; its rows must not overlap")
     return matrix
 
@@ -319,7 +325,7 @@ def bind(a: Any, b: Any, out: Any) -> Callable[[], None]:
     b : array
         (k, n), row-major or column-major: ``w.T`` of a row-major ``w`` is as good.
     out : array
-        Row-major, (m, n).
+        Row-major, (m, n rounded up to a multiple of 8); the columns beyond n become zeros.
 
     Raises
     ------
@@ -356,11 +362,12 @@ def bind(a: Any, b: Any, out: Any) -> Callable[[], None]:
 def matmul(a: Any, b: Any, out: Any = None, *, bind: Binder = bind) -> Any:
     """Return ``a @ b``, in `out` or in a new array; limits and errors are those of `bind`."""
     left, right = operands(a, b)
+    columns = right.shape[1]
     if out is None:
         with matrices.on_stream_of(a, left.device):
-            out = matrices.empty(a, left.shape[0], right.shape[1], multiple=8)
+            out = matrices.empty(a, left.shape[0], stored_columns(columns))
     bind(a, b, out)()
-    return out
+    return out[:, :columns]
 
 
 # Odd sizes: rows and columns that fill no tile, one row, many tiles, a K that fills no step.

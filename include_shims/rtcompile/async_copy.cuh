@@ -47,20 +47,18 @@ __device__ __forceinline__ void cp_async(void* shared, const void* global, int b
 template <int Elements, int Alignment, class T>
 __device__ __forceinline__ void copy_async(T* shared, const T* global, int valid = Elements) {
     constexpr int width = async_width<T, Elements, Alignment>();
-    if constexpr (width == 0) {
+    if constexpr (width > 0)
+        if (valid >= Elements) {
 #pragma unroll
-        for (int i = 0; i < Elements; ++i) shared[i] = i < valid ? global[i] : T{};
-    } else {
-        const int bytes = valid * (int)sizeof(T);
-#pragma unroll
-        for (int at = 0; at < Elements * (int)sizeof(T); at += width) {
-            const int left = bytes - at;
-            // Where nothing is valid the address is not read, but must still be one of the matrix.
-            const char* from = reinterpret_cast<const char*>(global) + (left > 0 ? at : 0);
-            cp_async<width>(reinterpret_cast<char*>(shared) + at, from,
-                            left < 0 ? 0 : left < width ? left : width);
+            for (int at = 0; at < Elements * (int)sizeof(T); at += width)
+                cp_async<width>(reinterpret_cast<char*>(shared) + at,
+                                reinterpret_cast<const char*>(global) + at);
+            return;
         }
-    }
+    // Not a cp.async of fewer bytes: also that one touches all of its 4, 8 or 16, and the matrix's last
+    // would reach beyond the end of its allocation.
+#pragma unroll
+    for (int i = 0; i < Elements; ++i) shared[i] = i < valid ? global[i] : T{};
 }
 
 // Closes a stage: the copies since the last one. Every thread closes every stage, even an empty one,
@@ -95,8 +93,8 @@ __device__ __forceinline__ void copy_tile_async(T* tile, const T* matrix, int ro
         const bool inside = (unsigned)(row + r) < (unsigned)rows && column + c >= 0;
         const int left = inside ? columns - (column + c) : 0;
         const int valid = left < 0 ? 0 : left < elements ? left : elements;
-        const T* from = valid ? matrix + (long long)(row + r) * pitch + column + c : matrix;
-        copy_async<elements, Alignment>(tile + r * Columns + c, from, valid);
+        copy_async<elements, Alignment>(
+            tile + r * Columns + c, matrix + (long long)(row + r) * pitch + column + c, valid);
     }
 }
 

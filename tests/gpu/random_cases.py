@@ -254,7 +254,8 @@ def hopper(draw: Draw, example: Any) -> Outcome:
     order, bfloat16 = draw.pick(("rows", "columns")), draw.chance(0.4)
     what = f"{m}x{n}x{k}, b by {order}"
     b_shape = (k, n) if order == "rows" else (n, k)
-    room = draw.memory.room("out", np.empty((m, n), np.int16), **draw.layout(n, 8))
+    stored = sm90_gemm.stored_columns(n)
+    room = draw.memory.room("out", np.empty((m, stored), np.int16), **draw.layout(n, 8))
     if not bfloat16:
         a, b = (
             draw.place("an operand", draw.values("float16", shape), multiple=8)
@@ -278,7 +279,8 @@ def hopper(draw: Draw, example: Any) -> Outcome:
     example.matmul(a, b if order == "rows" else b.T, out=out)
     torch.cuda.synchronize()
     left, right, got = (
-        wmma_gemm.from_bfloat16(x.view(np.uint16)).astype(np.float64) for x in (*bits, room.get())
+        wmma_gemm.from_bfloat16(x.view(np.uint16)).astype(np.float64)
+        for x in (*bits, room.get()[:, :n])
     )
     right = right if order == "rows" else right.T
     error = off_by(got, left @ right, np.abs(left) @ np.abs(right))

@@ -14,6 +14,18 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TOOLS = ("memcheck", "racecheck")
 PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+# What each tool must find, or its silence says nothing: a write behind an array, and a race.
+PLANTED = {
+    "memcheck": "x[64] = 1;",
+    "racecheck": "__shared__ int s[64]; s[threadIdx.x] = x[0]; x[threadIdx.x] = s[63 - threadIdx.x];",
+}
+PROGRAM = """
+import cupy, sys
+cupy.cuda.set_allocator(None)
+code = 'extern "C" __global__ void planted(volatile int* x) { %s }' % sys.argv[1]
+cupy.RawKernel(code, "planted")((1,), (64,), (cupy.zeros(64, "i4"),))
+cupy.cuda.runtime.deviceSynchronize()
+"""
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) .*")
 
 
@@ -22,6 +34,20 @@ def program() -> str | None:
     return shutil.which("compute-sanitizer") or shutil.which(
         "compute-sanitizer", path=os.pathsep.join(PLACES)
     )
+
+
+def planted(tool: str, *, timeout: float = 100.0) -> int:
+    """Return how many errors the tool finds in a kernel that has one."""
+    command = [*_command(tool), sys.executable, "-c", PROGRAM, PLANTED[tool]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    return sum(map(int, SUMMARY.findall(done.stdout + done.stderr)))
+
+
+def _command(tool: str) -> list[str]:
+    options = ["--target-processes=application-only", "--error-exitcode=99"]
+    # CuPy asks the driver for much that may fail; errors of its API are not what is looked for.
+    options += ["--report-api-errors=no"] if tool == "memcheck" else ["--racecheck-report=all"]
+    return [str(program()), f"--tool={tool}", *options]
 
 
 def run(tool: str, example: str, count: int, *, timeout: float) -> dict[str, Any]:
@@ -36,10 +62,7 @@ def run(tool: str, example: str, count: int, *, timeout: float) -> dict[str, Any
     else:
         command += ["--count", str(count), "--largest", "150", "--seed", "2"]
         environment["RTCOMPILE_TEST_EXACT_MEMORY"] = "1"
-        # CuPy asks the driver for much that may fail; errors of its API are not what is looked for.
-        options = ["--target-processes=application-only", "--error-exitcode=99"]
-        options += ["--report-api-errors=no"] if tool == "memcheck" else ["--racecheck-report=all"]
-        command = [str(program()), f"--tool={tool}", *options, *command]
+        command = [*_command(tool), *command]
     try:
         done = subprocess.run(
             command,
@@ -60,7 +83,7 @@ def run(tool: str, example: str, count: int, *, timeout: float) -> dict[str, Any
         found = SUMMARY.findall(log)
         report["found"] = int(found[-1]) if found else None
         if found != ["0"]:
-            report["failures"].append(f"{tool}: {SUMMARY.search(log) or 'no summary'}")
+            report["failures"].append(f"{tool}: {found or 'no summary'}")
     if done.returncode and not report["failures"]:
         report["failures"].append(f"exit status {done.returncode}")
     if report["failures"]:

@@ -88,6 +88,18 @@ def test_hopper_matmul_writes_all_of_its_result_and_nothing_beside_it(example: s
     assert bool((around == 7).all())
 
 
+@pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
+def test_hopper_matmul_refuses_to_write_columns_that_tma_cannot_clip(example: str) -> None:
+    require_capability(90, exactly=True)
+    operands, room = (half(8, 8), half(8, 16)[:, :9]), half(8, 24)
+    with pytest.raises(ValueError, match=r"shape \(8, 16\).*stores 16 bytes or none"):
+        import_module(f"examples.{example}").matmul(*operands, out=room[:, :9])
+    product = import_module(f"examples.{example}").matmul(*operands, out=room[:, :16])
+    assert product.shape == (8, 9)
+    assert bool((product == 8).all())
+    assert bool((room[:, 16:] == 1).all())
+
+
 def test_hopper_matmul_runs_on_torchs_current_stream() -> None:
     require_capability(90, exactly=True)
     torch = pytest.importorskip("torch")

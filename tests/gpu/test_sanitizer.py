@@ -8,16 +8,29 @@ cp = pytest.importorskip("cupy")
 
 from tests.gpu import random_cases, sanitizer  # noqa: E402
 
+pytestmark = pytest.mark.skipif(sanitizer.program() is None, reason="no compute-sanitizer here")
+
+
+@pytest.fixture(scope="module")
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("sanitizer"))
+
+
+@pytest.mark.parametrize("tool", sanitizer.TOOLS)
+def test_the_sanitizer_finds_what_is_planted(tool: str) -> None:
+    assert sanitizer.planted(tool) > 0
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", sanitizer.TOOLS)
 @pytest.mark.parametrize("example", random_cases.CASES)
-def test_the_sanitizer_finds_nothing(example: str, tool: str) -> None:
-    if sanitizer.program() is None:
-        pytest.skip("compute-sanitizer is not installed")
+def test_the_sanitizer_finds_nothing(
+    example: str, tool: str, one_cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if example in random_cases.HOPPER:
         if cp.cuda.Device().compute_capability != "90":
             pytest.skip("needs compute capability 9.0")
         pytest.importorskip("torch")
-    report = sanitizer.run(tool, example, 5, timeout=220)
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", one_cache)
+    report = sanitizer.run(tool, example, 10, timeout=220)
     assert not report["failures"], "\n".join([*report["failures"], report["log"][-4000:]])
