@@ -11,11 +11,11 @@ from examples.matrices import Matrix, by_value
 
 def require_tma(name: str, matrix: Matrix) -> None:
     """Raise ValueError unless the TMA unit can address the matrix: it must not fault in the kernel."""
-    outer, inner = matrix.strides if matrix.row_major else matrix.strides[::-1]
-    if inner != 1:
+    if not (matrix.row_major or matrix.column_major):
         raise ValueError(
             f"{name} has strides {matrix.strides}; one of its dimensions must be contiguous"
         )
+    outer = _pitch(matrix)
     if outer <= 0:
         raise ValueError(f"{name} has strides {matrix.strides}; TMA wants them positive")
     if outer % 8:
@@ -26,6 +26,14 @@ def require_tma(name: str, matrix: Matrix) -> None:
         raise ValueError(f"{name} starts at {matrix.pointer:#x}; TMA wants a multiple of 16 bytes")
     if max(matrix.shape) >= 2**31:
         raise ValueError(f"{name} has shape {matrix.shape}; TMA coordinates have 31 bits")
+
+
+def _pitch(matrix: Matrix) -> int:
+    """Return the elements between rows (columns, if column-major); any legal number if there is one."""
+    shape, strides = matrix.shape, matrix.strides
+    if not matrix.row_major:
+        shape, strides = shape[::-1], strides[::-1]
+    return strides[0] if shape[0] > 1 else -(-shape[1] // 8) * 8
 
 
 def encode(
@@ -78,7 +86,7 @@ def encode_matrix(matrix: Matrix, box: Sequence[int]) -> np.ndarray:
     A box of three dimensions makes the matrix the only one of a batch, as CUTLASS sees it.
     """
     shape = matrix.shape[::-1] if matrix.row_major else matrix.shape
-    pitch = 2 * (matrix.strides[0] if matrix.row_major else matrix.strides[1])
+    pitch = 2 * _pitch(matrix)
     batch = len(box) - 2
     return encode(
         matrix.pointer,

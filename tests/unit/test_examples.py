@@ -165,6 +165,11 @@ def test_what_tma_cannot_address_is_refused_and_says_why(
         tensor_maps.require_tma("x", replace(good, **change))
 
 
+def test_one_row_may_have_any_length() -> None:
+    tensor_maps.require_tma("x", Matrix(4096, (1, 65), (65, 1), "float16", 0))
+    tensor_maps.require_tma("x", Matrix(4096, (65, 1), (1, 65), "float16", 0))
+
+
 def test_a_gpu_without_wgmma_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = pytest.importorskip("cupy")
     good = Matrix(4096, (64, 64), (64, 1), "float16", 0)
