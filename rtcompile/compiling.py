@@ -205,6 +205,9 @@ class _Build:
         if isinstance(outcome, CompileFailure):
             raise _error(outcome, plan)
         self.why = why
+        nvrtc = plan.toolchain.nvrtc
+        if nvrtc is not None and nvrtc.version_pair[0] != program.version_pair[0]:
+            self.why += f"; nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
         return self._finish("nvcc", outcome, (*directories, *_roots(outcome.trace or ())))
 
     def _unit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rtcompile import repro
@@ -46,7 +47,7 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         versions=plan.toolchain.versions,
         search=plan.search,
         source=request.source,
-        package_of=missing_header,
+        package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
     )
     parsed = hints.annotate(_parsed(failure), context)
     advice = [then] if then else []

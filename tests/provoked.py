@@ -235,9 +235,9 @@ BY_NVRTC = [
         headers="12:cudart user:/usr/include",
     ),
     case(
-        "crt-missing",
+        "header-of-package",
         'cannot open source file "crt/mma.h"',
-        "nvidia-cuda-nvcc-cu12==12.9.*",
+        "nvidia-cuda-nvcc-cu12",
         source="#include <mma.h>\n" + EMPTY,
         headers="12:cudart",
     ),

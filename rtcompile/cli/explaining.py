@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from dataclasses import asdict
+from functools import partial
 
 from rtcompile import toolkit
 from rtcompile.cli import output
@@ -61,5 +62,5 @@ def _context(given: Namespace) -> BuildContext:
         arch=arch,
         versions=toolchain.versions,
         search=toolchain.search,
-        package_of=missing_header,
+        package_of=partial(missing_header, toolchain=toolchain),
     )

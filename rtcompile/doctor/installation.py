@@ -44,7 +44,8 @@ def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         found = [text for text in (version, via, _place(part, toolchain)) if text]
         if found:
             yield Check(_name(part), "ok", ", ".join(found))
-    # Every problem is one of a part that has another in its place, but for NVRTC's own second half.
+    # The other problems are of parts that have another in their place, but for NVRTC's own second
+    # half: what a build does not read fit is missing above.
     halved = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
     for directory in toolchain.search:
         if directory.is_provided:

@@ -160,7 +160,8 @@ def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     settings = replace(settings, cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
     device = _Device.open()
     arch = _arch_for(device, toolchain)
-    with ThreadPoolExecutor() as threads:
+    # No more at once than there are workers: a build's time includes its wait for one.
+    with ThreadPoolExecutor(pool.slots()) as threads:
         waiting = [threads.submit(_run, probe, settings, toolchain, arch) for probe in _PROBES]
         for result in waiting:
             yield result.result()

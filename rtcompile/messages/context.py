@@ -5,9 +5,13 @@ from __future__ import annotations
 import os.path
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import SearchDir
+
+if TYPE_CHECKING:
+    from rtcompile.toolkit.packages import HeaderAdvice
 
 __all__ = ["BuildContext"]
 
@@ -47,7 +51,7 @@ class BuildContext:
     source : str
         The program.
     package_of : callable
-        Name of a header to the package that brings it, or None.
+        Name of a header to what brings it and why it is not there (`toolkit.packages`), or None.
     """
 
     arch: Arch | None = None
@@ -58,7 +62,7 @@ class BuildContext:
     versions: Mapping[str, str] = field(default_factory=dict)
     search: tuple[SearchDir, ...] = ()
     source: str = ""
-    package_of: Callable[[str], str | None] = lambda header: None
+    package_of: Callable[[str], HeaderAdvice | None] = lambda header: None
 
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""

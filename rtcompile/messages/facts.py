@@ -195,18 +195,9 @@ def leak(match: Match, context: BuildContext) -> Values:
     return {"leak": f"-I{folder}" if folder else "the -I that leads there"}
 
 
-def crt_package(match: Match, context: BuildContext) -> Values:
-    version = context.version_pair("nvrtc")
-    if version is None:
-        return {"package": "nvidia-cuda-nvcc-cu12' (CUDA 12) or 'nvidia-cuda-crt' (CUDA 13)"}
-    major, minor = version
-    name = "nvidia-cuda-nvcc-cu12" if major == 12 else "nvidia-cuda-crt"
-    return {"package": f"{name}=={major}.{minor}.*'"}
-
-
 def packaged(match: Match, context: BuildContext) -> Values | None:
-    package = context.package_of(match["header"])
-    return {"package": package} if package else None
+    advice = context.package_of(match["header"])
+    return dict(advice._asdict()) if advice else None
 
 
 def host_header(match: Match, context: BuildContext) -> Values | None:

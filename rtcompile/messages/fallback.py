@@ -65,7 +65,7 @@ class _Case(NamedTuple):
     source: str
     name: str
     options: Sequence[str]
-    package_of: Callable[[str], str | None]
+    package_of: Callable[[str], object]
     declared: HostDeclarations
 
     @property
@@ -294,7 +294,7 @@ def decide(
     source: str = "",
     name: str = "kernel.cu",
     options: Iterable[str] = (),
-    package_of: Callable[[str], str | None] = lambda header: None,
+    package_of: Callable[[str], object] = lambda header: None,
     declared: HostDeclarations,
 ) -> Decision:
     """Decide what to do about a source that NVRTC refused.
@@ -312,7 +312,7 @@ def decide(
     options : iterable of str
         The user's options.
     package_of : callable
-        Name of a header to the package that brings it, or None.
+        Name of a header to what is known of the package that brings it, or None.
     declared : HostDeclarations
         Tells what NVCC would know from a typing error.
 

@@ -9,6 +9,7 @@ from rtcompile.core.request import SearchDir
 from rtcompile.toolkit import providers, versions
 from rtcompile.toolkit.catalogue import (
     CUTLASS_ENVIRONMENT,
+    HEADER_PARTS,
     HOST_COMPILER_ENVIRONMENT,
     PARTS,
 )
@@ -17,18 +18,20 @@ from rtcompile.toolkit.places import Hit, Place, Surroundings, cupy_cccl
 from rtcompile.toolkit.programs import describe_nvcc, which
 from rtcompile.toolkit.sentences import (
     INSTALL_ANYTHING,
+    INSTALL_CUTLASS,
     given,
     install,
+    install_nvcc,
     looked_in,
     useless_variables,
     why_missing,
 )
-from rtcompile.toolkit.toolset import Toolset
+from rtcompile.toolkit.toolset import Toolset, unfit
 
 __all__ = ["assemble"]
 
 _PART = {part.name: part for part in PARTS}
-_HEADER_PARTS = ("cudart", "crt", "cccl", "curand")
+_CUTLASS_MARKER = "cutlass/version.h"
 
 
 class _Draft:
@@ -58,7 +61,9 @@ def assemble(
     """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims.
 
     The order of the search path: CUDA, what stands on it (CUTLASS, CuPy, other packages), ours
-    last, so that a shim never hides a header that somebody really ships.
+    last, so that a shim never hides a header that somebody really ships. Before all of them stands
+    what forwards ``<cccl/X>``, as CUTLASS 4 spells it for CUDA 13, to ``<X>``: the runtime headers'
+    folder may hold a folder ``cccl`` that is not the one chosen.
     """
     draft = _Draft()
     draft.problems.extend(useless_variables(where, places))
@@ -69,6 +74,7 @@ def assemble(
         draft.lacks("nvrtc", why, problem=True)
     else:
         nvrtc, nvjitlink, cudadevrt = _libraries(draft, chosen)
+        draft.search.append(SearchDir("forward", os.path.join(shims, "cccl")))
         _headers(draft, chosen, where)
     _cutlass(draft, where)
     _cupy(draft, where)
@@ -101,7 +107,7 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
     if builtins is None:
         draft.problems.append(
             f"libnvrtc-builtins is not beside {nvrtc.path}: nothing will compile. "
-            f"Reinstall it: {install(_PART['nvrtc'], chosen)}"
+            f"Reinstall it: {install([_PART['nvrtc']], nvrtc)}"
         )
     paths: dict[str, str] = {}
     for name in ("nvrtc", "nvjitlink", "cudadevrt"):
@@ -121,7 +127,7 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
 
 
 def _headers(draft: _Draft, chosen: Toolset, where: Surroundings) -> None:
-    for name in _HEADER_PARTS:
+    for name in HEADER_PARTS:
         hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
         if hit is not None:
             own = versions.of_cccl(hit.directory) if name == "cccl" else hit.version
@@ -169,30 +175,48 @@ def _use_cupy_cccl(draft: _Draft, where: Surroundings) -> bool:
 
 
 def _cutlass(draft: _Draft, where: Surroundings) -> None:
-    for directory, found_via in _cutlass_candidates(where):
-        marker = os.path.join(directory, "cutlass/version.h")
-        if os.path.isfile(marker):
-            draft.found("cutlass", versions.of_cutlass(directory), found_via)
-            draft.search.append(SearchDir("cutlass", directory))
-            draft.depends.append(marker)
+    """Add CUTLASS: what our own variable names and nothing else, then CUTLASS_PATH's, the wheel's."""
+    for name in given(CUTLASS_ENVIRONMENT, where):
+        root = os.path.abspath(where.environ[name])
+        folders = os.path.join(root, "include"), root
+        if any(_take_cutlass(draft, folder, name) for folder in folders):
             return
-    tried = ", ".join(f"{name}={where.environ[name]}" for name in given(CUTLASS_ENVIRONMENT, where))
+        markers = " nor ".join(os.path.join(folder, _CUTLASS_MARKER) for folder in folders)
+        fact = f"{name}={where.environ[name]} names no CUTLASS: neither {markers} is there."
+        if name == CUTLASS_ENVIRONMENT[0]:
+            draft.lacks("cutlass", f"{fact} Correct it, or unset it.", problem=True)
+            return
+        draft.problems.append(f"{fact} It is ignored: correct it, or unset it.")
+    for site_dir in where.site_dirs:
+        if _take_cutlass(
+            draft, os.path.join(site_dir, "cutlass_library/source/include"), "site-packages"
+        ):
+            return
+    newer = versions.newer_than_cutlass(draft.versions.get("cccl", ""))
+    wanted = f"`{INSTALL_CUTLASS}`" if newer else "`pip install nvidia-cutlass`"
     draft.lacks(
         "cutlass",
-        "CUTLASS (cute/, cutlass/) not found; looked in site-packages"
-        + (f", {tried}" if tried else "")
-        + ". `pip install nvidia-cutlass`, or set RTCOMPILE_CUTLASS_PATH to a checkout.",
-        problem=bool(tried),
+        "CUTLASS (cute/, cutlass/) not found; looked in site-packages. "
+        f"{wanted}, or set RTCOMPILE_CUTLASS_PATH to a checkout.",
+        problem=False,
     )
 
 
-def _cutlass_candidates(where: Surroundings) -> Iterator[tuple[str, str]]:
-    for name in given(CUTLASS_ENVIRONMENT, where):
-        root = os.path.abspath(where.environ[name])
-        yield os.path.join(root, "include"), name
-        yield root, name
-    for site_dir in where.site_dirs:
-        yield os.path.join(site_dir, "cutlass_library/source/include"), "site-packages"
+def _take_cutlass(draft: _Draft, directory: str, found_via: str) -> bool:
+    marker = os.path.join(directory, _CUTLASS_MARKER)
+    if not os.path.isfile(marker):
+        return False
+    draft.found("cutlass", versions.of_cutlass(directory), found_via)
+    draft.search.append(SearchDir("cutlass", directory))
+    draft.depends.append(marker)
+    cccl = draft.versions.get("cccl", "")
+    if versions.newer_than_cutlass(cccl) and versions.cutlass_declares_tuples(directory):
+        draft.problems.append(
+            f"CUTLASS {draft.versions['cutlass']} ({directory}) does not go with CCCL {cccl}, only "
+            "with 3.1 (CUDA 13.1) and older: NVRTC does not compile CuTe. "
+            f"`{INSTALL_CUTLASS}` brings a CUDA that it goes with."
+        )
+    return True
 
 
 def _cupy(draft: _Draft, where: Surroundings) -> None:
@@ -236,31 +260,34 @@ def _nvcc(
     nvcc brings its own headers, so another version does no harm that a missing nvcc would not.
     """
     best: tuple[Program, str] | None = None
+    nvrtc = chosen.nvrtc if chosen else None
     for path, version, place in _nvcc_candidates(where, places):
         program = describe_nvcc(path, version, where.environ)
         if program is None:
             draft.problems.append(f"{path} does not run: `{path} --version` printed no version.")
             continue
-        trouble = _wheels_out_of_step(program, place)
+        trouble = _out_of_step(program, place)
         if trouble:
             draft.problems.append(trouble)
             continue
         found_via = place.found_via if place else "PATH"
         best = best or (program, found_via)
-        if chosen and program.version_pair == version_pair(chosen.nvrtc.version):
+        if nvrtc and program.version_pair == version_pair(nvrtc.version):
             best = program, found_via
             break
     if best is None:
-        draft.lacks(
-            "nvcc",
-            f"nvcc not found; looked in {looked_in(where)}, PATH. "
-            + (install(_PART["nvcc"], chosen) if chosen else INSTALL_ANYTHING),
-            problem=False,
-        )
+        looked = f"nvcc not found; looked in {looked_in(where)}, PATH."
+        draft.lacks("nvcc", f"{looked} {install_nvcc(nvrtc)}", problem=False)
         return None
     program, found_via = best
     draft.found("nvcc", program.version, found_via)
     draft.depends += [program.path, program.binary]
+    if nvrtc and program.version_pair[0] != version_pair(nvrtc.version)[0]:
+        draft.problems.append(
+            f"nvcc {program.version} ({program.path}) is of another CUDA than NVRTC "
+            f"{nvrtc.version}: what NVRTC cannot compile is built by it, with its own headers, and "
+            f"runs only on a driver of CUDA {program.version_pair[0]}. {install_nvcc(nvrtc)}"
+        )
     return program
 
 
@@ -283,25 +310,29 @@ def _nvcc_in(place: Place) -> Iterator[tuple[str, str, Place]]:
         yield hit.path, hit.version, place
 
 
-def _wheels_out_of_step(nvcc: Program, place: Place | None) -> str:
-    """Return what is wrong with pip's nvcc: it runs another wheel's cicc on another's headers.
+def _out_of_step(nvcc: Program, place: Place | None) -> str:
+    """Return what is wrong with an nvcc's own toolkit: it runs its cicc on its own headers.
 
     pip lets them drift apart (``nvidia-cuda-nvcc`` asks for any ``nvidia-nvvm``), and nvcc 13.5
     then fails with ``invalid option: --simt-only``.
     """
-    if place is None or place.layout != "wheels13":
+    if place is None:
         return ""
-    for name in ("nvvm", "crt"):
+    own = Hit(_PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, place)
+    for name in ("nvvm", "crt", "cudart"):
         part = _PART[name]
-        package, pair = part.packages["wheels13"], nvcc.version_pair
         hit = place.look(part)
-        wanted = f'`pip install "{package}=={pair[0]}.{pair[1]}.*"`'
-        if hit is None:
-            return f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {wanted}"
-        if hit.version and version_pair(hit.version) != pair:
+        if hit is None and place.layout == "wheels13":
+            package = part.packages["wheels13"]
             return (
-                f"nvcc {nvcc.version} ({nvcc.path}) and {package} {hit.version} ({hit.path}) are "
-                f"of different versions: nvcc is not used. {wanted}"
+                f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {install_nvcc(own)}"
+            )
+        culprit = hit and unfit(hit, own)
+        if culprit:
+            package = culprit.part.packages.get(place.layout, culprit.part.what)
+            return (
+                f"nvcc {nvcc.version} ({nvcc.path}) and {package} {culprit.version} "
+                f"({culprit.path}) are of different versions: nvcc is not used. {install_nvcc(own)}"
             )
     return ""
 

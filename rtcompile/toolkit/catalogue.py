@@ -18,7 +18,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["CUDA_ENVIRONMENT", "CUTLASS_ENVIRONMENT", "PARTS", "TARGETS", "USUAL_ROOTS", "Part"]
+__all__ = [
+    "CUDA_ENVIRONMENT",
+    "CUTLASS_ENVIRONMENT",
+    "HEADER_PARTS",
+    "PARTS",
+    "TARGETS",
+    "USUAL_ROOTS",
+    "Part",
+]
 
 # The toolkit's own names for a machine's targets, newest first.
 TARGETS: Mapping[str, tuple[str, ...]] = {
@@ -33,6 +41,9 @@ HOST_COMPILER_ENVIRONMENT = ("NVCC_CCBIN", "CUDAHOSTCXX")
 # Where installers put toolkits when no variable says where: `cuda` links to the administrator's
 # choice, so it goes before the numbered folders.
 USUAL_ROOTS = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda")
+
+# The parts that are folders of headers, in the order in which they are searched.
+HEADER_PARTS = ("cudart", "crt", "cccl", "curand")
 
 _INCLUDE = ("include", "targets/{target}/include")
 _CONDA_INCLUDE = ("targets/{target}/include",)

@@ -1,10 +1,14 @@
-"""Which package brings a header, as data: what to say after `cannot open source file`."""
+"""Which package brings a header, and why it is not there: for `cannot open source file`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["missing_header"]
+if TYPE_CHECKING:
+    from rtcompile.toolkit.model import Toolchain
+
+__all__ = ["HeaderAdvice", "missing_header"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class Package:
         What to install for CUDA 12, and for CUDA 13 where that is another package.
     conda : str
         The conda-forge package; empty where there is none.
+    part : str
+        The part of a toolchain that they are; empty where they are none.
     then : str
         What is left to do after installing.
     """
@@ -29,23 +35,46 @@ class Package:
     what: str
     pip: tuple[str, ...]
     conda: str = ""
+    part: str = ""
     then: str = ""
 
 
+class HeaderAdvice(NamedTuple):
+    """What a missing header is of (`what`), `why` it is not there, and the next `step`.
+
+    >>> "crt/mma.h comes with {what}, {why}. {step}".format_map(advice._asdict())
+    """
+
+    what: str
+    why: str
+    step: str
+
+
 _PACKAGES = (
-    Package(("crt/",), "the crt headers", ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt"), "cuda-crt"),
     Package(
-        ("cuda/", "cub/", "thrust/", "nv/target"),
+        ("crt/",),
+        "the crt headers",
+        ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt"),
+        "cuda-crt",
+        "crt",
+    ),
+    Package(
+        ("cuda/", "cub/", "thrust/", "nv/target", "cccl/"),
         "CCCL",
         ("nvidia-cuda-cccl-cu12", "nvidia-cuda-cccl"),
         "cuda-cccl",
+        "cccl",
     ),
     Package(
-        ("curand*",), "the cuRAND headers", ("nvidia-curand-cu12", "nvidia-curand"), "libcurand-dev"
+        ("curand*",),
+        "the cuRAND headers",
+        ("nvidia-curand-cu12", "nvidia-curand"),
+        "libcurand-dev",
+        "curand",
     ),
     Package(("nvtx3/",), "the NVTX headers", ("nvidia-nvtx-cu12", "nvidia-nvtx"), "cuda-nvtx-dev"),
-    Package(("cute/", "cutlass/"), "CUTLASS", ("nvidia-cutlass",)),
-    Package(("cupy/",), "CuPy", ("cupy-cuda12x", "cupy-cuda13x"), "cupy"),
+    Package(("cute/", "cutlass/"), "CUTLASS", ("nvidia-cutlass",), part="cutlass"),
+    Package(("cupy/",), "CuPy", ("cupy-cuda12x", "cupy-cuda13x"), "cupy", "cupy"),
     Package(
         ("cublasdx*", "cufftdx*", "curanddx*", "cusolverdx*"),
         "MathDx",
@@ -72,22 +101,62 @@ _PACKAGES = (
         "the CUDA runtime headers",
         ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
         "cuda-cudart-dev",
+        "cudart",
     ),
 )
 
 
-def missing_header(name: str) -> str | None:
-    """Return what brings the header `name` and how to install it; None if we do not know.
+def missing_header(
+    name: str, toolchain: Toolchain | None = None, backend: str = "nvrtc"
+) -> HeaderAdvice | None:
+    """Return what brings the header `name`, and why it was not found; None if we do not know.
+
+    Parameters
+    ----------
+    name : str
+        As it was included.
+    toolchain : Toolchain, optional
+        What the build had; without one the advice is general.
+    backend : {"nvrtc", "nvcc"}
+        The compiler that did not find it.
+
+    Returns
+    -------
+    HeaderAdvice or None
 
     Examples
     --------
-    >>> missing_header("crt/mma.h")
-    'the crt headers: `pip install nvidia-cuda-nvcc-cu12` (CUDA 12) or `nvidia-cuda-crt` (CUDA 13), conda: cuda-crt'
+    >>> missing_header("crt/mma.h").step
+    '`pip install nvidia-cuda-nvcc-cu12` (CUDA 12) or `nvidia-cuda-crt` (CUDA 13), conda: cuda-crt.'
     """
     for package in _PACKAGES:
         if any(_stands_for(pattern, name) for pattern in package.names):
-            return _sentence(package)
+            why, step = _of_build(package, toolchain, backend) if toolchain else ("", "")
+            return HeaderAdvice(
+                package.what, why or "which is not installed here", step or _install(package)
+            )
     return None
+
+
+def _of_build(package: Package, toolchain: Toolchain, backend: str) -> tuple[str, str]:
+    """Return why this toolchain does not have it, and what to do; empty where it does not say."""
+    part = package.part
+    if part in toolchain.missing:
+        fact, _, step = toolchain.missing[part].partition(". ")
+        return f"which the search did not find fit: {fact}", step
+    folder = next((d.path for d in toolchain.search if d.label == part), "")
+    found = f"{toolchain.versions.get(part, '')} ({folder or toolchain.found_via.get(part, '')})"
+    if part not in toolchain.found_via:
+        return "", ""
+    nvcc = toolchain.nvcc
+    if backend == "nvcc" and nvcc and part not in [d.label for d in toolchain.nvcc_search]:
+        why = (
+            f"which is installed for NVRTC, {found}; nvcc {nvcc.version} ({nvcc.path}) reads the "
+            "headers of its own toolkit, which is without it"
+        )
+        add = f", or add -I{folder} to the options" if folder else ""
+        return why, f"Install it into nvcc's toolkit{add}."
+    return f"which is installed, {found}, without this file", "Another version of it may have it."
 
 
 def _stands_for(pattern: str, name: str) -> bool:
@@ -98,13 +167,13 @@ def _stands_for(pattern: str, name: str) -> bool:
     return name == pattern
 
 
-def _sentence(package: Package) -> str:
+def _install(package: Package) -> str:
     first, *second = package.pip
-    text = f"{package.what}: `pip install {first}`"
+    text = f"`pip install {first}`"
     if second:
         text += f" (CUDA 12) or `{second[0]}` (CUDA 13)"
     if package.conda:
         text += f", conda: {package.conda}"
     if package.then:
         text += f"; then {package.then}"
-    return text
+    return f"{text}."

@@ -10,22 +10,35 @@ from dataclasses import dataclass, field
 
 from rtcompile.toolkit import versions
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, PARTS, Part
-from rtcompile.toolkit.model import version_pair
 from rtcompile.toolkit.programs import which
 
-__all__ = ["LAST_STEPS", "STEPS", "Hit", "Place", "Step", "Surroundings", "cupy_cccl", "cupy_major"]
+__all__ = [
+    "LAST_STEPS",
+    "STEPS",
+    "Hit",
+    "Place",
+    "Step",
+    "Surroundings",
+    "conda_prefixes",
+    "cupy_cccl",
+    "cupy_major",
+]
 
 _PART = {part.name: part for part in PARTS}
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the search depends on, so that it can be pointed at a made-up tree."""
+    """What the search depends on, so that it can be pointed at a made-up tree.
+
+    `prefix` is ``sys.prefix``: the folder of the Python that runs.
+    """
 
     environ: Mapping[str, str]
     site_dirs: tuple[str, ...]
     usual_roots: tuple[str, ...]
     targets: tuple[str, ...]
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,14 +90,6 @@ class Hit:
     version: str
     place: Place
 
-    def goes_with(self, nvrtc: Hit) -> bool:
-        """Is it of NVRTC's major.minor? Unstated versions are believed within one place."""
-        if self.part.name == "curand":  # numbered apart from CUDA: 10.3 in 12.9 and in 12.6
-            return self.place == nvrtc.place or self.place.layout == nvrtc.place.layout
-        if not self.version:
-            return self.place == nvrtc.place
-        return version_pair(self.version) == version_pair(nvrtc.version)
-
 
 def _has_host_headers(directory: str) -> bool:
     # Debian's nvidia-cuda-toolkit lives in /usr/include: as an -I it would give NVRTC the host's
@@ -105,10 +110,18 @@ def in_site_packages(where: Surroundings) -> Iterator[Place]:
 
 
 def in_conda(where: Surroundings) -> Iterator[Place]:
-    """The active conda environment."""
-    prefix = where.environ.get("CONDA_PREFIX")
-    if prefix:
+    """The conda environment of this Python, then the active one.
+
+    They differ in a notebook: JupyterLab is started in one, the kernel is a Python of another.
+    """
+    for prefix in conda_prefixes(where):
         yield Place(prefix, "conda", "conda", where.targets, versions.of_conda(prefix))
+
+
+def conda_prefixes(where: Surroundings) -> list[str]:
+    """Return the folders of the conda environments that are looked into, in order."""
+    own = [where.prefix] if os.path.isdir(os.path.join(where.prefix, "conda-meta")) else []
+    return [*own, *filter(None, [where.environ.get("CONDA_PREFIX")])]
 
 
 def in_cuda_path(where: Surroundings) -> Iterator[Place]:

@@ -132,8 +132,14 @@ def _site_dirs(sys_path: Sequence[str]) -> list[str]:
 
 
 def _key(site_dirs: Sequence[str]) -> str:
-    values = [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES]
-    return "\n".join([__version__, *values, *site_dirs])
+    values = [f"{name}={_absolute(name, os.environ.get(name, ''))}" for name in _VARIABLES]
+    return "\n".join([__version__, sys.prefix, *values, *site_dirs])
+
+
+def _absolute(name: str, value: str) -> str:
+    """Return the folder that a variable names: a relative one is another one in each project."""
+    folder = name.endswith(("CUDA_PATH", "CUTLASS_PATH", "_HOME"))
+    return os.path.abspath(value) if value and folder else value
 
 
 def _path(settings: Settings, key: str) -> str:
@@ -144,7 +150,7 @@ def _path(settings: Settings, key: str) -> str:
 def _search(site_dirs: Sequence[str]) -> Known:
     from rtcompile.toolkit.search import find
 
-    toolchain = find(os.environ, [*site_dirs, *_editable_cupy(site_dirs)])
+    toolchain = find(os.environ, [*site_dirs, *_editable_cupy(site_dirs)], prefix=sys.prefix)
     return Known(toolchain, {path: _stamp(path) for path in toolchain.depends})
 
 

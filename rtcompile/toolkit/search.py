@@ -6,7 +6,8 @@ how NVRTC of one version ends up with headers of another; so the places are ours
 asked last, for what it knows and we do not (the loader's own paths, layouts newer than ours).
 
 The first place with a complete set wins. A part that a place lacks, or has in another version, is
-taken from a later place of the same major.minor; for CCCL, CuPy's own copy will do. If nothing is
+taken from a later place of the same major.minor; for CCCL, CuPy's own copy will do. What goes
+together is decided by `toolset.unfit` alone. If nothing is
 complete, the place that lacks least wins and `Toolchain.problems` says what to install. Where CuPy
 is installed, a CUDA of its major version goes first: its driver may not load the other's code.
 """
@@ -42,6 +43,7 @@ def find(
     machine: str | None = None,
     shims: str | None = None,
     last_steps: Sequence[Step] = LAST_STEPS,
+    prefix: str = "",
 ) -> Toolchain:
     """Search, given everything the answer depends on.
 
@@ -59,6 +61,8 @@ def find(
         The folder ``include_shims``; None: ours.
     last_steps : sequence of find steps
         Steps taken when the others gave no complete set.
+    prefix : str
+        The folder of the Python that runs (``sys.prefix``): it may be a conda environment.
 
     Returns
     -------
@@ -70,6 +74,7 @@ def find(
         tuple(site_dirs),
         tuple(usual_roots),
         TARGETS.get(machine or platform.machine(), ()),
+        prefix,
     )
     major = cupy_major(where)
     spare = ("cccl",) if cupy_cccl(where) else ()

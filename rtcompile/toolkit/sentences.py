@@ -7,14 +7,27 @@ from collections.abc import Iterator, Sequence
 
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, PARTS, Part
 from rtcompile.toolkit.model import version_pair
-from rtcompile.toolkit.places import Hit, Place, Surroundings
+from rtcompile.toolkit.places import Hit, Place, Surroundings, conda_prefixes
 from rtcompile.toolkit.toolset import Toolset
 
-__all__ = ["INSTALL_ANYTHING", "given", "install", "looked_in", "useless_variables", "why_missing"]
+__all__ = [
+    "INSTALL_ANYTHING",
+    "INSTALL_CUTLASS",
+    "given",
+    "install",
+    "install_nvcc",
+    "looked_in",
+    "useless_variables",
+    "why_missing",
+]
 
 INSTALL_ANYTHING = (
     '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'
 )
+
+
+# The extras bound the toolkit to what the newest CUTLASS wheel compiles with.
+INSTALL_CUTLASS = 'pip install "rtcompile[cuda13,cutlass]"'
 
 
 def given(names: Sequence[str], where: Surroundings) -> Iterator[str]:
@@ -25,8 +38,7 @@ def given(names: Sequence[str], where: Surroundings) -> Iterator[str]:
 def looked_in(where: Surroundings) -> str:
     """Return the places, for "looked in …"."""
     named = [f"{name}={where.environ[name]}" for name in given(CUDA_ENVIRONMENT, where)]
-    if where.environ.get("CONDA_PREFIX"):
-        named.insert(0, f"CONDA_PREFIX={where.environ['CONDA_PREFIX']}")
+    named[:0] = [f"conda's {prefix}" for prefix in conda_prefixes(where)]
     return ", ".join(["site-packages/nvidia", *named, *where.usual_roots])
 
 
@@ -41,16 +53,21 @@ def useless_variables(where: Surroundings, places: Sequence[Place]) -> Iterator[
 
 
 def why_missing(part: Part, chosen: Toolset) -> str:
-    """Return why the set is without `part`, and what to do."""
+    """Return why the set is without `part`, and the one command that completes the set."""
     nvrtc = chosen.nvrtc
     here = f"NVRTC {nvrtc.version} ({nvrtc.path})"
     if part.name in chosen.rejected:
-        other = chosen.rejected[part.name]
-        why = f"{part.what}: version {other.version or 'unknown'} ({other.path}) does not go with "
-        advice = install(part, chosen)
-        if chosen.mixes(part.name):
-            advice += " That replaces the other."
-        return f"{why}{here} and is not used. {advice}"
+        hit, culprit = chosen.rejected[part.name]
+        version = f"version {culprit.version or 'unknown'} ({culprit.path}) does not go with {here}"
+        replaces = " That replaces the other." if chosen.mixes(part.name) else ""
+        if culprit.part == part:
+            fact = f"{part.what}: {version} and is not used."
+        else:
+            fact = (
+                f"{part.what}: {hit.directory} is not searched, because {culprit.part.what}, "
+                f"{version} and lies there too."
+            )
+        return f"{fact} {_complete(part, chosen)}{replaces}"
     package = part.packages.get(nvrtc.place.layout, "")
     installed = nvrtc.place.installed.get(package)
     if installed:  # nvidia-cuda-runtime-cu12 12.8 has no libcudadevrt.a, 12.9 has
@@ -58,27 +75,65 @@ def why_missing(part: Part, chosen: Toolset) -> str:
             f"{part.what} not found for {here}: {package} {installed} is installed without it. "
             f"{install_toolkit(nvrtc)}"
         )
-    return f"{part.what} not found for {here}. {install(part, chosen)}"
+    return f"{part.what} not found for {here}. {_complete(part, chosen)}"
 
 
-def install(part: Part, chosen: Toolset) -> str:
-    """Return the command that brings `part` at NVRTC's version, in the way NVRTC itself came."""
-    major, minor = version_pair(chosen.nvrtc.version)
-    layout = chosen.nvrtc.place.layout
+def _complete(part: Part, chosen: Toolset) -> str:
+    """Return the command for `part`; for one that many kernels need, for all such that lack."""
+    lacking = chosen.lacking() if part.required else []
+    wanted = [part, *(other for other in PARTS if other.name in lacking)]
+    # What makes a folder unfit is to be replaced, not what lies there beside it.
+    culprits = {
+        chosen.rejected[p.name][1].part.name if p.name in chosen.rejected else p.name
+        for p in wanted
+    }
+    return install([p for p in PARTS if p.name in culprits], chosen.nvrtc)
+
+
+def install(parts: Sequence[Part], nvrtc: Hit) -> str:
+    """Return the command that brings `parts` at NVRTC's version, in the way NVRTC itself came."""
+    major, minor = version_pair(nvrtc.version)
+    layout = nvrtc.place.layout
     if layout == "toolkit":
         layout = f"wheels{major}"
-    package = part.packages.get(layout)
-    if package is None:
-        return install_toolkit(chosen.nvrtc)
+    packages = [part.packages.get(layout, "") for part in parts]
+    if not all(packages):
+        return f"No wheel of CUDA {major} has it. {install_toolkit(nvrtc)}"
     if layout == "conda":
-        return f"`conda install {package} cuda-version={major}.{minor}`."
-    if part.name == "curand":
-        return f"`pip install {package}`."
-    if part.name == "cccl" and (major, minor) >= (13, 3):  # numbered 13.<CCCL's own> since then
-        return f'`pip install "{package}=={major}.3.{minor}.*"`.'
-    return f'`pip install "{package}=={major}.{minor}.*"`.'
+        return f"`conda install {' '.join(packages)} cuda-version={major}.{minor}`."
+    wanted = [
+        f'"{package}=={_wheel_version(part.name, major, minor)}.*"'
+        for part, package in zip(parts, packages, strict=True)
+    ]
+    return f"`pip install {' '.join(wanted)}`."
+
+
+def _wheel_version(part: str, major: int, minor: int) -> str:
+    """Return how the wheel of a part is numbered that came with CUDA `major`.`minor`."""
+    if part == "curand":
+        return f"10.{major - 9}.{minor + 1 if major == 12 else minor}"
+    if part == "cccl" and (major, minor) >= (13, 3):  # numbered 13.<CCCL's own> since then
+        return f"{major}.3.{minor}"
+    return f"{major}.{minor}"
+
+
+def install_nvcc(compiler: Hit | None) -> str:
+    """Return how nvcc is installed that goes with a compiler; with any, where there is none."""
+    if compiler is None:
+        return (
+            '`pip install "rtcompile[cuda13]"` brings it; for CUDA 12 no wheel does: install a CUDA '
+            "toolkit, NVIDIA's or by `conda install cuda-toolkit`, and set CUDA_PATH to it."
+        )
+    major = version_pair(compiler.version)[0]
+    by_pip = compiler.place.layout != "conda" and major == 13
+    names = ("nvcc", "nvvm", "crt", "cudart") if by_pip else ("nvcc",)
+    return install([part for part in PARTS if part.name in names], compiler)
 
 
 def install_toolkit(nvrtc: Hit) -> str:
+    """Return what to do for a part that is in no wheel of NVRTC's version."""
     major, minor = version_pair(nvrtc.version)
-    return f"Install the CUDA toolkit {major}.{minor} and set CUDA_PATH to it."
+    return (
+        f"Install the CUDA toolkit {major}.{minor}, NVIDIA's or by `conda install cuda-toolkit "
+        f"cuda-version={major}.{minor}`, and set CUDA_PATH to it."
+    )

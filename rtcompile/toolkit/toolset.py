@@ -1,35 +1,80 @@
-"""The choice: parts of one version, and never a mix. Pure, given what the places hold."""
+"""The choice: parts of one version, and never a mix. Pure, given what the places hold.
+
+The rule is `unfit`, and it goes by folders, because a compiler reads folders: a folder of headers
+is searched if every part of the toolkit in it goes with the compiler. pip lays ten wheels into one
+folder for CUDA 13, and what one of them brings in another version cannot be kept out of a search
+that the others are found by.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rtcompile.toolkit.catalogue import PARTS
+from rtcompile.toolkit.catalogue import HEADER_PARTS, PARTS
 from rtcompile.toolkit.model import version_pair
 from rtcompile.toolkit.places import Hit, Place
 
-__all__ = ["Toolset", "choose"]
+__all__ = ["Toolset", "choose", "unfit"]
+
+_MAJOR_OF_WHEELS = {"wheels12": 12, "wheels13": 13}
+
+
+def unfit(hit: Hit, compiler: Hit) -> Hit | None:
+    """Return the part that keeps `hit` from being used with `compiler`; None if nothing does.
+
+    The part itself where it is of another version, else one of another version that lies in the
+    same folder of headers and would be read with it.
+    """
+    together = [hit]
+    if hit.part.name in HEADER_PARTS:
+        found = (hit.place.look(part) for part in PARTS if part.name in HEADER_PARTS)
+        together += [other for other in found if other and other.directory == hit.directory]
+    return next((part for part in together if not _goes_with(part, compiler)), None)
+
+
+def _goes_with(hit: Hit, compiler: Hit) -> bool:
+    """Is it of the compiler's major.minor? Unstated versions are believed within one place."""
+    if hit.part.name == "curand":  # numbered apart from CUDA: 10.3 in 12.9 and in 12.6
+        major = _MAJOR_OF_WHEELS.get(hit.place.layout)
+        return major in (None, version_pair(compiler.version)[0])
+    if not hit.version:
+        return hit.place == compiler.place
+    own, wanted = version_pair(hit.version), version_pair(compiler.version)
+    if hit.part.name == "nvjitlink":  # links what older compilers of its major version made
+        return own[0] == wanted[0] and own >= wanted
+    return own == wanted
 
 
 @dataclass(frozen=True)
 class Toolset:
-    """NVRTC of one place and every part that goes with it."""
+    """NVRTC of one place and every part that goes with it.
+
+    Attributes
+    ----------
+    nvrtc : Hit
+        The compiler that all is chosen for.
+    hits : mapping of str to Hit
+        By part: where it is taken from.
+    rejected : mapping of str to (Hit, Hit)
+        By part that is only there unfit: where it is, and the part that makes it unfit.
+    """
 
     nvrtc: Hit
     hits: Mapping[str, Hit]
-    rejected: Mapping[str, Hit]  # parts that are only there in another version
+    rejected: Mapping[str, tuple[Hit, Hit]]
 
-    def lacking(self, spare: Collection[str]) -> int:
-        """Count the required parts that neither the set has nor somebody else can spare."""
-        return sum(
-            part.required and part.name not in self.hits and part.name not in spare
+    def lacking(self, spare: Collection[str] = ()) -> list[str]:
+        """Return the required parts that neither the set has nor somebody else can spare."""
+        return [
+            part.name
             for part in PARTS
-        )
+            if part.required and part.name not in self.hits and part.name not in spare
+        ]
 
     def mixes(self, name: str) -> bool:
         """Does NVRTC's own place hold this part in another version?"""
-        return name in self.rejected and self.rejected[name].place == self.nvrtc.place
+        return name in self.rejected and self.rejected[name][0].place == self.nvrtc.place
 
 
 def _toolsets(places: Sequence[Place]) -> Iterator[Toolset]:
@@ -38,17 +83,18 @@ def _toolsets(places: Sequence[Place]) -> Iterator[Toolset]:
         if nvrtc is None or not nvrtc.version:
             continue
         hits = {"nvrtc": nvrtc}
-        rejected: dict[str, Hit] = {}
+        rejected: dict[str, tuple[Hit, Hit]] = {}
         for part in PARTS[1:]:
             for other in (place, *(p for p in places if p != place)):
                 hit = other.look(part)
                 if hit is None:
                     continue
-                if hit.goes_with(nvrtc):
+                culprit = unfit(hit, nvrtc)
+                if culprit is None:
                     hits[part.name] = hit
                     rejected.pop(part.name, None)
                     break
-                rejected.setdefault(part.name, hit)
+                rejected.setdefault(part.name, (hit, culprit))
         yield Toolset(nvrtc, hits, rejected)
 
 
@@ -60,6 +106,6 @@ def choose(places: Sequence[Place], major: int | None, spare: Collection[str]) -
 
     def rank(found: Toolset) -> tuple[bool, int]:
         other_major = major is not None and version_pair(found.nvrtc.version)[0] != major
-        return other_major, found.lacking(spare)
+        return other_major, len(found.lacking(spare))
 
     return min(_toolsets(places), key=rank, default=None)

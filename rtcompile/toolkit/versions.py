@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping
 
 from rtcompile.toolkit.catalogue import Part
 
-__all__ = ["of_cccl", "of_conda", "of_cutlass", "of_part", "of_toolkit", "of_wheels"]
+__all__ = [
+    "cutlass_declares_tuples",
+    "newer_than_cutlass",
+    "of_cccl",
+    "of_conda",
+    "of_cutlass",
+    "of_part",
+    "of_toolkit",
+    "of_wheels",
+]
 
 # The version macros stand near the top, after the licence: cuda_runtime_api.h alone is 600 KB.
 _HEAD = 64 << 10
@@ -116,6 +125,21 @@ def of_cutlass(directory: str) -> str:
     header = os.path.join(directory, "cutlass/version.h")
     numbers = [_macro(header, f"CUTLASS_{level}") for level in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(str(number) for number in numbers) if any(numbers) else ""
+
+
+def newer_than_cutlass(cccl: str) -> bool:
+    """Is a CCCL of the versions that CUTLASS 4.2 does not compile with under NVRTC?
+
+    Since 3.2 CCCL declares ``std::tuple_size`` for NVRTC, as a template of one type.
+    """
+    numbers = [int(number) for number in cccl.split(".")[:2] if number.isdigit()]
+    return numbers >= [3, 2]
+
+
+def cutlass_declares_tuples(directory: str) -> bool:
+    """Does a CUTLASS declare ``std::tuple_size`` itself, as a template of any number of types?"""
+    text = _head(os.path.join(directory, "cute/container/array.hpp"))
+    return re.search(r"template <class\.\.\. _Tp>\s+struct tuple_size;", text) is not None
 
 
 def _macro(path: str, name: str) -> int:

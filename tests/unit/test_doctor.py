@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.doctor import Check, verdict
+from tests.toolkits import program
 
 ROOT = Path(__file__).parents[2]
 
@@ -152,6 +155,20 @@ def runtime_of_another_release(install: Install) -> None:
     install.distribution("nvidia-cuda-runtime-cu12", "12.4.127")
 
 
+def crt_of_another_release(install: Install) -> None:
+    for info in install.site.glob("nvidia_cuda_nvcc_cu12-*"):
+        info.unlink()
+    install.distribution("nvidia-cuda-nvcc-cu12", "12.8.93")
+
+
+def cutlass_path_to_nowhere(install: Install) -> None:
+    install.environ["RTCOMPILE_CUTLASS_PATH"] = "no/cutlass"
+
+
+def nvcc_of_another_cuda(install: Install) -> None:
+    program(install.site.parent / "nvcc", "13.0.88")
+
+
 def nvrtc_without_builtins(install: Install) -> None:
     folder = install.unlink_into_copy("cuda_nvrtc")
     for builtins in (folder / "lib").glob("libnvrtc-builtins*"):
@@ -239,6 +256,9 @@ def libcuda(install: Install, *, version: int, init: int) -> None:
         (cuda_path_to_nowhere, 1, "toolkit", "CUDA_PATH=/nowhere/cuda", ""),
         (cccl_of_cuda_13, 2, "cccl", "does not go with NVRTC 12.9", "nvidia-cuda-cccl-cu12"),
         (runtime_of_another_release, 2, "cudart", "12.4", "nvidia-cuda-runtime-cu12"),
+        (crt_of_another_release, 2, "crt", "version 12.8.93", "nvidia-cuda-nvcc-cu12==12.9.*"),
+        (cutlass_path_to_nowhere, 1, "cutlass", "RTCOMPILE_CUTLASS_PATH=no/cutlass", "unset it"),
+        (nvcc_of_another_cuda, 1, "toolkit", "nvcc 13.0.88", "CUDA toolkit 12.9"),
         (nvrtc_without_builtins, 2, "toolkit", "libnvrtc-builtins is not beside", "Reinstall"),
         (cache_that_cannot_be_written, 1, "cache", "kept in memory", "RTCOMPILE_CACHE_DIR"),
         (cache_of_somebody_else, 2, "cache", "belongs to user 12345", "RTCOMPILE_CACHE_DIR"),
@@ -283,6 +303,15 @@ def test_probes_compile_what_can_be_compiled_and_say_what_was_left_out(install: 
     assert found["worker"].detail.startswith("NVRTC 12.9.")
     assert "not tried without crt" in found["compile WMMA"].detail
     assert "not tried without nvcc" in found["compile with NVCC"].detail
+
+
+def test_a_probes_time_is_its_own_and_not_that_of_those_before_it(install: Install) -> None:
+    install.environ["RTCOMPILE_JOBS"] = "1"
+    begin = time.monotonic()
+    checks = install.doctor().checks
+    seconds = time.monotonic() - begin
+    told = [re.search(r" in (\d+) ms$", check.detail) for check in checks]
+    assert sum(int(found[1]) for found in told if found) / 1e3 < seconds
 
 
 def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install: Install) -> None:

@@ -262,3 +262,35 @@ def test_no_shim_is_found_before_the_header_of_one_who_ships_it(compiler12, tmp_
     source = "#include <cmath>\n#ifndef MINE\n#error not mine\n#endif\n"
     mine = Compiler(compiler12.nvrtc, [SearchDir("user0", str(tmp_path)), *compiler12.search])
     assert mine.errors(source) == ""
+
+
+# --- <cccl/X> ------------------------------------------------------------------------------------
+
+FORWARDS = Path(__file__).parents[2] / "include_shims/cccl"
+
+
+def test_every_public_header_of_libcuxx_and_cubs_collectives_is_forwarded(compiler):
+    (root,) = (Path(d.path) for d in compiler.search if d.label == "cccl")
+    public = [
+        path.relative_to(root)
+        for folder in ("cuda/std", "cuda", "cub/block", "cub/warp", "cub/device")
+        for path in (root / folder).iterdir()
+        if path.is_file() and "_" not in (path.name[0], path.name[-1])
+    ]
+    assert len(public) > 60
+    assert [name for name in public if not (FORWARDS / "cccl" / name).is_file()] == []
+
+
+def test_what_is_spelled_cccl_is_the_chosen_one_whatever_lies_beside_the_runtime_headers(
+    compiler12, tmp_path
+):
+    other = tmp_path / "cccl/cuda/std/type_traits"
+    other.parent.mkdir(parents=True)
+    other.write_text("#error a CCCL that was not chosen\n")
+    first, *rest = compiler12.search
+    mixed = Compiler(compiler12.nvrtc, [first, SearchDir("cudart", str(tmp_path)), *rest])
+    source = (
+        "#include <cccl/cuda/std/type_traits>\nstatic_assert(cuda::std::is_same_v<int, int>);\n"
+    )
+    assert mixed.errors(source) == ""
+    assert "a CCCL that was not chosen" in mixed.without("forward").errors(source)

@@ -131,7 +131,7 @@ def test_ours_come_last_and_the_shims_last_of_all(tmp_path):
     site = Wheels(tmp_path).cuda12().cupy().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
     labels = [d.label for d in search(site).search]
-    assert labels == ["cudart", "crt", "cccl", "cutlass", "cupy", "rtcompile", "shims"]
+    assert labels == ["forward", "cudart", "crt", "cccl", "cutlass", "cupy", "rtcompile", "shims"]
 
 
 # --- one set -------------------------------------------------------------------------------------
@@ -235,6 +235,47 @@ def test_another_versions_toolkit_elsewhere_is_nobodys_problem(tmp_path):
 def test_a_missing_header_set_is_a_problem_that_says_what_to_install(tmp_path, part, command):
     (problem,) = search(Wheels(tmp_path).cuda12(**{part: None}).site).problems
     assert command in problem
+
+
+def drifted(wheels: Wheels, name: str, version: str) -> Path:
+    """Say that a wheel of CUDA 13 is of another version than those beside it."""
+    (own,) = wheels.site.glob(f"{name}-*.dist-info")
+    own.rename(own.with_name(f"{name}-{version}.dist-info"))
+    return wheels.site
+
+
+def test_a_folder_that_holds_a_part_of_another_version_is_not_searched(tmp_path):
+    site = drifted(Wheels(tmp_path).cuda13("13.0.88"), "nvidia_cuda_crt", "13.5.37")
+    toolchain = search(site)
+    assert str(site / "nvidia/cu13/include") not in directories(toolchain).values()
+    assert "crt headers" in toolchain.missing["cudart"]
+    for part in ("cudart", "crt"):
+        assert "version 13.5.37" in toolchain.missing[part]
+        assert '`pip install "nvidia-cuda-crt==13.0.*"`' in toolchain.missing[part]
+
+
+def test_a_complete_toolkit_elsewhere_beats_wheels_that_drifted_apart(tmp_path):
+    site = drifted(Wheels(tmp_path / "a").cuda13("13.0.88"), "nvidia_cuda_crt", "13.5.37")
+    root = toolkit(tmp_path / "cuda", "13.1.80")
+    toolchain = search(site, environ={"CUDA_PATH": str(root)})
+    assert toolchain.problems == ()
+    assert set(toolchain.found_via.values()) == {"CUDA_PATH"}
+
+
+def test_a_newer_nvjitlink_of_the_major_version_links_and_an_older_one_does_not(tmp_path):
+    for version, good in (("13.5.37", True), ("13.0.88", False), ("12.9.86", False)):
+        wheels = Wheels(tmp_path / version).cuda13("13.2.86")
+        write(wheels.site / "nvidia/cu13/lib/libnvJitLink.so.13")
+        wheels.dist("nvidia_nvjitlink", version)
+        assert (search(wheels.site).nvjitlink is not None) is good
+
+
+def test_this_pythons_conda_environment_goes_before_the_active_one(tmp_path):
+    own = conda(tmp_path / "kernel", "12.9.86")
+    active = conda(tmp_path / "jupyter", "12.6.85")
+    environ = {"CONDA_PREFIX": str(active)}
+    assert search(environ=environ, prefix=str(own)).require_nvrtc().version == "12.9.86"
+    assert search(environ=environ, prefix=str(tmp_path)).require_nvrtc().version == "12.6.85"
 
 
 def test_metadata_that_an_upgrade_left_behind_is_not_believed(tmp_path):
@@ -345,6 +386,39 @@ def test_a_named_cutlass_wins_over_the_wheel(tmp_path, variable, below):
     assert toolchain.found_via["cutlass"] == variable
 
 
+def test_our_variable_to_nowhere_is_an_error_and_no_other_cutlass_is_taken(tmp_path):
+    site = Wheels(tmp_path).cuda12().site
+    write(site / "cutlass_library/source/include/cutlass/version.h")
+    toolchain = search(site, environ={"RTCOMPILE_CUTLASS_PATH": str(tmp_path / "no")})
+    assert "cutlass" not in directories(toolchain)
+    assert f"RTCOMPILE_CUTLASS_PATH={tmp_path / 'no'} names no CUTLASS" in str(toolchain.problems)
+    assert str(tmp_path / "no/include/cutlass/version.h") in toolchain.missing["cutlass"]
+
+
+def test_everybodys_variable_to_nowhere_is_ignored_aloud(tmp_path):
+    site = Wheels(tmp_path).cuda12().site
+    write(site / "cutlass_library/source/include/cutlass/version.h")
+    toolchain = search(site, environ={"CUTLASS_PATH": "/nowhere"})
+    assert "cutlass" in directories(toolchain)
+    (problem,) = toolchain.problems
+    assert "CUTLASS_PATH=/nowhere" in problem
+
+
+@pytest.mark.parametrize(
+    ("cuda", "declares", "goes"),
+    [("13.0.88", True, True), ("13.5.37", True, False), ("13.5.37", False, True)],
+)
+def test_a_cutlass_that_does_not_go_with_the_cccl_is_a_problem(tmp_path, cuda, declares, goes):
+    site = Wheels(tmp_path).cuda13(cuda).site
+    root = site / "cutlass_library/source/include"
+    write(root / "cutlass/version.h")
+    text = "template <class... _Tp>\nstruct tuple_size;\n" if declares else ""
+    write(root / "cute/container/array.hpp", text)
+    problems = search(site).problems
+    assert bool(problems) is not goes
+    assert goes or 'pip install "rtcompile[cuda13,cutlass]"' in problems[0]
+
+
 def test_a_cutlass_path_to_nowhere_is_a_problem(tmp_path):
     site = Wheels(tmp_path).cuda12().site
     (problem,) = search(site, environ={"CUTLASS_PATH": "/nowhere/cutlass"}).problems
@@ -385,6 +459,30 @@ def test_pips_nvcc_without_the_nvvm_of_its_version_is_not_used(tmp_path, nvvm, s
     toolchain = search(Wheels(tmp_path).cuda13("13.0.88", nvcc="13.0.88", nvvm=nvvm).site)
     assert toolchain.nvcc is None
     assert any(said in problem and "13.0.88" in problem for problem in toolchain.problems)
+
+
+def test_pips_nvcc_on_runtime_headers_of_another_version_is_not_used(tmp_path):
+    wheels = Wheels(tmp_path).cuda13("13.0.88", nvcc="13.5.37", nvvm="13.5.37")
+    site = drifted(wheels, "nvidia_cuda_crt", "13.5.37")
+    toolchain = search(site)
+    assert toolchain.nvcc is None
+    assert any("nvidia-cuda-runtime 13.0" in problem for problem in toolchain.problems)
+
+
+def test_an_nvcc_of_another_cuda_is_used_but_not_without_a_word(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86").site
+    on_path = program(tmp_path / "bin/nvcc", "13.0.88")
+    toolchain = search(site, environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"})
+    (problem,) = toolchain.problems
+    assert f"nvcc 13.0.88 ({on_path}) is of another CUDA than NVRTC 12.9.86" in problem
+    assert "CUDA toolkit 12.9" in problem
+
+
+def test_for_a_missing_nvcc_no_extra_is_named_that_has_none():
+    said = search().missing["nvcc"]
+    assert "rtcompile[cuda12]" not in said
+    assert '"rtcompile[cuda13]"' in said
+    assert "for CUDA 12 no wheel" in said
 
 
 def test_the_identity_of_a_wrapped_nvcc_is_that_of_the_binary_behind_it(tmp_path):

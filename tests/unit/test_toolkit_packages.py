@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import site
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain, current, find, missing_header
+from tests.toolkits import Wheels, program, write
 
 ONE_VERSION = ("nvrtc", "cudart", "crt")
 
@@ -32,7 +34,8 @@ def versions(toolchain: Toolchain) -> set[str]:
 
 
 def test_the_environments_cuda_12_is_complete_and_of_one_version(environments):
-    assert environments.problems == ()
+    # An nvcc on PATH may be of another CUDA: no wheel of CUDA 12 has one.
+    assert [each for each in environments.problems if not each.startswith("nvcc")] == []
     assert versions(environments) == {"12.9"}
     assert environments.versions["cccl"].startswith("2.8.")
     assert environments.nvjitlink is not None
@@ -70,7 +73,9 @@ def test_what_is_resolved_for_this_process_is_what_the_search_finds(environments
 def test_a_header_comes_with_the_package_that_the_table_names(header, package):
     import importlib.metadata
 
-    assert f"`pip install {package}`" in (missing_header(header) or "")
+    advice = missing_header(header)
+    assert advice is not None
+    assert f"`pip install {package}`" in advice.step
     files = importlib.metadata.files(package) or []
     assert any(str(file).endswith(f"/{header}") for file in files)
 
@@ -84,9 +89,80 @@ def test_a_header_comes_with_the_package_that_the_table_names(header, package):
     ],
 )
 def test_packages_that_are_not_installed_here_are_named_too(header, said):
-    assert said in (missing_header(header) or "")
+    advice = missing_header(header)
+    assert advice is not None
+    assert said in advice.step
 
 
 @pytest.mark.parametrize("header", ["mine.h", "vector", "stdlib.h", "sub/cuda.h"])
 def test_nothing_is_said_of_a_header_that_no_package_is_known_for(header):
     assert missing_header(header) is None
+
+
+# --- of this build -------------------------------------------------------------------------------
+
+
+def told(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str:
+    toolchain = find({"PATH": path}, [str(site)], usual_roots=(), last_steps=())
+    advice = missing_header(header, toolchain, backend)
+    assert advice is not None
+    return f"{advice.what}, {advice.why}. {advice.step}"
+
+
+def test_what_is_installed_in_another_version_is_not_called_missing(tmp_path):
+    said = told("crt/mma.h", Wheels(tmp_path).cuda12("12.8.93", crt="12.9.86").site)
+    assert "not installed" not in said
+    assert "version 12.9.86" in said
+    assert "NVRTC 12.8.93" in said
+    assert '`pip install "nvidia-cuda-nvcc-cu12==12.8.*"`' in said
+
+
+def test_one_command_brings_all_that_lacks(tmp_path):
+    said = told("cub/cub.cuh", Wheels(tmp_path).cuda12("12.8.93", crt=None, cccl=None).site)
+    command = '`pip install "nvidia-cuda-nvcc-cu12==12.8.*" "nvidia-cuda-cccl-cu12==12.8.*"`'
+    assert command in said
+
+
+def test_headers_that_only_nvrtc_is_given_are_not_called_missing(tmp_path):
+    wheels = Wheels(tmp_path / "site").cuda12()
+    write(wheels.site / "nvidia/curand/include/curand_kernel.h")
+    wheels.dist("nvidia_curand_cu12", "10.3.10.19")
+    nvcc = program(tmp_path / "cuda/bin/nvcc", "12.9.86")
+    said = told("curand_kernel.h", wheels.site, "nvcc", f"{nvcc.parent}:/usr/bin:/bin")
+    assert "not installed" not in said
+    assert f"nvcc 12.9.86 ({nvcc}) reads the headers of its own toolkit" in said
+    assert f"-I{wheels.site}/nvidia/curand/include" in said
+
+
+def test_a_file_that_an_installed_package_lacks_is_not_answered_by_installing_it(tmp_path):
+    said = told("cuda_fp4.h", Wheels(tmp_path).cuda12().site)
+    assert "which is installed, 12.9.86" in said
+    assert "pip install" not in said
+
+
+# --- the extras ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("extras", "allowed"),
+    [
+        pytest.param(["cuda12"], "12.8.2 12.9.2", id="cuda12"),
+        pytest.param(["cuda13"], "13.0.2 13.2.2 13.5.0", id="cuda13"),
+        pytest.param(["cuda12", "cutlass"], "12.8.2 12.9.2", id="cuda12-cutlass"),
+        pytest.param(["cuda13", "cutlass"], "13.0.2", id="cuda13-cutlass"),
+    ],
+)
+def test_the_extras_take_what_pytorch_pins_and_bound_what_cutlass_compiles_with(extras, allowed):
+    from packaging.requirements import Requirement
+
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    listed = text.partition("[project.optional-dependencies]")[2]
+    wanted = []
+    for extra in extras:
+        (entries,) = re.findall(rf"^{extra} = \[(.*?)\]$", listed, re.DOTALL | re.MULTILINE)
+        lines = [Requirement(entry) for entry in re.findall(r'"([^"]+)"', entries)]
+        wanted += [each.specifier for each in lines if each.name == "cuda-toolkit"]
+        # A part beside the metapackage would drift away from it.
+        assert not [each.name for each in lines if each.name.startswith("nvidia-cuda-")]
+    versions = ["12.6.3", "12.8.2", "12.9.2", "13.0.2", "13.2.2", "13.5.0"]
+    assert [v for v in versions if all(v in each for each in wanted)] == allowed.split()

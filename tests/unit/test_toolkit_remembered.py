@@ -17,7 +17,7 @@ import rtcompile.toolkit.search as search
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain, current, remember_build
-from tests.toolkits import Wheels, program
+from tests.toolkits import Wheels, program, write
 
 
 class Environment:
@@ -43,9 +43,10 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     made = Environment(tmp_path)
     find = search.find
 
-    def counted(*arguments: object) -> Toolchain:
+    def counted(*arguments: object, **others: object) -> Toolchain:
         made.searches += 1
-        return find(*arguments, usual_roots=(str(tmp_path / "roots/*"),))  # type: ignore[arg-type]
+        roots = (str(tmp_path / "roots/*"),)
+        return find(*arguments, usual_roots=roots, **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(search, "find", counted)
     monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
@@ -61,6 +62,17 @@ def test_the_second_process_gets_the_same_answer_without_a_search(environment):
     assert environment.as_a_new_process() == first
     assert first.require_nvrtc().version == "12.9.86"
     assert environment.searches == 1
+
+
+def test_a_relative_cutlass_path_is_another_one_in_each_project(environment, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CUTLASS_PATH", "cutlass")
+    for project in ("a", "b"):
+        folder = environment.wheels.site.parent / project
+        write(folder / "cutlass/include/cutlass/version.h")
+        monkeypatch.chdir(folder)
+        for toolchain in (current(environment.settings), environment.as_a_new_process()):
+            (cutlass,) = [d.path for d in toolchain.search if d.label == "cutlass"]
+            assert cutlass == str(folder / "cutlass/include")
 
 
 def test_one_process_reads_the_file_once(environment):

@@ -19,15 +19,6 @@ ROWS: tuple[KnownMessage, ...] = (
         facts.leak,
     ),
     row(
-        "crt-missing",
-        r"open source file \"crt/[^\"]*\"|fatal error: crt/\S+ No such file",
-        "mma.h and cuda_runtime.h come with the runtime's headers; the crt/ headers that they "
-        "include are another package.",
-        "pip install '{package}: it must match {nvrtc}.",
-        "NVRTC 12.4",
-        facts.crt_package,
-    ),
-    row(
         "driver-header",
         r"cuda\.h: [^\n]*open source file \"stdlib\.h\"|identifier \"CUtensorMap\" is undefined",
         "NVRTC does not read the driver's cuda.h, which is host code; CUtensorMap is declared "
@@ -47,16 +38,16 @@ ROWS: tuple[KnownMessage, ...] = (
     row(
         "header-of-package",
         r"(?:cannot|could not) open source file \"(?P<header>[^\"]+)\"",
-        "{header} is not installed here.",
-        "It comes with {package}.",
+        "{header} comes with {what}, {why}.",
+        "{step}",
         "NVRTC 12.4",
         facts.packaged,
     ),
     row(
         "header-of-package-nvcc",
         r"(?:^| )(?P<header>[\w./+-]{1,200}): No such file or directory",
-        "{header} is not installed here.",
-        "It comes with {package}.",
+        "{header} comes with {what}, {why}.",
+        "{step}",
         "nvcc 13.0",
         facts.packaged,
     ),
@@ -115,8 +106,8 @@ ROWS: tuple[KnownMessage, ...] = (
         r"primary template|declaration is incompatible with template parameter)",
         "CUTLASS and CCCL of this build do not go together: {found}.",
         "CUTLASS 4.2 goes with CCCL 2.3 to 3.1 (CUDA 12.4 to 13.1), not with 3.2; CUTLASS 4.7 "
-        "does not go with CUDA 12.4. Take the CCCL of NVRTC's own version, and a CUTLASS of its "
-        "time.",
+        'does not go with CUDA 12.4. `pip install "rtcompile[cuda13,cutlass]"` (or cuda12) brings '
+        "versions that do.",
         "CUTLASS 4.2",
         facts.cutlass,
     ),

@@ -1,0 +1,1 @@
+#include <cub/block/radix_rank_sort_operations.cuh> // of the CCCL that was chosen, whatever its folder

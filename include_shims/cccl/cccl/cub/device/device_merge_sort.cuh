@@ -1,0 +1,1 @@
+#include <cub/device/device_merge_sort.cuh> // of the CCCL that was chosen, whatever its folder

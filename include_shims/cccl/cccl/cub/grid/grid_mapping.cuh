@@ -1,0 +1,1 @@
+#include <cub/grid/grid_mapping.cuh> // of the CCCL that was chosen, whatever its folder

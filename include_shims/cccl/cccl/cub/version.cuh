@@ -1,0 +1,1 @@
+#include <cub/version.cuh> // of the CCCL that was chosen, whatever its folder
