@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 from rtcompile._version import __version__
-from rtcompile.cli import program_arguments
-from rtcompile.errors import InvalidRequest
+from rtcompile.cli import parsing, program_arguments
 
 __all__ = ["parse", "parser"]
 
@@ -47,45 +42,6 @@ class _Verb:
     add: _Add
 
 
-class _Help(argparse.HelpFormatter):
-    """Help whose paragraphs fit the terminal; lines that begin with two blanks stay as they are."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        filled: list[str] = []
-        for block in re.split(r"\n{2,}", text.strip("\n")):
-            words: list[str] = []
-            lines: list[str] = []
-            for line in block.split("\n"):
-                if line.startswith("  "):
-                    lines += [*_filled(words, width), line]
-                    words = []
-                else:
-                    words.append(line)
-            filled.append("\n".join([*lines, *_filled(words, width)]))
-        return "\n\n".join(filled)
-
-
-def _filled(words: list[str], width: int) -> list[str]:
-    return textwrap.wrap(" ".join(words), width, break_long_words=False, break_on_hyphens=False)
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are two lines: what is wrong and was probably meant, where help is."""
-
-    def __init__(self, **more: Any) -> None:
-        # An abbreviation that works today means something else when an option is added.
-        super().__init__(allow_abbrev=False, **more)
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            says = f"{value!r} is none of {', '.join(known)}{_nearest(str(value), known)}"
-            raise argparse.ArgumentError(action, says)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what it takes\n")
-
-
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read a command line; print and exit for ``--help``, ``--version`` and mistakes.
 
@@ -96,73 +52,23 @@ def parse(argv: list[str]) -> argparse.Namespace:
         at = argv.index("--")
         argv, compiler_options = argv[:at], argv[at + 1 :]
     whole = parser()
-    verbs = _choices(whole)
     if not argv or argv == ["cache"]:
-        (verbs[argv[0]] if argv else whole).print_help()
+        (whole.verbs()["cache"] if argv else whole).print_help()
         sys.exit(0)
-    if not argv[0].startswith("-") and argv[0] not in verbs:
-        whole.error(_unknown_verb(argv[0], verbs))
-    if argv[0].startswith("-") and argv[0] not in whole._option_string_actions:
-        known = whole._option_string_actions
-        whole.error(f"there is no option {argv[0]}{_nearest(argv[0], known)}")
-    given, unknown = whole.parse_known_args(argv)
-    if unknown:
-        sub = verbs[given.verb]
-        sub.error(_unknown_argument(unknown[0], sub))
+    given = parsing.read(whole, argv)
     given.compiler_options = compiler_options
     if given.cache_dir:
         os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath(given.cache_dir)
     return given
 
 
-def _unknown_verb(word: str, verbs: Iterable[str]) -> str:
-    if word.endswith((".cu", ".cuh")):
-        return f"{word!r} is a file, not a verb; did you mean `rtcompile compile {word}`?"
-    return f"{word!r} is not a verb{_nearest(word, verbs) or '; it is one of ' + ', '.join(verbs)}"
-
-
-def _unknown_argument(word: str, sub: argparse.ArgumentParser) -> str:
-    if not word.startswith("-"):
-        return f"{word!r} is one argument too many"
-    actions = sub._actions
-    spellings = [text for action in actions for text in action.option_strings]
-    name = word.partition("=")[0]
-    says = f"there is no option {name}"
-    if not any(action.dest == "backend" for action in actions):
-        return says + _nearest(name, spellings)
-    if f"-{name}" in spellings:  # nvcc's -arch and -std
-        return f"{says}; did you mean -{name}?"
-    meant = "" if _is_compilers(word) else _nearest(name, spellings)
-    return f"{says}{meant or '.'} Options of the compiler stand after --: `{sub.prog} … -- {word}`"
-
-
-def _is_compilers(word: str) -> bool:
-    from rtcompile.core import options
-
-    try:
-        return not options.parse([word]).unknown
-    except InvalidRequest:
-        return True
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {found[0]}?" if found else ""
-
-
-def _choices(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of a parser's verbs by their names."""
-    actions = (a for a in of._actions if isinstance(a, argparse._SubParsersAction))
-    return dict(next(actions).choices)
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> parsing.Parser:
     """Return the parser of the whole command."""
-    whole = _Parser(
+    whole = parsing.Parser(
         prog="rtcompile",
         description=_DESCRIPTION,
         epilog=_EXIT_CODES,
-        formatter_class=_Help,
+        formatter_class=parsing.Help,
     )
     whole.add_argument("--version", action="version", version=f"rtcompile {__version__}")
     verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
@@ -172,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
             help=verb.summary,
             description=f"{verb.summary[0].upper()}{verb.summary[1:]}.\n\n{verb.text}",
             epilog=f"example:\n{verb.example}",
-            formatter_class=_Help,
+            formatter_class=parsing.Help,
         )
         verb.add(sub)
         _add_common(sub)
