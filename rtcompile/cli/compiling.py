@@ -141,7 +141,7 @@ def _failed(build: _Build, error: BaseException, given: Namespace, done: _Round)
     fields = {"file": build.file, "arch": build.request.arch and str(build.request.arch)}
     done.results.append({"ok": False, **fields, "error": output.error_fields(error)})
     if not given.json:
-        output.failure(error, given)
+        output.failure(error, given, build.file)
 
 
 def _fields(build: _Build, built: ObjectCode) -> dict[str, Any]:

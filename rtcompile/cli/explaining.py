@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -16,6 +17,7 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.messages import diagnostics, hints, rendering
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.context import BuildContext
+from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.toolkit.packages import missing_header
 
 __all__ = ["run"]
@@ -36,10 +38,15 @@ def run(given: Namespace) -> int:
     if given.json:
         output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})
     else:
-        print(rendering.render(found, color=output.uses_color(given, sys.stdout)))
+        print(_rendered(found, given))
         if not explained:
             print("  Nothing is known about it; `rtcompile doctor` looks at the install.")
     return 0 if explained else 1
+
+
+def _rendered(found: Sequence[Diagnostic], given: Namespace) -> str:
+    width = output.terminal_width(sys.stdout, 100)
+    return rendering.render(found, width=width, color=output.uses_color(given, sys.stdout))
 
 
 def _text(what: str | None) -> str:

@@ -72,7 +72,7 @@ def run(given: Namespace) -> int:
         if parsed.error is not None:
             code = 1
             if not given.json:
-                output.failure(parsed.error, given)
+                output.failure(parsed.error, given, given.file)
     if given.json:
         output.print_json({"ok": code == 0, "file": given.file, "results": results})
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import select
 import shutil
 import sys
@@ -14,11 +15,12 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from rtcompile import styling, tables
-from rtcompile.errors import CompileError
+from rtcompile.errors import CompileError, RtcompileError
 
 __all__ = ["error_fields", "failure", "human_size", "paint", "print_json", "table", "uses_color"]
 
 
+_ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 # For a terminal or a file whose encoding lacks them.
 _SPELLED = {"…": "...", "✓": "+", "·": "-", "✗": "x", "→": "->"}
 
@@ -63,22 +65,32 @@ def print_json(fields: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def failure(error: Exception, given: Namespace) -> None:
-    """Print why the command ended: on stderr as text, or on stdout as JSON."""
+_PLACE = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")
+
+
+def failure(error: Exception, given: Namespace, file: str = "") -> None:
+    """Print why the command ended: on stderr as text, or on stdout as JSON.
+
+    A first line that begins with a place is left as it is, so that editors find it. All others say
+    which command they are of, and which `file` they are about.
+    """
     if given.json:
         print_json({"ok": False, "error": error_fields(error)})
         return
     text = str(error)
-    if isinstance(error, CompileError) and error.diagnostics:
-        from rtcompile.messages.rendering import render
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if isinstance(error, RtcompileError):
+        from rtcompile.messages import wording
 
-        text = render(
-            error.diagnostics,
-            source=error.source,
-            name=error.name,
-            color=uses_color(given, sys.stderr),
-        )
-    sys.stderr.write(f"rtcompile {given.verb}: {text}\n")
+        text = wording.spelled(text, "command")
+        if isinstance(error, CompileError):
+            story = wording.told(error, "command", width=terminal_width(sys.stderr, 100))
+            text = styling.painted(story, uses_color(given, sys.stderr))
+    if not _PLACE.match(_ESCAPE.sub("", text)):
+        about = f"{file}: " if file and file not in text.partition("\n")[0] else ""
+        text = f"rtcompile {given.verb}: {about}{text}"
+    sys.stderr.write(f"{text}\n")
 
 
 def error_fields(error: Exception) -> dict[str, Any]:

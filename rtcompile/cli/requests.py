@@ -54,4 +54,4 @@ def read_source(file: str) -> tuple[str, str]:
         return data.decode("utf-8"), name
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidRequest(f"{file}:{line}: not UTF-8 ({error.reason})") from None
+        raise InvalidRequest(f"{file}:{line}: error: not UTF-8 ({error.reason})") from None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from rtcompile import styling
-from rtcompile.errors import RtcompileError
+from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.messages import rendering
+from rtcompile.styling import Styled
 
 __all__ = ["spelled", "told"]
 
@@ -40,10 +41,15 @@ def spelled(text: str, face: str) -> str:
     return text
 
 
-def told(error: RtcompileError, face: str, *, color: bool = False) -> str:
+def told(error: RtcompileError, face: str, *, width: int = 100) -> Styled:
     """Return all that an error says, in the words of `face`: its message, hints and advice.
 
-    The first line begins with the place, so that an editor can go there.
+    Where a compiler named a place the first line begins with it, so that an editor can go there.
     """
-    pieces = ((style, spelled(text, face)) for style, text in error.styled())
-    return styling.painted(pieces, color)
+    pieces = error.styled()
+    if isinstance(error, CompileError) and error.diagnostics:
+        story = rendering.story(
+            error.diagnostics, source=error.source, name=error.name, width=width
+        )
+        pieces = (*story, *(("", f"\n{paragraph}") for paragraph in error.advice))
+    return tuple((style, spelled(text, face)) for style, text in pieces)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from rtcompile import styling
 from rtcompile.core import options
 from rtcompile.core.request import CompileRequest
-from rtcompile.errors import CompileError, InvalidRequest
-from rtcompile.messages import rendering
+from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest
+from rtcompile.messages import rendering, wording
 from rtcompile.notebook import building, cells
 from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.definitions import KernelText
@@ -17,19 +16,10 @@ from rtcompile.notebook.kernels import Built, CellKernel, CellModule, CellTempla
 from rtcompile.notebook.line import Line
 from rtcompile.notebook.symbols import simple_name
 
-__all__ = ["CellError", "Compilation"]
+__all__ = ["Compilation"]
 
 # ptxas tells spills nowhere else.
 _ALWAYS = ("-Xptxas=-v",)
-
-
-class CellError(CompileError):
-    """A cell that does not compile; its places are the cell's, and its source is the cell."""
-
-    def _render_traceback_(self) -> list[str]:
-        # IPython asks for this instead of formatting a traceback: what matters is in the cell.
-        story = rendering.story(self.diagnostics, source=self.source, name=self.name)
-        return styling.as_traceback(story).split("\n")
 
 
 class Compilation:
@@ -58,8 +48,8 @@ class Compilation:
 
         Raises
         ------
-        CellError
-            It does not compile.
+        CompileError
+            The cell does not compile; the error's places are the cell's.
         RtcompileError
             Whatever else can go wrong.
         """
@@ -129,17 +119,19 @@ class Compilation:
         return CellKernel(text, built, expression, built.code.lowered_names[expression])
 
     def _in_cell(self, error: CompileError) -> CompileError:
-        """Return the error with the cell's own lines in it."""
-        if not error.diagnostics:
-            return error
+        """Return the error with the cell's own lines in it, and options as a cell spells them."""
         found = tuple(map(self._cell.in_cell, error.diagnostics))
-        message = rendering.render(found, source=self._cell.text, name=PROGRAM)
-        return CellError(
-            message,
+        story = rendering.story(found, source=self._cell.text, name=PROGRAM)
+        here: CompileError = type(error).told(
+            tuple((style, wording.spelled(text, "cell")) for style, text in story),
             self._cell.text,
             PROGRAM,
             error.options,
             error.backend,
             diagnostics=found,
             log=error.log,
+            advice=tuple(wording.spelled(paragraph, "cell") for paragraph in error.advice),
         )
+        if isinstance(error, CompilerCrashed) and isinstance(here, CompilerCrashed):
+            here.reproducer = error.reproducer
+        return here

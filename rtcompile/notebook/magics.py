@@ -6,10 +6,10 @@ from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from rtcompile.errors import CompileError, RtcompileError
-from rtcompile.messages.rendering import render
+from rtcompile import styling
+from rtcompile.errors import RtcompileError
+from rtcompile.messages import wording
 from rtcompile.notebook import show
-from rtcompile.notebook.compilation import CellError
 from rtcompile.notebook.kernels import CellModule
 from rtcompile.notebook.line import Line
 from rtcompile.notebook.session import Session
@@ -70,7 +70,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
 
 
 class _readable:  # noqa: N801  # a statement's word
-    """An error of ours becomes one message, without the lines of Python that led to it."""
+    """An error of ours names options as a cell spells them; an interrupt says what it ended."""
 
     def __enter__(self) -> None:
         return None
@@ -80,19 +80,13 @@ class _readable:  # noqa: N801  # a statement's word
     ) -> None:
         if isinstance(error, KeyboardInterrupt):
             _show_as(error, "Interrupted: nothing is being compiled any longer.")
-        elif isinstance(error, RtcompileError) and not isinstance(error, CellError):
-            _show_as(error, _message(error))
+        elif isinstance(error, RtcompileError):
+            _show_as(error, styling.as_traceback(wording.told(error, "cell")))
 
 
 def _show_as(error: BaseException, text: str) -> None:
     # IPython asks an exception for this before it formats a traceback.
     error._render_traceback_ = lambda: text.split("\n")  # type: ignore[attr-defined]
-
-
-def _message(error: RtcompileError) -> str:
-    if isinstance(error, CompileError) and error.diagnostics:
-        return render(error.diagnostics, color=True)
-    return f"{type(error).__name__}: {error}"
 
 
 def load(shell: Any) -> None:

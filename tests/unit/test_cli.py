@@ -15,14 +15,22 @@ from typing import Any
 import pytest
 
 import rtcompile as rtcompile_
-from rtcompile import CompileError
+from rtcompile import CompileError, ToolkitNotFound
 from rtcompile.cli import main, output
 from rtcompile.cli.arguments import parser
+from rtcompile.toolkit import Toolchain
 
 SOURCE = """#include "width.h"
 template<class T> __global__ void f(T* x) { *x = WIDTH; }
 extern "C" __global__ void __launch_bounds__(256) g(int* x) { *x = 1; }
 """
+
+
+ENDLESS = (
+    "typedef int (*F0)(int);\n"
+    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
+    + "__global__ void k(F40) {}\n"
+)  # the mangled name of the parameter doubles with each typedef
 
 
 @pytest.fixture
@@ -114,6 +122,72 @@ def test_an_error_is_rendered_on_stderr_and_the_rest_is_built(
     assert "k.cu for sm_80" in printed.out
 
 
+def test_an_error_begins_with_its_place_so_that_editors_find_it(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = source.with_name("bad.cu")
+    bad.write_text("__global__ void k() {\n  nope();\n}\n")
+    assert main(["compile", "bad.cu", "--arch", "sm_80"]) == 1
+    assert capsys.readouterr().err.startswith(f"{bad}:2:3: error: identifier")
+
+
+def test_an_error_without_a_place_says_of_which_file_it_is(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", "gone.cu", "--arch", "sm_80"]) == 2
+    assert capsys.readouterr().err == "rtcompile compile: gone.cu: No such file or directory\n"
+
+
+def test_a_killed_compiler_leaves_its_reproducer_and_advice_in_the_commands_words(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("endless.cu").write_text(ENDLESS)
+    assert main(["compile", "endless.cu", "--arch", "sm_80", "--timeout", "0.3"]) == 4
+    printed = capsys.readouterr().err
+    assert printed.startswith("rtcompile compile: endless.cu: The compiler was killed")
+    assert "Raise --timeout" in printed
+    folder = printed.partition("Reproducer: ")[2].strip()
+    assert (Path(folder) / "run.sh").exists()
+
+
+def test_what_nvcc_could_build_says_that_nvcc_is_not_there(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_: object) -> None:
+        raise ToolkitNotFound("nvcc not found; `pip install nvidia-cuda-nvcc`")
+
+    monkeypatch.setattr(Toolchain, "require_nvcc", missing)
+    Path("host.cu").write_text("#include <vector>\nvoid h() { std::vector<int> v{1}; }\n")
+    assert main(["compile", "host.cu", "--arch", "sm_80"]) == 1
+    printed = capsys.readouterr().err
+    assert "NVCC could build it" in printed
+    assert printed.endswith("nvcc not found; `pip install nvidia-cuda-nvcc`\n")
+
+
+def test_an_error_speaks_of_the_commands_options_not_of_pythons(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = "".join(f"  nope{i}();\n" for i in range(9))
+    Path("bad.cu").write_text(f"__global__ void k() {{\n{names}}}\n")
+    assert main(["compile", "bad.cu", "--arch", "sm_80"]) == 1
+    printed = capsys.readouterr().err
+    assert "`--json` shows the compiler's whole text" in printed
+    assert main(["compile", "bad.cu", "--arch", "sm_80", "--json"]) == 1
+    assert "nope8" in capsys.readouterr().out
+
+
+def test_an_error_fits_a_narrow_terminal(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda *_: 60)
+    Path("bad.cu").write_text("__global__ void k(float* out) { std::vector<int> x; }\n")
+    main(["compile", "bad.cu", "--arch", "sm_80", "--backend", "nvrtc"])
+    told = capsys.readouterr().err.partition("  hint: ")[2].partition("\n  also: ")[0]
+    hint = f"  hint: {told}".split("\n")
+    assert len(hint) > 2
+    assert all(len(line) <= 60 for line in hint)
+
+
 def test_an_error_as_json_has_its_diagnostics(source: Path, said: Callable[..., Any]) -> None:
     Path("bad.cu").write_text("__global__ void k() { nope(); }\n")
     code, found = said("compile", "bad.cu", "--arch", "sm_80")
@@ -151,7 +225,7 @@ def test_a_source_that_is_not_text_is_refused_with_its_line(
 ) -> None:
     Path("binary.cu").write_bytes(b"// fine\n\xff\xfe")
     assert main(["compile", "binary.cu", "--arch", "sm_80"]) == 2
-    assert "binary.cu:2: not UTF-8" in capsys.readouterr().err
+    assert "binary.cu:2: error: not UTF-8" in capsys.readouterr().err
 
 
 def test_compile_reads_stdin() -> None:

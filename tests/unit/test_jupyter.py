@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile import InvalidRequest
-from rtcompile.notebook.compilation import CellError
+from rtcompile import CompileError, InvalidRequest
 from rtcompile.notebook.line import Line
 from rtcompile.notebook.symbols import simple_name
 
@@ -210,7 +209,7 @@ def test_a_template_in_a_namespace_is_found(shell: Any):
 )
 def test_what_is_no_instance_is_told(shell: Any, choose, says: str):
     cuda(shell, TEMPLATE)
-    with pytest.raises((InvalidRequest, CellError), match=says):
+    with pytest.raises((InvalidRequest, CompileError), match=says):
         choose(shell.user_ns["scale"])
 
 
@@ -246,6 +245,19 @@ def test_a_mistake_is_one_readable_message(shell: Any, capsys, line: str, cell: 
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert re.search(says, shown), shown
     assert "Traceback" not in shown
+
+
+def test_a_killed_compiler_leaves_its_reproducer_in_the_cell(
+    shell: Any, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RTCOMPILE_TIMEOUT", "0.3")
+    result = shell.run_cell(f"%%cuda\n{ENDLESS}__global__ void k(F40) {{}}")
+    assert isinstance(result.error_in_exec, rtcompile.CompileTimeout)
+    printed = capsys.readouterr().out
+    assert "Raise RTCOMPILE_TIMEOUT" in printed
+    folder = re.sub(r"\x1b\[[\d;]*m", "", printed).partition("Reproducer: ")[2].strip()
+    assert folder == result.error_in_exec.reproducer
+    assert (Path(folder) / "run.sh").exists()
 
 
 @pytest.mark.parametrize("name", ["", "/etc/x.h", "../x.h", "a/../../x.h"])
@@ -433,6 +445,30 @@ def test_an_error_stops_a_notebook_with_a_message_readable_on_jupyters_red(kerne
     assert "\x1b[1merror: " in traceback
     assert set(re.findall(r"\x1b\[[\d;]*m", traceback)) == {"\x1b[1m", "\x1b[0m"}
     assert "magics.py" not in traceback
+
+
+ERRORS = {  # a cell of Python: what its error is to say, and the user's own line
+    "rtcompile.compile('__global__ void k() { nope(); }', arch='sm_80')": (
+        'kernel.cu:1:23: error: identifier "nope" is undefined',
+        "from line 2: rtcompile.compile(",
+    ),
+    "rtcompile.compile('', arch='sm_eighty')": (
+        "InvalidRequest: ",
+        "from line 2: rtcompile.compile(",
+    ),
+}
+
+
+@pytest.mark.parametrize("cell", ERRORS)
+def test_every_error_of_ours_is_one_message_without_our_frames(kernel: Any, cell: str):
+    _, client = kernel
+    reply = client.execute_interactive(f"import rtcompile\n{cell}", timeout=60, output_hook=id)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(reply["content"]["traceback"]))
+    first, *_, last = shown.split("\n")
+    assert first.startswith(ERRORS[cell][0])
+    assert ERRORS[cell][1] in last
+    assert "Traceback" not in shown
+    assert "rtcompile/" not in shown
 
 
 @pytest.mark.parametrize(
