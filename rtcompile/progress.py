@@ -82,10 +82,12 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
     from IPython.display import clear_output, display
 
     handle: Any = None
+    begun = False  # before there is a handle: an interrupt may come between the two
 
     def write(text: str) -> None:
-        nonlocal handle
+        nonlocal handle, begun
         data = {"text/plain": text}
+        begun = True
         if handle is None:
             handle = display(data, raw=True, display_id=True)
         else:
@@ -94,7 +96,7 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
     try:
         yield write
     finally:
-        if handle is not None and not keep:
+        if begun and not keep:
             clear_output(wait=True)
 
 
