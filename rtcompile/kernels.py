@@ -153,7 +153,7 @@ class _Build:
             memory_limit=arguments["memory_limit"],
         )
         try:
-            return pipeline.build(request, settings)
+            return pipeline.build(pipeline.for_this_device(request, settings), settings)
         except CompileError as error:
             if settings.dump_source_on_error:
                 error.dump(sys.stderr)
@@ -252,7 +252,8 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         Accepted as CuPy's: headers are searched for anyway. A failed compile raises an error that
         is CuPy's ``JitifyException`` too.
     arch : str or Arch, optional
-        Compile for this architecture and not for the current device's.
+        Compile for this architecture and not for the current device's. One that the options name, and
+        the device cannot run, is passed over with a `RtcompileWarning`.
     link, fallback, pch, timeout, memory_limit
         As in `rtcompile.compile`.
 

@@ -269,6 +269,8 @@ class _Task:
             own = {name: item._build.arguments[name] for name in overrides}
             overrides = {name: overrides[name] if own[name] is None else own[name] for name in own}
         settings = Settings.from_environ().override(**overrides)
+        if request is not item:
+            request = pipeline.for_this_device(request, settings)
         if request.arch is None:
             with suppress(ToolkitNotFound):  # there may be a bundle that answers
                 choice = pipeline.plan(request.replace(link=()), settings).choice

@@ -18,7 +18,13 @@ from rtcompile.core.key import Question, content_digest
 from rtcompile.core.option_table import dropped
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, ObjectCode, SearchDir
-from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound, UnsupportedArch
+from rtcompile.errors import (
+    JitDisabled,
+    RtcompileError,
+    RtcompileWarning,
+    ToolkitNotFound,
+    UnsupportedArch,
+)
 from rtcompile.logs import announce, listeners
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
@@ -31,12 +37,16 @@ __all__ = [
     "asked_architecture",
     "build",
     "choose_architecture",
+    "for_this_device",
     "header_search",
     "own_directories",
     "plan",
     "source_path",
     "wanted_backend",
 ]
+
+
+_passed_over: set[tuple[str, Arch]] = set()  # what was warned of
 
 
 class Plan(NamedTuple):
@@ -126,9 +136,7 @@ def plan(
     options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
-    version = (
-        toolchain.require_nvcc() if backend == "nvcc" else toolchain.require_nvrtc()
-    ).version_pair
+    version = _version(backend, toolchain)
     choice = choose_architecture(request, options, version, settings.ptx, capability)
     links: tuple[LinkInput, ...] = ()
     if request.link:
@@ -180,6 +188,50 @@ def choose_architecture(
     return choice
 
 
+def for_this_device(request: CompileRequest, settings: Settings) -> CompileRequest:
+    """Return a `RawModule`'s request, for the device's own architecture where its options name a wrong one.
+
+    CuPy appends the device's ``-arch`` to the options, which wins: ``-arch=sm_70`` in a project that was
+    written for one machine does no harm there, and runs on every device. Here such an option holds
+    where the device runs its code and the compiler makes it; elsewhere it is passed over with one
+    warning. ``arch=`` is never passed over.
+
+    Raises
+    ------
+    UnsupportedArch
+        There is no device either, or none that this compiler compiles for.
+    """
+    if request.arch is not None or not any("arch" in o or "code" in o for o in request.options):
+        return request
+    options = compiler_options.parse(request.options)
+    try:
+        toolchain = toolkit.current(settings)
+        version = _version(_backend(request, settings, toolchain), toolchain)
+    except ToolkitNotFound:  # a bundle may answer
+        return request
+    try:
+        choose_architecture(request, options, version, settings.ptx, device.compute_capability)
+        return request
+    except UnsupportedArch as unsupported:
+        capability = _capability_if_any(device.compute_capability)
+        if capability is None:
+            raise
+        problem = str(unsupported).partition(";")[0]
+    without = options._replace(arch=())
+    own = choose_architecture(request, without, version, settings.ptx, lambda: capability)
+    if (problem, own.arch) not in _passed_over:
+        import warnings  # 4 ms, for those who are warned
+
+        _passed_over.add((problem, own.arch))
+        warnings.warn(
+            f"{problem}; {request.name} is compiled for {own.arch} instead. Leave the architecture out "
+            "of the options, or give arch= where it must be another one than the device's",
+            RtcompileWarning,
+            stacklevel=2,
+        )
+    return request.replace(arch=own.arch, target=own.target)
+
+
 def asked_architecture(
     request: CompileRequest, options: Options, capability: Callable[[], tuple[int, int]]
 ) -> Choice | None:
@@ -216,6 +268,11 @@ def _backend(request: CompileRequest, settings: Settings, toolchain: Toolchain) 
     backend = wanted_backend(request, settings)
     only_nvcc = toolchain.nvrtc is None and toolchain.nvcc is not None
     return "nvcc" if backend == "auto" and only_nvcc else backend
+
+
+def _version(backend: str, toolchain: Toolchain) -> tuple[int, int]:
+    compiler = toolchain.require_nvcc() if backend == "nvcc" else toolchain.require_nvrtc()
+    return compiler.version_pair
 
 
 def wanted_backend(request: CompileRequest, settings: Settings) -> str:

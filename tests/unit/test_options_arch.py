@@ -1,0 +1,64 @@
+"""An architecture among a project's options: CuPy's own wins over it there, so here it stops nobody."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import rtcompile
+from rtcompile import device, pipeline
+from rtcompile.core.arch import Arch
+from rtcompile.errors import RtcompileWarning, UnsupportedArch
+
+kernels = pytest.importorskip("rtcompile.kernels")
+SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "compute_capability", lambda: (9, 0))
+    monkeypatch.setattr(kernels, "_current_device", lambda: 0)
+    monkeypatch.setattr(pipeline, "_passed_over", set())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-arch=sm_70",),
+        ("-arch sm_120",),
+        ("--gpu-architecture", "sm_86"),
+        ("-gencode", "arch=compute_80,code=sm_80"),
+        "-arch=compute_30",  # no NVRTC since 12.0 knows it
+    ],
+    ids=" ".join,
+)
+def test_what_the_device_cannot_run_is_passed_over_with_one_warning(options) -> None:
+    with pytest.warns(RtcompileWarning, match=r"kernel\.cu is compiled for sm_90a instead") as told:
+        codes = [rtcompile.RawModule(code=SOURCE, options=options).object_code for _ in range(2)]
+    assert [code.arch for code in codes] == [Arch(9, 0, "a")] * 2
+    assert len(told) == 1
+
+
+def test_a_batch_of_modules_is_built_so_too() -> None:
+    module = rtcompile.RawModule(code=SOURCE, options=("-arch=sm_70",))
+    with pytest.warns(
+        RtcompileWarning, match="which a device of compute capability 9.0 cannot run"
+    ):
+        (code,) = rtcompile.compile_many([module], progress=False)
+    assert code.arch == Arch(9, 0, "a")
+
+
+def test_what_the_device_runs_is_built() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module = rtcompile.RawModule(code=SOURCE, options=("-arch=compute_80",))
+        assert (module.object_code.arch, module.object_code.kind) == (Arch(8, 0), "ptx")
+
+
+def test_arch_is_not_passed_over_and_neither_are_compiles_options() -> None:
+    assert rtcompile.RawModule(code=SOURCE, arch="sm_80").object_code.arch == Arch(8, 0)
+    with pytest.raises(UnsupportedArch):
+        _ = rtcompile.RawModule(code=SOURCE, arch="sm_30").object_code
+    with pytest.raises(UnsupportedArch, match="cannot run"):
+        rtcompile.compile(SOURCE, options=("-arch=sm_70",))
