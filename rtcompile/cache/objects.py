@@ -8,6 +8,7 @@ from types import MappingProxyType
 from rtcompile.cache import files
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import BuildInfo, ObjectCode
+from rtcompile.errors import RtcompileError
 
 __all__ = ["asked", "decode", "encode"]
 
@@ -48,19 +49,17 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
     texts = [f.decode("utf-8", "surrogateescape") for f in fields[1:]]
     name, kind, arch, backend, compiler, log, why = texts[:7]
     try:
-        parsed = Arch.parse(arch)
-        compiled_in = float(texts[8])
-    except ValueError:
+        return name, ObjectCode(
+            code=fields[0],
+            kind=kind,
+            arch=Arch.parse(arch),
+            lowered_names=MappingProxyType(dict(zip(texts[10::2], texts[11::2], strict=True))),
+            build=BuildInfo(
+                backend=backend, log=log, why=why, compiler=compiler, compiled_in=float(texts[8])
+            ),
+        )
+    except (ValueError, RtcompileError):  # another rtcompile's words, behind a right digest
         return None
-    return name, ObjectCode(
-        code=fields[0],
-        kind=kind,
-        arch=parsed,
-        lowered_names=MappingProxyType(dict(zip(texts[10::2], texts[11::2], strict=True))),
-        build=BuildInfo(
-            backend=backend, log=log, why=why, compiler=compiler, compiled_in=compiled_in
-        ),
-    )
 
 
 def asked(key: str, data: bytes) -> dict[str, str]:

@@ -544,7 +544,10 @@ def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, place: Pla
 
 
 def test_a_cache_in_memory_touches_no_disk(cache: Path) -> None:
-    assert add(open_store(cache, on_disk=False)).find(make_question())
+    kept = add(open_store(cache, on_disk=False))
+    kept.keep_source("a.cu", "source")
+    kept.settle()
+    assert kept.find(make_question())
     assert not cache.exists()
 
 
