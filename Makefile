@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test lint types unit trials test-gpu sanitize clean
+.PHONY: demo test lint types unit trials test-gpu sanitize environments clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -41,6 +41,10 @@ test-gpu:
 # compute-sanitizer over every example; it comes with the CUDA toolkit.
 sanitize:
 	$(PYTHON) -m pytest tests/gpu/test_sanitizer.py
+
+# Twenty environments from the package index, ten builds in each: half an hour, 2 GB at a time.
+environments: $(VENV)/.made
+	$(BIN)/python -m benchmarks.environments
 
 $(VENV)/.made: pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)

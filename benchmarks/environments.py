@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,54 +21,10 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+from benchmarks.ten_builds import BUILDS
+
 ROOT = Path(__file__).parents[1]
 SYSTEM = "/usr/local/cuda"
-REDUCE = "using R = cub::BlockReduce<int, 128>; __shared__ R::TempStorage s;"
-TILE = "fragment<accumulator, 16, 16, 16, float> c; fill_fragment(c, 1.0f);"
-KERNEL = "__global__ void k(int* x) { *x = 42; }"
-
-# name -> source, and the other arguments of rtcompile.compile
-BUILDS: dict[str, tuple[str, dict[str, object]]] = {
-    "plain": (KERNEL, {}),
-    "WMMA": (
-        "#include <mma.h>\nusing namespace nvcuda::wmma;\n__global__ void k(float* x) {"
-        f" {TILE} store_matrix_sync(x, c, 16, mem_row_major); }}",
-        {},
-    ),
-    "CUB block": (
-        "#include <cub/block/block_reduce.cuh>\n__global__ void k(int* x) {"
-        f" {REDUCE} *x = R(s).Sum(threadIdx.x); }}",
-        {},
-    ),
-    "CUB device": (f"#include <cub/device/device_reduce.cuh>\n{KERNEL}", {}),
-    "std": (
-        "#include <cstdint>\n#include <limits>\n__global__ void k(std::uint32_t* x) {"
-        " *x = std::numeric_limits<std::uint32_t>::max(); }",
-        {},
-    ),
-    "cuRAND": (
-        "#include <curand_kernel.h>\n__global__ void k(float* x) { curandStatePhilox4_32_10_t s;"
-        " curand_init(1, 2, 0, &s); *x = curand_uniform(&s); }",
-        {},
-    ),
-    "CuTe": (
-        "#include <cute/tensor.hpp>\n__global__ void k(float* x) { cute::clear(cute::make_tensor("
-        "x, cute::make_shape(cute::Int<8>{}))); }",
-        {},
-    ),
-    "NVCC": (
-        f"#include <vector>\n{KERNEL}\nint main() {{ return std::vector<int>(1, 0)[0]; }}",
-        {},
-    ),
-    "LTO link": (
-        "extern __device__ int f(int);\n__global__ void k(int* x) { *x = f(*x); }",
-        {"options": ("-dlto",), "link": ["__device__ int f(int x) { return x + 1; }"]},
-    ),
-    "device launch": (
-        "__global__ void c(int* x) { *x = 1; }\n__global__ void k(int* x) { c<<<1, 1>>>(x); }",
-        {},
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -107,7 +62,8 @@ def conda_like(prefix: Path) -> None:
 
 
 # PyTorch's own requirements, less the large libraries that no kernel is compiled with. A wheel
-# without files carries them, so that pip resolves, keeps and complains as it does with PyTorch.
+# without files carries them, so that pip resolves, keeps and complains as it does with PyTorch; by
+# its local version it goes before the real one.
 PYTORCH = {
     "2.10.0": [
         "cuda-bindings==12.9.4",
@@ -128,6 +84,8 @@ PYTORCH = {
 ALL12 = "cccl,cudart,curand,nvcc,nvjitlink,nvrtc"
 ALL13 = f"{ALL12},crt,nvvm"
 
+CUPY13 = "pip install rtcompile cupy-cuda13x nvidia-cutlass"
+
 ENVIRONMENTS = (
     Environment("cuda12", ["pip install rtcompile[cuda12]"]),
     Environment("cuda12,cutlass", ["pip install rtcompile[cuda12,cutlass]"]),
@@ -140,37 +98,30 @@ ENVIRONMENTS = (
         )
         for version, parts in (("12.9", ALL12), ("13.0", ALL13), ("13.5", ALL13))
     ),
-    Environment(
-        "PyTorch 2.10 first",
-        ["pip install torch==2.10.0", "pip install rtcompile[cuda12,cutlass]"],
-    ),
-    Environment("PyTorch 2.10 beside", ["pip install torch==2.10.0 rtcompile[cuda12,cutlass]"]),
-    Environment(
-        "PyTorch 2.10, ours alone",
-        ["pip install torch==2.10.0", "pip install rtcompile cupy-cuda12x nvidia-cutlass"],
-    ),
-    Environment(
-        "PyTorch 2.12 first",
-        ["pip install torch==2.12.1", "pip install rtcompile[cuda13,cutlass]"],
-    ),
-    Environment(
-        "PyTorch 2.12, ours alone",
-        ["pip install torch==2.12.1", "pip install rtcompile cupy-cuda13x nvidia-cutlass"],
-    ),
-    Environment(
-        "PyTorch 2.15 first", ["pip install torch==2.15.0", "pip install rtcompile[cuda13]"]
+    *(
+        Environment(
+            f"PyTorch {version} {how}",
+            [line.replace("TORCH", f"torch=={version}") for line in commands],
+        )
+        for version, how, commands in (
+            ("2.10.0", "first", ["pip install TORCH", "pip install rtcompile[cuda12,cutlass]"]),
+            ("2.10.0", "beside", ["pip install TORCH rtcompile[cuda12,cutlass]"]),
+            (
+                "2.10.0",
+                "first, ours alone",
+                ["pip install TORCH", "pip install rtcompile cupy-cuda12x nvidia-cutlass"],
+            ),
+            ("2.12.1", "first", ["pip install TORCH", "pip install rtcompile[cuda13,cutlass]"]),
+            ("2.12.1", "first, ours alone", ["pip install TORCH", CUPY13]),
+            ("2.15.0", "first", ["pip install TORCH", "pip install rtcompile[cuda13]"]),
+        )
     ),
     Environment(
-        "CuPy and a system toolkit",
-        ["pip install rtcompile cupy-cuda13x nvidia-cuda-nvrtc==13.0.* nvidia-cutlass"],
-        {"CUDA_HOME": SYSTEM},
+        "CuPy and a system toolkit", [f"{CUPY13} nvidia-cuda-nvrtc==13.0.*"], {"CUDA_HOME": SYSTEM}
     ),
     Environment(
         "the same, CCCL by a wheel",
-        [
-            "pip install rtcompile cupy-cuda13x nvidia-cuda-nvrtc==13.0.* nvidia-cutlass "
-            "nvidia-cuda-cccl==13.0.*"
-        ],
+        [f"{CUPY13} nvidia-cuda-nvrtc==13.0.* nvidia-cuda-cccl==13.0.*"],
         {"CUDA_HOME": SYSTEM},
     ),
     Environment(
@@ -182,11 +133,8 @@ ENVIRONMENTS = (
         {"CUDA_HOME": SYSTEM},
     ),
     Environment(
-        "CCCL of CuPy",
-        [
-            "pip install rtcompile cupy-cuda13x nvidia-cutlass "
-            "cuda-toolkit[cudart,crt,curand,nvcc,nvjitlink,nvrtc,nvvm]==13.0.*"
-        ],
+        "wheels, CCCL of CuPy",
+        [f"{CUPY13} cuda-toolkit[cudart,crt,curand,nvcc,nvjitlink,nvrtc,nvvm]==13.0.*"],
     ),
     Environment(
         "parts of two versions",
@@ -209,47 +157,12 @@ ENVIRONMENTS = (
 )
 
 
-# --- in an environment ---------------------------------------------------------------------------
-
-
-def build(names: Sequence[str], system: bool) -> None:
-    """Compile, and print what came of it as JSON. Runs in the environment."""
-    import rtcompile
-    from rtcompile.doctor import examine, verdict
-    from rtcompile.toolkit import current, search
-
-    if not system:
-        search.find.__kwdefaults__.update(usual_roots=(), last_steps=())
-    results = {}
-    for name in names:
-        source, arguments = BUILDS[name]
-        try:
-            built = rtcompile.compile(source, arch="sm_80", name="kernel.cu", **arguments)
-            results[name] = {"backend": built.build.backend}
-        except rtcompile.RtcompileError as error:
-            text = str(error)
-            said = re.findall(r"`((?:pip|conda) install [^`]+)`", " ".join(text.split()))
-            results[name] = {"error": text.splitlines()[0], "commands": said, "text": text}
-    toolchain = current()
-    report = {
-        "builds": results,
-        "versions": dict(toolchain.versions),
-        "problems": toolchain.problems,
-        "doctor": verdict(examine(probes=False)),
-    }
-    print(json.dumps(report))
-
-
-# --- around them ---------------------------------------------------------------------------------
-
-
 class Venv:
     """A virtual environment that commands are typed in."""
 
     def __init__(self, environment: Environment, folder: Path) -> None:
         self.prefix = folder / "venv"
         self.system = bool(environment.variables)
-        # The interpreter is not a virtual environment's: sys.prefix of that is no conda's either.
         subprocess.run([sys.executable, "-m", "venv", self.prefix], check=True)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "CONDA", "RTCOM"))}
         self.environ = (
@@ -275,7 +188,8 @@ class Venv:
         return f"{done.stdout}{done.stderr}".strip()[-500:] if done.returncode else ""
 
     def build(self, names: Sequence[str]) -> dict[str, dict]:
-        command = [self.prefix / "bin/python", __file__, "--build", str(int(self.system)), *names]
+        script = Path(__file__).with_name("ten_builds.py")
+        command = [self.prefix / "bin/python", script, str(int(self.system)), *names]
         done = subprocess.run(
             command, env=self.environ, capture_output=True, text=True, cwd=self.prefix
         )
@@ -368,7 +282,7 @@ def main(names: Sequence[str]) -> None:
         wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", dist, ROOT]
         subprocess.run(wheel, check=True)
         for version, requires in PYTORCH.items():
-            requirements_only(dist, "torch", version, requires)
+            requirements_only(dist, "torch", f"{version}+requirements", requires)
         for environment in ENVIRONMENTS:
             if names and environment.name not in names:
                 continue
@@ -385,7 +299,7 @@ def main(names: Sequence[str]) -> None:
 
 
 def requirements_only(folder: Path, name: str, version: str, requires: Sequence[str]) -> None:
-    """Write a wheel without files, with PyTorch's name: pip takes it for the real one."""
+    """Write a wheel that has nothing but requirements."""
     info = f"{name}-{version}.dist-info"
     lines = [f"Requires-Dist: {requirement}" for requirement in requires]
     head = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, ""]
@@ -397,7 +311,4 @@ def requirements_only(folder: Path, name: str, version: str, requires: Sequence[
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--build"]:
-        build(sys.argv[3:], bool(int(sys.argv[2])))
-    else:
-        main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -12,6 +12,7 @@ __all__ = [
     "as_html",
     "as_text",
     "as_traceback",
+    "filled",
     "in_notebook",
     "painted",
     "printable",
@@ -33,6 +34,25 @@ _COLORS = {
     "dim": ("243", "#767676"),
 }
 _BOLD = frozenset({"place", "error", "warning", "caret"})
+
+
+def filled(text: str, width: int, first: str = "", rest: str = "") -> str:
+    """Break a text into lines, but not what stands in backticks: a command is to be copied whole.
+
+    `first` and `rest` are what the lines begin with.
+    """
+    import re
+    import textwrap
+
+    whole = re.sub("`[^`]*`", lambda quoted: quoted[0].replace(" ", "\x1f"), text)
+    return textwrap.fill(
+        whole,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ).replace("\x1f", " ")
 
 
 def _ansi(style: str) -> str:

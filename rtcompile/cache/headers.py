@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from rtcompile import trusted
 from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import content_digest
@@ -118,9 +117,7 @@ def _record(
         try:
             header, mentions = _read(path, now, scan)
         except OSError as error:
-            return Dependencies(
-                uncacheable=f"header {path} cannot be read: {error.strerror or error}"
-            )
+            return Dependencies(uncacheable=f"header {path} cannot be read: {error.strerror}")
         position, relative = place(path)
         label = search[position].label if position >= 0 else ""
         header = header._replace(label=label, relative=relative)
@@ -250,10 +247,8 @@ def _read(path: str, now_ns: int, scan: Callable[[str], Mentions]) -> tuple[Head
 
 
 def _contents(path: str) -> tuple[Header, bytes]:
-    # Not a named pipe or a device, which may never end; the status is of before the bytes, so that a
-    # change after it shows next time.
-    descriptor, status = trusted.open_regular(path)
-    with open(descriptor, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())  # before the bytes: a change after it shows next time
         data = file.read()
     return Header(path, "", path, content_digest(data), *_stat_of(status)), data
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from rtcompile import pipeline
@@ -25,8 +25,7 @@ _MOST_HEADERS = 20
 
 def run(given: Namespace) -> int:
     """Do the action of ``cache``, or tell why a build is missed."""
-    # RTCOMPILE_JIT=0 forbids programs to write to the cache, not somebody to look after it.
-    settings = replace(Settings.from_environ(), jit=True)
+    settings = Settings.from_environ()
     store = Store.open(settings)
     if given.verb == "why-miss":
         return _why_miss(given, settings, store)
@@ -124,11 +123,7 @@ def _prune(given: Namespace, settings: Settings, store: Store) -> int:
 
 def _clear(given: Namespace, settings: Settings, store: Store) -> int:
     store.clear()
-    _say(
-        given,
-        {"directory": settings.cache_dir},
-        f"{settings.cache_dir} is empty but for its reproducers",
-    )
+    _say(given, {"directory": settings.cache_dir}, f"{settings.cache_dir} is empty")
     return 0
 
 

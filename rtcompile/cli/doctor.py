@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from argparse import Namespace
 from dataclasses import asdict
 
 from rtcompile.cli import output
 from rtcompile.doctor import Check, examine, verdict
+from rtcompile.styling import filled
 
 __all__ = ["run"]
 
@@ -42,18 +42,7 @@ def _line(check: Check, color: bool, width: int) -> str:
     beside = width >= _NARROW
     indent = " " * (_NAME_WIDTH + 3 if beside else 4)
     name = f"{mark} {check.name:{_NAME_WIDTH}} " if beside else f"{mark} {check.name}\n{indent}"
-    text = name + _wrapped(check.detail, width, indent).lstrip()
+    text = name + filled(check.detail, width, indent, indent).lstrip()
     if check.hint:
-        text += "\n" + _wrapped(f"→ {check.hint}", width, indent, "  ")
+        text += "\n" + filled(f"→ {check.hint}", width, indent, f"{indent}  ")
     return text
-
-
-def _wrapped(text: str, width: int, indent: str, hanging: str = "") -> str:
-    return textwrap.fill(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

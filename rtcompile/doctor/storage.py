@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 
-from rtcompile.cache import files, inventory
+from rtcompile.cache import inventory
 from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.store import Store
 from rtcompile.doctor.check import Check
@@ -46,14 +47,9 @@ def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         return
     folder = Folder(path)
     try:
-        if settings.jit:
-            folder.prepare()
-            with folder.opened("objects") as objects:
-                files.publish(".probe", b"", dir_fd=objects)
-                files.discard(".probe", dir_fd=objects)
-        elif not folder.check():
-            yield Check("cache", "note", f"{path}: not there; RTCOMPILE_JIT=0 forbids making it")
-            return
+        folder.prepare()
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except UntrustedError as error:
         yield Check(
             "cache", "error", str(error), "Set RTCOMPILE_CACHE_DIR to a folder of your own."
@@ -103,17 +99,16 @@ def _kind_of_file_system(path: str) -> str:
 
 
 def _contents(folder: Folder, settings: Settings) -> Check:
-    stored = list(inventory.stored(folder))
-    size = sum(status.st_size for _, status in stored)
-    detail = f"{len(stored)} files, {size / 2**20:.0f} MiB of {settings.cache_size / 2**20:.0f}"
+    files = list(inventory.stored(folder))
+    size = sum(status.st_size for _, status in files)
+    detail = f"{len(files)} files, {size / 2**20:.0f} MiB of {settings.cache_size / 2**20:.0f}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         usage = Store.open(settings).usage()
-    if usage is not None:
-        detail += f", {usage.hits} hits, {usage.misses} builds"
-    elif settings.jit:
+    if usage is None:
         return Check("cache contents", "warning", f"{detail}; its books cannot be kept")
-    if len(stored) > _MOST_VERIFIED:
+    detail += f", {usage.hits} hits, {usage.misses} builds"
+    if len(files) > _MOST_VERIFIED:
         return Check("cache contents", "ok", f"{detail}; `rtcompile cache verify` reads them all")
     damaged = sum(1 for _ in inventory.damaged(folder))
     if damaged:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 
 from rtcompile import styling
@@ -165,11 +164,4 @@ def _one_line(text: str, longest: int) -> str:
 
 
 def _wrapped(label: str, text: str, width: int) -> str:
-    return textwrap.fill(
-        text,
-        max(40, width),
-        initial_indent=f"  {label}",
-        subsequent_indent="  " + " " * len(label),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return styling.filled(text, max(40, width), f"  {label}", "  " + " " * len(label))

@@ -21,7 +21,6 @@ FLOORS = {
     "core": 1,
     "settings": 1,
     "tracing": 1,
-    "trusted": 1,
     "messages": 2,
     "device": 2,
     "toolkit": 2,

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.messages import rendering
+from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain, current, find, missing_header
 from tests.toolkits import Wheels, program, write
@@ -166,3 +168,9 @@ def test_the_extras_take_what_pytorch_pins_and_bound_what_cutlass_compiles_with(
         assert not [each.name for each in lines if each.name.startswith("nvidia-cuda-")]
     versions = ["12.6.3", "12.8.2", "12.9.2", "13.0.2", "13.2.2", "13.5.0"]
     assert [v for v in versions if all(v in each for each in wanted)] == allowed.split()
+
+
+def test_a_command_in_a_hint_is_not_broken_into_lines():
+    command = '`pip install "one==12.8.*" "another-package==12.8.*"`'
+    diagnostic = Diagnostic("error", "cannot open", hint=f"It is not installed. {command}.")
+    assert command in rendering.render([diagnostic], width=40)
