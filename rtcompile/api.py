@@ -9,11 +9,13 @@ from typing import IO, Any
 from rtcompile import logs, pipeline, tracing
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import DEFAULT_NAME, CompileRequest, ObjectCode
+from rtcompile.errors import public
 from rtcompile.settings import Settings
 
 __all__ = ["compile"]
 
 
+@public
 def compile(
     source: str,
     *,

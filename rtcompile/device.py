@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcompile.errors import ToolkitNotFound, UnsupportedArch
 
-__all__ = ["compute_capability", "confirmed_compute_capability", "driver_version"]
+__all__ = ["compute_capability", "confirmed_compute_capability", "driver_version", "no_device"]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*, cudaDevAttr* alike
 _known: dict[int, tuple[int, int]] = {}
@@ -40,7 +40,7 @@ def compute_capability() -> tuple[int, int]:
                 runtime.deviceGetAttribute(_MINOR, device),
             )
     except runtime.CUDARuntimeError as error:
-        raise _no_device(str(error)) from None
+        raise no_device(str(error)) from None
     return _known[device]
 
 
@@ -59,13 +59,13 @@ def confirmed_compute_capability() -> tuple[int, int]:
     def ask(function: Any, *arguments: Any) -> Any:
         status, *values = function(*arguments)
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise _no_device(f"{function.__name__}: {status.name}")
+            raise no_device(f"{function.__name__}: {status.name}")
         return values[0] if values else None
 
     try:
         ask(driver.cuInit, 0)
     except RuntimeError as error:  # cuda-python raises it where there is no libcuda at all
-        raise _no_device(str(error)) from None
+        raise no_device(str(error)) from None
     context = ask(driver.cuCtxGetCurrent)
     # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
     device = ask(driver.cuCtxGetDevice) if int(context) else ask(driver.cuDeviceGet, 0)
@@ -98,7 +98,8 @@ def driver_version() -> int:
     return int(version) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
-def _no_device(evidence: str) -> UnsupportedArch:
+def no_device(evidence: str) -> UnsupportedArch:
+    """Return the error for a build that nobody gave an architecture to where there is no device."""
     return UnsupportedArch(
         f"no CUDA device to compile for ({evidence}); "
         "pass arch='sm_90a' (or another) to compile without one"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile import bundles
 from rtcompile.core.request import strings, text
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, public, shown
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -69,6 +69,7 @@ class KernelLibrary:
         self.bundle = None if bundle is None else text("bundle", bundle)
         self.modules: list[KernelModule] = []
 
+    @public
     def module(
         self, source: str, kernels: Mapping[str, str], *, options: Sequence[str] = ()
     ) -> KernelModule:
@@ -104,10 +105,12 @@ class KernelLibrary:
         self.modules.append(module)
         return module
 
+    @public
     def requests(self) -> list[CompileRequest]:
         """Return the builds of all modules, for whatever architecture."""
         return [request for module in self.modules for request in module.requests()]
 
+    @public
     def path(self, resource: str) -> str:
         """Return where a file or folder of the package lies on disk."""
         return _on_disk(self.package, resource)
@@ -137,6 +140,7 @@ class KernelModule:
         self.lock = threading.RLock()
         self._raw: Any = None
 
+    @public
     def __getitem__(self, name: str) -> Kernel:
         try:
             return self._kernels[name]
@@ -150,6 +154,7 @@ class KernelModule:
         return iter(self._kernels)
 
     @functools.cached_property
+    @public
     def request(self) -> CompileRequest:
         """The build of this module, for whatever architecture."""
         from rtcompile.core.request import CompileRequest
@@ -165,10 +170,12 @@ class KernelModule:
             name=os.path.basename(self.source),
         )
 
+    @public
     def requests(self) -> list[CompileRequest]:
         """Return the one build of this module."""
         return [self.request]
 
+    @public
     def compile(self, arch: str | Arch | None = None) -> ObjectCode:
         """Return the code for an architecture: from the bundle, the cache, or a compiler.
 
@@ -185,6 +192,7 @@ class KernelModule:
         return pipeline.build(request, Settings.from_environ())
 
     @property
+    @public
     def raw(self) -> Any:
         """The `RawModule` of these kernels."""
         if self._raw is None:
@@ -202,6 +210,7 @@ class KernelModule:
                     )
         return self._raw
 
+    @public
     def use_bundle(self) -> None:
         """Let the library's bundle answer, if there is one; calling a kernel does it by itself."""
         if self.library.bundle is not None:
@@ -236,12 +245,14 @@ class Kernel:
         self._raw: Any = None
 
     @functools.cached_property
+    @public
     def parameters(self) -> tuple[Parameter, ...]:
         """The signature, read; `InvalidRequest` if it is no list of parameters."""
         from rtcompile.core.signature import parse
 
         return parse(self.signature, f"{self.module.source}: {self.name}")
 
+    @public
     def __call__(
         self,
         grid: tuple[int, ...],
@@ -259,6 +270,7 @@ class Kernel:
         """
         self.raw(grid, block, self.arguments(args), shared_mem=shared_mem)
 
+    @public
     def arguments(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Return the arguments as a `RawKernel` takes them.
 
@@ -274,15 +286,19 @@ class Kernel:
     @property
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes; it is loaded on each device that calls it."""
-        if self._raw is None:
-            module = self.module.raw
-            # One thread at a time: two would load the module twice, each with variables of its own.
-            with self.module.lock:
-                kernel = module.get_function(self.name)
-                self.check(module.object_code)
-            self._raw = kernel
-        return self._raw
+        return self._find() if self._raw is None else self._raw
 
+    @public
+    def _find(self) -> Any:
+        module = self.module.raw
+        # One thread at a time: two would load the module twice, each with variables of its own.
+        with self.module.lock:
+            kernel = module.get_function(self.name)
+            self.check(module.object_code)
+        self._raw = kernel
+        return kernel
+
+    @public
     def check(self, obj: ObjectCode) -> None:
         """Compare the signature with the machine code, which knows the size of each parameter.
 

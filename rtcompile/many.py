@@ -17,7 +17,15 @@ from rtcompile import pipeline, tracing
 from rtcompile.compilers import precompiled
 from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, ObjectCode, items, one_of
-from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, ToolkitNotFound, shown
+from rtcompile.errors import (
+    BatchError,
+    InvalidRequest,
+    RtcompileError,
+    ToolkitNotFound,
+    alone,
+    public,
+    shown,
+)
 from rtcompile.progress import Outcome
 from rtcompile.progress import shown as showing
 from rtcompile.settings import Settings
@@ -64,11 +72,14 @@ class BuildFuture(Future[ObjectCode]):
         with suppress(InvalidStateError, pool.Cancelled):
             try:
                 self.set_result(build())
+            except RtcompileError as error:
+                self.set_exception(alone(error))
             except Exception as error:
                 self.set_exception(error)
         pool.Cancellation.current.reset(token)
 
 
+@public
 def submit_many(
     builds: Iterable[Any],
     *,
@@ -144,6 +155,7 @@ def _start_threads(count: int, work: Callable[[], None]) -> int:
     return at_work
 
 
+@public
 def compile_many(
     builds: Iterable[Any],
     *,

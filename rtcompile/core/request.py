@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from rtcompile.core.arch import Arch
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, public, shown
 
 __all__ = [
     "BuildInfo",
@@ -103,6 +103,7 @@ class CompileRequest:
         set_(self, "target", one_of("target", target, TARGETS))
         set_(self, "link", items("link", link, "source strings, paths, ObjectCodes"))
 
+    @public
     def replace(self, **changes: Any) -> CompileRequest:
         """Return a copy with some fields changed."""
         return replace(self, **changes)

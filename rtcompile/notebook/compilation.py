@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rtcompile.core import options
 from rtcompile.core.request import CompileRequest
+from rtcompile.core.symbols import simple_name
 from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest
 from rtcompile.messages import rendering, wording
 from rtcompile.notebook import building, cells
@@ -14,7 +15,6 @@ from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.definitions import KernelText
 from rtcompile.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
 from rtcompile.notebook.line import Line
-from rtcompile.notebook.symbols import simple_name
 
 __all__ = ["Compilation"]
 

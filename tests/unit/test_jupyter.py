@@ -15,8 +15,8 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileError, InvalidRequest
+from rtcompile.core.symbols import simple_name
 from rtcompile.notebook.line import Line
-from rtcompile.notebook.symbols import simple_name
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
 

@@ -1,0 +1,212 @@
+"""What typical mistakes end in: one error, its first line the mistake, nothing chained behind it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import traceback
+from typing import Any
+from unittest import mock
+
+import pytest
+
+cupy = pytest.importorskip("cupy")
+
+import rtcompile  # noqa: E402
+from rtcompile.messages.driver import launch_error  # noqa: E402
+from tests.mistakes import MISTAKES, Mistake, pretended_device  # noqa: E402
+
+PACKAGE = os.path.dirname(rtcompile.__file__)
+
+
+@pytest.fixture
+def device():
+    with pretended_device():
+        yield
+
+
+def assert_alone(error: BaseException) -> None:
+    assert isinstance(error, rtcompile.RtcompileError)
+    assert error.__context__ is None
+    assert error.__cause__ is None
+    ours = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)]
+    assert len(ours) <= 2, ours
+    assert str(error).partition("\n")[0].strip()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_is_the_first_line_of_one_error(mistake: Mistake, device) -> None:
+    with pytest.raises(rtcompile.RtcompileError) as caught:
+        mistake.module().get_function(mistake.kernel)
+    assert_alone(caught.value)
+    first, _, rest = str(caught.value).partition("\n")
+    assert mistake.says in first
+    assert mistake.hint in " ".join(rest.split())
+
+
+BAD = "this is no C++"
+GOOD = 'extern "C" __global__ void k(float* x) { *x = 1; }'
+
+
+def library() -> rtcompile.KernelLibrary:
+    return rtcompile.KernelLibrary("tests")
+
+
+def calls() -> dict[str, Any]:
+    """Return uses of every public function that fail, for reasons of every kind."""
+    kernel = rtcompile.RawKernel(BAD, "k", arch="sm_80")
+    bad = rtcompile.RawModule(code=BAD, arch="sm_80")
+    good = rtcompile.RawModule(code=GOOD, arch="sm_80")
+    wrong = rtcompile.CompileRequest(source=BAD, arch="sm_80")
+    return {
+        "compile": lambda: rtcompile.compile(BAD, arch="sm_80"),
+        "compile: options": lambda: rtcompile.compile(GOOD, arch="sm_80", options=3),
+        "compile: arch": lambda: rtcompile.compile(GOOD, arch="sm_9x"),
+        "compile: old arch": lambda: rtcompile.compile(GOOD, arch="sm_42"),
+        "compile: no device": lambda: rtcompile.compile(GOOD),
+        "compile: link": lambda: rtcompile.compile(GOOD, arch="sm_80", link=["gone.o"]),
+        "compile: size": lambda: rtcompile.compile(GOOD, arch="sm_80", memory_limit="much"),
+        "compile: bytes": lambda: rtcompile.compile(b"x", arch="sm_80"),
+        "compile: \\xff option": lambda: rtcompile.compile(GOOD, arch="sm_80", options=["-I\0"]),
+        "compile_many": lambda: rtcompile.compile_many([wrong, wrong], progress=False),
+        "compile_many: item": lambda: rtcompile.compile_many([3]),
+        "submit_many": lambda: rtcompile.submit_many([wrong])[0].result(),
+        "request": lambda: rtcompile.CompileRequest(source=GOOD, backend="gcc"),
+        "request: replace": lambda: wrong.replace(target="exe"),
+        "Arch": lambda: rtcompile.Arch.parse("sm_9x"),
+        "use_bundle": lambda: rtcompile.use_bundle(3),
+        "RawKernel: argument": lambda: rtcompile.RawKernel(GOOD, "k", backend="gcc"),
+        "RawKernel: call": lambda: kernel((1,), (1,), ()),
+        "RawKernel: kernel": lambda: kernel.kernel,
+        "RawKernel: attribute": lambda: kernel.num_regs,
+        "RawKernel: compile": lambda: kernel.compile(),
+        "RawKernel: report": lambda: kernel.report(),
+        "RawKernel: build": lambda: kernel.build,
+        "RawModule: argument": lambda: rtcompile.RawModule(),
+        "RawModule: module": lambda: bad.module,
+        "RawModule: compile": lambda: bad.compile(),
+        "RawModule: object_code": lambda: bad.object_code,
+        "RawModule: get_function": lambda: bad.get_function("k"),
+        "RawModule: no function": lambda: good.get_function("q"),
+        "RawModule: file": lambda: rtcompile.RawModule(path="gone.cubin").report(),
+        "library: no source": lambda: library().module("gone.cu", {"k": ""}).raw,
+        "library: not declared": lambda: library().module("gone.cu", {"k": ""})["q"],
+        "library: signature": lambda: library().module("gone.cu", {"k": "("})["k"].parameters,
+        "library: call": lambda: library().module("gone.cu", {"k": "int n"})["k"]((1,), (1,), (1,)),
+    }
+
+
+@pytest.mark.parametrize("call", calls())
+def test_whatever_fails_nothing_of_ours_is_chained_behind_it(call: str, device) -> None:
+    with pytest.raises(rtcompile.RtcompileError) as caught:
+        calls()[call]()
+    assert_alone(caught.value)
+
+
+def test_nothing_of_ours_is_chained_where_there_is_no_device() -> None:
+    with pytest.raises(rtcompile.UnsupportedArch, match="no CUDA device") as caught:
+        rtcompile.RawKernel(GOOD, "k")((1,), (1,), ())
+    assert_alone(caught.value)
+
+
+def test_what_the_caller_was_handling_stays_behind_the_error(device) -> None:
+    own = KeyError("the caller's")
+    with pytest.raises(rtcompile.CompileError) as caught:  # noqa: PT012
+        try:
+            raise own
+        except KeyError:
+            rtcompile.compile(BAD, arch="sm_80")
+    assert caught.value.__context__ is own
+
+
+def test_errors_of_a_batch_are_alone_too() -> None:
+    wrong = rtcompile.CompileRequest(source=BAD, arch="sm_80")
+    for error in rtcompile.compile_many([wrong], errors="return", progress=False):
+        assert error.__context__ is None
+        assert error.__traceback__ is None
+
+
+def test_code_for_another_device_is_told_with_both(device) -> None:
+    text = '__device__ const char mark[] = "for sm_90a only";\n' + GOOD.replace(
+        "1;", "mark[(int)*x];"
+    )
+    module = rtcompile.RawModule(code=text, arch="sm_90a")
+    with (
+        mock.patch("rtcompile.device.compute_capability", return_value=(8, 0)),
+        pytest.raises(rtcompile.DriverError) as caught,
+    ):
+        module.get_function("k")
+    assert_alone(caught.value)
+    assert caught.value.status == 209
+    first, _, hint = str(caught.value).partition("\n")
+    assert first.startswith("kernel.cu (compiled for sm_90a) was not loaded: CUDA_ERROR_NO_BINARY")
+    assert "the device (compute capability 8.0) does not run it" in " ".join(hint.split())
+
+
+def test_a_variable_that_is_not_there_is_told_from_one_with_a_c_plus_plus_name(device) -> None:
+    code = "namespace n { __device__ int count; }\n" + GOOD.replace("1;", "n::count++;")
+    module = rtcompile.RawModule(code=code, arch="sm_80")
+    refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
+    refused.args, refused.status = ("CUDA_ERROR_NOT_FOUND: named symbol not found",), 500
+    with pytest.raises(rtcompile.DriverError, match="its n::count is C") as caught:
+        module._build.variable(mock.Mock(side_effect=refused), "count")
+    assert "name_expressions=['&n::count']" in str(caught.value)
+
+
+def test_errors_of_the_driver_are_cupys_and_pickle() -> None:
+    error = rtcompile.DriverError("words", 500)
+    assert isinstance(error, cupy.cuda.driver.CUDADriverError)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.status) == ("words", 500)
+
+
+@pytest.mark.parametrize(
+    ("block", "shared", "says"),
+    [
+        ((128,), 60000, "set kernel.max_dynamic_shared_size_bytes = 60000 first"),
+        ((64, 8), 0, "512 threads in a block are more than the 256"),
+        ((1,), 0, "max_dynamic_shared_size_bytes"),
+    ],
+)
+def test_a_refused_launch_says_which_limit_it_broke(block, shared, says) -> None:
+    limits = {"threads": 256, "static": 1024, "dynamic": 49152}
+    said = "CUDA_ERROR_INVALID_VALUE: invalid argument"
+    error = launch_error(said, 1, "k", block, shared, limits)
+    assert str(error).startswith("the launch of k was refused: CUDA_ERROR_INVALID_VALUE")
+    assert says in str(error)
+
+
+def test_a_launch_that_is_refused_is_one_error(device) -> None:
+    kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
+    refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
+    refused.args, refused.status = ("CUDA_ERROR_INVALID_VALUE: invalid argument",), 1
+    kernel._functions[0] = mock.Mock(side_effect=refused)
+    with pytest.raises(rtcompile.DriverError, match="the launch of k was refused") as caught:
+        kernel((1,), (1,), (), shared_mem=100_000)
+    assert_alone(caught.value)
+
+
+@pytest.mark.parametrize("error", [rtcompile.ToolkitNotFound, rtcompile.UnsupportedArch,
+                                   rtcompile.JitDisabled, rtcompile.CompileError])  # fmt: skip
+def test_every_error_of_a_build_is_a_compile_exception(error) -> None:
+    with pytest.raises(cupy.cuda.compiler.CompileException, match="why"):
+        raise error("why")
+
+
+def test_ipython_shows_the_message_and_the_callers_line_alone(capsys, device) -> None:
+    pytest.importorskip("IPython")
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    shell.run_cell("import rtcompile")
+    shell.run_cell(
+        "kernel = rtcompile.RawKernel('int x = y;', 'k', arch='sm_80')\n\nkernel((1,), (1,), ())"
+    )
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).strip().split("\n")
+    assert shown == [
+        'kernel.cu:1:9: error: identifier "y" is undefined',
+        "    1 | int x = y;",
+        "      |         ^",
+        "  from line 3: kernel((1,), (1,), ())",
+    ]
