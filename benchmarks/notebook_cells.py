@@ -1,4 +1,4 @@
-"""A `%%cuda` cell run again: unchanged, with another comment, with a kernel edited.
+"""A `%%cuda` cell run again: unchanged, with another comment, with one of its kernels edited.
 
 In IPython, without a display; medians. `--save` writes benchmarks/results/notebook_cells.json.
 """
@@ -73,7 +73,7 @@ def main() -> None:
                 "first ms": round(first, 1),
                 "again ms": round(statistics.median(again), 2),
                 "other comment ms": round(statistics.median(comments), 2),
-                "a kernel edited ms": round(statistics.median(edits), 1),
+                "one kernel edited ms": round(statistics.median(edits), 1),
                 "again in a fresh process ms": round(statistics.median(fresh), 1),
             }
     _machine.save("notebook_cells", results)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import time
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -95,7 +93,8 @@ class _Build:
     def run(self) -> ObjectCode:
         plan = self.plan
         if plan.question.paths_matter or self.settings.save_source:
-            _keep_source(pipeline.source_path(plan.request, self.settings), plan.request.source)
+            path = pipeline.source_path(plan.request, self.settings)
+            self.store.keep_source(os.path.basename(path), plan.request.source)
         if plan.backend == "nvcc":
             return self._with_nvcc(self.store.why(plan.question))
         refusal = self.store.refusal(plan.question) if plan.backend == "auto" else None
@@ -317,14 +316,3 @@ def _must_link(plan: Plan) -> bool:
     # Relocatable PTX is for whoever links it; of LTO-IR alone does a linker make PTX.
     programs = {"cubin": plan.options.rdc or plan.options.lto, "ptx": plan.options.lto}
     return bool(plan.links) or programs.get(plan.choice.target, False)
-
-
-def _keep_source(path: str, source: str) -> None:
-    """Put the source where line info says it is, and where CUPY_CACHE_SAVE_CUDA_SOURCE wants it."""
-    with suppress(OSError):  # without it the kernel runs all the same, a debugger shows no source
-        if not os.path.exists(path):
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            temporary = f"{path}.{os.getpid()}.{time.monotonic_ns()}"
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(source)
-            os.replace(temporary, path)

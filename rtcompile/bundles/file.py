@@ -13,16 +13,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from rtcompile import trusted
 from rtcompile.cache import files, headers, manifests, objects
 from rtcompile.core.arch import Arch
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import ObjectCode, SearchDir
-from rtcompile.errors import InvalidRequest, RtcompileWarning
+from rtcompile.errors import InvalidRequest, RtcompileError, RtcompileWarning
 
 __all__ = ["Bundle", "Row"]
 
-MAGIC = b"rtcompile bundle 1\n".ljust(32, b"\0")
+MAGIC = b"rtcompile bundle 2\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
@@ -62,6 +63,10 @@ class Row(NamedTuple):
     options: tuple[str, ...]
     names: tuple[str, ...]
     labels: tuple[str, ...]
+
+    def sealed_key(self) -> str:
+        """Return the key that the row's object and the record of its headers carry in them."""
+        return " ".join((self.key, str(self.arch), self.kind, str(self.cuda)))
 
 
 # A row, and where its object and the record of its headers lie behind the index: start, size, digest.
@@ -199,7 +204,7 @@ class Bundle:
         )
         try:
             return [_decode(row) for row in found]
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, TypeError, RtcompileError) as error:
             raise _UnusableError(f"its index cannot be understood ({error})") from None
 
     def _open(self) -> dict[bytes, list[bytes]]:
@@ -216,7 +221,7 @@ class Bundle:
             raise _UnusableError("it is no bundle")
         try:
             _, size = HEAD.unpack(head)
-            fields = files.unseal(INDEX, self._bytes(HEAD.size, size))
+            fields = files.unseal(INDEX, "", self._bytes(HEAD.size, size))
         except (struct.error, OSError):
             fields = None
         if not fields:
@@ -232,11 +237,11 @@ class Bundle:
         return index
 
     def _bytes(self, start: int, size: int) -> bytes:
-        # O_NONBLOCK: a pipe in the bundle's place would keep us waiting.
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        # Whoever installed the package may own it: its Python code is run as well.
+        descriptor, status = trusted.open_regular(self.path)
         try:
             # A damaged size must not allocate what the file cannot hold.
-            return os.pread(descriptor, min(size, os.fstat(descriptor).st_size), start)
+            return os.pread(descriptor, min(size, status.st_size), start)
         finally:
             os.close(descriptor)
 
@@ -244,8 +249,8 @@ class Bundle:
         start, size, digest = place
         try:
             data = self._bytes(self._blobs_at + start, size)
-        except OSError as error:
-            raise _UnusableError(error.strerror or str(error)) from None
+        except (OSError, OverflowError) as error:
+            raise _UnusableError(str(error)) from None
         if content_digest(data) != digest:
             raise _UnusableError("it is damaged, or was replaced while in use")
         return data
@@ -257,10 +262,10 @@ class Bundle:
         if entry is None:
             raise _UnusableError("it was replaced while in use")
         _, code, record = entry
-        decoded = objects.decode(self._blob(code))
+        decoded = objects.decode(row.sealed_key(), self._blob(code))
         # The toolkit's directories are not here, or are others: their labels stand for them.
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
-        builds = manifests.decode(self._blob(record), [*own, *others])
+        builds = manifests.decode(row.sealed_key(), self._blob(record), [*own, *others])
         if decoded is None or builds is None or len(builds) != 2:
             raise _UnusableError("it holds builds of another format")
         return decoded[1], builds[0].dependencies, builds[1].dependencies

@@ -41,7 +41,8 @@ def contents(
         for dependencies in (checked, recorded)
     ]
     timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))
-    return row, objects.encode(timeless, row.program), manifests.encode(builds, search)
+    key = row.sealed_key()
+    return row, objects.encode(key, timeless, row.program), manifests.encode(key, builds, search)
 
 
 def write(path: str, builds: Iterable[Contents]) -> None:
@@ -65,7 +66,7 @@ def write(path: str, builds: Iterable[Contents]) -> None:
             places += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
         rows.append(_encode(row, places))
     cuda = sorted({key[3] for key in last})
-    index = files.seal(INDEX, [" ".join(map(str, cuda)).encode(), *rows])
+    index = files.seal(INDEX, "", [" ".join(map(str, cuda)).encode(), *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     files.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # packages are installed by one user and used by others

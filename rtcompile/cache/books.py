@@ -1,35 +1,31 @@
-"""What the cache knows of itself: sizes, last use, hits, refusals. Never on a hit's path, never irreplaceable.
+"""What the cache remembers of its use: hits, builds, refusals. Never on a hit's path, never irreplaceable.
 
-diskcache keeps them in SQLite. Lost or damaged books are made again from the files they describe;
-only statistics and refusals are lost with them. Values are bytes: nothing in here is ever unpickled.
+diskcache keeps them in SQLite. Damaged books are begun anew: statistics and refusals are lost with
+them, the size limit does not hang on them. Values are bytes: nothing in here is ever unpickled.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import struct
-import time
-from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import diskcache
 
-from rtcompile.cache import files, inventory
-from rtcompile.cache.folder import HITS, REFUSALS, Folder
+from rtcompile.cache.folder import REFUSALS, Folder, Notes
 
 __all__ = ["Books", "BooksError", "Usage"]
 
 _LOCK_SECONDS = 1.0  # for another process's transaction, which takes milliseconds
 _REFUSAL_SECONDS = 30 * 86400.0  # then NVRTC is asked again: its headers may have changed
-_KEEP = 0.9  # of the limit, after eviction: room for the next builds
 
 _T = TypeVar("_T")
 
-_FILE = struct.Struct("<qd")
+_NONE = Notes()
 _NUMBER = struct.Struct("<q")
 
 
@@ -106,12 +102,16 @@ class Books:
     `BooksError` and nothing else.
     """
 
-    def __init__(self, folder: Folder, size: int) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._size = size
         self._path = folder.file("books")
 
     def _transact(self, action: Callable[[Any], _T]) -> _T:
+        try:
+            os.makedirs(self._path, 0o700, exist_ok=True)
+            os.close(self._folder.open("books"))
+        except OSError as error:  # it is not ours, or there is no room
+            raise BooksError(str(error)) from error
         try:
             return self._transact_once(action)
         except (diskcache.Timeout, sqlite3.OperationalError) as error:
@@ -120,31 +120,17 @@ class Books:
         except Exception:  # whatever a damaged or planted database makes of diskcache
             pass
         try:
-            shutil.rmtree(self._path, ignore_errors=True)
+            for name, _ in self._folder.listing("books"):
+                if name.startswith(diskcache.core.DBNAME):
+                    self._folder.discard("books", name)
             return self._transact_once(action)
         except Exception as error:
             raise BooksError(str(error)) from error
 
     def _transact_once(self, action: Callable[[Any], _T]) -> _T:
-        os.makedirs(self._path, 0o700, exist_ok=True)
         self._await_lock()
         with _Database(self._path) as cache, cache.transact():
-            if cache.get("size") is None:
-                self._take_stock(cache)
-            if hits := self._noted_hits():
-                cache.set("hits", _NUMBER.pack(_number(cache, "hits") + hits))
             return action(cache)
-
-    def _noted_hits(self) -> int:
-        """Take over what `note_hits` left."""
-        note, taken = self._folder.file(*HITS), self._folder.file(*HITS) + ".taken"
-        with suppress(FileNotFoundError):
-            os.rename(note, taken)  # a process that ends now starts another one
-            with open(taken, "rb") as file:
-                data = file.read()
-            os.unlink(taken)
-            return sum(count for (count,) in _NUMBER.iter_unpack(data[: len(data) // 8 * 8]))
-        return 0
 
     def _await_lock(self) -> None:
         """Raise if the database stays locked: diskcache waits a minute for that while it opens."""
@@ -154,83 +140,19 @@ class Books:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
 
-    def _take_stock(self, cache: Any) -> int:
-        """Make the books again from the files: new, lost, or damaged."""
-        total = 0
-        for path, status in inventory.stored(self._folder):
-            cache.set(f"file {path}", _FILE.pack(status.st_size, status.st_mtime))
-            total += status.st_size
-        cache.set("size", _NUMBER.pack(total))
-        return total
+    def statistics(self, more: Notes = _NONE) -> tuple[int, int, int]:
+        """Add the notes of processes; return how many hits, builds and refusals there were."""
 
-    def built(self, paths: Iterable[str], *, hits: int = 0, misses: int = 0) -> None:
-        """Account for new files (paths below the directory), and for hits and misses; evict."""
-        sizes = {}
-        for path in paths:
-            try:
-                sizes[path] = os.stat(self._folder.file(path)).st_size
-            except OSError:
-                continue
+        def count(cache: Any) -> tuple[int, int, int]:
+            totals = []
+            for name, added in (("hits", more.hits), ("misses", more.misses)):
+                row = cache.get(name)
+                totals.append((_NUMBER.unpack(row)[0] if row else 0) + added)
+                if added:
+                    cache.set(name, _NUMBER.pack(totals[-1]))
+            return totals[0], totals[1], sum(key.startswith("refusal ") for key in cache)
 
-        def note(cache: Any) -> int:
-            now = time.time()
-            total = _number(cache, "size")
-            for path, size in sizes.items():
-                row = cache.get(f"file {path}")
-                total += size - (_FILE.unpack(row)[0] if row else 0)
-                cache.set(f"file {path}", _FILE.pack(size, now))
-            cache.set("size", _NUMBER.pack(total))
-            for name, more in (("hits", hits), ("misses", misses)):
-                if more:
-                    cache.set(name, _NUMBER.pack(_number(cache, name) + more))
-            return total
-
-        if self._transact(note) + self._elsewhere() > self._size:
-            self.evict(self._size)
-
-    def _elsewhere(self) -> int:
-        """Bytes of the precompiled headers, which count too and are evicted by their maker."""
-        try:
-            return sum(entry.stat().st_size for entry in os.scandir(self._folder.file("pch")))
-        except OSError:
-            return 0
-
-    def evict(self, limit: int) -> int:
-        """Remove the longest unused files until all fit in `limit` bytes; return the bytes freed.
-
-        A reader that has a file open keeps it; one that comes later finds none, and builds.
-        """
-
-        def remove(cache: Any) -> int:
-            entries = sorted(
-                (status.st_mtime, path, status.st_size)
-                for path, status in inventory.stored(self._folder)
-            )
-            total = sum(size for _, _, size in entries)
-            goal = max(0, int(limit * _KEEP) - self._elsewhere())
-            excess = total - goal if total > goal else 0
-            freed = 0
-            for used, path, size in entries:
-                if freed < excess:
-                    files.discard(self._folder.file(path))
-                    cache.delete(f"file {path}")
-                    freed += size
-                else:
-                    cache.set(f"file {path}", _FILE.pack(size, used))
-            cache.set("size", _NUMBER.pack(total - freed))
-            return freed
-
-        return self._transact(remove)
-
-    def usage(self) -> Usage:
-        """Return the statistics."""
-
-        def read(cache: Any) -> Usage:
-            refusals = sum(key.startswith("refusal ") for key in cache)
-            size, hits, misses = (_number(cache, name) for name in ("size", "hits", "misses"))
-            return Usage(size, hits, misses, refusals)
-
-        return self._transact(read)
+        return self._transact(count)
 
     def refusals(self) -> dict[str, str]:
         """Return what NVRTC is known to refuse, and why."""
@@ -250,12 +172,6 @@ class Books:
 
         def write(cache: Any) -> None:
             cache.set(f"refusal {key}", reason.encode(), expire=_REFUSAL_SECONDS)
-            with open(self._folder.file(*REFUSALS), "wb"):
-                pass  # says that there are some
+            self._folder.publish(*REFUSALS, b"")  # says that there are some
 
         self._transact(write)
-
-
-def _number(cache: Any, name: str) -> int:
-    row = cache.get(name)
-    return _NUMBER.unpack(row)[0] if row else 0

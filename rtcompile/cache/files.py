@@ -11,38 +11,17 @@ from contextlib import suppress
 
 from rtcompile.core.key import content_digest
 
-__all__ = ["discard", "note_use", "publish", "read", "seal", "unseal"]
+__all__ = ["USE_RESOLUTION", "discard", "note_use", "publish", "seal", "unseal"]
 
-_SCHEMA = 1
+_SCHEMA = 2
+USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
+
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest
-
-_USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
 
 _temporary = itertools.count()
 
 
-def read(path: str) -> bytes | None:
-    """Return the file's bytes, None if there is none or it cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        size = os.fstat(descriptor).st_size
-        data = os.read(descriptor, size)
-        while 0 < len(data) < size:
-            more = os.read(descriptor, size - len(data))
-            if not more:
-                break
-            data += more
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return data
-
-
-def publish(path: str, data: bytes) -> None:
+def publish(path: str, data: bytes, *, dir_fd: int | None = None) -> None:
     """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one.
 
     Raises
@@ -51,9 +30,9 @@ def publish(path: str, data: bytes) -> None:
         The file system is read-only, full, or otherwise unwilling; nothing is left behind.
     """
     folder, name = os.path.split(path)
-    temporary = f"{folder}/.{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp"
+    temporary = os.path.join(folder, f".{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(temporary, flags, 0o600)
+    descriptor = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
     try:
         try:
             rest = memoryview(data)
@@ -63,37 +42,50 @@ def publish(path: str, data: bytes) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.rename(temporary, path)
+        try:
+            os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        except IsADirectoryError:
+            os.rmdir(path, dir_fd=dir_fd)  # one that is empty; another one is not ours to remove
+            os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except BaseException:
-        discard(temporary)
+        discard(temporary, dir_fd=dir_fd)
         raise
 
 
-def discard(path: str) -> None:
-    """Remove the file if it is there and can be removed."""
-    with suppress(OSError):
-        os.unlink(path)
+def discard(path: str, *, dir_fd: int | None = None) -> None:
+    """Remove what is there if it can be removed: a file, or an empty folder in its place."""
+    try:
+        os.unlink(path, dir_fd=dir_fd)
+    except IsADirectoryError:
+        with suppress(OSError):
+            os.rmdir(path, dir_fd=dir_fd)
+    except OSError:
+        pass
 
 
 def note_use(path: str) -> None:
     """Note the use of a file in its modification time: what eviction goes by."""
     with suppress(OSError):  # read-only, or evicted a moment ago
-        if time.time() - os.stat(path).st_mtime > _USE_RESOLUTION:
+        if abs(time.time() - os.stat(path).st_mtime) > USE_RESOLUTION:
             os.utime(path)
 
 
-def seal(kind: str, fields: Sequence[bytes]) -> bytes:
-    """Return a file of length-prefixed fields that says what it is and carries its own digest."""
-    lengths = struct.pack(f"<{len(fields) + 1}I", len(fields), *map(len, fields))
-    payload = b"".join((lengths, *fields))
-    head = f"rtcompile {kind} {_SCHEMA}\n".encode().ljust(32, b"\0")
+def seal(kind: str, key: str, fields: Sequence[bytes]) -> bytes:
+    """Return a file of length-prefixed fields that says what it is, and under which key it is kept.
+
+    It carries a digest over all of that: damage shows, and so does a file under another one's name.
+    """
+    parts = (key.encode("utf-8", "surrogateescape"), *fields)
+    lengths = struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
+    payload = b"".join((lengths, *parts))
+    head = _head(kind)
     return head + content_digest(head + payload).encode() + payload
 
 
-def unseal(kind: str, data: bytes) -> list[bytes] | None:
-    """Return the fields of a sealed file; None if it is of another kind or schema, or damaged."""
+def unseal(kind: str, key: str, data: bytes) -> list[bytes] | None:
+    """Return the fields; None if `data` is damaged, or is of another kind, schema or key."""
     head, payload = data[:32], data[_HEAD:]
-    if head != f"rtcompile {kind} {_SCHEMA}\n".encode().ljust(32, b"\0"):
+    if head != _head(kind):
         return None
     if data[32:_HEAD] != content_digest(head + payload).encode():
         return None
@@ -107,4 +99,10 @@ def unseal(kind: str, data: bytes) -> list[bytes] | None:
     for length in lengths:
         fields.append(payload[start : start + length])
         start += length
-    return fields if start == len(payload) else None
+    if start != len(payload) or not fields:
+        return None
+    return fields[1:] if fields[0] == key.encode("utf-8", "surrogateescape") else None
+
+
+def _head(kind: str) -> bytes:
+    return f"rtcompile {kind} {_SCHEMA}\n".encode().ljust(32, b"\0")

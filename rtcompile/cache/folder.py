@@ -1,41 +1,164 @@
-"""The cache's directory: private to its owner, or not used."""
+"""The cache's directory: ours or root's, and in it folders that nobody else may write to.
+
+Every file in it is opened through the descriptor of its folder, by `trusted`'s rule. The directory's
+own mode is the user's: nothing lies in it but our folders, and no folder that was there is chmodded.
+"""
 
 from __future__ import annotations
 
 import os
-import stat
-from contextlib import suppress
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
-__all__ = ["HITS", "REFUSALS", "Folder", "UntrustedError"]
+from rtcompile import trusted
+from rtcompile.cache import files
+from rtcompile.trusted import UntrustedError
 
-HITS = ("books", "hits")  # noted here by processes that only had hits: no database for them
+__all__ = ["FOLDERS", "NOTES", "REFUSALS", "Folder", "UntrustedError"]
+
+NOTES = ("books", "notes")
 REFUSALS = ("books", "refusals")  # empty; where it is not, the books hold none and stay shut
-FOLDERS = ("objects", "manifests", "pch", "locks", "books", "toolchains")
+FOLDERS = (
+    "objects",
+    "manifests",
+    "pch",
+    "locks",
+    "books",
+    "toolchains",
+    "sources",
+    "reproducers",
+)
+
+_NOTE = struct.Struct("<3q")  # hits, builds, bytes written
 
 
-class UntrustedError(OSError):
-    """The directory belongs to somebody else: what it holds is somebody else's code."""
+class Notes(NamedTuple):
+    """What processes did since the books were kept last: a line each time, without a database."""
+
+    lines: int = 0
+    hits: int = 0
+    misses: int = 0
+    written: int = 0
 
 
 class Folder:
-    """A directory tree of ours, mode 0700."""
+    """A directory tree.
 
-    def __init__(self, path: str) -> None:
+    Attributes
+    ----------
+    path : str
+    writable : bool
+        While it is False nothing in it is touched: no use is noted, no damaged file removed.
+    """
+
+    def __init__(self, path: str, *, writable: bool = True) -> None:
         self.path = path
+        self.writable = writable
 
     def file(self, *parts: str) -> str:
-        """Return the path of a file below."""
+        """Return the path of a file below: for messages, and for programs that take no descriptor."""
         return "/".join((self.path, *parts))
 
-    def note_hits(self, count: int) -> None:
-        """Leave a count of hits for the books, without opening them."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with suppress(OSError):  # statistics
-            descriptor = os.open(self.file(*HITS), flags, 0o600)
+    # --- by descriptor -------------------------------------------------------------------
+
+    def open(self, kind: str) -> int:
+        """Return a descriptor of one of `FOLDERS`; raises as `trusted.open_folder`."""
+        top = trusted.open_folder(self.path, private=False)
+        try:
+            return trusted.open_folder(kind, dir_fd=top)
+        except UntrustedError as error:
+            raise UntrustedError(f"{self.path}/{error}") from None
+        finally:
+            os.close(top)
+
+    @contextmanager
+    def opened(self, kind: str) -> Iterator[int]:
+        """Give a descriptor of one of `FOLDERS`, and close it."""
+        descriptor = self.open(kind)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def read(self, kind: str, name: str) -> bytes | None:
+        """Return a file's bytes and note its use; None if there is none that may be used.
+
+        What stands in its place and must not be used is removed.
+        """
+        try:
+            folder = self.open(kind)
+        except OSError:
+            return None
+        try:
+            descriptor, status = trusted.open_file(name, dir_fd=folder)
             try:
-                os.write(descriptor, count.to_bytes(8, "little"))
+                data = trusted.contents(descriptor, status.st_size)
+                if self.writable and abs(time.time() - status.st_mtime) > files.USE_RESOLUTION:
+                    with suppress(OSError):  # read-only
+                        os.utime(descriptor)
+                return data
             finally:
                 os.close(descriptor)
+        except UntrustedError:
+            if self.writable:
+                files.discard(name, dir_fd=folder)
+            return None
+        except OSError:
+            return None
+        finally:
+            os.close(folder)
+
+    def publish(self, kind: str, name: str, data: bytes) -> None:
+        """Put a file there in one step; raises as `files.publish` and `trusted.open_folder`."""
+        with self.opened(kind) as folder:
+            files.publish(name, data, dir_fd=folder)
+
+    def discard(self, kind: str, name: str) -> None:
+        """Remove a file if it is there and can be removed."""
+        if self.writable:
+            with suppress(OSError), self.opened(kind) as folder:
+                files.discard(name, dir_fd=folder)
+
+    def note(self, *, hits: int = 0, misses: int = 0, written: int = 0) -> Notes:
+        """Add a line to the notes, which outlives a process that ends at once; return them all."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            with self.opened(NOTES[0]) as folder:
+                descriptor = os.open(NOTES[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
+                try:
+                    os.write(descriptor, _NOTE.pack(hits, misses, written))
+                finally:
+                    os.close(descriptor)
+                return _sum(trusted.read(NOTES[1], dir_fd=folder))
+        except OSError:
+            return Notes()
+
+    def take_notes(self) -> Notes:
+        """Return the notes, and begin new ones."""
+        taken = f"{NOTES[1]}-{os.getpid()}"
+        try:
+            with self.opened(NOTES[0]) as folder:
+                os.rename(NOTES[1], taken, src_dir_fd=folder, dst_dir_fd=folder)
+                try:
+                    return _sum(trusted.read(taken, dir_fd=folder))
+                finally:
+                    files.discard(taken, dir_fd=folder)
+        except OSError:
+            return Notes()
+
+    def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
+        """Return each name in one of `FOLDERS` with its status; none where it must not be used."""
+        found = []
+        with suppress(OSError), self.opened(kind) as folder:
+            for name in os.listdir(folder):
+                with suppress(OSError):  # evicted a moment ago
+                    found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
+        return found
+
+    # --- as a whole ----------------------------------------------------------------------
 
     def check(self) -> bool:
         """Say whether the directory is there to be read.
@@ -43,41 +166,38 @@ class Folder:
         Raises
         ------
         UntrustedError
-            It, or a folder in it, is another user's, is open to others, or is a symbolic link.
+            It is another user's; or a folder in it is, is a link, or can be written by others.
         """
         try:
-            status = os.stat(self.path)  # a link to another disk is the user's to make
+            top = trusted.open_folder(self.path, private=False)
+        except UntrustedError:
+            raise
         except OSError:
             return False
-        _insist(self.path, status)
-        for name in FOLDERS:
-            path = self.file(name)
-            try:
-                status = os.lstat(path)
-            except OSError:
-                continue
-            _insist(path, status)
+        try:
+            for name in FOLDERS:
+                try:
+                    status = os.stat(name, dir_fd=top, follow_symlinks=False)
+                except OSError:
+                    continue
+                trusted.judge_folder(f"{self.path}/{name}", status)
+        finally:
+            os.close(top)
         return True
 
     def prepare(self) -> None:
         """Make the directory and its folders where they are missing; raise OSError if that fails."""
         os.makedirs(self.path, mode=0o700, exist_ok=True)
-        for name in FOLDERS:
-            path = self.file(name)
-            if not os.path.lexists(path):
+        top = trusted.open_folder(self.path, private=False)
+        try:
+            for name in FOLDERS:
                 with suppress(FileExistsError):
-                    os.mkdir(path, 0o700)
+                    os.mkdir(name, 0o700, dir_fd=top)
+        finally:
+            os.close(top)
         self.check()
 
 
-def _insist(path: str, status: os.stat_result) -> None:
-    if not stat.S_ISDIR(status.st_mode):
-        raise UntrustedError(f"{path} is not a directory")
-    if status.st_uid != os.geteuid():
-        raise UntrustedError(f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}")
-    if status.st_mode & 0o077:
-        try:
-            os.chmod(path, 0o700)
-        except OSError:
-            if status.st_mode & 0o022:
-                raise UntrustedError(f"{path} can be written by others") from None
+def _sum(notes: bytes) -> Notes:
+    lines = list(_NOTE.iter_unpack(notes[: len(notes) // _NOTE.size * _NOTE.size]))
+    return Notes(len(lines), *map(sum, zip(*lines, strict=True))) if lines else Notes()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from rtcompile import trusted
 from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import content_digest
@@ -117,7 +118,9 @@ def _record(
         try:
             header, mentions = _read(path, now, scan)
         except OSError as error:
-            return Dependencies(uncacheable=f"header {path} cannot be read: {error.strerror}")
+            return Dependencies(
+                uncacheable=f"header {path} cannot be read: {error.strerror or error}"
+            )
         position, relative = place(path)
         label = search[position].label if position >= 0 else ""
         header = header._replace(label=label, relative=relative)
@@ -247,8 +250,10 @@ def _read(path: str, now_ns: int, scan: Callable[[str], Mentions]) -> tuple[Head
 
 
 def _contents(path: str) -> tuple[Header, bytes]:
-    with open(path, "rb", buffering=0) as file:
-        status = os.fstat(file.fileno())  # before the bytes: a change after it shows next time
+    # Not a named pipe or a device, which may never end; the status is of before the bytes, so that a
+    # change after it shows next time.
+    descriptor, status = trusted.open_regular(path)
+    with open(descriptor, "rb", buffering=0) as file:
         data = file.read()
     return Header(path, "", path, content_digest(data), *_stat_of(status)), data
 

@@ -1,19 +1,21 @@
-"""What lies in a cache directory: list it, check it, copy it, empty it."""
+"""What lies in a cache directory: list it, check it, copy it, keep it small, empty it."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rtcompile.cache import files, locks, objects
-from rtcompile.cache.folder import Folder
+from rtcompile.cache.folder import FOLDERS, NOTES, Folder
 from rtcompile.core.request import ObjectCode
 
-__all__ = ["Entry", "damaged", "empty", "entries", "export", "sweep"]
+__all__ = ["Entry", "damaged", "empty", "entries", "evict", "export", "size", "stored", "sweep"]
 
 _KINDS = {"objects": "object", "manifests": "manifest"}
+_SEALED = {**_KINDS, "toolchains": "toolchain"}
+_KEEP = 0.9  # of the limit, after eviction: room for the next builds
 _ABANDONED_SECONDS = 3600.0  # a temporary file this old has no writer
 
 
@@ -47,42 +49,67 @@ class Entry:
 
 def stored(folder: Folder) -> Iterator[tuple[str, os.stat_result]]:
     """Yield (path below the directory, stat) of every object and manifest."""
-    for kind in _KINDS:
-        for name, status in _listing(folder.file(kind)):
+    yield from _stored(folder, _KINDS)
+
+
+def _stored(folder: Folder, kinds: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+    for kind in kinds:
+        for name, status in folder.listing(kind):
             if not name.startswith("."):
                 yield f"{kind}/{name}", status
 
 
-def _listing(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    try:
-        names = os.listdir(path)
-    except OSError:
-        return
-    for name in names:
-        try:
-            yield name, os.lstat(f"{path}/{name}")
-        except OSError:
-            continue  # evicted a moment ago
-
-
 def entries(folder: Folder) -> Iterator[Entry]:
     """Yield every object that verifies."""
+    looking = Folder(folder.path, writable=False)  # to list them is not to use them
     for path, status in stored(folder):
         kind, key = path.split("/")
-        data = files.read(folder.file(path)) if kind == "objects" else None
-        decoded = objects.decode(data) if data is not None else None
+        data = looking.read(kind, key) if kind == "objects" else None
+        decoded = objects.decode(key, data) if data is not None else None
         if decoded is not None:
             assert data is not None
-            asked = objects.asked(data)
+            asked = objects.asked(key, data)
             yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], asked)
 
 
 def damaged(folder: Folder) -> Iterator[str]:
-    """Yield the path below the directory of every file that does not verify."""
-    for path, _ in stored(folder):
-        data = files.read(folder.file(path))
-        if data is not None and files.unseal(_KINDS[path.split("/")[0]], data) is None:
+    """Yield the path below the directory of every file that does not verify, or must not be used."""
+    looking = Folder(folder.path, writable=False)
+    for path, _ in _stored(folder, _SEALED):
+        kind, key = path.split("/")
+        data = looking.read(kind, key)
+        if data is None:
+            if os.path.lexists(folder.file(path)):  # else it was evicted a moment ago
+                yield path
+        elif files.unseal(_SEALED[kind], key, data) is None:
             yield path
+
+
+def size(folder: Folder) -> int:
+    """Return the bytes of objects and manifests."""
+    return sum(status.st_size for _, status in stored(folder))
+
+
+def precompiled_size(folder: Folder) -> int:
+    """Return the bytes of the precompiled headers, which count too and are evicted by their maker."""
+    return sum(status.st_size for _, status in folder.listing("pch"))
+
+
+def evict(folder: Folder, limit: int) -> int:
+    """Remove the longest unused files until all fit well in `limit` bytes; return the bytes freed.
+
+    A reader that has a file open keeps it; one that comes later finds none, and builds.
+    """
+    oldest = sorted((status.st_mtime, path, status.st_size) for path, status in stored(folder))
+    goal = max(0, int(limit * _KEEP) - precompiled_size(folder))
+    excess = sum(size for _, _, size in oldest) - goal
+    freed = 0
+    for _, path, size in oldest:
+        if freed >= excess:
+            break
+        folder.discard(*path.split("/"))
+        freed += size
+    return freed
 
 
 def export(folder: Folder, target: Folder) -> int:
@@ -91,29 +118,33 @@ def export(folder: Folder, target: Folder) -> int:
     A machine with the same toolkit, at any place, finds them there without compiling.
     """
     target.prepare()
+    looking = Folder(folder.path, writable=False)
     count = 0
     bad = set(damaged(folder))
     for path, _ in stored(folder):
-        data = files.read(folder.file(path))
+        kind, key = path.split("/")
+        data = looking.read(kind, key)
         if data is not None and path not in bad:
-            files.publish(target.file(path), data)
+            target.publish(kind, key, data)
             count += 1
     return count
 
 
 def empty(folder: Folder) -> None:
-    """Remove objects, manifests, precompiled headers and books; whoever is building goes on."""
-    for kind in ("objects", "manifests", "pch", "books"):
-        for name, _ in _listing(folder.file(kind)):
-            files.discard(folder.file(kind, name))
+    """Remove all but the reproducers, which are somebody's to send; whoever is building goes on."""
+    for kind in FOLDERS:
+        if kind not in ("locks", "reproducers"):
+            for name, _ in folder.listing(kind):
+                folder.discard(kind, name)
 
 
 def sweep(folder: Folder) -> None:
     """Remove what killed processes left: temporary files of an hour ago, locks that nobody holds."""
-    for kind in _KINDS:
-        for name, status in _listing(folder.file(kind)):
-            if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                files.discard(folder.file(kind, name))
-    for name, _ in _listing(folder.file("locks")):
+    for kind in ("objects", "manifests", "toolchains", "sources", "books"):
+        for name, status in folder.listing(kind):
+            temporary = name.startswith((".", f"{NOTES[1]}-"))
+            if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                folder.discard(kind, name)
+    for name, _ in folder.listing("locks"):
         with locks.machine_wide(folder.file("locks", name), patience=0.0):
             pass  # taken, so nobody's; letting go removes it

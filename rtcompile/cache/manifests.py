@@ -30,18 +30,18 @@ class Build(NamedTuple):
     dependencies: Dependencies
 
 
-def encode(builds: Sequence[Build], search: Sequence[SearchDir]) -> bytes:
-    """Return the file for `builds`, the latest first."""
+def encode(key: str, builds: Sequence[Build], search: Sequence[SearchDir]) -> bytes:
+    """Return the file that is kept under `key` for `builds`, the latest first."""
     fields = []
     for build in builds[:MOST_BUILDS]:
         names = (build.backend, build.compiler, build.object_key)
         fields += [_join(names), *_columns(build.dependencies, tuple(search))]
-    return files.seal("manifest", fields)
+    return files.seal("manifest", key, fields)
 
 
-def decode(data: bytes, search: Sequence[SearchDir]) -> list[Build] | None:
-    """Return the builds in a file, the latest first; None if it does not verify."""
-    fields = files.unseal("manifest", data)
+def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[Build] | None:
+    """Return the builds in the file found under `key`, latest first; None if it does not verify."""
+    fields = files.unseal("manifest", key, data)
     if fields is None or len(fields) % _COLUMNS:
         return None
     directories = [d.path.rstrip("/") + "/" for d in search] + [""]  # -1: outside all of them

@@ -8,12 +8,27 @@ from types import MappingProxyType
 from rtcompile.cache import files
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import BuildInfo, ObjectCode
+from rtcompile.errors import RtcompileError
 
 __all__ = ["asked", "decode", "encode"]
 
 
-def encode(obj: ObjectCode, name: str, asked: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    """Return the file for `obj`, the build of a program called `name`; `asked` describes its question."""
+def encode(
+    key: str, obj: ObjectCode, name: str, asked: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    """Return the file that is kept under `key`.
+
+    Parameters
+    ----------
+    key : str
+        What `decode` will be asked with.
+    obj : ObjectCode
+        The build of a program called `name`.
+    name : str
+        The program's name.
+    asked : mapping of str to str
+        Describes its question.
+    """
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     # Why NVCC was used stays true; why this one was a miss does not.
@@ -22,35 +37,34 @@ def encode(obj: ObjectCode, name: str, asked: Mapping[str, str] = MappingProxyTy
     texts += [f"{build.compiled_in:.1f}", ""]  # in pairs, as the names are
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
-    return files.seal("object", [obj.code, *(t.encode("utf-8", "surrogateescape") for t in texts)])
+    fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]
+    return files.seal("object", key, fields)
 
 
-def decode(data: bytes) -> tuple[str, ObjectCode] | None:
-    """Return (program name, object) of a file; None if it does not verify."""
-    fields = files.unseal("object", data)
+def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
+    """Return (program name, object) of the file found under `key`; None if it does not verify."""
+    fields = files.unseal("object", key, data)
     if fields is None or len(fields) < 11 or not len(fields) % 2:
         return None
     texts = [f.decode("utf-8", "surrogateescape") for f in fields[1:]]
     name, kind, arch, backend, compiler, log, why = texts[:7]
     try:
-        parsed = Arch.parse(arch)
-        compiled_in = float(texts[8])
-    except ValueError:
+        return name, ObjectCode(
+            code=fields[0],
+            kind=kind,
+            arch=Arch.parse(arch),
+            lowered_names=MappingProxyType(dict(zip(texts[10::2], texts[11::2], strict=True))),
+            build=BuildInfo(
+                backend=backend, log=log, why=why, compiler=compiler, compiled_in=float(texts[8])
+            ),
+        )
+    except (ValueError, RtcompileError):  # another rtcompile's words, behind a right digest
         return None
-    return name, ObjectCode(
-        code=fields[0],
-        kind=kind,
-        arch=parsed,
-        lowered_names=MappingProxyType(dict(zip(texts[10::2], texts[11::2], strict=True))),
-        build=BuildInfo(
-            backend=backend, log=log, why=why, compiler=compiler, compiled_in=compiled_in
-        ),
-    )
 
 
-def asked(data: bytes) -> dict[str, str]:
+def asked(key: str, data: bytes) -> dict[str, str]:
     """Return what a file says of its question (`Question.summary`), nothing if it does not verify."""
-    fields = files.unseal("object", data)
+    fields = files.unseal("object", key, data)
     if fields is None or len(fields) < 11 or not fields[8]:
         return {}
     texts = fields[8].decode("utf-8", "surrogateescape").split("\0")

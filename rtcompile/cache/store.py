@@ -7,6 +7,7 @@ be used costs one warning and is replaced by memory; it never costs a build.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rtcompile.cache import files, headers, manifests, objects
+from rtcompile.cache import headers, manifests, objects
 from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
 from rtcompile.cache.manifests import Build
 from rtcompile.core.includes import Dependencies
@@ -36,10 +37,14 @@ __all__ = ["Store"]
 _T = TypeVar("_T")
 
 _MEMORY_BYTES = 128 << 20
-_MOST_UNACCOUNTED = 512  # files
+# The books are kept when so much was written since, by all processes together: so many files, or
+# this part of the limit, which eviction leaves free.
+_MOST_NOTED = 512
+_PART_NOTED = 16
 
-_stores: dict[tuple[str, bool, int], Store] = {}
 _MOST_TICKING = 0.1  # seconds
+
+_stores: dict[tuple[str, bool, int, bool], Store] = {}
 _ticking = threading.Lock()  # one thread of a batch waits for the clock, and the others for it
 
 
@@ -61,12 +66,14 @@ class Store:
         Whether to use it; else memory is all there is.
     size : int
         Bytes that the directory may hold.
+    writable : bool
+        Whether anything in it may be written, touched or removed.
     """
 
-    def __init__(self, path: str, *, on_disk: bool, size: int) -> None:
+    def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:
         self.size = size
-        self._folder = Folder(path)
-        self._readable = self._writable = on_disk
+        self._folder = Folder(path, writable=on_disk and writable)
+        self._readable = on_disk
         self._prepared = self._warned = False
         self._guard = threading.Lock()
         self._memory: OrderedDict[str, list[_Known]] = OrderedDict()
@@ -75,23 +82,27 @@ class Store:
         self._started: dict[str, int] = {}
         self._refusing = threading.Lock()
         self._refusals: dict[str, str] | None = None
-        self._unaccounted: dict[str, int] = {}  # file written, by size
-        self._hits = self._misses = 0
+        self._hits = 0
+        self._due = False  # the books are to be kept
         if on_disk:
             try:
                 self._folder.check()
             except UntrustedError as error:
-                self._readable = False
-                self._degrade(error)
+                self._readable = self._folder.writable = False
+                self._warn(
+                    f"it is not used: {error}. Builds are kept in memory until this process ends; "
+                    "set RTCOMPILE_CACHE_DIR to a directory of your own"
+                )
 
     @classmethod
     def open(cls, settings: Settings) -> Store:
         """Return the store that `settings` describe, the same one each time."""
-        key = (settings.cache_dir, settings.cache_on_disk, settings.cache_size)
+        key = (settings.cache_dir, settings.cache_on_disk, settings.cache_size, settings.jit)
         store = _stores.get(key)
         if store is None:
-            path, on_disk, size = key
-            store = _stores.setdefault(key, cls(path, on_disk=on_disk, size=size))
+            path, on_disk, size, jit = key
+            made = cls(path, on_disk=on_disk, size=size, writable=jit)
+            store = _stores.setdefault(key, made)
         return store
 
     # --- asking --------------------------------------------------------------------------
@@ -136,6 +147,7 @@ class Store:
                 build = build._replace(dependencies=fresh)
                 self._remember(key, build, obj)
                 self._publish_manifest(key, build, question.search)
+                self._settle_if_due()
                 return _hit(
                     obj, build, "memory" if build.object_key in objects_in_memory else "disk"
                 )
@@ -157,29 +169,23 @@ class Store:
     def _builds(self, key: str, search: Sequence[SearchDir]) -> list[Build]:
         if not self._readable:
             return []
-        path = self._folder.file("manifests", key)
-        data = files.read(path)
+        data = self._folder.read("manifests", key)
         if data is None:
             return []
-        builds = manifests.decode(data, search)
+        builds = manifests.decode(key, data, search)
         if builds is None:
-            files.discard(path)
+            self._folder.discard("manifests", key)
             return []
-        files.note_use(path)
         return builds
 
     def _object(self, key: str) -> ObjectCode | None:
-        if not self._readable:
-            return None
-        path = self._folder.file("objects", key)
-        data = files.read(path)
+        data = self._folder.read("objects", key) if self._readable else None
         if data is None:
             return None
-        decoded = objects.decode(data)
+        decoded = objects.decode(key, data)
         if decoded is None:
-            files.discard(path)
+            self._folder.discard("objects", key)
             return None
-        files.note_use(path)
         return decoded[1]
 
     # --- keeping -------------------------------------------------------------------------
@@ -203,38 +209,51 @@ class Store:
         object_key = question.object_key(dependencies, backend=backend, path_bound=path_bound)
         build = Build(backend, question.compilers.get(backend, ""), object_key, dependencies)
         self._remember(key, build, obj)
-        data = objects.encode(obj, question.name.rpartition("/")[2], question.summary())
-        if self._publish("objects", object_key, data):
+        program = question.name.rpartition("/")[2]
+        data = objects.encode(object_key, obj, program, question.summary())
+        if self._publish("objects", object_key, data, misses=1):
             self._publish_manifest(key, build, question.search)
             if not path_bound and admission.portable(dependencies, question.search):
                 self._publish_manifest(question.portable_key(), build, question.search)
-        self._misses += 1
-        pending = self._unaccounted
-        if len(pending) > _MOST_UNACCOUNTED or sum(pending.values()) > self.size / 16:
-            self.settle()
+        self._settle_if_due()
         return True
+
+    def keep_source(self, name: str, source: str) -> None:
+        """Keep a source where line information says that it is; as `name`, which says what is in it."""
+        if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
+            self._publish("sources", name, source.encode("utf-8", "replace"))
 
     def _publish_manifest(self, key: str, build: Build, search: Sequence[SearchDir]) -> None:
         others = [b for b in self._builds(key, search) if b.object_key != build.object_key]
-        self._publish("manifests", key, manifests.encode([build, *others], search))
+        self._publish("manifests", key, manifests.encode(key, [build, *others], search))
 
-    def _publish(self, folder: str, name: str, data: bytes) -> bool:
-        if not self._writable:
+    def _publish(self, kind: str, name: str, data: bytes, *, misses: int = 0) -> bool:
+        if not self._folder.writable:
             return False
         try:
             self._prepare()
             try:
-                files.publish(self._folder.file(folder, name), data)
+                self._folder.publish(kind, name, data)
             except FileNotFoundError:  # somebody removed the cache under us: make it again
                 self._prepared = False
                 self._prepare()
-                files.publish(self._folder.file(folder, name), data)
+                self._folder.publish(kind, name, data)
         except OSError as error:
-            self._degrade(error)
+            if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
+                path = self._folder.file(kind, name)
+                self._warn(f"{path} is a folder, where a file is to be kept; remove it")
+            else:
+                self._degrade(error)
             return False
-        with self._guard:
-            self._unaccounted[f"{folder}/{name}"] = len(data)
+        noted = self._folder.note(hits=self._take_hits(), misses=misses, written=len(data))
+        if noted.lines > _MOST_NOTED or noted.written > self.size / _PART_NOTED:
+            self._due = True
         return True
+
+    def _take_hits(self) -> int:
+        with self._guard:
+            hits, self._hits = self._hits, 0
+        return hits
 
     def _prepare(self) -> None:
         if not self._prepared:
@@ -242,7 +261,7 @@ class Store:
             self._prepared = True
 
     def _degrade(self, error: OSError) -> None:
-        self._writable = False
+        self._folder.writable = False
         self._warn(
             f"it cannot be written ({error.strerror or error}); builds are kept in memory until "
             "this process ends. Set RTCOMPILE_CACHE_DIR to a directory of your own with room"
@@ -289,7 +308,7 @@ class Store:
                 yield 0.0
                 return
             lock: AbstractContextManager[object] = nullcontext()
-            if self._writable:
+            if self._folder.writable:
                 try:
                     self._prepare()
                 except OSError as error:
@@ -328,23 +347,40 @@ class Store:
     # --- books and upkeep ----------------------------------------------------------------
 
     def settle(self) -> None:
-        """Enter what was built and found since the last time into the books; evict what is too much.
+        """Bring the directory within its limit, and what was noted since the last time into the books."""
+        if not self._folder.writable:
+            return
+        from rtcompile.cache import inventory
 
-        Called when much is unaccounted for, and when the process ends.
-        """
-        with self._guard:
-            built, self._unaccounted = self._unaccounted, {}
-            hits, self._hits = self._hits, 0
-            misses, self._misses = self._misses, 0
-        if built or misses:
-            self._ask_books(lambda books: books.built(built, hits=hits, misses=misses))
-        elif hits and self._writable:
-            self._folder.note_hits(hits)
+        self._due = False
+        self.note_hits()
+        used = inventory.size(self._folder) + inventory.precompiled_size(self._folder)
+        if used > self.size - self.size / _PART_NOTED:
+            inventory.evict(self._folder, self.size)
+        notes = self._folder.take_notes()
+        if notes.lines:
+            self._ask_books(lambda books: books.statistics(notes))
+
+    def _settle_if_due(self) -> None:
+        if self._due:
+            self.settle()
+
+    def note_hits(self) -> None:
+        """Leave the count of hits for whoever keeps the books next."""
+        if self._folder.writable and self._hits:
+            self._folder.note(hits=self._take_hits())
 
     def usage(self) -> Usage | None:
         """Return sizes and counts, None where no books can be kept."""
+        from rtcompile.cache import inventory
+
         self.settle()
-        return self._ask_books(lambda books: books.usage())
+        counts = self._ask_books(lambda books: books.statistics())
+        if counts is None:
+            return None
+        from rtcompile.cache.books import Usage
+
+        return Usage(inventory.size(self._folder), *counts)
 
     def entries(self) -> Iterator[Entry]:
         """Yield every object in the directory."""
@@ -353,13 +389,13 @@ class Store:
         return inventory.entries(self._folder)
 
     def verify(self) -> list[str]:
-        """Read every file, remove the damaged ones; return their paths."""
+        """Read every file, remove those that must not be used; return their paths."""
         from rtcompile.cache import inventory
 
-        paths = [self._folder.file(path) for path in inventory.damaged(self._folder)]
-        for path in paths:
-            files.discard(path)
-        return paths
+        found = list(inventory.damaged(self._folder))
+        for path in found:
+            self._folder.discard(*path.split("/"))
+        return [self._folder.file(path) for path in found]
 
     def prune(self, size: int | None = None) -> int:
         """Evict down to `size` bytes (default: the limit), sweep up; return the bytes freed."""
@@ -367,17 +403,15 @@ class Store:
 
         self.settle()
         inventory.sweep(self._folder)
-        limit = self.size if size is None else size
-        return self._ask_books(lambda books: books.evict(limit)) or 0
+        return inventory.evict(self._folder, self.size if size is None else size)
 
     def clear(self) -> None:
-        """Forget everything, in memory and on disk."""
+        """Forget everything, in memory and on disk, but the reproducers of compilers that died."""
         from rtcompile.cache import inventory
 
         with self._guard:
             self._memory.clear()
             self._held = 0
-            self._unaccounted.clear()
             self._refusals = None
         inventory.empty(self._folder)
 
@@ -388,18 +422,15 @@ class Store:
         return inventory.export(self._folder, Folder(path))
 
     def _ask_books(self, ask: Callable[[Books], _T]) -> _T | None:
-        if not self._writable:
+        if not self._folder.writable:
             return None
         from rtcompile.cache.books import Books, BooksError  # 16 ms that a hit does not pay
 
         try:
             self._prepare()
-            return ask(Books(self._folder, self.size))
+            return ask(Books(self._folder))
         except BooksError as error:
-            # Objects are kept all the same; only their size is nobody's concern meanwhile.
-            self._warn(
-                f"its books cannot be written ({error}): its size limit waits until they can"
-            )
+            self._warn(f"its books cannot be written ({error}): hits and builds are not counted")
         except OSError as error:
             self._degrade(error)
         return None
@@ -451,10 +482,10 @@ def _after_fork() -> None:
     _stores.clear()
 
 
-def _settle() -> None:
+def _note_hits() -> None:
     for store in _stores.values():
-        store.settle()
+        store.note_hits()
 
 
-atexit.register(_settle)
+atexit.register(_note_hits)
 os.register_at_fork(after_in_child=_after_fork)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rtcompile import pipeline
@@ -25,7 +25,8 @@ _MOST_HEADERS = 20
 
 def run(given: Namespace) -> int:
     """Do the action of ``cache``, or tell why a build is missed."""
-    settings = Settings.from_environ()
+    # RTCOMPILE_JIT=0 forbids programs to write to the cache, not somebody to look after it.
+    settings = replace(Settings.from_environ(), jit=True)
     store = Store.open(settings)
     if given.verb == "why-miss":
         return _why_miss(given, settings, store)
@@ -123,7 +124,11 @@ def _prune(given: Namespace, settings: Settings, store: Store) -> int:
 
 def _clear(given: Namespace, settings: Settings, store: Store) -> int:
     store.clear()
-    _say(given, {"directory": settings.cache_dir}, f"{settings.cache_dir} is empty")
+    _say(
+        given,
+        {"directory": settings.cache_dir},
+        f"{settings.cache_dir} is empty but for its reproducers",
+    )
     return 0
 
 

@@ -24,10 +24,6 @@ __all__ = ["run"]
 _EXTENSIONS = {"cubin": ".cubin", "ptx": ".ptx", "ltoir": ".ltoir", "fatbin": ".fatbin"}
 _POLL_SECONDS = 0.25
 _MOST_WARNINGS = 5
-_NO_KERNELS = (
-    "no kernel is in it: mark a function __global__; a template has only the instances that "
-    "-n names, as -n 'f<float>'"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +105,24 @@ def _builds(given: Namespace) -> list[_Build]:
     outputs = len(given.files) if target == "fatbin" else len(asked)
     if given.output == "-" and outputs > 1:
         raise InvalidRequest(f"-o - takes one build, and this makes {outputs}; give a folder")
-    return [
+    builds = [
         _Build(file, request, _path(given.output, file, request, target, single=outputs == 1))
         for file, request in asked
     ]
+    _check_paths(builds)
+    return builds
+
+
+def _check_paths(builds: Iterable[_Build]) -> None:
+    """Raise if two sources would be written to one file."""
+    file_of: dict[str, str] = {}
+    for build in builds:
+        path = os.path.normpath(build.path)
+        other = file_of.setdefault(path, build.file)
+        if other != build.file:
+            raise InvalidRequest(
+                f"{other} and {build.file} would both be written to {path}; compile them apart"
+            )
 
 
 def _path(
@@ -174,7 +184,7 @@ def _line(count: str, build: _Build, built: ObjectCode) -> str:
     ]
     lines += [f"    {note}" for note in built.build.notes]
     if kernel_symbols(built) == []:
-        lines.append(f"    {_NO_KERNELS}")
+        lines.append(f"    {output.NO_KERNELS}")
     lines += [f"    {expression} is {name}" for expression, name in built.lowered_names.items()]
     warnings = [d for d in diagnostics.parse(built.build.log) if d.severity == "warning"]
     lines += [f"    {warning}" for warning in warnings[:_MOST_WARNINGS]]

@@ -33,7 +33,10 @@ def run(given: Namespace) -> int:
         fields = {"id": row.id, "pattern": row.pattern.pattern, "cause": row.cause, "fix": row.fix}
         output.print_json(fields) if given.json else print(text)
         return 0
-    found = hints.annotate(diagnostics.parse(message_in(_text(given.what))), _context(given))
+    text = _text(given.what)
+    if not text.strip():
+        raise InvalidRequest("nothing to explain: give a message, a file, or a log on stdin")
+    found = hints.annotate(diagnostics.parse(message_in(text)), _context(given))
     explained = any(diagnostic.hint for diagnostic in found)
     if given.json:
         output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})
@@ -51,6 +54,8 @@ def _rendered(found: Sequence[Diagnostic], given: Namespace) -> str:
 
 def _text(what: str | None) -> str:
     if what is None:
+        if sys.stdin.isatty():
+            print("paste a log or a traceback; Ctrl-D ends it", file=sys.stderr, flush=True)
         return sys.stdin.buffer.read(_MOST_BYTES).decode("utf-8", "replace")
     if os.path.isfile(what):
         with open(what, "rb") as file:

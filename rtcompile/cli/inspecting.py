@@ -53,7 +53,8 @@ def run(given: Namespace) -> int:
         if given.json:
             results.append({**found.as_dict(), **listings})
         else:
-            shown = f"{found.title}\n{output.table(*found.rows())}"
+            table = output.table(*found.rows()) if found.kernels else output.NO_KERNELS
+            shown = f"{found.title}\n{table}"
             print("\n\n".join([shown, *listings.values()]))
     if given.json:
         output.print_json({"what": given.what, "results": results})

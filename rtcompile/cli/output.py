@@ -17,9 +17,22 @@ from typing import IO, Any
 from rtcompile import styling, tables
 from rtcompile.errors import CompileError, RtcompileError
 
-__all__ = ["error_fields", "failure", "human_size", "paint", "print_json", "table", "uses_color"]
+__all__ = [
+    "NO_KERNELS",
+    "error_fields",
+    "failure",
+    "human_size",
+    "paint",
+    "print_json",
+    "table",
+    "uses_color",
+]
 
 
+NO_KERNELS = (
+    "no kernel is in it: mark a function __global__; a template has only the instances that "
+    "-n names, as -n 'f<float>'"
+)
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 # For a terminal or a file whose encoding lacks them.
 _SPELLED = {"…": "...", "✓": "+", "·": "-", "✗": "x", "→": "->"}

@@ -65,7 +65,10 @@ def read(whole: Parser, argv: list[str]) -> argparse.Namespace:
         whole.error(_unknown_verb(argv[0], verbs))
     if argv[0].startswith("-") and argv[0] not in whole._option_string_actions:
         known = whole._option_string_actions
-        whole.error(f"there is no option {argv[0]}{_nearest(argv[0], known)}")
+        name = argv[0].partition("=")[0]
+        if all(name in verb._option_string_actions for verb in verbs.values()):
+            whole.error(f"{name} stands behind the verb: `rtcompile VERB {name}`")
+        whole.error(f"there is no option {name}{_nearest(name, known)}")
     given, unknown = whole.parse_known_args(argv)
     if unknown:
         sub = verbs[given.verb]

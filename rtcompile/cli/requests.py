@@ -24,7 +24,7 @@ def requests(given: Namespace, file: str, *more_options: str) -> Iterator[Compil
         *given.compiler_options,
         *more_options,
     ]
-    for arch in given.arch.split(",") if given.arch else [None]:
+    for arch in [None] if given.arch is None else given.arch.split(","):
         yield CompileRequest(
             source=source,
             options=tuple(options),

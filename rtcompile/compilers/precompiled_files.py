@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
+from rtcompile import trusted
 from rtcompile.cache import files, headers, locks, manifests
+from rtcompile.cache.folder import Folder
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import SearchDir
@@ -27,6 +28,7 @@ __all__ = [
     "private_folder",
 ]
 
+_MOST_BYTES = 1 << 34
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 
@@ -69,12 +71,15 @@ class Record(NamedTuple):
 
     @classmethod
     def _parse(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
-        data = files.read(path)
-        fields = None if data is None else files.unseal("pch", data)
+        key = os.path.basename(path)
+        try:
+            fields = files.unseal("pch", key, trusted.read_path(path))
+        except OSError:
+            return None
         if fields is None or len(fields) != 6:
             return None
         state, trace, image, checksum, dependencies, reason = fields
-        builds = manifests.decode(dependencies, search)
+        builds = manifests.decode(key, dependencies, search)
         if not builds:
             return None
         paths = trace.decode("utf-8", "surrogateescape").split("\0")
@@ -90,31 +95,24 @@ class Record(NamedTuple):
     def write(self, path: str, search: Sequence[SearchDir]) -> bool:
         """Write the record; False where the folder takes no files."""
         build = manifests.Build("nvrtc", "", "", self.dependencies)
+        key = os.path.basename(path)
         fields = [
             self.state.encode(),
             "\0".join(self.trace).encode("utf-8", "surrogateescape"),
             self.image,
             self.checksum,
-            manifests.encode([build], search),
+            manifests.encode(key, [build], search),
             self.reason.encode(),
         ]
         try:
-            files.publish(path, files.seal("pch", fields))
+            files.publish(path, files.seal("pch", key, fields))
         except OSError:
             return False
         return True
 
 
 def _open(path: str) -> BinaryIO:
-    """Open a file of ours; raise OSError for a link, another user's file, or what is no file."""
-    # Without O_NONBLOCK a named pipe in the file's place would be waited for.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    file = open(os.open(path, flags), "rb", buffering=0)  # noqa: SIM115 - the caller closes it
-    status = os.fstat(file.fileno())
-    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-        return file
-    file.close()
-    raise OSError(f"{path} is not a file of this user")
+    return open(trusted.open_path(path, most=_MOST_BYTES)[0], "rb", buffering=0)
 
 
 def image(path: str) -> bytes:
@@ -189,19 +187,16 @@ def _abandoned(folder: str, key: str, suffix: str) -> bool:
 
 
 def private_folder(cache_dir: str) -> str | None:
-    """Return the folder for precompiled headers; None where it is not ours alone.
+    """Return the folder for precompiled headers; None where it is not ours or root's alone.
 
-    A compiler that is given somebody else's file runs somebody else's code.
+    A compiler that is given somebody else's file runs somebody else's code, and it is given a path.
     """
     folder = os.path.join(cache_dir, "pch")
     try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-        status = os.lstat(folder)
+        os.makedirs(cache_dir, 0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        os.close(Folder(cache_dir).open("pch"))
     except OSError:
         return None
-    ours = (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.geteuid()
-        and not stat.S_IMODE(status.st_mode) & 0o022
-    )
-    return folder if ours else None
+    return None if trusted.can_be_swapped(cache_dir) else folder

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 
-from rtcompile.cache import inventory
+from rtcompile.cache import files, inventory
 from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.store import Store
 from rtcompile.doctor.check import Check
@@ -47,9 +46,14 @@ def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         return
     folder = Folder(path)
     try:
-        folder.prepare()
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        if settings.jit:
+            folder.prepare()
+            with folder.opened("objects") as objects:
+                files.publish(".probe", b"", dir_fd=objects)
+                files.discard(".probe", dir_fd=objects)
+        elif not folder.check():
+            yield Check("cache", "note", f"{path}: not there; RTCOMPILE_JIT=0 forbids making it")
+            return
     except UntrustedError as error:
         yield Check(
             "cache", "error", str(error), "Set RTCOMPILE_CACHE_DIR to a folder of your own."
@@ -99,16 +103,17 @@ def _kind_of_file_system(path: str) -> str:
 
 
 def _contents(folder: Folder, settings: Settings) -> Check:
-    files = list(inventory.stored(folder))
-    size = sum(status.st_size for _, status in files)
-    detail = f"{len(files)} files, {size / 2**20:.0f} MiB of {settings.cache_size / 2**20:.0f}"
+    stored = list(inventory.stored(folder))
+    size = sum(status.st_size for _, status in stored)
+    detail = f"{len(stored)} files, {size / 2**20:.0f} MiB of {settings.cache_size / 2**20:.0f}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         usage = Store.open(settings).usage()
-    if usage is None:
+    if usage is not None:
+        detail += f", {usage.hits} hits, {usage.misses} builds"
+    elif settings.jit:
         return Check("cache contents", "warning", f"{detail}; its books cannot be kept")
-    detail += f", {usage.hits} hits, {usage.misses} builds"
-    if len(files) > _MOST_VERIFIED:
+    if len(stored) > _MOST_VERIFIED:
         return Check("cache contents", "ok", f"{detail}; `rtcompile cache verify` reads them all")
     damaged = sum(1 for _ in inventory.damaged(folder))
     if damaged:

@@ -26,7 +26,9 @@ _ROWS = (
     (r"name_expressions=\['([^']*)'\]", r"-n '\1'", r"-n '\1'"),
     (r"\bname_expressions\b=?", "-n", "-n"),
     (r"\blink=(?:\[\.\.\.\])?", "--link", "RawModule's link="),
+    (r"\btimeout=(?=')", "--timeout ", "RTCOMPILE_TIMEOUT="),
     (r"\btimeout=(?!\w)", "--timeout", "RTCOMPILE_TIMEOUT"),
+    (r"\bmemory_limit=(?=')", "--memory-limit ", "RTCOMPILE_MEMORY_LIMIT="),
     (r"\bmemory_limit=(?!\w)", "--memory-limit", "RTCOMPILE_MEMORY_LIMIT"),
     (r"`\.log` has", "`--json` shows", "`.log` has"),
 )

@@ -44,6 +44,7 @@ class _Draft:
         self.missing: dict[str, str] = {}
         self.problems: list[str] = []
         self.depends: list[str] = []
+        self.doubts: list[str] = []
 
     def found(self, name: str, version: str, found_via: str) -> None:
         self.versions[name] = version
@@ -95,6 +96,7 @@ def assemble(
         missing=draft.missing,
         problems=tuple(dict.fromkeys(draft.problems)),
         depends=tuple(dict.fromkeys(_depends(draft, where, places))),
+        doubts=tuple(draft.doubts),
     )
 
 
@@ -264,6 +266,7 @@ def _nvcc(
     for path, version, place in _nvcc_candidates(where, places):
         program = describe_nvcc(path, version, where.environ)
         if program is None:
+            draft.doubts.append(path)
             draft.problems.append(f"{path} does not run: `{path} --version` printed no version.")
             continue
         trouble = _out_of_step(program, place)

@@ -111,6 +111,8 @@ class Toolchain:
         What will hurt: missing headers, versions that do not go together.
     depends : tuple of str
         Files and folders whose change makes this answer stale.
+    doubts : tuple of str
+        Programs that are there and did not answer: such an answer is not remembered for long.
     """
 
     nvrtc: Library | None = None
@@ -124,6 +126,7 @@ class Toolchain:
     missing: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     # nvcc finds CUDA's and the host's headers itself: the shims would hide the host's, and CUDA
     # headers of NVRTC's version would mix with its own.

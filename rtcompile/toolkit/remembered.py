@@ -1,7 +1,8 @@
 """The toolchain of this environment, searched for once and remembered in a small file.
 
 While nothing that the search looked at has changed (some forty `stat`s), it is not repeated, and
-neither cuda.pathfinder nor CuPy nor package metadata is touched.
+neither cuda.pathfinder nor CuPy nor package metadata is touched. What counts of PATH is which
+programs it leads to: another shell, a service and a scheduler have one answer where those are the same.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import contextlib
 import dataclasses
 import os
 import sys
-import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rtcompile._version import __version__
+from rtcompile.cache import files
+from rtcompile.cache.folder import Folder
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import SearchDir
 from rtcompile.settings import Settings
@@ -22,7 +25,7 @@ from rtcompile.toolkit.model import Library, Program, Toolchain
 
 __all__ = ["current", "remember_build"]
 
-# Every variable that the search reads; the catalogue is not imported to learn them.
+# Every variable that the search reads besides PATH; the catalogue is not imported to learn them.
 _VARIABLES = (
     "CONDA_PREFIX",
     "CUDAHOSTCXX",
@@ -33,9 +36,16 @@ _VARIABLES = (
     "NVCC_APPEND_FLAGS",
     "NVCC_CCBIN",
     "NVCC_PREPEND_FLAGS",
-    "PATH",
     "RTCOMPILE_CUTLASS_PATH",
 )
+
+# What the search takes for the host compiler, from PATH, is the first of those that these variables
+# name and these.
+_HOST_VARIABLES = ("NVCC_CCBIN", "CUDAHOSTCXX")
+_HOST_COMPILERS = ("g++", "c++")
+
+_MOST_REMEMBERED = 32  # files
+_DOUBT_SECONDS = 60.0
 
 Stamp = tuple[int, int] | None
 
@@ -45,13 +55,16 @@ class Known(NamedTuple):
 
     toolchain: Toolchain
     stamps: Mapping[str, Stamp]
+    until: float = float("inf")  # of the monotonic clock
 
     def holds(self) -> bool:
         """Is everything that the answer depends on as it was?"""
-        return all(_stamp(path) == stamp for path, stamp in self.stamps.items())
+        return time.monotonic() < self.until and all(
+            _stamp(path) == stamp for path, stamp in self.stamps.items()
+        )
 
 
-_in_this_process: dict[str, Known] = {}
+_in_this_process: dict[tuple[str, str], Known] = {}
 
 
 def current(settings: Settings | None = None) -> Toolchain:
@@ -72,15 +85,14 @@ def current(settings: Settings | None = None) -> Toolchain:
         return _unsupported()
     settings = settings or Settings.from_environ()
     site_dirs = _site_dirs(sys.path)
-    key = _key(site_dirs)
-    known = _in_this_process.get(key)
+    here = _here(site_dirs)
+    known = _in_this_process.get(here)
     if known is None and settings.cache_on_disk:
-        known = _read(_path(settings, key), key)
+        known = _read(settings, _key(here))
     if known is None or not known.holds():
         known = _search(site_dirs)
-        if _may_write(settings):
-            _write(_path(settings, key), key, known)
-    _in_this_process[key] = known
+        _write(settings, _key(here), known)
+    _in_this_process[here] = known
     return known.toolchain
 
 
@@ -107,13 +119,12 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     settings : Settings
         As for `current`.
     """
-    key = _key(_site_dirs(sys.path))
-    known = _in_this_process[key]
+    here = _here(_site_dirs(sys.path))
+    known = _in_this_process[here]
     compiler = dataclasses.replace(getattr(known.toolchain, part), build=build)
     toolchain = dataclasses.replace(known.toolchain, **{part: compiler})
-    known = _in_this_process[key] = Known(toolchain, known.stamps)
-    if _may_write(settings):
-        _write(_path(settings, key), key, known)
+    known = _in_this_process[here] = known._replace(toolchain=toolchain)
+    _write(settings, _key(here), known)
 
 
 def _site_dirs(sys_path: Sequence[str]) -> list[str]:
@@ -131,27 +142,43 @@ def _site_dirs(sys_path: Sequence[str]) -> list[str]:
     ]
 
 
-def _key(site_dirs: Sequence[str]) -> str:
+def _here(site_dirs: Sequence[str]) -> tuple[str, str]:
+    """Return what the answer hangs on before the disk is looked at: variables and folders, and PATH."""
     values = [f"{name}={_absolute(name, os.environ.get(name, ''))}" for name in _VARIABLES]
-    return "\n".join([__version__, sys.prefix, *values, *site_dirs])
+    return "\n".join([__version__, sys.prefix, *values, *site_dirs]), os.environ.get("PATH", "")
 
 
 def _absolute(name: str, value: str) -> str:
     """Return the folder that a variable names: a relative one is another one in each project."""
-    folder = name.endswith(("CUDA_PATH", "CUTLASS_PATH", "_HOME"))
+    folder = name.endswith(("_PATH", "_HOME", "_PREFIX")) and name != "LD_LIBRARY_PATH"
     return os.path.abspath(value) if value and folder else value
 
 
-def _path(settings: Settings, key: str) -> str:
-    digest = content_digest(key.encode("utf-8", "surrogateescape"))
-    return os.path.join(settings.cache_dir, "toolchains", f"{digest[:32]}.json")
+def _key(here: tuple[str, str]) -> str:
+    """Return the name of the file: of PATH the programs that it leads to count, and nothing else."""
+    variables, path = here
+    named = filter(None, (os.environ.get(name) for name in _HOST_VARIABLES))
+    hosts = (_on_path(name, path) for name in (*named, *_HOST_COMPILERS))
+    text = "\n".join([variables, _on_path("nvcc", path), next(filter(None, hosts), "")])
+    return content_digest(text.encode("utf-8", "surrogateescape"))
+
+
+def _on_path(name: str, path: str) -> str:
+    """Return where PATH leads to; `shutil.which` would say the same after 4 ms of imports."""
+    for folder in path.split(os.pathsep) if "/" not in name else [""]:
+        program = os.path.join(os.path.abspath(folder), name)
+        if os.access(program, os.X_OK) and os.path.isfile(program):
+            return program
+    return ""
 
 
 def _search(site_dirs: Sequence[str]) -> Known:
     from rtcompile.toolkit.search import find
 
     toolchain = find(os.environ, [*site_dirs, *_editable_cupy(site_dirs)], prefix=sys.prefix)
-    return Known(toolchain, {path: _stamp(path) for path in toolchain.depends})
+    known = Known(toolchain, {path: _stamp(path) for path in toolchain.depends})
+    # A program that did not answer may do so the next time: memory was short, a disk was slow.
+    return known._replace(until=time.monotonic() + _DOUBT_SECONDS) if toolchain.doubts else known
 
 
 def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
@@ -175,54 +202,65 @@ def _stamp(path: str) -> Stamp:
 # --- the file ------------------------------------------------------------------------------------
 
 
-def _read(path: str, key: str) -> Known | None:
+def _read(settings: Settings, key: str) -> Known | None:
     """Return what is remembered; None if there is nothing, or nothing to be trusted.
 
-    The file names libraries that will be loaded: one that another user wrote is not believed.
+    The file names libraries that will be loaded: by `trusted`'s rule, and by its digest.
     """
     import json  # 1.5 ms that an import alone does not pay
 
-    try:
-        with open(path, "rb") as file:
-            stat = os.fstat(file.fileno())
-            if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:
-                return None
-            record = json.loads(file.read())
-        if record["key"] != key:
-            return None
-        stamps = {name: tuple(stamp) if stamp else None for name, stamp in record["stamps"].items()}
-        return Known(_from_json(record["toolchain"]), stamps)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    folder = Folder(settings.cache_dir, writable=settings.jit)
+    data = folder.read("toolchains", key)
+    fields = files.unseal("toolchain", key, data) if data is not None else None
+    if not fields:
+        if data is not None:
+            folder.discard("toolchains", key)
         return None
+    try:
+        record = json.loads(fields[0])
+        stamps = {name: tuple(stamp) if stamp else None for name, stamp in record["stamps"].items()}
+        known = Known(_from_json(record["toolchain"]), stamps)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return known._replace(stamps={**stamps, **_stamps_of_path(known.toolchain)})
 
 
-def _may_write(settings: Settings) -> bool:
-    # Where compiling is forbidden nothing else is to appear on the disk either.
-    return settings.cache_on_disk and settings.jit
+def _stamps_of_path(toolchain: Toolchain) -> dict[str, Stamp]:
+    """Return the state of the folders of PATH where a program is missing that may come to be there."""
+    if not {"nvcc", "host_compiler"} & set(toolchain.missing):
+        return {}
+    return {folder: _stamp(folder) for folder in _path_folders()}
 
 
-def _write(path: str, key: str, known: Known) -> None:
-    """Publish by rename: a reader sees the whole file or none. Without a place to write, nothing."""
+def _path_folders() -> list[str]:
+    return os.environ.get("PATH", "").split(os.pathsep)
+
+
+def _write(settings: Settings, key: str, known: Known) -> None:
+    """Publish by rename: a reader sees the whole file or none. Without a place to write, nothing.
+
+    Where compiling is forbidden nothing else is to appear on the disk either.
+    """
+    if known.toolchain.doubts or not (settings.cache_on_disk and settings.jit):
+        return
     import json
 
-    record = {
-        "key": key,
-        "stamps": known.stamps,
-        "toolchain": dataclasses.asdict(known.toolchain),
-    }
-    temporary = f"{path}.{os.getpid()}-{threading.get_ident()}.tmp"
-    folder = os.path.dirname(path)
-    try:
-        # makedirs gives its mode to the last folder only, and both are ours alone.
-        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(record, file)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    # Of PATH's folders each process looks at its own; one that a toolkit is in counts for all.
+    apart = {folder for folder in _path_folders() if os.path.dirname(folder) not in known.stamps}
+    stamps = {path: stamp for path, stamp in known.stamps.items() if path not in apart}
+    record = {"stamps": stamps, "toolchain": dataclasses.asdict(known.toolchain)}
+    folder = Folder(settings.cache_dir)
+    with contextlib.suppress(OSError):
+        folder.prepare()
+        data = json.dumps(record).encode("utf-8", "surrogateescape")
+        folder.publish("toolchains", key, files.seal("toolchain", key, [data]))
+        _forget_oldest(folder)
+
+
+def _forget_oldest(folder: Folder) -> None:
+    known = sorted(folder.listing("toolchains"), key=lambda found: -found[1].st_mtime)
+    for name, _ in known[_MOST_REMEMBERED:]:
+        folder.discard("toolchains", name)
 
 
 def _from_json(fields: dict[str, Any]) -> Toolchain:
@@ -235,6 +273,7 @@ def _from_json(fields: dict[str, Any]) -> Toolchain:
     fields["search"] = tuple(SearchDir(**directory) for directory in fields["search"])
     fields["problems"] = tuple(fields["problems"])
     fields["depends"] = tuple(fields["depends"])
+    fields["doubts"] = tuple(fields["doubts"])
     return Toolchain(**fields)
 
 

@@ -187,7 +187,7 @@ def some_manifest() -> bytes:
     outside = header._replace(path="/x/b.h", label="", relative="/x/b.h")
     dependencies = Dependencies((header, outside), ("/u/no",), ("/t/.",), ("cudart/c.h",))
     build = manifests.Build("nvrtc", "12.9", "cd" * 32, dependencies)
-    return manifests.encode([build, build], SEARCH)
+    return manifests.encode("key", [build, build], SEARCH)
 
 
 def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
@@ -207,17 +207,17 @@ def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
 
 
 def test_a_damaged_object_is_none() -> None:
-    data = objects.encode(make_object(b"code" * 50), "kernel.cu")
-    assert objects.decode(data) is not None
+    data = objects.encode("key", make_object(b"code" * 50), "kernel.cu")
+    assert objects.decode("key", data) is not None
     for damaged in damages(data, random.Random(1)):
-        assert objects.decode(damaged) is None
+        assert objects.decode("key", damaged) is None
 
 
 def test_a_damaged_manifest_is_none() -> None:
     data = some_manifest()
-    assert manifests.decode(data, SEARCH) is not None
+    assert manifests.decode("key", data, SEARCH) is not None
     for damaged in damages(data, random.Random(2)):
-        assert manifests.decode(damaged, SEARCH) is None
+        assert manifests.decode("key", damaged, SEARCH) is None
 
 
 @pytest.mark.parametrize("kind", ["object", "manifest"])
@@ -227,7 +227,8 @@ def test_fields_that_carry_a_right_digest_and_nonsense_are_none_or_harmless(kind
     chance = random.Random(3)
     real = files.unseal(
         kind,
-        objects.encode(make_object(), "k.cu") if kind == "object" else some_manifest(),
+        "key",
+        objects.encode("key", make_object(), "k.cu") if kind == "object" else some_manifest(),
     )
     assert real is not None
     for _ in range(2000):
@@ -241,18 +242,18 @@ def test_fields_that_carry_a_right_digest_and_nonsense_are_none_or_harmless(kind
                 del fields[at]
             else:
                 fields.insert(at, chance.randbytes(8))
-        data = files.seal(kind, fields)
+        data = files.seal(kind, "key", fields)
         if kind == "object":
-            objects.decode(data)
+            objects.decode("key", data)
         else:
-            manifests.decode(data, SEARCH)
+            manifests.decode("key", data, SEARCH)
 
 
 @pytest.mark.parametrize("fewer", [SEARCH[:1], ()])
 def test_a_manifest_read_with_other_directories_is_none_or_harmless(
     fewer: tuple[SearchDir, ...],
 ) -> None:
-    manifests.decode(some_manifest(), fewer)
+    manifests.decode("key", some_manifest(), fewer)
 
 
 def test_a_header_edited_again_and_again_is_never_stale(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ class Calls:
         """A bundle whose index carries a right digest and says something else."""
         data = self.package.bundle.read_bytes()
         size = HEAD.unpack(data[: HEAD.size])[1]
-        fields = [*(files.unseal(INDEX, data[HEAD.size : HEAD.size + size]) or ())]
+        fields = [*(files.unseal(INDEX, "", data[HEAD.size : HEAD.size + size]) or ())]
         at = self.chance.randrange(len(fields))
         texts = bytes(fields[at]).split(b"\0")
         odd = [
@@ -299,7 +299,7 @@ class Calls:
         for _ in range(self.chance.randint(1, 2)):
             texts[self.chance.randrange(len(texts))] = self.chance.choice(odd)
         fields[at] = b"\0".join(texts)
-        index = files.seal(INDEX, fields)
+        index = files.seal(INDEX, "", fields)
         path = self.folder / "crafted.rtcb"
         path.write_bytes(HEAD.pack(MAGIC, len(index)) + index + data[HEAD.size + size :])
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import files, headers, locks, manifests, store
+from rtcompile.cache import headers, locks, manifests, store
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
 from rtcompile.core.key import Question
@@ -299,7 +299,7 @@ def stored(cache: Path, folder: str) -> Path:
         pytest.param(lambda data: data + b"\0", id="byte appended"),
         pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="bit flipped"),
         pytest.param(lambda data: b"\x80\x04" + data, id="a pickle"),
-        pytest.param(lambda data: data.replace(b" 1\n", b" 9\n"), id="another schema"),
+        pytest.param(lambda data: data.replace(b" 2\n", b" 9\n"), id="another schema"),
     ],
 )
 def test_a_damaged_file_is_a_miss_removed_and_built_again(
@@ -334,7 +334,7 @@ def test_verify_removes_what_is_damaged_and_names_it(cache: Path) -> None:
 # --- storage that cannot be used -----------------------------------------------------------------
 
 
-def no_space(*_: object) -> int:
+def no_space(*_: object, **__: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -377,8 +377,8 @@ def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built
     monkeypatch.setattr(
         os,
         "open",
-        lambda path, flags, *mode: (
-            read_only() if flags & os.O_CREAT else open_file(path, flags, *mode)
+        lambda path, flags, *mode, dir_fd=None: (
+            read_only() if flags & os.O_CREAT else open_file(path, flags, *mode, dir_fd=dir_fd)
         ),
     )
     kept = open_store(cache)
@@ -388,11 +388,20 @@ def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built
     assert kept.find(make_question(source="another"))
 
 
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a file or folder another user's; who is not root becomes another user instead."""
+    if os.geteuid() == 0:
+        os.chown(path, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+
+@pytest.mark.parametrize("folder", ["", "objects", "toolchains"])
 def test_another_user_s_cache_is_neither_read_nor_written(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     add(open_store(cache))
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    give_away(cache / folder, monkeypatch)
     with pytest.warns(RtcompileWarning, match="belongs to user"):
         kept = open_store(cache)
     assert kept.find(make_question()) is None
@@ -412,13 +421,133 @@ def test_the_cache_is_private(cache: Path) -> None:
     add(open_store(cache))
     open_store(cache).settle()
     assert {path.stat().st_mode & 0o077 for path in [cache, *cache.iterdir()]} == {0}
-    cache.chmod(0o755)
-    open_store(cache)
-    assert cache.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o777, 0o1777])
+def test_the_mode_of_a_folder_that_was_there_is_the_user_s(cache: Path, mode: int) -> None:
+    cache.mkdir()
+    cache.chmod(mode)
+    add(open_store(cache))
+    assert open_store(cache).find(make_question())
+    assert cache.stat().st_mode & 0o7777 == mode
+    assert {path.stat().st_mode & 0o7777 for path in cache.iterdir()} == {0o700}
+
+
+def test_a_folder_in_which_others_can_write_is_refused_and_stays_as_it_is(cache: Path) -> None:
+    add(open_store(cache))
+    (cache / "objects").chmod(0o770)
+    with pytest.warns(RtcompileWarning, match="objects can be written by others"):
+        assert open_store(cache).find(make_question()) is None
+    assert (cache / "objects").stat().st_mode & 0o777 == 0o770
+
+
+def as_a_second_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.link(path, path.parent.parent / "theirs")
+
+
+def as_a_link(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.rename(path, path.parent.parent / "theirs")
+    os.symlink(path.parent.parent / "theirs", path)
+
+
+def writable_by_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.chmod(0o620)
+
+
+def as_a_named_pipe(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_a_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def as_a_huge_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("folder", ["objects", "manifests"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        give_away,
+        as_a_second_name,
+        as_a_link,
+        writable_by_others,
+        as_a_named_pipe,
+        as_a_folder,
+        as_a_huge_file,
+    ],
+)
+def test_a_file_that_another_could_have_made_is_not_used_and_is_replaced(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, folder: str, spoil: Callable[..., None]
+) -> None:
+    question = make_question(paths_matter=True)  # one manifest
+    add(open_store(cache), question)
+    path = stored(cache, folder)
+    with monkeypatch.context() as patch:
+        if spoil is give_away and os.geteuid():
+            pytest.skip("only root can give a file away")
+        spoil(path, patch)
+        assert open_store(cache).find(question) is None
+    add(open_store(cache), question)
+    assert open_store(cache).find(question)
+
+
+def test_a_folder_with_files_in_an_object_s_place_is_said_and_left(cache: Path) -> None:
+    add(open_store(cache), make_question())
+    path = stored(cache, "objects")
+    path.unlink()
+    (path / "somebody's").mkdir(parents=True)
+    kept = open_store(cache)
+    with pytest.warns(RtcompileWarning, match="is a folder, where a file is to be kept"):
+        add(kept, make_question())
+    add(kept, make_question(source="another"))
+    assert open_store(cache).find(make_question(source="another"))
+    assert (path / "somebody's").exists()
+
+
+@pytest.mark.parametrize("folder", ["objects", "manifests"])
+def test_a_file_under_another_one_s_key_is_a_miss_and_verify_finds_it(
+    cache: Path, folder: str
+) -> None:
+    first, second = make_question(paths_matter=True), make_question(paths_matter=True, source="2")
+    for question in (first, second):
+        add(open_store(cache), question, make_object(question.source.encode()))
+    a, b = (cache / folder).iterdir()
+    data = a.read_bytes(), b.read_bytes()
+    a.write_bytes(data[1])
+    b.write_bytes(data[0])
+    reader = Store(str(cache), on_disk=True, size=1 << 30, writable=False)
+    assert [reader.find(question) for question in (first, second)] == [None, None]
+    assert sorted(open_store(cache).verify()) == sorted(map(str, (a, b)))
+
+
+def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, place: Place) -> None:
+    question = place.question()
+    place.build(open_store(cache), question, "user0/a.h")
+    for path in cache.rglob("*"):
+        os.utime(path, (1, 1))
+    os.utime(place.path("user0/a.h"))  # a hit by content, which is noted elsewhere
+
+    def state() -> set[tuple[str, int]]:
+        return {(str(path), path.stat().st_mtime_ns) for path in cache.rglob("*")}
+
+    before = state()
+    kept = Store.open(Settings(cache_dir=str(cache), jit=False))
+    assert kept.find(question)
+    kept.note_hits()
+    kept.settle()
+    assert state() == before
 
 
 def test_a_cache_in_memory_touches_no_disk(cache: Path) -> None:
-    assert add(open_store(cache, on_disk=False)).find(make_question())
+    kept = add(open_store(cache, on_disk=False))
+    kept.keep_source("a.cu", "source")
+    kept.settle()
+    assert kept.find(make_question())
     assert not cache.exists()
 
 
@@ -635,8 +764,3 @@ def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -
     found = open_store(cache).find(question)
     assert found is not None
     assert found.build.headers[0].path == here.path("two/x.h")
-
-
-def test_reading_returns_nothing_for_what_is_no_file(tmp_path: Path) -> None:
-    assert files.read(str(tmp_path)) is None
-    assert files.read(str(tmp_path / "none")) is None

@@ -38,6 +38,8 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source that includes a header beside it; the command runs in its folder."""
     (tmp_path / "width.h").write_text("#define WIDTH 42\n")
     (tmp_path / "k.cu").write_text(SOURCE)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/k.cu").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "k.cu"
 
@@ -205,6 +207,10 @@ def test_an_error_as_json_has_its_diagnostics(source: Path, said: Callable[..., 
         (["compile", "k.cu", "--arch", "tuesday"], 2, "tuesday"),
         (["compile", "k.cu", "--arch", "sm_80", "--jobs", "0"], 2, "--jobs 0"),
         (["compile", "k.cu", "--arch", "sm_80", "--watch", "--json"], 2, "--watch"),
+        (["compile", "k.cu", "--arch="], 2, "'' is not an architecture"),
+        (["compile", "k.cu", "sub/k.cu", "--arch", "sm_80", "-o", "o/"], 2, "both be written to"),
+        (["compile", "k.cu", "--arch", "sm_80", "--timeout", "-3"], 2, "--timeout '-3.0'"),
+        (["explain", " "], 2, "nothing to explain"),
         (["inspect", "no-such-entry"], 2, "neither a file nor an entry"),
         (["cache", "show", "no-such-entry"], 2, "neither a file nor an entry"),
         (["repro", "no-such-folder"], 2, "no reproducer"),
@@ -550,6 +556,7 @@ def test_without_a_verb_the_help_is_shown() -> None:
         ("cache lst", "did you mean list?"),
         ("compil k.cu", "'compil' is not a verb; did you mean compile?"),
         ("k.cu", "did you mean `rtcompile compile k.cu`?"),
+        ("--json doctor", "--json stands behind the verb"),
         ("--versoin", "no option --versoin; did you mean --version?"),
     ],
 )
@@ -599,6 +606,8 @@ def test_compile_says_that_a_module_has_no_kernels(
     assert main(["compile", "t.cu", "--arch", "sm_80"]) == 0
     assert "no kernel is in it" in capsys.readouterr().out
     assert said("compile", "t.cu", "--arch", "sm_80")[1]["results"][0]["kernels"] == []
+    assert main(["inspect", "t.cu", "--arch", "sm_80"]) == 0
+    assert "sm_80, 0 kernels\nno kernel is in it" in capsys.readouterr().out
     assert main(["compile", "t.cu", "--arch", "sm_80", "-n", "t<int>"]) == 0
     assert "no kernel" not in capsys.readouterr().out
 

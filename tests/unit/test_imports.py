@@ -21,6 +21,7 @@ FLOORS = {
     "core": 1,
     "settings": 1,
     "tracing": 1,
+    "trusted": 1,
     "messages": 2,
     "device": 2,
     "toolkit": 2,

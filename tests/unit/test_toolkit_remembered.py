@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import rtcompile.toolkit.remembered as remembered
 import rtcompile.toolkit.search as search
+from rtcompile.cache import files
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain, current, remember_build
 from tests.toolkits import Wheels, program, write
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+def sealed(key: str, record: object) -> bytes:
+    return files.seal("toolchain", key, [json.dumps(record).encode()])
 
 
 class Environment:
@@ -112,7 +121,7 @@ def test_a_change_of_what_the_answer_stands_on_means_a_new_search(
 
 
 @pytest.mark.parametrize(
-    "variable", ["CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX", "CUTLASS_PATH", "NVCC_CCBIN", "PATH"]
+    "variable", ["CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX", "CUTLASS_PATH", "NVCC_CCBIN"]
 )
 def test_another_value_of_a_variable_is_another_answer(environment, monkeypatch, variable):
     current(environment.settings)
@@ -134,19 +143,17 @@ def test_a_scripts_own_folder_is_no_part_of_the_question(environment, monkeypatc
     [
         pytest.param(lambda file: file.write_text(""), id="empty"),
         pytest.param(lambda file: file.write_bytes(file.read_bytes()[:200]), id="truncated"),
-        pytest.param(lambda file: file.write_text("[]"), id="of-another-shape"),
+        pytest.param(lambda file: file.write_bytes(sealed(file.name, [])), id="of-another-shape"),
         pytest.param(
-            lambda file: file.write_text(
-                json.dumps({**json.loads(file.read_text()), "toolchain": {"nvrtc": 3}})
-            ),
+            lambda file: file.write_bytes(sealed(file.name, {"toolchain": {"nvrtc": 3}})),
             id="of-another-schema",
         ),
         pytest.param(
-            lambda file: file.write_text(
-                json.dumps({**json.loads(file.read_text()), "key": "somebody else's"})
-            ),
-            id="for-another-question",
+            lambda file: file.write_bytes(sealed("another key", {})), id="for-another-question"
         ),
+        pytest.param(lambda file: (file.unlink(), os.mkfifo(file)), id="a-named-pipe"),
+        pytest.param(lambda file: os.link(file, file.parent.parent / "theirs"), id="linked"),
+        pytest.param(lambda file: os.chown(file, 54321, -1), id="another-user-s", marks=AS_ROOT),
         pytest.param(lambda file: file.chmod(0o666), id="writable-by-others"),
     ],
 )
@@ -159,11 +166,93 @@ def test_a_file_that_cannot_be_trusted_is_searched_for_again_and_replaced(enviro
     assert environment.searches == 2
 
 
-def test_a_file_of_another_user_is_not_believed(environment, monkeypatch):
-    current(environment.settings)
-    monkeypatch.setattr(os, "geteuid", lambda: os.stat(environment.file()).st_uid + 1)
-    environment.as_a_new_process()
+def test_a_link_to_a_file_of_ours_in_a_foreign_folder_is_not_followed(environment, tmp_path):
+    answer = current(environment.settings)
+    file, cache = environment.file(), Path(environment.settings.cache_dir)
+    (tmp_path / "elsewhere").mkdir()
+    os.rename(file, tmp_path / "elsewhere" / file.name)
+    os.symlink(tmp_path / "elsewhere" / file.name, file)
+    assert environment.as_a_new_process() == answer
     assert environment.searches == 2
+    (cache / "toolchains").rename(tmp_path / "moved")
+    (cache / "toolchains").symlink_to(tmp_path / "moved")
+    environment.as_a_new_process()
+    assert environment.searches == 3
+
+
+def test_no_flipped_bit_is_believed(environment):
+    answer = current(environment.settings)
+    file = environment.file()
+    data = file.read_bytes()
+    chance = random.Random(1)
+    for _ in range(200):
+        flipped = bytearray(data)
+        flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        file.write_bytes(flipped)
+        remembered._in_this_process.clear()
+        here = remembered._here(remembered._site_dirs(sys.path))
+        assert remembered._read(environment.settings, remembered._key(here)) is None
+    assert environment.as_a_new_process() == answer
+
+
+def test_another_path_to_the_same_programs_costs_no_search_and_no_build(environment, monkeypatch):
+    folder = environment.wheels.site.parent / "cuda/bin"
+    program(folder / "nvcc", "12.9.86")
+    program(folder / "g++", "12.2")
+    monkeypatch.setenv("PATH", str(folder))
+    current(environment.settings)
+    remember_build("nvcc", "its own word", environment.settings)
+    searches = environment.searches
+    for before in ("/nowhere", str(environment.wheels.site.parent)):
+        monkeypatch.setenv("PATH", f"{before}:{os.environ['PATH']}:/sbin")
+        assert environment.as_a_new_process().require_nvcc().build == "its own word"
+    assert environment.searches == searches
+
+
+def test_where_a_program_is_missing_another_path_without_it_costs_no_search(
+    environment, monkeypatch, tmp_path
+):
+    (tmp_path / "of this shell").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "of this shell"))
+    current(environment.settings)
+    (tmp_path / "of this shell").rmdir()
+    monkeypatch.setenv("PATH", "/nowhere")
+    environment.as_a_new_process()
+    assert environment.searches == 1
+
+
+def test_another_compiler_earlier_on_path_is_another_answer(environment, monkeypatch):
+    program(environment.wheels.site.parent / "bin/nvcc", "12.9.86")
+    current(environment.settings)
+    newer = program(environment.wheels.site.parent / "first/bin/nvcc", "12.9.99")
+    monkeypatch.setenv("PATH", f"{newer.parent}:{os.environ['PATH']}")
+    assert environment.as_a_new_process().require_nvcc().path == str(newer)
+
+
+def test_a_compiler_that_does_not_answer_is_asked_again(environment, monkeypatch):
+    nvcc = program(environment.wheels.site.parent / "bin/nvcc", "12.9.86")
+    works = nvcc.read_text()
+    status = nvcc.stat()
+    nvcc.write_text("#!/bin/sh\nexit 1\n")
+    os.utime(nvcc, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert current(environment.settings).nvcc is None
+    nvcc.write_text(works)
+    os.utime(nvcc, ns=(status.st_atime_ns, status.st_mtime_ns))
+    later = time.monotonic() + remembered._DOUBT_SECONDS + 60
+    assert environment.as_a_new_process().nvcc is not None
+    nvcc.write_text("#!/bin/sh\nexit 1\n")
+    assert environment.as_a_new_process().nvcc is None
+    nvcc.write_text(works)
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert current(environment.settings).nvcc is not None
+
+
+def test_old_answers_are_forgotten(environment, monkeypatch):
+    monkeypatch.setattr(remembered, "_MOST_REMEMBERED", 3)
+    for i in range(5):
+        monkeypatch.setenv("CUDA_HOME", f"/nowhere/{i}")
+        environment.as_a_new_process()
+    assert len(list(Path(environment.settings.cache_dir, "toolchains").iterdir())) == 3
 
 
 def test_folder_and_file_are_the_users_alone(environment):
