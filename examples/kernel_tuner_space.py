@@ -4,9 +4,12 @@ Kernel Tuner compiles one variant, times it, and goes on to the next: most of a 
 core compiling while the GPU waits. Here `compile_many` builds every variant of the space first, on
 all cores and with the includes precompiled; the tuner then finds each in the cache.
 
-Two things to copy. The tunables are written *after* the includes, by a source function and
-``defines={}``: what stands before an include could change it, so each variant would have to parse
-the headers anew. And for the time of the tuning `cupy.RawModule` is rtcompile's.
+Three things to copy. `requests_of` takes the arguments of ``tune_kernel`` and returns what it will
+compile, to the letter; for the time of the tuning `cupy.RawModule` is rtcompile's; and the tunables are
+written *after* the includes, by a source function and ``defines={}``. By default Kernel Tuner writes
+them in front, and then each variant parses the headers anew: a macro may change what a header means,
+and that it does not is known only of those who wrote both. A precompiled header cannot be taken across
+it, and moving the macro behind the include would be a guess.
 
 Run it: ``pip install kernel-tuner``, ``python -m examples.kernel_tuner_space``.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -58,6 +62,77 @@ def source(params: Mapping[str, Any]) -> str:
     """Return one variant: includes first, then its tunables, then the kernel."""
     defines = "".join(f"#define {name} {value}\n" for name, value in params.items())
     return INCLUDES + defines + KERNEL
+
+
+def requests_of(
+    kernel_name: str,
+    kernel_source: Any,
+    problem_size: Any,
+    tune_params: dict[str, Any],
+    *,
+    grid_div_x: Any = None,
+    grid_div_y: Any = None,
+    grid_div_z: Any = None,
+    restrictions: Any = None,
+    defines: dict[str, Any] | None = None,
+    block_size_names: list[str] | None = None,
+    compiler_options: Sequence[str] | None = None,
+    lang: str = "cupy",
+    max_threads: int = 1024,
+    arch: str | None = None,
+) -> list[rtcompile.CompileRequest]:
+    """Return what Kernel Tuner's CuPy backend will compile, made by Kernel Tuner's own functions.
+
+    Its ``#define``s, its ``#line`` and, where no ``-std=`` is given, its ``--std=c++11`` included.
+    Tried with Kernel Tuner 1.5.0.
+
+    Parameters
+    ----------
+    kernel_name, kernel_source, problem_size, tune_params
+        As for ``kernel_tuner.tune_kernel``, and so are the others up to `compiler_options`. One source: of a list, Kernel Tuner writes all but the first to files with
+        random names, which nobody can tell beforehand.
+    lang : {"cupy", "CUDA"}
+        As for ``tune_kernel``, which takes CuPy for CUDA where it is installed.
+    max_threads : int
+        Threads that a block of the device may have.
+    arch : str, optional
+        Compile for this architecture; None asks the current device.
+
+    Returns
+    -------
+    list of CompileRequest
+        Without duplicates, for `compile_many`.
+    """
+    from kernel_tuner import core, util
+    from kernel_tuner.searchspace import Searchspace
+
+    if isinstance(kernel_source, list):
+        raise ValueError("kernel_source is a list; Kernel Tuner's names for its files are random")
+    options = list(compiler_options or ())
+    if not any("-std=" in option for option in options):
+        options.insert(0, "--std=c++11")
+    names = list(block_size_names or ())
+    util.append_default_block_size_names(names)
+    kernel = core.KernelSource(kernel_name, kernel_source, lang, defines)
+    call = SimpleNamespace(
+        kernel_name=kernel_name,
+        problem_size=problem_size,
+        grid_div_x=grid_div_x,
+        grid_div_y=grid_div_y,
+        grid_div_z=grid_div_z,
+        block_size_names=names,
+        arguments=[],
+    )
+    device = SimpleNamespace(dev=SimpleNamespace(max_threads=max_threads))
+    requests = {}
+    for values in Searchspace(tune_params, restrictions, max_threads).list:
+        params = dict(zip(tune_params, values, strict=True))
+        made = core.DeviceInterface.create_kernel_instance(device, kernel, call, params, False)
+        if not isinstance(made, util.ErrorConfig):  # a block of more threads than a device takes
+            requests[made.kernel_string] = rtcompile.CompileRequest(
+                made.kernel_string, options=options, arch=arch, name_expressions=[made.name]
+            )
+    return list(requests.values())
 
 
 def space(tunables: Mapping[str, Sequence[Any]], restrictions: Sequence[str]) -> list[dict]:

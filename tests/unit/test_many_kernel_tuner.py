@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
 from examples import kernel_tuner_space as recipe
+from rtcompile.many import compile_many
 
 ONE = {"block_size_x": 64, "LOADS": 2, "ALGORITHM": "BLOCK_REDUCE_RAKING"}
 
@@ -37,3 +42,78 @@ def test_the_source_is_kernel_tuners() -> None:
     threads, grid = util.setup_block_and_grid(4096, ([], [], []), ONE, names)
     name, theirs, _ = kernel.prepare_list_of_files(recipe.NAME, ONE, grid, threads, names)
     assert (name, theirs) == (recipe.NAME, recipe.source(ONE))
+
+
+SOURCE = """
+#include <cuda/std/cstdint>
+extern "C" __global__ void k(float* x) {
+    if (threadIdx.x < block_size_x * TILE * grid_size_x) x[threadIdx.x] = TILE;
+}
+"""
+TEMPLATE = """
+template <int N> __global__ void t(float* x) { if (threadIdx.x < N) x[threadIdx.x] = block_size_x; }
+"""
+CALL: dict[str, Any] = {
+    "kernel_name": "k",
+    "kernel_source": SOURCE,
+    "problem_size": 4096,
+    "tune_params": {"block_size_x": [64, 128, 2048], "TILE": [1, 2]},
+    "restrictions": ["block_size_x * TILE <= 128"],
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="its own defines"),
+        pytest.param({"compiler_options": ["-std=c++17", "-O3"]}, id="options"),
+        pytest.param(
+            {"defines": {"grid_size_x": "block_size_x * 2", "block_size_x": 7, "TILE": 3}},
+            id="defines",
+        ),
+        pytest.param({"grid_div_x": ["block_size_x", "TILE"]}, id="divisors"),
+        pytest.param(
+            {"lang": "CUDA", "kernel_name": "t<TILE>", "kernel_source": TEMPLATE}, id="template"
+        ),
+        pytest.param({"kernel_source": lambda params: f"// {params}\n{SOURCE}"}, id="function"),
+    ],
+)
+def test_requests_are_what_kernel_tuner_asks_cupy_for(changes, monkeypatch) -> None:
+    """Let Kernel Tuner tune on a device that only notes what it is to compile."""
+    tuner = pytest.importorskip("kernel_tuner")
+    core = pytest.importorskip("kernel_tuner.core")
+    backend = pytest.importorskip("kernel_tuner.backends.cupy")
+    asked = set()
+
+    class Module:
+        def __init__(self, code, options, name_expressions):
+            asked.add((code, options, tuple(name_expressions)))
+
+        def get_function(self, name):
+            return SimpleNamespace(num_regs=1)
+
+    class Device(backend.CupyFunctions):
+        def __init__(self, *_, compiler_options=None, observers=None, **__):
+            self.compiler_options = compiler_options or []
+            self.max_threads, self.name, self.env, self.observers = 1024, "none", {}, []
+            self.dev = self.units = {}
+
+        def ready_argument_list(self, arguments):
+            return list(arguments)
+
+    def timed(self, func, gpu_args, instance, *_, **__):
+        return {"time": 1.0, "times": [1.0]}
+
+    monkeypatch.setattr(backend, "CupyFunctions", Device)
+    monkeypatch.setattr(backend, "cp", SimpleNamespace(RawModule=Module))
+    monkeypatch.setattr(core.DeviceInterface, "benchmark", timed)
+    arguments = {**CALL, **changes}
+    positional = [arguments.pop(name) for name in ("kernel_name", "kernel_source", "problem_size")]
+    tune_params = arguments.pop("tune_params")
+    tuner.tune_kernel(
+        *positional, [np.zeros(4, np.float32)], tune_params, **{"lang": "cupy", **arguments}
+    )
+    requests = recipe.requests_of(*positional, tune_params, arch="sm_90", **arguments)
+    assert {(r.source, r.options, r.name_expressions) for r in requests} == asked
+    assert len(requests) == len(asked) > 0
+    assert all(compile_many(requests[:1], progress=False))
