@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,9 @@ def compile_once(plan: Plan, settings: Settings, store: Store) -> ObjectCode:
         if code is None:
             raise JitDisabled(store.why(plan.question))
         return code
+    failure = store.failed.find(plan.question)
+    if failure is not None:
+        raise _error(failure, plan)
     with (
         tracing.span("build", program=request.name),
         store.building(plan.question, settings.timeout) as seconds_left,
@@ -58,26 +61,14 @@ def compile_once(plan: Plan, settings: Settings, store: Store) -> ObjectCode:
 
 
 def _identified(plan: Plan, settings: Settings) -> Plan:
-    """Plan again with what only a build can afford to ask: cuda-python, and the compiler's build."""
-    request = plan.request
-    if request.arch is None:
-        plan = pipeline.plan(request, settings, device.confirmed_compute_capability)
+    """Return the plan with what only a build can afford to ask: cuda-python, and NVRTC's build."""
+    if plan.request.arch is None:
+        plan = pipeline.plan(plan.request, settings, device.confirmed_compute_capability)
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
         toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
-        plan = pipeline.plan(request, settings, device.confirmed_compute_capability)
-    if plan.backend == "nvcc":
-        plan = _knowing_nvcc(plan, settings)
+        plan = pipeline.with_toolchain(plan, toolkit.current(settings), settings)
     return plan
-
-
-def _knowing_nvcc(plan: Plan, settings: Settings) -> Plan:
-    if plan.toolchain.require_nvcc().build:
-        return plan
-    from rtcompile.compilers import nvcc
-
-    toolkit.remember_build("nvcc", nvcc.identify(plan.toolchain), settings)
-    return pipeline.plan(plan.request, settings, device.confirmed_compute_capability)
 
 
 class _Build:
@@ -89,6 +80,10 @@ class _Build:
         self.store = store
         self.limits = Limits(seconds, settings.memory_limit)
         self.why = ""
+        self.added: list[str] = []  # flags that errors asked for
+        self.notes: list[str] = []  # which, and why
+        self.failures: list[CompileFailure] = []
+        self.begun_ns = headers.file_clock_ns()
 
     def run(self) -> ObjectCode:
         plan = self.plan
@@ -100,20 +95,55 @@ class _Build:
         refusal = self.store.refusal(plan.question) if plan.backend == "auto" else None
         if refusal:
             return self._with_nvcc(refusal)
-        outcome = self._nvrtc()
-        if isinstance(outcome, CompileFailure):
-            decision = self._decide(outcome)
-            if decision.action == "add-flags":
-                # Kept under the question as it was asked: the next process is not refused again.
-                self.plan = plan._replace(options=plan.options.adding(*decision.flags))
-                self.why = f"{self.why}; {' '.join(decision.flags)} added: {decision.reason}"
-                outcome = self._nvrtc()
+        outcome = self._until_nothing_helps(self._nvrtc)
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome, self.plan.search)
         decision = self._decide(outcome)
         if decision.action == "nvcc" and outcome.kind == "error" and plan.backend == "auto":
+            self._add(decision)
             return self._instead_of(outcome, decision.reason)
-        raise _error(outcome, plan)
+        raise self._refused(outcome)
+
+    def _until_nothing_helps(
+        self, compile: Callable[[], Compiled | CompileFailure]
+    ) -> Compiled | CompileFailure:
+        """Compile, and again with what the errors ask for, as long as they ask for something new."""
+        while True:
+            outcome = compile()
+            if isinstance(outcome, Compiled):
+                return outcome
+            self.failures.append(outcome)
+            decision = self._decide(outcome)
+            if decision.action != "add-flags" or not self._add(decision):
+                return outcome
+
+    def _refused(self, failure: CompileFailure) -> CompileError:
+        """Return the error; remember it where nothing but the request and the files read decided."""
+        from rtcompile.cache import failed
+
+        read = []
+        for each in self.failures:
+            searched = self.plan.search if each.backend == "nvrtc" else self._nvcc_searched(each)
+            dependencies = failed.dependencies_of(
+                each, searched, source=self.plan.request.source, name=self.plan.question.name
+            )
+            if dependencies is None or dependencies.newest_ns >= self.begun_ns:
+                return _error(failure, self.plan)
+            read.append(dependencies)
+        self.store.failed.remember(self.plan.question, failure, read)
+        return _error(failure, self.plan)
+
+    def _add(self, decision: Decision) -> bool:
+        """Add a decision's flags to those of the decisions before; say whether there is a new one.
+
+        The build is kept under the question as it was asked: the next process is not refused again.
+        """
+        new = [flag for flag in decision.flags if flag not in self.added]
+        if new:
+            self.added += new
+            self.plan = self.plan._replace(options=self.plan.options.adding(*new))
+            self.notes.append(f"{' '.join(new)} added: {decision.reason}")
+        return bool(new)
 
     def _meanwhile(self) -> None:
         """Do what can be done while the compiler runs: 20 ms of a process's first build."""
@@ -126,6 +156,8 @@ class _Build:
         from rtcompile.toolkit.declared import Declared
         from rtcompile.toolkit.packages import missing_header
 
+        if failure.backend == "nvcc":
+            return fallback.decide_nvcc(failure.log)
         return fallback.decide(
             failure.log,
             source=self.plan.request.source,
@@ -149,7 +181,7 @@ class _Build:
     def _nvrtc_with(self, expressions: tuple[str, ...]) -> Compiled | CompileFailure:
         plan = self.plan
         library = plan.toolchain.require_nvrtc()
-        target = _unlinked(plan)
+        target = plan.unlinked
         options = plan.options.adding("-rdc=true") if target == "object" else plan.options
         # To NVRTC relocatable machine code is a cubin like any other.
         target = "cubin" if target == "object" else target
@@ -179,35 +211,57 @@ class _Build:
     def _with_nvcc(self, why: str) -> ObjectCode:
         from rtcompile.compilers import nvcc
 
-        self.plan = plan = _knowing_nvcc(self.plan, self.settings)
-        program = plan.toolchain.require_nvcc()
-        if _for_this_device(plan) and (driver := device.driver_version()):
+        program = self.plan.toolchain.require_nvcc()
+        if _for_this_device(self.plan) and (driver := device.driver_version()):
             problem = nvcc.driver_problem(program.version_pair, driver)
             if problem:
                 raise ToolkitNotFound(problem)
-        own = [d for d in plan.search if d.label.startswith("user")]
-        directories = (*own, *plan.toolchain.nvcc_search)
-        target = _unlinked(plan)
-        code = target if target in ("ptx", "ltoir") else "cubin"
+        self.why = why
+        self.plan = self.plan._replace(options=pipeline.for_nvcc(self.plan.options))
+        outcome = self._until_nothing_helps(self._nvcc)
+        if isinstance(outcome, CompileFailure):
+            raise self._refused(outcome)
+        nvrtc = self.plan.toolchain.nvrtc
+        if nvrtc is not None and nvrtc.version_pair[0] != program.version_pair[0]:
+            self.notes.append(
+                f"nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
+            )
+        return self._finish("nvcc", outcome, self._nvcc_searched(outcome))
+
+    def _nvcc(self) -> Compiled | CompileFailure:
+        from rtcompile.compilers import nvcc
+
+        plan = self.plan
+        directory, *directories = self._nvcc_search()[0]
+        code = plan.unlinked if plan.unlinked in ("ptx", "ltoir") else "cubin"
         flags = command_lines.for_nvcc(
             plan.options,
             plan.choice.arch,
             code,
-            program.version_pair,
-            [d.path for d in directories],
+            plan.toolchain.require_nvcc().version_pair,
+            [each.path for each in directories],
+            beside=directory.path,
         )
-        outcome = nvcc.compile(
-            self._unit(flags, target, plan.request.name_expressions),
-            plan.toolchain,
-            limits=self.limits,
-        )
-        if isinstance(outcome, CompileFailure):
-            raise _error(outcome, plan)
-        self.why = why
-        nvrtc = plan.toolchain.nvrtc
-        if nvrtc is not None and nvrtc.version_pair[0] != program.version_pair[0]:
-            self.why += f"; nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
-        return self._finish("nvcc", outcome, (*directories, *_roots(outcome.trace or ())))
+        unit = self._unit(flags, plan.unlinked, plan.request.name_expressions)
+        return nvcc.compile(unit, plan.toolchain, limits=self.limits)
+
+    def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
+        """Return the directories that NVCC searches before its own, and those after.
+
+        The first is the source's, for ``#include "…"`` alone; ``""`` where the name says no place.
+        """
+        plan = self.plan
+        folder = os.path.dirname(plan.question.name)
+        beside = SearchDir("", folder if os.path.isabs(folder) else "")
+        own = pipeline.own_directories(plan.options)
+        return (beside, *own, *plan.toolchain.nvcc_search), pipeline.last_directories(plan.options)
+
+    def _nvcc_searched(self, outcome: Compiled | CompileFailure) -> tuple[SearchDir, ...]:
+        """Return all directories that NVCC searched, in order, its own included."""
+        (beside, *own), last = self._nvcc_search()
+        if beside.path and beside.path not in [directory.path for directory in own]:
+            own.insert(0, beside)
+        return (*own, *_roots(outcome.trace or ()), *last)
 
     def _unit(
         self, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
@@ -229,10 +283,11 @@ class _Build:
         milliseconds = sum(compiled.milliseconds.values())
         log = compiled.log
         code = compiled.code
-        if _must_link(plan):
+        question = plan.question
+        if plan.must_link:
             from rtcompile.compilers import nvjitlink
 
-            own = LinkInput(_unlinked(plan), plan.request.name, code)
+            own = LinkInput(plan.unlinked, plan.request.name, code)
             # Without nvJitLink its place is taken by the linker that comes with NVCC.
             linker = plan.toolchain.nvjitlink or plan.toolchain.require_nvcc()
             flags = command_lines.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
@@ -248,6 +303,7 @@ class _Build:
                 raise _error(linked, plan)
             code, log = linked.code, log + linked.log
             milliseconds += sum(linked.milliseconds.values())
+            question = question.linked(backend)
         from rtcompile.core.silent import check_code
 
         for problem in check_code(code, plan.choice.arch):
@@ -271,14 +327,14 @@ class _Build:
                 log,
                 dependencies.headers,
                 milliseconds,
-                why=self.why,
-                compiler=f"{backend} {plan.question.compilers.get(backend, '')}",
+                why="; ".join([self.why, *self.notes]),
+                compiler=f"{backend} {question.compilers.get(backend, '')}",
                 compiled_in=milliseconds,
             ),
         )
         if compiled.trace is not None:
             with tracing.span("store", program=plan.request.name):
-                self.store.add(plan.question, built, dependencies)
+                self.store.add(question, built, dependencies)
         return built
 
 
@@ -303,16 +359,3 @@ def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
 
 def _for_this_device(plan: Plan) -> bool:
     return plan.request.arch is None and not plan.options.arch
-
-
-def _unlinked(plan: Plan) -> str:
-    """Return what the compiler makes on the way to what was asked for."""
-    if not _must_link(plan):
-        return plan.choice.target
-    return "ltoir" if plan.options.lto else "object"
-
-
-def _must_link(plan: Plan) -> bool:
-    # Relocatable PTX is for whoever links it; of LTO-IR alone does a linker make PTX.
-    programs = {"cubin": plan.options.rdc or plan.options.lto, "ptx": plan.options.lto}
-    return bool(plan.links) or programs.get(plan.choice.target, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -191,6 +192,9 @@ class LazyCode:
 
     def _compiled(self, request: CompileRequest) -> ObjectCode:
         arguments = self.arguments
+        if arguments["jitify"]:
+            # Jitify looks in the working directory too, after all else.
+            request = request.replace(options=(*request.options, "-idirafter", os.getcwd()))
         settings = Settings.from_environ().override(
             fallback=arguments["fallback"],
             pch=arguments["pch"],

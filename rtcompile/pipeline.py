@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +20,7 @@ from rtcompile.core.option_table import dropped
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, ObjectCode, SearchDir
 from rtcompile.errors import (
+    InvalidRequest,
     JitDisabled,
     RtcompileError,
     RtcompileWarning,
@@ -37,12 +39,15 @@ __all__ = [
     "asked_architecture",
     "build",
     "choose_architecture",
+    "for_nvcc",
     "for_this_device",
     "header_search",
+    "last_directories",
     "own_directories",
     "plan",
     "source_path",
     "wanted_backend",
+    "with_toolchain",
 ]
 
 
@@ -50,7 +55,11 @@ _passed_over: set[tuple[str, Arch]] = set()  # what was warned of
 
 
 class Plan(NamedTuple):
-    """One build, decided: what is asked of the cache, and what a compiler would be given."""
+    """One build, decided: what is asked of the cache, and what a compiler would be given.
+
+    What is decided while it is built (`options` to add, a compiler's build that is learnt) replaces
+    a field; nothing is planned twice, so nothing decided is forgotten.
+    """
 
     request: CompileRequest
     options: Options
@@ -64,6 +73,20 @@ class Plan(NamedTuple):
     def backend(self) -> str:
         """``"auto"``, or the one compiler that may build it."""
         return self.question.backend
+
+    @property
+    def unlinked(self) -> str:
+        """What the compiler makes on the way to what was asked for."""
+        if not self.must_link:
+            return self.choice.target
+        return "ltoir" if self.options.lto else "object"
+
+    @property
+    def must_link(self) -> bool:
+        """Whether the compiler's output goes through the linker."""
+        # Relocatable PTX is for whoever links it; of LTO-IR alone does a linker make PTX.
+        programs = {"cubin": self.options.rdc or self.options.lto, "ptx": self.options.lto}
+        return bool(self.links) or programs.get(self.choice.target, False)
 
 
 def build(request: CompileRequest, settings: Settings) -> ObjectCode:
@@ -130,19 +153,24 @@ def plan(
     request: CompileRequest,
     settings: Settings,
     capability: Callable[[], tuple[int, int]] | None = None,
+    *,
+    link_settings: Settings | None = None,
 ) -> Plan:
-    """Decide everything about a build. Compiles nothing but what `link` needs compiled."""
+    """Decide everything about a build. Compiles nothing but what `link` needs compiled.
+
+    With `link_settings` that forbid compiling not even that: `JitDisabled` where it is not cached.
+    """
     capability = capability or device.compute_capability
     options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
-    version = _version(backend, toolchain)
+    version = _version(backend, toolchain, settings)
     choice = choose_architecture(request, options, version, settings.ptx, capability)
     links: tuple[LinkInput, ...] = ()
     if request.link:
         from rtcompile import linking
 
-        links = linking.inputs(request, choice.arch, settings)
+        links = linking.inputs(request, choice.arch, link_settings or settings)
         if not (options.rdc or options.lto):
             options = options.adding(linking.needed_option(links))
     search = header_search(options, toolchain, arch=choice.arch)
@@ -158,11 +186,12 @@ def plan(
         target=choice.target,
         name_expressions=request.name_expressions,
         backend=backend,
-        compilers=MappingProxyType(_builds(toolchain)),
+        compilers=_builds(toolchain, options, settings),
         search=search,
         links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
         paths_matter=paths_matter,
         pre_includes=options.pre_includes,
+        linker=_linker(toolchain),
     )
     return Plan(request, options, choice, toolchain, search, links, question)
 
@@ -206,7 +235,7 @@ def for_this_device(request: CompileRequest, settings: Settings) -> CompileReque
     options = compiler_options.parse(request.options)
     try:
         toolchain = toolkit.current(settings)
-        version = _version(_backend(request, settings, toolchain), toolchain)
+        version = _version(_backend(request, settings, toolchain), toolchain, settings)
     except ToolkitNotFound:  # a bundle may answer
         return request
     try:
@@ -253,14 +282,22 @@ def header_search(options: Options, toolchain: Toolchain, *, arch: Arch) -> tupl
     ``wmma::fragment`` under Jitify. Nothing looks at a header without going through here.
     """
     assert isinstance(arch, Arch)
-    return own_directories(options) + toolchain.search
+    return own_directories(options) + toolchain.search + last_directories(options)
 
 
 def own_directories(options: Options) -> tuple[SearchDir, ...]:
-    """Return the user's directories to search, labelled by position."""
+    """Return the user's directories to search before all others, labelled by position."""
     return tuple(
         SearchDir(f"user{index}", os.path.abspath(directory))
         for index, directory in enumerate(options.include_dirs)
+    )
+
+
+def last_directories(options: Options) -> tuple[SearchDir, ...]:
+    """Return the user's directories to search after all others, the toolkit's included."""
+    return tuple(
+        SearchDir(f"user-last{index}", os.path.abspath(directory))
+        for index, directory in enumerate(options.last_dirs)
     )
 
 
@@ -270,7 +307,12 @@ def _backend(request: CompileRequest, settings: Settings, toolchain: Toolchain) 
     return "nvcc" if backend == "auto" and only_nvcc else backend
 
 
-def _version(backend: str, toolchain: Toolchain) -> tuple[int, int]:
+def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[int, int]:
+    if not settings.jit:  # what is in the cache needs no compiler
+        either = (toolchain.nvcc, toolchain.nvrtc)
+        for found in either if backend == "nvcc" else either[::-1]:
+            if found is not None:
+                return found.version_pair
     compiler = toolchain.require_nvcc() if backend == "nvcc" else toolchain.require_nvrtc()
     return compiler.version_pair
 
@@ -291,9 +333,70 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
         return None  # no device: cross-compiling for what the options name
 
 
-def _builds(toolchain: Toolchain) -> dict[str, str]:
-    compilers = {"nvrtc": toolchain.nvrtc, "nvcc": toolchain.nvcc}
-    return {name: found.build for name, found in compilers.items() if found is not None}
+def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan:
+    """Return the plan with what has been learnt of a compiler's build: `toolchain` knows it."""
+    question = replace(plan.question, compilers=_builds(toolchain, plan.options, settings))
+    return plan._replace(toolchain=toolchain, question=question)
+
+
+def for_nvcc(options: Options) -> Options:
+    """Return the options of a build with NVCC: with those of ``NVCC_PREPEND_FLAGS`` and its like.
+
+    Raises
+    ------
+    InvalidRequest
+        A variable holds what a build here cannot have (``-MF``, ``-o``, an options file, …).
+    """
+    from rtcompile.core import environment  # most builds hang on none of its variables
+
+    try:
+        words = environment.nvcc_words(os.environ)
+        before, after = (compiler_options.parse(each) for each in words)
+    except (InvalidRequest, ValueError) as error:
+        raise InvalidRequest(f"NVCC_PREPEND_FLAGS or NVCC_APPEND_FLAGS: {error}") from None
+    # The architecture is the request's: NVCC refuses two.
+    return before.merged(options).merged(after)._replace(arch=options.arch)
+
+
+def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mapping[str, str]:
+    """Return each backend's compiler: its build, and all that the environment tells it."""
+    builds = {"nvrtc": toolchain.nvrtc.build} if toolchain.nvrtc is not None else {}
+    # An NVCC that may not run is as good as none: what another one left in the cache is served.
+    if toolchain.nvcc is not None and toolchain.host_compiler is not None and settings.jit:
+        builds["nvcc"] = toolchain.nvcc.build + _nvcc_setting(options)
+    return MappingProxyType(builds)
+
+
+_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+
+def _nvcc_setting(options: Options) -> str:
+    """Return what decides NVCC's output besides the options' text and the compilers found."""
+    said = ""
+    texts = [f"; {name}={os.environ[name]}" for name in _NVCC_FLAGS if os.environ.get(name)]
+    if texts:
+        said = "".join(texts)
+        with suppress(InvalidRequest):  # which a build with NVCC is told
+            options = for_nvcc(options)
+            places = (*own_directories(options), *last_directories(options))
+            said += "".join(f"; -I{directory.path}" for directory in places)
+    chosen = options.get("compiler-bindir")
+    if chosen is not None:
+        from rtcompile.toolkit import fingerprints
+        from rtcompile.toolkit.programs import which
+
+        found = chosen if os.path.isdir(chosen) else which(chosen, os.environ)
+        said += f"; -ccbin {fingerprints.of_host_compiler(found or chosen)}"
+    return said
+
+
+def _linker(toolchain: Toolchain) -> str:
+    """Return what links: nvJitLink, and NVCC's linker where it is the only one or the newer one."""
+    first, other = toolchain.nvjitlink, toolchain.nvcc
+    if first is None:
+        return "" if other is None else f"nvcc {other.build}"
+    newer = other is not None and other.version_pair > first.version_pair
+    return f"{first.build}, nvcc {other.build}" if other is not None and newer else first.build
 
 
 def source_path(request: CompileRequest, settings: Settings) -> str:

@@ -76,7 +76,7 @@ def write(
     home = os.path.join(folder, f"{failure.backend}-{failure.kind}-{key[:12]}")
     try:
         os.makedirs(home, 0o700, exist_ok=True)
-        places = _copy_headers(failure.trace, search, home)
+        places = _copy_headers(failure.trace or (), search, home)
         # NVCC's command names its compiler and its input too.
         is_nvrtc = failure.backend == "nvrtc"
         options = failure.command if is_nvrtc else failure.command[1:]

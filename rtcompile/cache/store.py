@@ -29,6 +29,7 @@ from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
     from rtcompile.cache.books import Books, Usage
+    from rtcompile.cache.failed import Failed
     from rtcompile.cache.inventory import Entry
     from rtcompile.cache.locks import SingleFlight
 
@@ -84,6 +85,7 @@ class Store:
         self._refusals: dict[str, str] | None = None
         self._hits = 0
         self._due = False  # the books are to be kept
+        self._failed: Failed | None = None  # made by the first miss
         if on_disk:
             try:
                 self._folder.check()
@@ -323,6 +325,15 @@ class Store:
                 finally:
                     self._started.pop(key, None)
 
+    @property
+    def failed(self) -> Failed:
+        """What compilers refused in this process."""
+        if self._failed is None:
+            from rtcompile.cache.failed import Failed
+
+            self._failed = Failed()
+        return self._failed
+
     # --- what NVRTC could not do ---------------------------------------------------------
 
     def refusal(self, question: Question) -> str | None:
@@ -413,6 +424,7 @@ class Store:
             self._memory.clear()
             self._held = 0
             self._refusals = None
+            self._failed = None
         inventory.empty(self._folder)
 
     def export(self, path: str) -> int:

@@ -13,7 +13,7 @@ from rtcompile.cache.inventory import Entry
 from rtcompile.cache.store import Store
 from rtcompile.cli import output
 from rtcompile.cli.requests import requests
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, JitDisabled
 from rtcompile.report import report
 from rtcompile.settings import Settings
 
@@ -186,7 +186,12 @@ def _fields(entry: Entry) -> dict[str, Any]:
 def _why_miss(given: Namespace, settings: Settings, store: Store) -> int:
     results = []
     for request in requests(given, given.file):
-        plan = pipeline.plan(request, settings)
+        try:
+            plan = pipeline.plan(request, settings, link_settings=replace(settings, jit=False))
+        except JitDisabled:
+            why = "a source given by --link is not in the cache itself; nothing is compiled to look on"
+            results.append({"arch": str(request.arch or "the device"), "hit": False, "why": why})
+            continue
         why = store.why(plan.question)
         result: dict[str, Any] = {"arch": str(plan.choice.arch), "hit": not why, "why": why}
         if why:
@@ -224,7 +229,7 @@ def _told(file: str, result: dict[str, Any]) -> str:
     if result["hit"]:
         return f"{head}: it is in the cache"
     lines = [f"{head}: {result['why']}"]
-    nearest = result["nearest"]
+    nearest = result.get("nearest")
     if nearest and nearest["differences"]:
         lines.append(f"  the nearest entry is {nearest['key'][:_SHOWN_KEY]} ({nearest['name']}):")
         for label, pair in nearest["differences"].items():

@@ -11,20 +11,20 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import deaths
+from rtcompile.core import environment
 from rtcompile.core.arch import Arch
+from rtcompile.core.command_lines import nvcc_path
 from rtcompile.core.name_markers import Markers
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
-from rtcompile.errors import ToolkitNotFound
 from rtcompile.workers import pool
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Toolchain
 
-__all__ = ["compile", "driver_problem", "identify", "link"]
+__all__ = ["compile", "driver_problem", "link"]
 
 # What a `TranslationUnit` is compiled to, and NVCC's flags for it.
 _TARGET_FLAGS = {
@@ -44,10 +44,6 @@ _SUFFIXES = {
     "object": ".o",
     "archive": ".a",
 }
-# What NVCC adds to its command line by itself.
-_FLAG_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
-# Libraries that users force into their own processes have no place in a compiler.
-_DROPPED_VARIABLES = ("LD_PRELOAD", "LD_AUDIT")
 
 _SOURCE = "kernel.cu"
 _PTX = "kernel.ptx"
@@ -56,6 +52,7 @@ _RESULT = "result"
 
 _SIGKILL = 9
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
+_LINE = re.compile(r'^[ \t]*#[ \t]*(?:line[ \t]+)?\d+[ \t]+"([^"\n]+)"', re.MULTILINE)
 _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
 
 
@@ -150,43 +147,13 @@ def link(
     lto = ["-dlto"] if any(given.kind == "ltoir" for given in inputs) else []
     # Wheels have libcudadevrt in lib; their nvcc looks in lib64.
     root = os.path.dirname(os.path.dirname(toolchain.require_nvcc().binary))
-    flags = ("--device-link", "--cubin", f"-arch={arch}", f"-L{os.path.join(root, 'lib')}", *lto)
+    library = nvcc_path(os.path.join(root, "lib"))
+    flags = ("--device-link", "--cubin", f"-arch={arch}", f"-L{library}", *lto)
     outcome = nvcc.run(flags, files, "cubin")
     if isinstance(outcome, CompileFailure):
         return replace(outcome, kind="link") if outcome.kind == "error" else outcome
     spent = dict(outcome.milliseconds)
     return replace(outcome, milliseconds={"link": spent.pop("compile"), **spent})
-
-
-def identify(toolchain: Toolchain) -> str:
-    """Return what decides NVCC's output besides its input.
-
-    NVCC's build, the host compiler's (it preprocesses), and the flags that NVCC takes from the
-    environment: ``"13.0.88 cuda_13.0.r13.0/compiler.36424714_0; g++ (Debian 12.2.0-14) 12.2.0"``.
-
-    Raises
-    ------
-    ToolkitNotFound
-        There is no NVCC or no host compiler for it, or they do not run.
-    """
-    nvcc = toolchain.require_nvcc()
-    host = toolchain.require_host_compiler()
-    banner = _banner(nvcc.path, nvcc.identity())
-    build = re.search(r"Build (\S+)", banner)
-    stat = os.stat(host)
-    host_banner = _banner(host, f"{stat.st_size}:{stat.st_mtime_ns}").partition("\n")[0]
-    flags = [f"{name}={os.environ[name]}" for name in _FLAG_VARIABLES if os.environ.get(name)]
-    return "; ".join((f"{nvcc.version} {build[1] if build else ''}", host_banner, *flags))
-
-
-@cache
-def _banner(path: str, identity: str) -> str:
-    """Return what the program at `path`, while it is the one of this identity, says of itself."""
-    outcome = _run_program((path, "--version"), {}, (), Limits(timeout=60.0))
-    if isinstance(outcome, pool.Death) or outcome.value["status"] != 0:
-        why = outcome.text if isinstance(outcome, pool.Death) else outcome.value
-        raise ToolkitNotFound(f"{path} --version does not run: {why}")
-    return str(outcome.value["log"])
 
 
 def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
@@ -219,7 +186,15 @@ class _Nvcc:
         name = unit.name.replace("\\", "\\\\").replace('"', '\\"')
         source = f'#line 1 "{name}"\n{unit.source}\n'.encode()
         flags = (*_TARGET_FLAGS[unit.target], *unit.flags, "-MD", "-MF", _TRACE)
-        return self.run(flags, {_SOURCE: source}, unit.target)
+        outcome = self.run(flags, {_SOURCE: source}, unit.target)
+        # NVCC takes the names in #line for files that were read.
+        said = {unit.name, *_LINE.findall(unit.source)}
+        trace = tuple(
+            path
+            for path in outcome.trace or ()
+            if path not in said or (path != unit.name and os.path.isfile(path))
+        )
+        return replace(outcome, trace=trace)
 
     def assemble(self, unit: TranslationUnit, ptx: bytes) -> Compiled | CompileFailure:
         """Make the unit's target of its PTX."""
@@ -240,28 +215,25 @@ class _Nvcc:
         reply = outcome.value
         log = _SCRATCH_NAME.sub("", reply["log"])
         if reply["status"] != 0 or _RESULT not in reply["files"]:
-            return _failure(reply, log, self.command)
-        rule = reply["files"].get(_TRACE, b"").decode("utf-8", "surrogateescape")
+            return replace(_failure(reply, log, self.command), trace=_trace(reply, files))
         return Compiled(
             code=reply["files"][_RESULT],
             kind=kind,
             lowered_names={},
             log=log,
-            trace=tuple(path for path in _prerequisites(rule) if path not in files),
+            trace=_trace(reply, files),
             milliseconds={"queue": outcome.queued * 1e3, "compile": reply["seconds"] * 1e3},
         )
 
     def _host_compiler(self, flags: Sequence[str]) -> tuple[str, ...]:
         chosen = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
-        if chosen or any("-ccbin" in os.environ.get(name, "") for name in _FLAG_VARIABLES):
-            return ()
-        return () if os.environ.get("NVCC_CCBIN") else ("-ccbin", self._host)
+        return () if chosen else ("-ccbin", nvcc_path(self._host))
 
 
 def _run_program(
     command: tuple[str, ...], files: dict[str, bytes], results: tuple[str, ...], limits: Limits
 ) -> pool.Answer | pool.Death:
-    environ = {k: v for k, v in os.environ.items() if k not in _DROPPED_VARIABLES}
+    environ = environment.for_nvcc(os.environ)
     # A program found elsewhere than on PATH looks for its siblings there all the same.
     environ["PATH"] = os.path.dirname(command[0]) + os.pathsep + environ.get("PATH", os.defpath)
     job: dict[str, Any] = {
@@ -271,6 +243,11 @@ def _run_program(
         "results": list(results),
     }
     return pool.run(pool.Job("rtcompile.workers.program:run", job), limits)
+
+
+def _trace(reply: dict[str, Any], files: dict[str, bytes]) -> tuple[str, ...]:
+    rule = reply["files"].get(_TRACE, b"").decode("utf-8", "surrogateescape")
+    return tuple(path for path in _prerequisites(rule) if path not in files)
 
 
 def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> CompileFailure:

@@ -176,15 +176,18 @@ def _outcome(
     # They add up: what is between NVRTC's phases and around them is "compile".
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
     milliseconds["queue"] = answer.queued * 1000
+    trace = None if reply["trace"] is None else includes.parse_trace(reply["trace"])
     if reply["error"]:
+        if header is not None and trace is not None:
+            trace = tuple(dict.fromkeys((*header.trace, *trace)))
         return CompileFailure(
             reply["error"],
             reply["log"],
             options,
             "nvrtc",
             milliseconds=sum(milliseconds.values()),
+            trace=trace,
         )
-    trace = None if reply["trace"] is None else includes.parse_trace(reply["trace"])
     notes: tuple[str, ...] = ()
     before = None
     if header is not None and reply["pch"] and trace is not None:

@@ -13,13 +13,14 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.option_table import (
     BY_NAME,
     LTO_FLAGS,
+    SIDE_FILES,
     STANDARDS,
     Version,
 )
 from rtcompile.core.options import Options
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["for_nvcc", "for_nvjitlink", "for_nvrtc"]
+__all__ = ["for_nvcc", "for_nvjitlink", "for_nvrtc", "nvcc_path"]
 
 
 def for_nvrtc(
@@ -102,7 +103,8 @@ def for_nvcc(
             continue
         if name == "std":
             _check_standard(value, "nvcc", nvcc)
-        line.append(_plain(_spelled(name, value)))
+        spelled = _spelled(name, value)
+        line.append(nvcc_path(spelled) if name in _PATHS else _plain(spelled))
     line += [f"-{kind}{_macro(text)}" for kind, text in options.macros]
     if beside:
         line.append(f"--compiler-options=-iquote,{_quoted(beside)}")
@@ -170,6 +172,7 @@ def _check_standard(name: str, compiler: str, version: Version) -> None:
 
 # Undocumented, measured with 13.0: nvcc writes definitions and directories between double quotes,
 # and what is for ptxas, the front end or the host compiler as it is.
+_PATHS = frozenset({"compiler-bindir", *SIDE_FILES})
 _PLAIN = re.compile(r"[\w.,:=+/@%^-]*")
 
 
@@ -199,14 +202,21 @@ _ESCAPES = str.maketrans({",": r"\,", "$": r"\\$", "`": r"\\`", "\\": "\\" * 4})
 
 def _path(path: str) -> str:
     """Return a path as nvcc takes it: it splits at commas, unless they are in quotes."""
-    return _quoted(path) if "," in path else _checked(path)
+    return _quoted(path) if "," in path else nvcc_path(path)
 
 
 def _quoted(path: str) -> str:
-    return f'"{_checked(path)}"'
+    return f'"{nvcc_path(path)}"'
 
 
-def _checked(path: str) -> str:
+def nvcc_path(path: str) -> str:
+    """Return a path that nvcc may put between double quotes for its shell.
+
+    Raises
+    ------
+    InvalidRequest
+        The shell would expand it, or a quote would end.
+    """
     if any(character in path for character in '$`\\"\n'):
         raise InvalidRequest(f"nvcc cannot take the path {path!r}: its shell would expand it")
     return path

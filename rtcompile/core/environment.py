@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["for_nvcc", "for_workers"]
+__all__ = ["for_nvcc", "for_workers", "nvcc_words"]
 
 # How paths are spelled in bytes: a worker must read the same names in them as its caller.
 _ENCODING = ("LANG", "LC_ALL", "LC_CTYPE")
 # Interpreters and compilers of environment modules find their own shared libraries by it.
 _LIBRARIES = ("LD_LIBRARY_PATH",)
 # NVCC runs programs by name (cicc, ptxas, the host compiler), which may be wrappers with settings of
-# their own in the home directory, and takes flags from three variables of its own.
-_NVCC = ("PATH", "HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
+# their own in the home directory. Not given to it, and so without effect on a build:
+#   NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS, NVCC_CCBIN: read here (`nvcc_words`, the toolkit's search),
+#       so that the cache knows the directories and the compiler that they name;
+#   CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH: NVRTC never obeyed them, and a directory that one
+#       compiler searches and the other does not makes a source mean two things: give -I;
+#   INCLUDES, SYSTEM_INCLUDES, PTXAS_FLAGS, NVVM_FLAGS, CUDAFE_FLAGS, LIBRARIES, …: nvcc.profile adds
+#       to them whatever a build script happened to export: give options;
+#   GCC_EXEC_PREFIX, COMPILER_PATH, …: they put another compiler in the place of the one that was found.
+_NVCC = ("PATH", "HOME")
+_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
@@ -33,6 +41,22 @@ def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
 def for_nvcc(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of NVCC and of what it runs; its TMPDIR is the worker's."""
     return _kept(environ, _ENCODING + _LIBRARIES + _NVCC)
+
+
+def nvcc_words(environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words of ``NVCC_PREPEND_FLAGS`` and of ``NVCC_APPEND_FLAGS``.
+
+    Raises
+    ------
+    ValueError
+        A quote has no end.
+    """
+    if not any(environ.get(name) for name in _NVCC_FLAGS):
+        return (), ()
+    import shlex
+
+    before, after = (tuple(shlex.split(environ.get(name, ""))) for name in _NVCC_FLAGS)
+    return before, after
 
 
 def _kept(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -64,7 +64,9 @@ class Question:
     backend : str
         The compiler asked for; an object of another is no answer, except to ``"auto"``.
     compilers : mapping of str to str
-        Backend to the identity of its compiler's build.
+        Backend to the identity of its compiler's build; not in it: there is none to build with.
+    linker : str
+        The identity of the linker's build, for what is linked.
     search : tuple of SearchDir
         Header directories in the order they are searched.
     links : tuple of str
@@ -87,6 +89,7 @@ class Question:
     links: tuple[str, ...] = ()
     paths_matter: bool = False
     pre_includes: tuple[str, ...] = ()
+    linker: str = ""
 
     def lookup_key(self) -> str:
         """Return the manifest's key: all that is known before anything is read, places included."""
@@ -122,8 +125,22 @@ class Question:
         return digest([field("key", "shipped 1"), *replace(self, search=own)._given()])
 
     def serves(self, backend: str, compiler: str) -> bool:
-        """Say whether an object that `compiler` made as `backend` answers this question."""
-        return self.backend in ("auto", backend) and self.compilers.get(backend) == compiler
+        """Say whether an object that `compiler` made as `backend` answers this question.
+
+        Where there is no NVCC to build with (a service with another PATH, ``RTCOMPILE_JIT=0``), what
+        any NVCC made of these contents does: nothing here could make it anew.
+        """
+        if self.backend not in ("auto", backend):
+            return False
+        own = self.compilers.get(backend)
+        if own is None:
+            return backend == "nvcc"
+        return compiler in (own, linked_by(own, self.linker))
+
+    def linked(self, backend: str) -> Question:
+        """Return the question whose object `backend` made and the linker linked."""
+        own = linked_by(self.compilers.get(backend, ""), self.linker)
+        return replace(self, compilers=MappingProxyType({**self.compilers, backend: own}))
 
     def summary(self) -> dict[str, str]:
         """Return what is asked in words, long texts as digests: to tell two questions apart by."""
@@ -174,6 +191,11 @@ class Question:
             *(field("directory", directory.path) for directory in self.search),
             *(field("-include", path) for path in self.pre_includes),
         ]
+
+
+def linked_by(compiler: str, linker: str) -> str:
+    """Return the identity of a compiler and a linker together."""
+    return f"{compiler}; linked by {linker}"
 
 
 # Asked for by each key of a question, and by each question of a batch: the same search, the same

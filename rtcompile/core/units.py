@@ -67,8 +67,8 @@ class CompileFailure:
     """Why there is no code. Crosses processes as a value; errors are raised at the public edge.
 
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
-    "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that a
-    compiler which died had read, as far as it is known.
+    "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that the
+    compiler had read, as far as it is known of one that died; None where it does not say.
     """
 
     kind: str
@@ -77,4 +77,4 @@ class CompileFailure:
     backend: str
     signal: int | None = None
     milliseconds: float = 0.0
-    trace: tuple[str, ...] = ()
+    trace: tuple[str, ...] | None = ()

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from rtcompile.messages import missing_includes, spaces
 from rtcompile.messages.diagnostics import Diagnostic, parse
 
-__all__ = ["Decision", "HostDeclarations", "decide"]
+__all__ = ["Decision", "HostDeclarations", "decide", "decide_nvcc"]
 
 
 class HostDeclarations(Protocol):
@@ -50,7 +50,7 @@ class Decision:
     reason : str
         One line, for the log and `BuildInfo.why`.
     flags : tuple of str
-        NVRTC's options to add.
+        Options to add, for NVCC too.
     """
 
     action: str
@@ -288,6 +288,16 @@ _RULES = (
 )
 
 
+# These decide whatever other errors there are: those follow from them, and NVCC says the same.
+_FINAL_RULES = (
+    _rule(
+        r"requires at least C\+\+ ?\d\d",
+        "error",
+        "a header needs a newer -std than the options ask for",
+    ),
+)
+
+
 def decide(
     log: str,
     *,
@@ -322,16 +332,43 @@ def decide(
     """
     given = tuple(options)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
-    verdicts = [_verdict(_Case(each, source, name, given, package_of, declared)) for each in errors]
+    cases = [_Case(each, source, name, given, package_of, declared) for each in errors]
+    for case in cases:
+        for rule in _FINAL_RULES:
+            if (verdict := rule.apply(case)) is not None:
+                return verdict
+    verdicts = [_verdict(case) for case in cases]
     for verdict in verdicts:
         if verdict.action == "nvcc":
-            return verdict
+            # What else was missing NVCC needs too: a device launch needs -rdc=true of either.
+            return replace(verdict, flags=_flags(verdicts))
     if not verdicts:
         return _MISTAKE
     if verdicts[0].action == "add-flags":
-        more = [flag for each in verdicts for flag in each.flags]
-        return replace(verdicts[0], flags=tuple(dict.fromkeys(more)))
+        return replace(verdicts[0], flags=_flags(verdicts))
     return verdicts[0]
+
+
+def decide_nvcc(log: str) -> Decision:
+    """Decide what to do about a source that NVCC refused: what it lacks, or that it is at fault."""
+    for pattern, reason, flag in _NVCC_LACKS:
+        if pattern.search(log):
+            return Decision("add-flags", reason, (flag,))
+    return _MISTAKE
+
+
+# NVRTC stops at the first header that it does not have, before it comes to what these are about.
+_NVCC_LACKS = (
+    (
+        re.compile(r"kernel launch from __device__ or __global__ functions requires separate comp"),
+        "device code launches a kernel",
+        "-rdc=true",
+    ),
+)
+
+
+def _flags(verdicts: Iterable[Decision]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(flag for each in verdicts for flag in each.flags))
 
 
 _MISTAKE = Decision("error", "the source is at fault")

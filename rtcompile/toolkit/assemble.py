@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rtcompile.core.request import SearchDir
-from rtcompile.toolkit import providers, versions
+from rtcompile.toolkit import fingerprints, providers, versions
 from rtcompile.toolkit.catalogue import (
     CUTLASS_ENVIRONMENT,
     HEADER_PARTS,
@@ -84,6 +85,8 @@ def assemble(
     draft.search.append(SearchDir("shims", os.path.join(shims, "std")))
     nvcc = _nvcc(draft, where, places, chosen)
     host_compiler = _host_compiler(draft, where)
+    if nvcc is not None:
+        nvcc = replace(nvcc, build=fingerprints.of_nvcc(nvcc, host_compiler))
     return Toolchain(
         nvrtc=nvrtc,
         nvcc=nvcc,
@@ -120,10 +123,14 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
         draft.found(name, hit.version or nvrtc.version, hit.place.found_via)
         draft.depends.append(hit.path)
         paths[name] = hit.path
-    nvjitlink = paths.get("nvjitlink")
+    nvjitlink = None
+    if "nvjitlink" in paths:
+        nvjitlink = Library(paths["nvjitlink"], draft.versions["nvjitlink"])
+        build = fingerprints.of_nvjitlink(nvjitlink, paths.get("cudadevrt"))
+        nvjitlink = replace(nvjitlink, build=build)
     return (
         Library(nvrtc.path, nvrtc.version, (builtins,) if builtins else ()),
-        Library(nvjitlink, draft.versions["nvjitlink"]) if nvjitlink else None,
+        nvjitlink,
         paths.get("cudadevrt"),
     )
 
@@ -284,7 +291,7 @@ def _nvcc(
         return None
     program, found_via = best
     draft.found("nvcc", program.version, found_via)
-    draft.depends += [program.path, program.binary]
+    draft.depends += fingerprints.files_of_nvcc(program)
     if nvrtc and program.version_pair[0] != version_pair(nvrtc.version)[0]:
         draft.problems.append(
             f"nvcc {program.version} ({program.path}) is of another CUDA than NVRTC "

@@ -54,6 +54,8 @@ class Declared:
 
     def host_header(self, name: str) -> bool:
         """Say whether ``#include <name>`` finds a header of the host compiler or its system."""
+        if not self._host:  # a name without a suffix is the standard library's
+            return name.isidentifier()
         return any(os.path.isfile(os.path.join(d, name)) for d in self._host)
 
     def std(self, name: str) -> bool:

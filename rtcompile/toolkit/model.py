@@ -33,7 +33,8 @@ class Library:
     preload : tuple of str
         Libraries to open first: NVRTC opened by path does not find its own builtins.
     build : str
-        The compiler's own word on its build, filled in by the worker; empty until then.
+        Which build it is: NVRTC's own word, filled in by the worker and empty until then; of
+        nvJitLink, from its file.
     """
 
     path: str
@@ -67,7 +68,7 @@ class Program:
     binary : str
         The program behind a wrapper script; `path` where there is none.
     build : str
-        Its own word on its build, and that of the host compiler; empty until it was asked.
+        Which build it is, from the files of all that it runs, its host compiler included.
     """
 
     path: str

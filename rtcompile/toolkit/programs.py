@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 
+from rtcompile.core.environment import for_nvcc
 from rtcompile.toolkit.model import Program
 
 __all__ = ["describe_nvcc", "which"]
@@ -52,7 +53,7 @@ def _output(command: list[str], environ: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
             command,
-            env=dict(environ),
+            env=for_nvcc(environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
+import shutil
 
 import pytest
 
@@ -208,3 +210,107 @@ def test_the_log_stream_receives_nvccs_warnings_and_gets_them_from_the_cache_too
 
     assert logs[0] == logs[1]
     assert "was declared but never referenced" in logs[0]
+
+
+# --- decisions add up --------------------------------------------------------------------------
+
+LAUNCH = "__global__ void c() {} __global__ void k() { c<<<1, 1>>>(); }"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("#include <vector>\n" + LAUNCH, id="NVRTC stopped at the header"),
+        pytest.param(LAUNCH + "\n__host__ void f() {}", id="NVRTC said both"),
+    ],
+)
+def test_a_device_launch_in_a_source_for_nvcc_is_compiled_relocatably_and_linked(source, runs):
+    code = compile(source)
+
+    assert (code.build.backend, runs[0]) == ("nvcc", "nvrtc")
+    assert "-rdc=true added" in code.build.why
+    assert {kernel.name for kernel in cubin.read(code.code).kernels} >= {"_Z1cv", "_Z1kv"}
+    assert compile(source).build.hit == "memory"
+
+
+def test_what_several_errors_ask_for_adds_up(runs):
+    source = (
+        "__global__ void c() {} __global__ void k(long* p) {"
+        " p[0] = (__int128)p[1] * p[2] >> 64; c<<<1, 1>>>(); }"
+    )
+    code = compile(source)
+
+    assert set(runs) == {"nvrtc"}
+    assert "--device-int128" in code.build.why
+    assert "-rdc=true" in code.build.why
+
+
+def test_a_standard_that_a_header_refuses_ends_it_whatever_follows():
+    from rtcompile.messages.fallback import decide
+    from rtcompile.toolkit.declared import Declared
+
+    log = (
+        '/x/cub/config.cuh(10): error: #error directive: "CUB requires at least C++17. Define …"\n\n'
+        "/x/cub/device/y.cuh(7): error: explicitly marked as a __host__ function is not allowed in"
+        " JIT mode\n\n"
+    )
+    decision = decide(log, declared=Declared(toolkit.current()))
+
+    assert (decision.action, "-std" in decision.reason) == ("error", True)
+    assert decide(
+        log.replace("at least", "about"), declared=Declared(toolkit.current())
+    ).action == ("nvcc")
+
+
+# --- what is remembered ------------------------------------------------------------------------
+
+
+def test_a_refusal_is_remembered_when_the_code_is_gone(runs):
+    # A process that must build it anew spares itself the compiler that cannot.
+    compile(target="ptx")
+    for folder in ("objects", "manifests"):
+        shutil.rmtree(os.path.join(os.environ["RTCOMPILE_CACHE_DIR"], folder))
+    forget_process()
+    code = compile(target="ptx")
+
+    assert runs == ["nvrtc", "nvcc", "nvcc"]
+    assert (code.build.hit, "<vector>" in code.build.why) == (None, True)
+
+
+@pytest.mark.parametrize("source", [TYPO, "#include <vector>\n" + TYPO], ids=["nvrtc", "nvcc"])
+def test_what_was_refused_is_not_compiled_again_in_this_process(source, runs):
+    errors = []
+    for _ in range(2):
+        with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
+            compile(source)
+        errors.append(str(error.value))
+        ran = list(runs)
+
+    assert ran == (["nvrtc"] if source == TYPO else ["nvrtc", "nvcc"])
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("change", ["edit", "appear"])
+def test_what_was_refused_is_compiled_again_when_a_header_is_mended(change, runs, tmp_path):
+    header = tmp_path / "mine.h"
+    if change == "edit":
+        header.write_text("__device__ int f() { return no_such; }\n")
+    for attempt in range(2):
+        with pytest.raises(rtcompile.CompileError):
+            compile('#include "mine.h"', options=(f"-I{tmp_path}",))
+        assert len(runs) == 1, attempt
+        if change == "edit":  # what was written in the tick of the build's start is not trusted
+            break
+    header.write_text("__device__ int f() { return 1; }\n")
+    compile('#include "mine.h"', options=(f"-I{tmp_path}",))
+
+    assert len(runs) == 2
+
+
+def test_what_was_refused_for_its_limits_is_tried_again(runs):
+    chain = "".join(f"typedef T{i} (*T{i + 1})(T{i}, T{i});\n" for i in range(30))
+    for _ in range(2):
+        with pytest.raises(rtcompile.CompileTimeout):
+            compile(f"typedef int T0;\n{chain}__global__ void k(T30 f) {{}}", timeout=0.2)
+
+    assert len(runs) == 2

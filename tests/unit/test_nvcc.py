@@ -194,18 +194,6 @@ def test_warnings_of_all_passes_are_in_the_log(toolchain: Toolchain) -> None:
         assert text in result.log
 
 
-def test_the_flags_of_the_environment_count_and_are_in_the_identity(
-    toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = nvcc.identify(toolchain)
-    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DFROM_ENVIRONMENT")
-
-    compiled(make_unit(f"#ifndef FROM_ENVIRONMENT\n#error no\n#endif\n{KERNEL}"), toolchain)
-
-    assert toolchain.require_nvcc().version in before
-    assert nvcc.identify(toolchain) == f"{before}; NVCC_APPEND_FLAGS=-DFROM_ENVIRONMENT"
-
-
 def test_a_crash_of_a_pass_is_a_crash(toolchain: Toolchain) -> None:
     source = "template <class T> struct B { friend bool operator==() = default; };"
 

@@ -1,0 +1,91 @@
+"""Sources that a compiler refused, for as long as a process lives: asked again, it would refuse again.
+
+Only in memory. On disk an error would outlive what it says of the machine (a package to install, a
+path in a message), and a source that is refused is usually edited before the next process starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from rtcompile.cache import headers
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.key import Question
+from rtcompile.core.request import SearchDir
+from rtcompile.core.units import CompileFailure
+
+__all__ = ["Failed", "dependencies_of"]
+
+_MOST = 256
+_NOT_FOUND = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
+_NOT_FOUND_BY_HOST = re.compile(r"No such file or directory")
+
+
+class _Failure(NamedTuple):
+    failure: CompileFailure
+    read: tuple[Dependencies, ...]
+
+
+class Failed:
+    """The failures of one process by question."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[object, _Failure] = OrderedDict()
+
+    def find(self, question: Question) -> CompileFailure | None:
+        """Return how the build of `question` failed, None if a file is not as it was then."""
+        known = self._failures.get(_key(question))
+        if known is None or not all(map(headers.same, known.read)):
+            return None
+        return known.failure
+
+    def remember(
+        self, question: Question, failure: CompileFailure, read: Sequence[Dependencies]
+    ) -> None:
+        """Remember a failure that follows from the question and these files alone."""
+        self._failures[_key(question)] = _Failure(failure, tuple(read))
+        while len(self._failures) > _MOST:
+            self._failures.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._failures.clear()
+
+
+def dependencies_of(
+    failure: CompileFailure, search: Sequence[SearchDir], *, source: str, name: str
+) -> Dependencies | None:
+    """Return the files that a refusal followed from; None where that cannot be told.
+
+    Parameters
+    ----------
+    failure : CompileFailure
+        What the compiler said, with its trace.
+    search : sequence of SearchDir
+        The directories that it searched, in order.
+    source, name : str
+        The translation unit.
+    """
+    if failure.kind != "error" or failure.trace is None or _NOT_FOUND_BY_HOST.search(failure.log):
+        return None
+    found = headers.record(failure.trace, search, source=source, name=name)
+    if found.uncacheable:
+        return None
+    # A header that was not found may be written now.
+    folders = [name.rpartition("/")[0], *(directory.path for directory in search)]
+    absent = [
+        f"{folder}/{missing}"
+        for missing in _NOT_FOUND.findall(failure.log)
+        for folder in folders
+        if folder.startswith("/")
+    ]
+    return replace(found, absent=(*found.absent, *absent))
+
+
+def _key(question: Question) -> tuple[object, ...]:
+    compilers = tuple(sorted(question.compilers.items()))
+    return question.lookup_key(), compilers, question.linker

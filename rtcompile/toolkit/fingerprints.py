@@ -1,0 +1,85 @@
+"""Which build of a program or library is it? Read from its files: nothing is run, nothing is loaded.
+
+Two machines with the same packages give the same answer, since no path and no time goes into it. It
+is found with the toolchain and remembered with it, for as long as the files' stats stay.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from rtcompile.core.key import content_digest, digest, field
+from rtcompile.toolkit.model import Library, Program
+
+__all__ = ["files_of_nvcc", "of_file", "of_host_compiler", "of_nvcc", "of_nvjitlink"]
+
+# Wrappers, profiles and drivers are read whole; of the compilers proper, tens of megabytes each, the
+# size and both ends, where the build's number and the table of sections are.
+_READ_WHOLE = 4 << 20
+_END = 64 << 10
+
+# What NVCC runs and reads besides headers, below the folder that holds its `bin`.
+_NVCC_FILES = (
+    "bin/nvcc",
+    "bin/nvcc.profile",
+    "bin/cudafe++",
+    "bin/cicc",
+    "bin/ptxas",
+    "bin/nvlink",
+    "bin/fatbinary",
+    "nvvm/bin/cicc",
+    "nvvm/lib64/libnvvm.so",
+    "nvvm/libdevice/libdevice.10.bc",
+    "lib/libcudadevrt.a",
+    "lib64/libcudadevrt.a",
+)
+# What NVCC calls in a folder that is given to it by -ccbin.
+_HOST_COMPILERS = ("gcc", "g++", "clang")
+
+
+def of_file(path: str) -> str:
+    """Return what changes when the file's contents do, ``""`` if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= _READ_WHOLE:
+                return content_digest(file.read())[:16]
+            first = file.read(_END)
+            file.seek(-_END, os.SEEK_END)
+            return content_digest(b"%d:%s%s" % (size, first, file.read()))[:16]
+    except OSError:
+        return ""
+
+
+def files_of_nvcc(program: Program) -> list[str]:
+    """Return the files that decide what this NVCC makes of preprocessed source."""
+    root = os.path.dirname(os.path.dirname(os.path.realpath(program.binary)))
+    found = [path for name in _NVCC_FILES if os.path.isfile(path := os.path.join(root, name))]
+    return list(dict.fromkeys([program.path, program.binary, *found]))
+
+
+def of_nvcc(program: Program, host_compiler: str | None) -> str:
+    """Return NVCC's build and its host compiler's, ``"13.0.88 2f1c…; g++ 90ab…"``."""
+    files = files_of_nvcc(program)
+    own = _together((os.path.basename(path), path) for path in files)
+    host = of_host_compiler(host_compiler) if host_compiler else ""
+    return f"{program.version} {own}" + (f"; {host}" if host else "")
+
+
+def of_host_compiler(path: str) -> str:
+    """Return the build of the host compiler at `path`, a program or the folder of one."""
+    name = os.path.basename(path.rstrip("/"))
+    if not os.path.isdir(path):
+        return f"{name} {of_file(path)}"
+    return f"{name}/ " + _together((each, os.path.join(path, each)) for each in _HOST_COMPILERS)
+
+
+def of_nvjitlink(library: Library, cudadevrt: str | None) -> str:
+    """Return nvJitLink's build and that of the device runtime which it links in."""
+    runtime = f"; libcudadevrt {of_file(cudadevrt)}" if cudadevrt else ""
+    return f"nvJitLink {library.version} {of_file(library.path)}{runtime}"
+
+
+def _together(files: Iterable[tuple[str, str]]) -> str:
+    return digest([field(name, of_file(path)) for name, path in files])[:16]

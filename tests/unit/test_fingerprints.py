@@ -1,0 +1,86 @@
+"""Which build a compiler is: read from every file that decides what it makes, wherever it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rtcompile.toolkit import fingerprints
+from rtcompile.toolkit.model import Library, Program
+
+FILES = (
+    "bin/nvcc",
+    "bin/nvcc.profile",
+    "bin/cudafe++",
+    "bin/ptxas",
+    "bin/nvlink",
+    "bin/fatbinary",
+    "nvvm/bin/cicc",
+    "nvvm/lib64/libnvvm.so",
+    "nvvm/libdevice/libdevice.10.bc",
+    "lib64/libcudadevrt.a",
+)
+
+
+def nvcc(root: Path) -> str:
+    """Make a toolkit, if it is not there, and a host compiler; return NVCC's build."""
+    for name in (*FILES, "g++"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(f"contents of {name}")
+    program = Program(str(root / "bin/nvcc"), "13.0.88", str(root / "bin/nvcc"))
+    return fingerprints.of_nvcc(program, str(root / "g++"))
+
+
+@pytest.mark.parametrize("name", [*FILES, "g++"])
+def test_every_file_that_decides_what_nvcc_makes_is_in_its_build(name: str, tmp_path: Path) -> None:
+    before = nvcc(tmp_path)
+    (tmp_path / name).write_text("something else")
+    assert nvcc(tmp_path) != before
+
+
+def test_two_places_with_the_same_files_are_one_build(tmp_path: Path) -> None:
+    assert nvcc(tmp_path / "here") == nvcc(tmp_path / "there")
+
+
+def test_files_that_decide_are_what_the_remembered_toolchain_watches(tmp_path: Path) -> None:
+    nvcc(tmp_path)
+    program = Program(str(tmp_path / "bin/nvcc"), "13.0.88", str(tmp_path / "bin/nvcc"))
+    assert {str(tmp_path / name) for name in FILES} <= set(fingerprints.files_of_nvcc(program))
+
+
+@pytest.mark.parametrize("changed", ["libnvJitLink.so.12", "libcudadevrt.a"])
+def test_the_linkers_build_is_of_the_linker_and_of_the_device_runtime(
+    changed: str, tmp_path: Path
+) -> None:
+    def build() -> str:
+        library = Library(str(tmp_path / "libnvJitLink.so.12"), "12.9.86")
+        return fingerprints.of_nvjitlink(library, str(tmp_path / "libcudadevrt.a"))
+
+    for name in ("libnvJitLink.so.12", "libcudadevrt.a"):
+        (tmp_path / name).write_text(name)
+    before = build()
+    (tmp_path / changed).write_text("another")
+    assert build() != before
+
+
+@pytest.mark.parametrize("at", [0, 10 << 20, -1], ids=["beginning", "size", "end"])
+def test_of_a_large_file_the_size_and_both_ends_count(at: int, tmp_path: Path) -> None:
+    data = bytearray(5 << 20)
+    (tmp_path / "cicc").write_bytes(data)
+    before = fingerprints.of_file(str(tmp_path / "cicc"))
+    if at < len(data):
+        data[at] = 1
+    else:
+        data.append(0)
+    (tmp_path / "cicc").write_bytes(data)
+    assert fingerprints.of_file(str(tmp_path / "cicc")) != before
+
+
+def test_the_folder_of_a_host_compiler_is_what_lies_in_it(tmp_path: Path) -> None:
+    (tmp_path / "gcc").write_text("one")
+    before = fingerprints.of_host_compiler(f"{tmp_path}/")
+    (tmp_path / "gcc").write_text("two")
+    assert fingerprints.of_host_compiler(f"{tmp_path}/") != before

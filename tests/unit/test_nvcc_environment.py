@@ -1,0 +1,228 @@
+"""What NVCC builds hangs on what it is asked, the files it reads and its build: not on a shell's exports."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile import pipeline, toolkit
+from rtcompile.cache import store
+from rtcompile.compilers import nvcc
+from rtcompile.core import environment
+from rtcompile.core.request import CompileRequest
+from rtcompile.settings import Settings
+
+SOURCE = """
+#include "value.h"
+#ifndef VALUE
+#define VALUE 1
+#endif
+extern "C" __global__ void k(int* out) { *out = VALUE; }
+"""
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvcc() -> None:
+    found = toolkit.current()
+    if found.nvcc is None or found.host_compiler is None:
+        pytest.skip("nvcc and a host compiler are needed")
+
+
+def build(
+    source: str = SOURCE, *, backend: str = "nvcc", name: str = "kernel.cu", **arguments
+) -> tuple[int, str | None]:
+    """Compile a kernel that stores a number; return the number and where the code was found."""
+    code = rtcompile.compile(
+        source, arch="sm_80", target="ptx", backend=backend, name=name, **arguments
+    )
+    (stored,) = re.findall(rb"mov\.[bu]32\s+%r\d+, (\d+);", code.code)
+    return int(stored), code.build.hit
+
+
+def forget_process() -> None:
+    store._stores.clear()
+
+
+# --- headers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_a_header_beside_the_source_is_found_and_an_edit_noticed(
+    backend: str, tmp_path: Path
+) -> None:
+    name = str(tmp_path / "a b,c/host.cu")
+    header = tmp_path / "a b,c/value.h"
+    header.parent.mkdir()
+    header.write_text("#define VALUE 2\n")
+    assert build(backend=backend, name=name) == (2, None)
+    assert build(backend=backend, name=name) == (2, "memory")
+    header.write_text("#define VALUE 3\n")
+    assert build(backend=backend, name=name) == (3, None)
+
+
+def test_a_source_that_names_other_places_is_cached(tmp_path: Path) -> None:
+    source = '#line 7 "template.cu"\n' + SOURCE.replace("#include", "//")
+    name = str(tmp_path / "no/such/folder/k.cu")
+    assert build(source, name=name) == (1, None)
+    assert build(source, name=name) == (1, "memory")
+
+
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_a_directory_after_all_others_is_searched_last(backend: str, tmp_path: Path) -> None:
+    first, last = tmp_path / "first", tmp_path / "la st"
+    first.mkdir()
+    last.mkdir()
+    for name in ("value.h", "cuda_fp16.h", "limits.h"):
+        (last / name).write_text("#define VALUE 2\n")
+    options = ("-idirafter", str(last), "-I", str(first))
+    source = "#include <cuda_fp16.h>\n#ifdef VALUE\n#error not last\n#endif\n" + SOURCE
+    assert build(source, backend=backend, options=options) == (2, None)
+    assert build(source, backend=backend, options=options) == (2, "memory")
+    (first / "value.h").write_text("#define VALUE 3\n")
+    assert build(source, backend=backend, options=options) == (3, None)
+
+
+# --- variables ---------------------------------------------------------------------------------
+
+IGNORED = (
+    "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "INCLUDES", "SYSTEM_INCLUDES", "PTXAS_FLAGS",
+    "NVVM_FLAGS", "CUDAFE_FLAGS", "LIBRARIES", "GCC_EXEC_PREFIX", "COMPILER_PATH", "LIBRARY_PATH",
+    "LD_PRELOAD", "SECRET",
+)  # fmt: skip
+
+
+def test_variables_that_a_build_does_not_depend_on_reach_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vector").write_text("#error CPATH was searched\n")
+    for name in IGNORED:
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("INCLUDES", f"-I{tmp_path}")
+    for name in ("PTXAS_FLAGS", "NVVM_FLAGS", "CUDAFE_FLAGS"):
+        monkeypatch.setenv(name, "--no-such-option")
+    source = "#include <vector>\n" + SOURCE.replace("#include", "//")
+    assert build(source) == (1, None)
+    assert not set(IGNORED) & set(environment.for_nvcc(dict.fromkeys(IGNORED, "x")))
+
+
+def test_the_flags_of_nvccs_own_variables_count_and_are_in_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "second/value.h").write_text("#define VALUE 2\n")
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", f'-I "{tmp_path}/first"')
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", f"-I {tmp_path}/second -allow-unsupported-compiler")
+    assert build() == (2, None)
+    assert build() == (2, "memory")
+    (tmp_path / "first/value.h").write_text("#define VALUE 3\n")
+    assert build() == (3, None)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DVALUE=4")
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "")
+    (tmp_path / "value.h").write_text("")
+    assert build(options=(f"-I{tmp_path}",)) == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("-MF deps", "'-MF' asks"),
+        ("-optf x", "go unnoticed"),
+        ("-Xcompiler @x", "go unnoticed"),
+        ("-Xptxas ';id'", "shell"),
+        ("'", "No closing quotation"),
+    ],
+)
+def test_a_flag_in_a_variable_that_a_build_cannot_have_is_an_error_that_names_the_variable(
+    flags: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", flags)
+    with pytest.raises(rtcompile.InvalidRequest, match=says) as error:
+        build()
+    # An option that is refused for the shell's sake is named; where it came from is not known then.
+    assert "NVCC_APPEND_FLAGS" in str(error.value) or "shell" in says
+
+
+def identity(*options: str) -> str:
+    request = CompileRequest("x", options=options, arch="sm_80", backend="nvcc")
+    return pipeline.plan(request, Settings.from_environ()).question.compilers["nvcc"]
+
+
+def test_a_directory_of_a_variable_is_another_one_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Iinclude")
+    before = identity()
+    monkeypatch.chdir(tmp_path)
+    assert identity() != before
+
+
+@pytest.mark.parametrize("where", ["options", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "PATH"])
+def test_an_edit_of_a_wrapper_around_the_host_compiler_is_noticed(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "g++"
+    wrapper.write_text('#!/bin/sh\nexec /usr/bin/g++ "$@"\n')
+    wrapper.chmod(0o755)
+    options: tuple[str, ...] = ()
+    if where == "options":
+        options = ("-ccbin", str(wrapper))
+    elif where == "PATH":
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    else:
+        ccbin = str(wrapper) if where == "NVCC_CCBIN" else f"-ccbin {wrapper}"
+        monkeypatch.setenv(where, ccbin)
+    before = identity(*options)
+    wrapper.write_text('#!/bin/sh\nexec /usr/bin/g++ -DX "$@"\n')
+    assert identity(*options) != before
+
+
+# --- other shells ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lacks", ["nvcc", "host_compiler"])
+@pytest.mark.parametrize("jit", ["0", "1"])
+def test_what_nvcc_built_is_found_where_there_is_no_nvcc(
+    lacks: str, jit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "#include <vector>\n" + SOURCE.replace("#include", "//")
+    assert build(source, backend="auto") == (1, None)
+    without = replace(toolkit.current(), **{lacks: None})
+    monkeypatch.setattr(toolkit, "current", lambda settings=None: without)
+    monkeypatch.setenv("RTCOMPILE_JIT", jit)
+    forget_process()
+    assert build(source, backend="auto") == (1, "disk")
+
+
+def test_where_nothing_may_be_compiled_another_nvccs_code_serves_and_else_it_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = SOURCE.replace("#include", "//")
+    build(source)
+    found = toolkit.current()
+    assert found.nvcc is not None
+    other = replace(found, nvcc=replace(found.nvcc, build="12.0 elsewhere"))
+    monkeypatch.setattr(toolkit, "current", lambda settings=None: other)
+    request = CompileRequest(source, arch="sm_80", target="ptx", backend="nvcc")
+    for jit in (False, True):
+        settings = replace(Settings.from_environ(), jit=jit)
+        question = pipeline.plan(request, settings).question
+        assert (store.Store.open(settings).find(question) is not None) is not jit
+
+
+def test_nvcc_gets_the_path_to_its_siblings_and_no_variable_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")
+    jobs = []
+    real = nvcc.pool.run
+    monkeypatch.setattr(nvcc.pool, "run", lambda job, limits: jobs.append(job) or real(job, limits))
+    build(SOURCE.replace("#include", "//"))
+    assert set(jobs[0].arguments["environ"]) <= set(
+        environment.for_nvcc(dict.fromkeys(jobs[0].arguments["environ"], ""))
+    )
+    assert "NVCC_APPEND_FLAGS" not in jobs[0].arguments["environ"]
