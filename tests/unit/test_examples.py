@@ -170,6 +170,31 @@ def test_one_row_may_have_any_length() -> None:
     tensor_maps.require_tma("x", Matrix(4096, (65, 1), (1, 65), "float16", 0))
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "message"),
+    [
+        pytest.param((64, 16), (16, 1), None, id="whole eights"),
+        pytest.param((64, 9), (16, 1), r"shape \(64, 16\).*stores 16 bytes or none", id="cut"),
+        pytest.param((64, 16), (8, 1), "must not overlap", id="overlapping rows"),
+        pytest.param((64, 16), (1, 64), "rows must be contiguous", id="column-major"),
+    ],
+)
+def test_a_result_is_refused_where_tma_would_write_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, int],
+    strides: tuple[int, int],
+    message: str | None,
+) -> None:
+    out = Matrix(4096, shape, strides, "float16", 0)
+    monkeypatch.setattr(sm90_gemm.matrices, "matrix", lambda name, array: out)
+    left = Matrix(8192, (64, 32), (32, 1), "float16", 0)
+    if message is None:
+        assert sm90_gemm.result("out", None, left, 9) is out
+        return
+    with pytest.raises(ValueError, match=message):
+        sm90_gemm.result("out", None, left, 9)
+
+
 def test_a_gpu_without_wgmma_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = pytest.importorskip("cupy")
     good = Matrix(4096, (64, 64), (64, 1), "float16", 0)
