@@ -92,7 +92,7 @@ def requests_of(
         As for ``kernel_tuner.tune_kernel``, and so are the others up to `compiler_options`. One source: of a list, Kernel Tuner writes all but the first to files with
         random names, which nobody can tell beforehand.
     lang : {"cupy", "CUDA"}
-        As for ``tune_kernel``, which takes CuPy for CUDA where it is installed.
+        As for ``tune_kernel``, which takes CuPy for CUDA where cuda-python is not installed.
     max_threads : int
         Threads that a block of the device may have.
     arch : str, optional

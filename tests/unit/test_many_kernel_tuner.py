@@ -105,6 +105,7 @@ def test_requests_are_what_kernel_tuner_asks_cupy_for(changes, monkeypatch) -> N
         return {"time": 1.0, "times": [1.0]}
 
     monkeypatch.setattr(backend, "CupyFunctions", Device)
+    monkeypatch.setattr(core, "_select_default_cuda_backend", lambda: Device)
     monkeypatch.setattr(backend, "cp", SimpleNamespace(RawModule=Module))
     monkeypatch.setattr(core.DeviceInterface, "benchmark", timed)
     arguments = {**CALL, **changes}
