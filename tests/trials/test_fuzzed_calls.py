@@ -20,14 +20,14 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, bundling
+from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, bundling, cli
 from rtcompile.bundles.file import HEAD, INDEX, MAGIC
 from rtcompile.cache import files
 from rtcompile.library import KernelLibrary
 from rtcompile.report import report
 from rtcompile.settings import Settings
 from tests.packages import Package
-from tests.trials.odd_values import ENVIRONMENT, OPTIONS, values
+from tests.trials.odd_values import ENVIRONMENT, OPTIONS, VERBS, WORDS, values
 from tests.trials.record import record, times
 
 cupy = pytest.importorskip("cupy")
@@ -59,7 +59,14 @@ class Calls:
         self.entries = [
             *(self.compile,) * 4,
             *(self.request, self.many, self.module, self.kernel, self.library, self.signature),
-            *(self.environment, self.crafted_bundle, self.bundling, self.small, self.report),
+            *(
+                self.environment,
+                self.crafted_bundle,
+                self.bundling,
+                self.small,
+                self.report,
+                self.command,
+            ),
         ]
 
     def make(self) -> tuple[str, Call]:
@@ -346,6 +353,23 @@ class Calls:
             dynamic_shared=lambda: self.one(0, 1 << 20),
         )
         return partial(report, **arguments), arguments
+
+    def command(self) -> Call:
+        (self.folder / "k.cu").write_text(SOURCE)
+        (self.folder / "odd.cu").write_bytes(b"\xff\xfe\0")
+        (self.folder / "empty").touch()
+        words = self.chance.choices(WORDS, k=self.chance.randint(0, 4))
+        line = [self.chance.choice(VERBS), *words]
+
+        def command() -> object:
+            try:
+                code = cli.main(line)
+            except SystemExit as end:  # argparse's
+                code = end.code
+            assert code in range(5)
+            return code
+
+        return command, {"line": line}
 
 
 class TooLong(BaseException):
