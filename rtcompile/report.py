@@ -15,6 +15,7 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.occupancy import THREADS_MAX, Occupancy, limits_of, occupancy
 from rtcompile.core.request import ObjectCode, text, whole
 from rtcompile.errors import InvalidRequest, shown
+from rtcompile.messages import absent
 from rtcompile.tables import table
 
 _SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
@@ -162,14 +163,7 @@ def report(
 
 def kernel_symbols(code: ObjectCode) -> list[str] | None:
     """Return the symbols of the kernels in a cubin or in PTX; None where neither is at hand."""
-    if code.kind == "cubin":
-        return [kernel.name for kernel in cubin.read(code.code).kernels]
-    if code.kind == "ptx":
-        return _PTX_ENTRY.findall(code.code.decode())
-    return None
-
-
-_PTX_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry ([\w$]+)", re.MULTILINE)
+    return absent.kernel_symbols(code.code) if code.kind in ("cubin", "ptx") else None
 
 
 def _lowered_names(code: ObjectCode | bytes) -> Mapping[str, str]:

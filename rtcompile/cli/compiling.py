@@ -17,6 +17,8 @@ from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.many import submit_many
 from rtcompile.messages import diagnostics
+from rtcompile.messages.absent import no_kernels
+from rtcompile.messages.wording import spelled
 from rtcompile.report import kernel_symbols
 
 __all__ = ["run"]
@@ -184,7 +186,7 @@ def _line(count: str, build: _Build, built: ObjectCode) -> str:
     ]
     lines += [f"    {note}" for note in built.build.notes]
     if kernel_symbols(built) == []:
-        lines.append(f"    {output.NO_KERNELS}")
+        lines.append(f"    {spelled(no_kernels(built.code, build.request.source), 'command')}")
     lines += [f"    {expression} is {name}" for expression, name in built.lowered_names.items()]
     warnings = [d for d in diagnostics.parse(built.build.log) if d.severity == "warning"]
     lines += [f"    {warning}" for warning in warnings[:_MOST_WARNINGS]]

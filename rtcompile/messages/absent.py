@@ -6,17 +6,17 @@ that nothing instantiates.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 
 from rtcompile.core import cubin
 from rtcompile.core.symbols import demangled, simple_name
 
-__all__ = ["kernel_absent", "no_kernels", "variable_absent"]
+__all__ = ["kernel_absent", "kernel_symbols", "no_kernels", "variable_absent"]
 
 _MOST_LISTED = 10
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_PTX_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry ([\w$]+)", re.MULTILINE)
 _KERNEL = re.compile(
     r"(?P<template>template\s*<[^;{}]*?>\s*(?:requires[^;{}]*?)?)?"
     r"(?:\b(?:static|inline|extern|void|\"C\")\s+)*__global__\b[^;{}]*?\b(?P<name>\w+)\s*\("
@@ -106,8 +106,7 @@ def kernel_symbols(code: bytes) -> list[str]:
     try:
         return [kernel.name for kernel in cubin.kernels(code)]
     except ValueError:
-        text = code.decode("utf-8", "replace")
-        return re.findall(r"\.entry\s+([\w$]+)", text)
+        return _PTX_ENTRY.findall(code.decode("utf-8", "replace"))
 
 
 def _variables(code: bytes) -> list[str]:
@@ -174,6 +173,8 @@ def _why(
 
 
 def _nearest(name: str, symbols: Sequence[str], lowered: Mapping[str, str]) -> str:
+    import difflib
+
     names = {simple_name(symbol): symbol for symbol in symbols} | {e: e for e in lowered}
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"Is {close[0]!r} meant?" if close else ""

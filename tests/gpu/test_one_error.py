@@ -1,0 +1,79 @@
+"""A mistake that only the driver sees ends in one error that says what it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+cupy = pytest.importorskip("cupy")
+
+import rtcompile  # noqa: E402
+
+SCALE = 'extern "C" __global__ void scale(float* x) { extern __shared__ float s[]; x[0] = s[0]; }'
+
+
+def assert_alone(error: BaseException) -> None:
+    assert isinstance(error, rtcompile.RtcompileError)
+    assert error.__context__ is None
+    assert error.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "says"),
+    [
+        (SCALE, "scael", "Is 'scale' meant?"),
+        ("__global__ void scale(float* x) { *x = 1; }", "scale", "its scale(float*) is C++"),
+        (
+            "template <class T> __global__ void scale(T* x) { *x = 1; }",
+            "scale",
+            "it is a template, and nothing instantiates it",
+        ),
+    ],
+)
+def test_a_kernel_that_is_not_there_is_told_from_two_other_mistakes(code, name, says) -> None:
+    with pytest.raises(cupy.cuda.driver.CUDADriverError) as caught:
+        rtcompile.RawModule(code=code).get_function(name)
+    assert_alone(caught.value)
+    assert caught.value.status == 500
+    assert says in str(caught.value)
+
+
+def test_a_variable_that_is_not_there_is_told() -> None:
+    module = rtcompile.RawModule(code="__device__ int there;" + SCALE.replace("s[0]", "there"))
+    assert module.get_global("there").ptr
+    with pytest.raises(rtcompile.DriverError, match="Is 'there' meant") as caught:
+        module.get_global("their")
+    assert_alone(caught.value)
+
+
+def test_code_for_another_device_is_told_with_both() -> None:
+    with pytest.raises(rtcompile.DriverError, match="compiled for sm_75.*compute capability") as c:
+        rtcompile.RawModule(code=SCALE, arch="sm_75").get_function("scale")
+    assert_alone(c.value)
+    assert c.value.status in (200, 209)
+
+
+def test_a_launch_beyond_a_limit_is_told_with_the_limit() -> None:
+    kernel = rtcompile.RawKernel(SCALE, "scale")
+    x = cupy.zeros(1, "f")
+    kernel((1,), (32,), (x,), shared_mem=1024)
+    with pytest.raises(rtcompile.DriverError, match="max_dynamic_shared_size_bytes = 60000") as c:
+        kernel((1,), (32,), (x,), shared_mem=60000)
+    assert_alone(c.value)
+    with pytest.raises(rtcompile.DriverError, match="4096 threads in a block are more than") as c:
+        kernel((1,), (4096,), (x,))
+    assert_alone(c.value)
+    kernel.max_dynamic_shared_size_bytes = 60000
+    kernel((1,), (32,), (x,), shared_mem=60000)
+    cupy.cuda.Device().synchronize()
+
+
+def test_a_traceback_is_the_callers_line_and_the_error() -> None:
+    program = "import rtcompile\nrtcompile.RawKernel('int x = y;', 'k')((1,), (1,), ())\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.count("Traceback") == 1
+    assert "KeyError" not in done.stderr
+    assert 'kernel.cu:1:9: error: identifier "y" is undefined' in done.stderr
+    assert len(done.stderr.split("\n")) < 20
