@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
+from rtcompile import device
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import DEFAULT_NAME, BuildInfo, ObjectCode, one_of, text, truth
 from rtcompile.core.request import path as checked_path
@@ -136,11 +137,11 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         )
         self._build = build
         self._functions: dict[int, Any] = {}
+        self._cooperative = arguments["enable_cooperative_groups"]
 
     @property
     def kernel(self) -> Any:
         """The ``cupy.cuda.function.Function`` on the current device, built if need be."""
-        # On every launch: no frame more than this, no lock, no exception.
         try:
             function = self._functions.get(current_device())
         except CUDARuntimeError:  # no device, which is said below
@@ -161,15 +162,17 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         DriverError
             The driver refuses the launch: more threads or shared memory than there are, ….
         """
+        # Every launch comes by here: as `kernel` above, without its frame.
         try:
-            self.kernel(
-                grid,
-                block,
-                args,
-                enable_cooperative_groups=self.enable_cooperative_groups,
-                **kwargs,
-            )
+            function = self._functions.get(current_device())
+            if function is None:
+                function = self._kernel()
+            if self._cooperative:
+                kwargs["enable_cooperative_groups"] = True
+            function(grid, block, args, **kwargs)
             return
+        except CUDARuntimeError as error:  # no device
+            refused: Exception = device.no_device(str(error))
         except (CUDADriverError, RtcompileError) as error:
             refused = error
         raise self._refused(refused, block, kwargs.get("shared_mem", 0))
