@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
-from rtcompile import device
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import DEFAULT_NAME, BuildInfo, ObjectCode, one_of, text, truth
 from rtcompile.core.request import path as checked_path
@@ -171,13 +170,18 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
                 kwargs["enable_cooperative_groups"] = True
             function(grid, block, args, **kwargs)
             return
-        except CUDARuntimeError as error:  # no device
-            refused: Exception = device.no_device(str(error))
-        except (CUDADriverError, RtcompileError) as error:
+        except (CUDARuntimeError, CUDADriverError, RtcompileError) as error:
             refused = error
         raise self._refused(refused, block, kwargs.get("shared_mem", 0))
 
     def _refused(self, error: Any, block: Any, shared: Any) -> Exception:
+        if isinstance(error, CUDARuntimeError):
+            try:
+                ordinal()
+            except RtcompileError as no_device:
+                error = no_device
+            else:
+                return error
         if isinstance(error, RtcompileError):
             return alone(error)
         from rtcompile.messages.driver import launch_error

@@ -49,9 +49,10 @@ def test_a_variable_that_is_not_there_is_told() -> None:
 
 
 def test_code_for_another_device_is_told_with_both() -> None:
-    with pytest.raises(rtcompile.DriverError, match="compiled for sm_75.*compute capability") as c:
+    with pytest.raises(rtcompile.DriverError, match="compiled for sm_75") as c:
         rtcompile.RawModule(code=SCALE, arch="sm_75").get_function("scale")
     assert_alone(c.value)
+    assert "compute capability" in str(c.value)
     assert c.value.status in (200, 209)
 
 
