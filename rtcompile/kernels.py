@@ -174,7 +174,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             refused = error
         raise self._refused(refused, block, kwargs.get("shared_mem", 0))
 
-    def _refused(self, error: Any, block: Any, shared: Any) -> Exception:
+    def _refused(self, error: Any, block: Any, shared: Any) -> Any:
         if isinstance(error, CUDARuntimeError):
             try:
                 ordinal()
