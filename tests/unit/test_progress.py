@@ -1,0 +1,61 @@
+"""Progress in a terminal: rich's bar where rich is installed, else one line that changes."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from rtcompile import CompileRequest, compile_many
+from rtcompile.progress import changing_line
+
+REQUESTS = [CompileRequest(f"__global__ void k() {{ int a = {i}; }}", arch="sm_80") for i in (1, 2)]
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def in_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Let stderr be a terminal: in the test itself, since pytest sets stderr for each phase."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    return terminal
+
+
+def test_without_rich_a_batch_is_one_line_that_changes_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = in_terminal(monkeypatch)
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    compile_many(REQUESTS)
+    written = terminal.getvalue()
+    assert written.count("\n") == 1
+    assert "0 of 2 compiled" in written.split("\r")[1]
+    assert "2 of 2 compiled" in written.split("\r")[-1]
+
+
+def test_with_rich_a_batch_is_richs_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich", reason="rich is not installed: it is in the extra `test`")
+    terminal = in_terminal(monkeypatch)
+    compile_many(REQUESTS)
+    assert "━" in terminal.getvalue()
+    assert "2/2" in terminal.getvalue()
+
+
+def test_a_line_that_is_not_kept_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = in_terminal(monkeypatch)
+    with changing_line() as show:
+        show("compiling: 1 s")
+    assert terminal.getvalue().endswith("compiling: 1 s\r\033[K")
+
+
+def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with changing_line() as show:
+        show("compiling: 1 s")
+    compile_many(REQUESTS)
+    assert capsys.readouterr().err == ""
