@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rtcompile import styling
 from rtcompile.messages.diagnostics import Diagnostic, place_of
@@ -67,8 +68,9 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
         if first.hint:
             pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
         return pieces
-    pieces = _headline(first)
-    pieces += _user_line(first, source.split("\n"), name, width)
+    lines = source.split("\n")
+    pieces = _headline(_in_source(first, lines, name))
+    pieces += _user_line(first, lines, name, width)
     for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
         pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
     others = [d for d in diagnostics[1:] if d.is_error]
@@ -84,6 +86,16 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
         for line in diagnostics[-1].message.split("\n")[:_MOST_NOTES]:
             pieces += [("dim", f"\n  {_one_line(line, 3 * width)}")]
     return pieces
+
+
+def _in_source(first: Diagnostic, source: list[str], name: str) -> Diagnostic:
+    """Return the first error with a line of the program where the compiler names none of it."""
+    line = 0
+    if first.file == "At end of source":
+        line = max((number for number, text in enumerate(source, 1) if text.strip()), default=0)
+    elif first.file.endswith("ptx input"):
+        line = _asm_line(first, source)
+    return replace(first, file=name, line=line, column=0) if name and line else first
 
 
 def _headline(first: Diagnostic) -> list[Piece]:

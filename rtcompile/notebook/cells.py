@@ -29,6 +29,8 @@ _TOKEN = re.compile(
 )
 # With one of these in it the number of a line is part of what the program does.
 _NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
+# A line in a message: of the file of the message, unless it says of which.
+_AT_LINE = re.compile(r"\bat line (\d{1,9})\b(?! of )")
 _Place = tuple[int, int]  # a line of the cell, and a column in it
 
 
@@ -54,6 +56,8 @@ class Cell:
     def in_cell(self, diagnostic: Diagnostic) -> Diagnostic:
         """Return a diagnostic with its places in `source` turned into places in the cell."""
         notes = tuple(self.in_cell(note) for note in diagnostic.notes)
+        message = _AT_LINE.sub(self._line_in_cell, diagnostic.message)
+        diagnostic = replace(diagnostic, message=message)
         if diagnostic.file != PROGRAM or not 0 < diagnostic.line <= len(self._places):
             return replace(diagnostic, notes=notes)
         line, places = self._places[diagnostic.line - 1]
@@ -62,6 +66,11 @@ class Cell:
             line, column = places[diagnostic.column - 1]
         # The compiler's excerpt is of `source`; without one the cell's own line is shown.
         return replace(diagnostic, line=line, column=column, excerpt="", notes=notes)
+
+    def _line_in_cell(self, match: re.Match[str]) -> str:
+        number = int(match[1])
+        known = 0 < number <= len(self._places)
+        return f"at line {self._places[number - 1][0]}" if known else match[0]
 
 
 def read(text: str, *, keep_lines: bool = False) -> Cell:

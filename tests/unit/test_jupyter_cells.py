@@ -177,6 +177,14 @@ def test_a_place_behind_a_comment_over_lines_is_on_its_own_line():
     assert (there.line, there.column) == (2, 15)
 
 
+def test_a_line_in_a_message_is_turned_into_the_cells():
+    cell = cells.read("// a\n\n__global__ void k() {}\n__global__ void k() {}\n")
+    there = cell.in_cell(Diagnostic("error", "(previous one at line 1)", PROGRAM, 2, 17))
+    assert there.message == "(previous one at line 3)"
+    other = "declared at line 1 of header.h"
+    assert cell.in_cell(Diagnostic("error", other, PROGRAM, 2, 17)).message == other
+
+
 def test_a_place_in_a_header_stays():
     there = cells.read(TWO).in_cell(Diagnostic("error", "x", "common.cuh", 3, 1))
     assert (there.file, there.line) == ("common.cuh", 3)
