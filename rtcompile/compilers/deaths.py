@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+
 from rtcompile.core.units import CompileFailure, Limits
 from rtcompile.workers.pool import Death
 
 __all__ = ["failure"]
 
+# It maps files in its temporary folder, and is killed so where they cannot be written.
+_MEANINGS: dict[int, str] = {
+    signal.SIGBUS: ": it may be that the folder for temporary files (TMPDIR) is full"
+}
+
 
 def failure(death: Death, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
     """Return what the caller is told of a job that gave no answer."""
     reasons = {
-        "crash": f"The compiler died by signal {death.signal}."
+        "crash": f"The compiler died by signal {death.signal}{_MEANINGS.get(death.signal, '')}."
         if death.signal
         else "The compiler's process exited without an answer.",
         "timeout": f"The compiler was killed after its time limit of {_seconds(limits)} s.",

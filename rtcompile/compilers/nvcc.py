@@ -260,6 +260,8 @@ def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> Compi
         return CompileFailure("error", log, command, "nvcc", milliseconds=milliseconds)
     # Nobody but the kernel, short of memory, kills a compiler by -9 without killing the worker.
     kind = "memory" if signal == _SIGKILL else "crash"
+    if not _CHILD_DIED.search(log):  # a shell between them said at most "Killed"
+        log = f"The compiler died due to signal {signal}.\n{log}"
     return CompileFailure(kind, log, command, "nvcc", signal=signal, milliseconds=milliseconds)
 
 

@@ -26,6 +26,7 @@ _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
 
 _ROOM = 1 << 20
+_ROOM_TO_START = 16 << 20
 
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
@@ -58,6 +59,11 @@ def improve(idle: bool) -> None:
     """
     global _heap_is_pinned
     assert _library is not None
+    # NVRTC maps files that it has in TMPDIR. Where there is no room for them the kernel kills it, here
+    # the zygote.
+    disk = os.statvfs(os.environ["TMPDIR"])
+    if disk.f_bavail * disk.f_frsize < _ROOM_TO_START:
+        return
     if _heap_is_pinned is None:  # where it could not be placed at first it is elsewhere for good
         _heap_is_pinned = heap.pin(_library, _allocate_heap)
     if idle:
@@ -179,7 +185,8 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     ``problem`` ("" if all went well), ``trace``, and the seconds to ``make`` and to ``use`` it.
     """
     if not _heap_is_pinned:
-        return {"heap": False}
+        full = _heap_is_pinned is None
+        return {"heap": full, "full": full, "problem": "no room for temporary files"}
     os.nice(5)  # Somebody else is waiting for this processor.
     unit = {**job, "expressions": [], "target": "ptx"}
     options = job["options"] + _include_trace_options()

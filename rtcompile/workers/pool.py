@@ -310,6 +310,8 @@ class _Zygote:
         with suppress(ChildProcessError):  # reaped by somebody's os.wait(), or SIGCHLD is ignored
             status = os.waitpid(self.pid, 0)[1]
         self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
+        if status is not None and os.WIFSIGNALED(status):
+            self.last_words = f"Signal {os.WTERMSIG(status)} ended it. {self.last_words}".strip()
         if status != 0:
             scratch.sweep(self._temporary, self._scratch)
 

@@ -140,6 +140,7 @@ class Zygote:
         if self.parent_fd is not None:
             self.poller.register(self.parent_fd, select.POLLIN)
         self.improve: Any = None
+        self.improved = False
         self.postponed: list[Order] = []
         self.serial = 0
 
@@ -159,7 +160,7 @@ class Zygote:
         while True:
             if self.children:
                 timeout = self._next_look()
-            elif self.improve is not None:
+            elif self.improve is not None and not self.improved:
                 timeout = _PAUSE
             else:
                 timeout = idle_since + self.idle - time.monotonic()
@@ -227,7 +228,9 @@ class Zygote:
             if isinstance(error, BlockingIOError) and self.children:
                 self.postponed.append(order)  # `ulimit -u`: when one ends, another may start
                 return
-            _tell(order.socket, (protocol.DEATH, "start", 0, f"{type(error).__name__}: {error}"))
+            # What the system refused says so itself; of the rest the type is half the message.
+            text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            _tell(order.socket, (protocol.DEATH, "start", 0, text))
             order.socket.close()
         os.close(order.arguments)
 
@@ -235,8 +238,7 @@ class Zygote:
         """Do what makes later jobs faster: once when idle, before that for the jobs that ask for it."""
         if self.improve is not None:
             self.improve(idle)
-        if idle:
-            self.improve = None
+        self.improved = self.improved or idle
 
     def _fork(self, order: Order, folder: scratch.Scratch) -> None:
         self.serial += 1

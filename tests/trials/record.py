@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # Read here, at import: a fixture takes the developer's settings away from each test.
 FULL = os.environ.get("RTCOMPILE_TRIALS") == "full"
 _OUT = os.environ.get("RTCOMPILE_TRIALS_OUT")
 
 
-def times(everyday: int, full: int) -> int:
+def times(everyday: T, full: T) -> T:
     """Return how often a trial is repeated in this run."""
     return full if FULL else everyday
 
@@ -35,3 +40,30 @@ def record(kind: str, count: int, bad: int = 0) -> None:
     if _OUT:
         with open(_OUT, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "count": count, "bad": bad}) + "\n")
+
+
+@contextmanager
+def tally(kind: str) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Yield what each trial of a kind runs in; record them in the end, and fail if any went wrong.
+
+    >>> with tally("dice thrown") as trial:
+    ...     for _ in range(times(6, 600)):
+    ...         with trial():
+    ...             assert throw() in range(1, 7)
+    """
+    count, bad = 0, []
+
+    @contextmanager
+    def trial() -> Iterator[None]:
+        nonlocal count
+        count += 1
+        try:
+            yield
+        except AssertionError as error:
+            bad.append(f"trial {count}: {error}")
+
+    try:
+        yield trial
+    finally:
+        record(kind, count, len(bad))
+    assert not bad, "\n".join(bad[:10])

@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,8 +27,8 @@ from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.workers import pool as workers
-from rtcompile.workers.pool import Pool
-from tests.trials.record import times
+from rtcompile.workers.pool import Job, Pool
+from tests.trials.record import tally, times
 
 TRIALS = times(12, 100)
 ROOT = Path(__file__).parents[2]
@@ -125,45 +126,49 @@ def trial(pool: Pool, number: int, attack: Callable[[Callable[[], bool]], int]) 
 def test_a_worker_killed_while_it_compiles(pool: Pool, delay: str) -> None:
     assert is_right(build(0), 0)
     shuffled = random.Random(1)
-    for number in range(TRIALS):
 
-        def attack(done: Callable[[], bool]) -> int:
-            victim = child_of(zygote(pool), done)
-            if delay == "at random":
-                threading.Event().wait(shuffled.uniform(0, 0.03))
-            if victim:
-                kill(victim)
-            return victim
+    def attack(done: Callable[[], bool]) -> int:
+        victim = child_of(zygote(pool), done)
+        if delay == "at random":
+            threading.Event().wait(shuffled.uniform(0, 0.03))
+        if victim:
+            kill(victim)
+        return victim
 
-        victim = trial(pool, number, attack)
-        assert victim == 0 or ended(victim)
-        assert is_right(build(number), number)
+    with tally("worker killed while it compiles") as counted:
+        for number in range(TRIALS):
+            with counted():
+                victim = trial(pool, number, attack)
+                assert victim == 0 or ended(victim)
+                assert is_right(build(number), number)
     pool.close()
 
 
 @pytest.mark.parametrize("stage", ["starting", "idle", "compiling"])
 def test_a_zygote_killed(pool: Pool, scratch: Path, stage: str) -> None:
-    for number in range(TRIALS):
-        if stage == "starting":
-            pool.close()
-        else:
-            assert is_right(build(number), number)
+
+    def attack(done: Callable[[], bool]) -> int:
         if stage == "idle":
-            kill(zygote(pool))
-
-        def attack(done: Callable[[], bool]) -> int:
-            if stage == "idle":
-                return 0
-            victim = zygote(pool)
-            if stage == "compiling":
-                worker = child_of(victim, done)
-                kill(victim)
-                return worker
+            return 0
+        victim = zygote(pool)
+        if stage == "compiling":
+            worker = child_of(victim, done)
             kill(victim)
-            return victim
+            return worker
+        kill(victim)
+        return victim
 
-        victim = trial(pool, number, attack)
-        assert victim == 0 or ended(victim)
+    with tally(f"zygote killed while {stage}") as counted:
+        for number in range(TRIALS):
+            with counted():
+                if stage == "starting":
+                    pool.close()
+                else:
+                    assert is_right(build(number), number)
+                if stage == "idle":
+                    kill(zygote(pool))
+                victim = trial(pool, number, attack)
+                assert victim == 0 or ended(victim)
     pool.close()
     assert list(scratch.glob("rtcompile-*")) == []
 
@@ -182,23 +187,74 @@ def test_a_caller_killed_at_any_moment(scratch: Path) -> None:
         print("done", flush=True)
         sys.stdin.read()
     """
-    for number in range(TRIALS):
-        program = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(script)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert program.stdout is not None
-        mother = int(program.stdout.readline())
-        threading.Event().wait(0.012 * number % 0.1)
-        workers_now = children(mother)
-        program.kill()
-        program.communicate()
-        assert ended(mother)
-        assert all(ended(worker) for worker in workers_now)
+    with tally("caller killed at any moment") as counted:
+        for number in range(TRIALS):
+            program = python(script)
+            assert program.stdout is not None
+            with counted():
+                mother = int(program.stdout.readline())
+                threading.Event().wait(0.012 * number % 0.1)
+                workers_now = children(mother)
+                program.kill()
+                program.communicate()
+                assert ended(mother)
+                assert all(ended(worker) for worker in workers_now)
     assert list(scratch.glob("rtcompile-*")) == []
+
+
+NVCC = """
+from tests.trials.test_workers_trials import *
+import rtcompile
+laughs = "".join(f"typedef T{i} (*T{i + 1})(T{i}, T{i});\\n" for i in range(40))
+print("ready", flush=True)
+rtcompile.compile(f"typedef int T0;\\n{laughs}__global__ void k(T40 f) {{}}", fallback="always", arch="sm_80")
+"""
+
+
+def test_all_killed_at_once_while_nvcc_runs(scratch: Path) -> None:
+    if toolkit.current().nvcc is None:
+        pytest.skip("there is no nvcc here")
+    with tally("caller, zygote and worker killed at once while nvcc runs") as counted:
+        for number in range(times(2, 50)):
+            program = python(NVCC)
+            assert program.stdout is not None
+            assert program.stdout.readline() == "ready\n"
+            with counted():
+                family = until_it_runs(program.pid, "cicc" if number % 2 else "nvcc")
+                for pid in (program.pid, *family):
+                    if Path(f"/proc/{pid}/comm").read_text().startswith("python"):
+                        kill(pid)
+                program.communicate()
+                assert all(ended(pid) for pid in family)
+    # The next who clears up finds the rest.
+    pool = Pool(jobs=1)
+    pool.start("", "")
+    next(iter(pool._zygotes.values())).run(Job("", {}), Limits(), (), None)
+    pool.close()
+    assert list(scratch.glob("rtcompile-*")) == []
+
+
+def until_it_runs(pid: int, name: str) -> list[int]:
+    """Wait until a program runs below a process; return all its descendants then."""
+    while True:
+        family = descendants(pid)
+        with suppress(OSError):
+            if any(Path(f"/proc/{each}/comm").read_text().strip() == name for each in family):
+                return family
+
+
+def descendants(pid: int) -> list[int]:
+    return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+def python(script: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def limited(script: str, **limits: int) -> str:
@@ -260,41 +316,98 @@ def test_an_unlimited_stack_does_not_keep_precompiled_headers_away() -> None:
     assert limited(WITH_PCH, STACK=resource.RLIM_INFINITY) == "True 1"
 
 
-def test_builds_work_without_shared_memory() -> None:
-    umount = 'umount /dev/shm && exec "$0" -c "$1"'
-    command = ["unshare", "--mount", "sh", "-c", umount, sys.executable, textwrap.dedent(BUILD)]
+def elsewhere(mounts: str, script: str) -> str:
+    """Run a script where other file systems are mounted; return what it prints."""
+    mounts = f'{mounts} && exec "$0" -c "$1"'
+    command = ["unshare", "--mount", "sh", "-c", mounts, sys.executable, textwrap.dedent(script)]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         pytest.skip("util-linux is not installed")
-    if "unshare" in done.stderr or "umount" in done.stderr:
-        pytest.skip(f"may not unmount /dev/shm here: {done.stderr.strip()}")
-    assert done.stdout.strip() == "True", done.stderr
+    if done.stderr.startswith(("unshare", "mount", "umount")):
+        pytest.skip(f"may not mount file systems here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
-def as_nobody(script: str, processes: int) -> str:
+@pytest.mark.parametrize(
+    "mounts",
+    [
+        pytest.param("umount /dev/shm", id="no shared memory"),
+        pytest.param("mount -t tmpfs none /proc", id="an empty /proc"),
+        pytest.param('mount -t tmpfs -o ro none "$TMPDIR"', id="a TMPDIR that is read-only"),
+    ],
+)
+def test_builds_work_without(mounts: str) -> None:
+    assert elsewhere(mounts, BUILD) == "True"
+
+
+def test_without_any_folder_for_temporary_files_the_first_line_says_so() -> None:
+    script = """
+        from tests.trials.test_workers_trials import *
+        from rtcompile.workers import scratch
+        for place in (os.environ["TMPDIR"], *scratch.PLACES):
+            assert not os.path.isdir(place) or not os.system(f"mount -t tmpfs -o ro none {place}")
+        print(build(1).log.splitlines()[0])
+    """
+    said = elsewhere("true", script)
+    assert "no folder for temporary files can be used" in said
+    assert "/tmp: Read-only file system" in said
+    assert "Set TMPDIR to a folder of your own" in said
+
+
+def test_two_hundred_thousand_options() -> None:
+    script = f"""
+        import rtcompile
+        options = tuple(f"-DX{{i}}=1" for i in range({times(20_000, 200_000)}))
+        for fallback in ("never", "always"):
+            try:
+                code = rtcompile.compile("__global__ void k() {{}}", arch="sm_80", options=options,
+                                         fallback=fallback)
+                print(code.kind)
+            except rtcompile.CompileError as error:
+                print(str(error).splitlines()[0])
+    """
+    nvrtc_said, nvcc_said = limited(script).splitlines()
+    assert nvrtc_said == "cubin"
+    assert "nvcc" in nvcc_said
+
+
+NOBODY = 54321
+# The other user may read what is root's, so that a Python in root's home can be run, and no more.
+AS_NOBODY = (
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+    "--securebits=+no_setuid_fixup",
+)
+
+
+def as_nobody(script: str, scratch: Path, processes: int) -> str:
     """Run a script as a user who may have so many processes, threads counted; root may have any."""
-    if os.geteuid() != 0:
-        pytest.skip("needs to become a user without processes")
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs to become a user without processes: root, and setpriv of util-linux")
+    scratch.chmod(0o1777)
     opening = f"""
+        import os
+        os.environ["RTCOMPILE_CACHE_DIR"] = {str(scratch / "cache")!r}
         from tests.trials.test_workers_trials import *
         toolkit.current()  # asks nvcc, in a process
-        os.setuid(54321)
         resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))
     """
-    said = limited(textwrap.dedent(opening) + textwrap.dedent(script))
-    if "no Python interpreter found" in said:
-        pytest.skip("this Python is in a folder that only root may enter")
-    return said
+    command = [*AS_NOBODY, sys.executable, "-c", textwrap.dedent(opening) + textwrap.dedent(script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.stderr.startswith("setpriv"):
+        pytest.skip(f"may not become another user here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
-def test_no_more_processes_is_an_error_that_says_so() -> None:
-    said = as_nobody("print(build(1))", processes=0)
+def test_no_more_processes_is_an_error_that_says_so(scratch: Path) -> None:
+    said = as_nobody("print(build(1))", scratch, processes=0)
     assert "Resource temporarily unavailable" in said
 
 
 def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
-    scratch.chmod(0o777)
     script = """
         workers._pool = Pool(jobs=4)
         outcomes = []
@@ -304,7 +417,20 @@ def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
         print([is_right(outcome, 7) for outcome in outcomes])
     """
     # The main thread, four that wait, the zygote, and one worker.
-    assert as_nobody(script, processes=7) == "[True, True, True, True]"
+    assert as_nobody(script, scratch, processes=7) == "[True, True, True, True]"
+
+
+@pytest.mark.parametrize("processes", [3, 5, 8])
+def test_few_processes_make_batches_slower_and_no_worse(scratch: Path, processes: int) -> None:
+    script = """
+        import rtcompile
+        source = 'extern "C" __global__ void k() { __nanosleep(N); }'
+        requests = [rtcompile.CompileRequest(source, options=(f"-DN={i}",), arch="sm_80")
+                    for i in range(8)]
+        workers._pool = Pool(jobs=4)
+        print(len({code.code for code in rtcompile.compile_many(requests, progress=False)}))
+    """
+    assert as_nobody(script, scratch, processes) == "8"
 
 
 def test_address_space_randomisation_is_left_as_it_is() -> None:

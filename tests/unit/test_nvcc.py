@@ -202,6 +202,19 @@ def test_a_crash_of_a_pass_is_a_crash(toolchain: Toolchain) -> None:
     assert (failure.kind, failure.signal) == ("crash", 11)
 
 
+def test_the_death_of_an_nvcc_that_said_nothing_is_told(
+    toolchain: Toolchain, tmp_path: Path
+) -> None:
+    silent = tmp_path / "nvcc"
+    silent.write_text("#!/bin/sh\nkill -9 $$\n")
+    silent.chmod(0o755)
+    found = replace(toolchain.require_nvcc(), path=str(silent))
+
+    failure = refused(make_unit(), replace(toolchain, nvcc=found))
+
+    assert failure.log.splitlines()[0] == "The compiler died due to signal 9."
+
+
 @pytest.mark.parametrize(
     ("limits", "kind"),
     [(Limits(timeout=0.05), "timeout"), (Limits(timeout=60, memory=1 << 20), "memory")],

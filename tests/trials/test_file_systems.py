@@ -1,0 +1,297 @@
+"""Temporary folders and caches as others have them: shared with a hostile user, full, without locks.
+
+``RTCOMPILE_TRIALS=full`` repeats each trial more often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.trials.record import tally, times
+from tests.trials.test_workers_trials import AS_NOBODY, NOBODY, ROOT
+
+ATTACKER = NOBODY + 1
+
+# What is built: small kernels, and one whose header is worth precompiling.
+BUILDS = """
+    import json, os, sys, threading, warnings
+    import rtcompile
+    from rtcompile.compilers import precompiled
+    from rtcompile.core import cubin
+    warnings.simplefilter("ignore", rtcompile.RtcompileWarning)
+    HEADER = "#include <cuda/std/type_traits>\\n"
+
+    def build(number, header=""):
+        source = header + f'extern "C" __global__ void k{number}() {{}}'
+        try:
+            code = rtcompile.compile(source, arch="sm_80", fallback="never")
+        except rtcompile.RtcompileError as error:
+            return f"error: {str(error).splitlines()[0]}"
+        right = [kernel.name for kernel in cubin.read(code.code).kernels] == [f"k{number}"]
+        return "right" if right else "wrong"
+
+    def join_makers():
+        for thread in threading.enumerate():
+            if thread.name == precompiled.MAKER:
+                thread.join()
+"""
+
+
+def program(body: str) -> str:
+    return textwrap.dedent(BUILDS) + textwrap.dedent(body)
+
+
+# --- two users -----------------------------------------------------------------------------------
+
+
+def attack(place: Path, victims: list[Path], ready: int) -> None:
+    """As another user, plant whatever may be planted where the victim's workers want to be."""
+    home = place / f"rtcompile-workers-{NOBODY}"
+    mine = place / "mine"
+    mine.mkdir(exist_ok=True)
+    os.write(ready, b"ready")
+    while True:
+        for name in (home.name, f"{home.name}-2", f"{home.name}-3"):
+            path = place / name
+            with suppress(OSError):  # the victim was first
+                path.symlink_to(victims[0])
+                path.unlink()
+                path.mkdir()
+                path.chmod(0o777)
+                dead = path / "zygote-000000000000000000000000"
+                (dead / "1").mkdir(parents=True)
+                for folder in (dead, dead / "1"):
+                    folder.chmod(0o777)
+                for victim in victims:  # what is removed becomes a link while it is looked at
+                    (dead / "1").rename(mine / "1")
+                    (dead / "1").symlink_to(victim)
+                    (dead / "1").unlink()
+                    (mine / "1").rename(dead / "1")
+                shutil.rmtree(path)
+            with suppress(OSError):
+                os.listdir(path)
+                if path.stat().st_uid == NOBODY:
+                    (mine / "could-look-into-it").touch()
+            with suppress(OSError):
+                if path.stat().st_uid == NOBODY:
+                    path.rename(mine / "moved")
+                    (mine / "could-move-it").touch()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A temporary folder for all users, as /tmp is."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o711)
+        place = Path(folder) / "shared"
+        place.mkdir()
+        place.chmod(0o1777)
+        yield place
+
+
+@pytest.fixture
+def precious(place: Path) -> Path:
+    """A folder of the victim's with a file in it."""
+    folder = place.parent / "precious"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("ten years")
+    for path in (folder, folder / "thesis.tex"):
+        os.chown(path, NOBODY, NOBODY)
+    return folder
+
+
+@pytest.fixture
+def attacker(place: Path, precious: Path) -> Iterator[None]:
+    read, write = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.chdir(place)  # which he might not reach otherwise
+            os.setgroups([])
+            os.setgid(ATTACKER)
+            os.setuid(ATTACKER)
+            attack(Path(), [precious, place / "missing"], write)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(write)
+    assert os.read(read, 5) == b"ready"
+    os.close(read)
+    yield
+    assert os.waitpid(process, os.WNOHANG) == (0, 0), "the attacker has given up"
+    os.kill(process, 9)
+    os.waitpid(process, 0)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="needs to become two other users: root, and setpriv of util-linux",
+)
+@pytest.mark.usefixtures("attacker")
+def test_another_user_plants_what_he_likes_in_the_temporary_folder(
+    place: Path, precious: Path
+) -> None:
+    cache = place.parent / "victims-cache"
+    cache.mkdir()
+    os.chown(cache, NOBODY, NOBODY)
+    script = """
+        import signal
+        from contextlib import suppress
+        from pathlib import Path
+        from rtcompile.workers import pool
+        for number in range(int(sys.argv[1])):
+            said = build(number)
+            for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/zygote-*"):
+                with suppress(OSError):
+                    if used.lstat().st_uid == os.getuid() != used.parent.stat().st_uid:
+                        said = "worked in another user's folder"
+            for worker in list(pool._shared()._zygotes.values()):
+                os.kill(worker.pid, signal.SIGKILL)
+            pool._shared().close()  # clears up after it
+            print(said, flush=True)
+    """
+    count = times(20, 500)
+    victim = subprocess.run(
+        [*AS_NOBODY, sys.executable, "-c", program(script), str(count)],
+        env={**os.environ, "TMPDIR": str(place), "RTCOMPILE_CACHE_DIR": str(cache)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if victim.stderr.startswith("setpriv"):
+        pytest.skip(f"may not become another user here: {victim.stderr.strip()}")
+    with tally("build and clearing up beside a user who plants folders and links") as trial:
+        said = victim.stdout.splitlines()
+        for number in range(count):
+            with trial():
+                assert said[number : number + 1] == ["right"], victim.stderr[-2000:]
+    assert (precious / "thesis.tex").read_text() == "ten years"
+    assert not list((place / "mine").glob("could-*"))
+
+
+# --- a full file system --------------------------------------------------------------------------
+
+
+def on_tmpfs(script: str, folder: Path, kibibytes: int) -> list[str]:
+    """Run a script that finds a small file system in its working directory; return what it says."""
+    folder.mkdir(exist_ok=True)
+    mount = 'mount -t tmpfs -o size="$1"k none "$2" && cd "$2" && exec "$3" -c "$4"'
+    arguments = [str(kibibytes), str(folder), sys.executable, script]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "sh", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.stderr.startswith(("unshare", "mount")):
+        pytest.skip(f"may not mount a file system here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    said: list[str] = json.loads(done.stdout)
+    return said
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+@pytest.mark.parametrize("what", ["RTCOMPILE_CACHE_DIR", "TMPDIR"])
+def test_a_full_file_system(what: str, tmp_path: Path) -> None:
+    script = f"""
+        os.mkdir("folder", 0o700)
+        os.environ[{what!r}] = os.path.abspath("folder")
+        said = [build(number) for number in range(3)]
+        for number in range(3, 6):  # the second has the header made, for which there is no room
+            said.append(build(number, HEADER))
+            join_makers()
+        os.system("mount -o remount,size=1g .")
+        for number in range(6, 10):
+            said.append(build(number, HEADER))
+            join_makers()
+        files = os.listdir(os.path.join(os.environ["RTCOMPILE_CACHE_DIR"], "pch"))
+        said.append(f"{{sum(name.endswith('.pch') for name in files)}} precompiled")
+        print(json.dumps(said))
+    """
+    sizes = times([64, 1024, 4096], [16 << step for step in range(11)])
+    with tally(f"build on a full file system ({what})") as trial:
+        for size in sizes:
+            said = on_tmpfs(program(script), tmp_path / "mounted", size)
+            for outcome in said[:-1]:
+                with trial():
+                    assert outcome == "right" or "No space left" in outcome, (
+                        f"{size} KiB: {outcome}"
+                    )
+            with trial():
+                assert said[6:] == [*["right"] * 4, "1 precompiled"], f"{size} KiB: {said}"
+
+
+# --- a file system without locks -----------------------------------------------------------------
+
+NO_LOCKS = """
+#include <errno.h>
+int flock(int fd, int operation) { errno = ENOLCK; return -1; }
+"""
+
+
+@pytest.fixture
+def python_without_locks(tmp_path: Path) -> Path:
+    """A Python that finds no locks, and neither do its workers."""
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no C compiler for a library without flock")
+    (tmp_path / "flock.c").write_text(NO_LOCKS)
+    library, python = tmp_path / "libflock.so", tmp_path / "python"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "flock.c"], check=True)
+    python.write_text(f'#!/bin/sh\nLD_PRELOAD={library} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_a_file_system_without_locks(python_without_locks: Path, tmp_path: Path) -> None:
+    script = f"""
+        import fcntl, signal
+        from rtcompile.workers import pool
+        try:
+            fcntl.flock(0, fcntl.LOCK_EX)
+        except OSError as error:
+            assert error.errno == 37, error
+        sys.executable = {str(python_without_locks)!r}
+        said = []
+        for number in range(int(sys.argv[1])):
+            said.append(build(number))
+            if number % 2:
+                (worker,) = pool._shared()._zygotes.values()
+                os.kill(worker.pid, signal.SIGKILL)
+                pool._shared().close()
+        print(json.dumps(said))
+    """
+    temporary = tmp_path / "tmp"
+    temporary.mkdir(mode=0o700)
+    processes = [
+        subprocess.Popen(
+            [str(python_without_locks), "-c", program(script), str(times(6, 100))],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    with tally("build on a file system without locks") as trial:
+        for process in processes:
+            said = process.communicate(timeout=600)[0]
+            for outcome in json.loads(said or '["nothing was said"]'):
+                with trial():
+                    assert outcome == "right"
+    assert list(temporary.iterdir()) == []
