@@ -122,7 +122,7 @@ SPECS = (
         nvrtc=None,
         why="NVRTC has every lambda on the device",
     ),
-    # What of it the preprocessor obeys is read before: see `options._Reader.read_host_options`.
+    # What of it the preprocessor obeys is read before: see `host_options`.
     Spec("compiler-options", takes="values", nvrtc=None, why=_HOST_ONLY),
     Spec("compiler-bindir", ("ccbin",), takes="value", nvrtc=None, why=_HOST_ONLY),
     Spec("allow-unsupported-compiler", nvrtc=None, why=_HOST_ONLY),

@@ -255,7 +255,9 @@ class _Reader:
                 "what is written, and where, is rtcompile's to decide"
             )
         else:
-            _refuse_files(word, word, _HOST_FILES)
+            from rtcompile.core import host_options
+
+            host_options.refuse_files(word, word, of_host=True)
             self.unknown.append(word)
 
     def next_after(self, word: str) -> str:
@@ -319,46 +321,24 @@ class _Reader:
     def pre_include(self, path: str) -> None:
         self.pre_includes.append(_unquoted(path))
 
-    def options_file(self, path: str) -> None:
-        # A request reads those that it is given; what is left would be read by a compiler.
-        raise InvalidRequest(
-            f"--options-file={path}: a change of the file would go unnoticed here; give the options "
-            "that are in it"
-        )
-
     def host_options(self, value: str) -> None:
-        self.host += re.findall(_HOST_WORD, value)
+        self.host.append(value)
 
     def read_host_options(self) -> None:
-        """Read what is for the host compiler, which preprocesses what nvcc compiles.
+        from rtcompile.core import host_options
 
-        Definitions and directories become the program's own, as if they had been given without
-        ``-Xcompiler``: the cache must know each directory that is searched.
-        """
-        words = self.host[::-1]
-        kept: list[str] = []
-        while words:
-            word = words.pop()
-            letters = next((each for each in _HOST_READINGS if word.startswith(each)), "")
-            if not letters:
-                _refuse_files(word, f"-Xcompiler {word}", _HOST_FILES)
-                kept.append(word)
-                continue
-            value = word.removeprefix(letters).removeprefix("=") or (words.pop() if words else "")
-            value = _unquoted(value)
-            if not value or any(mark in value for mark in "\"'\\"):
-                raise InvalidRequest(
-                    f"-Xcompiler {word}: give {letters} without -Xcompiler, so that its value is "
-                    "read as it is written"
-                )
-            _HOST_READINGS[letters](self, value)
-        if kept:
-            self.flags["compiler-options"] = ",".join(_unique(kept))
+        own, others = host_options.split(self.host)
+        for name, value in own:
+            _READINGS[name](self, value)
+        if others:
+            self.flags["compiler-options"] = ",".join(_unique(others))
 
     def ptxas_options(self, value: str) -> None:
         # nvcc splits at commas; NVRTC does not, and ptxas would be given "-v,-O3" as one option.
+        from rtcompile.core import host_options
+
         for option in re.split(r"[,\s]+", value):
-            _refuse_files(option, f"-Xptxas {option}")
+            host_options.refuse_files(option, f"-Xptxas {option}")
             if option and not (option.startswith("-") and option in self.ptxas):
                 self.ptxas.append(option)
 
@@ -421,8 +401,6 @@ _READINGS: dict[str, Callable[[_Reader, str], None]] = {
     "idirafter": _Reader.last_dir,
     "include": _Reader.pre_include,
     "pre-include": _Reader.pre_include,
-    "options-file": _Reader.options_file,
-    "optf": _Reader.options_file,
     "Xcompiler": _Reader.host_options,
     "compiler-options": _Reader.host_options,
     "Xptxas": _Reader.ptxas_options,
@@ -434,24 +412,6 @@ _READINGS: dict[str, Callable[[_Reader, str], None]] = {
     "gencode": _Reader.generate_code,
     "generate-code": _Reader.generate_code,
 }
-
-_HOST_READINGS: dict[str, Callable[[_Reader, str], None]] = {
-    "-isystem": _Reader.system_dir,
-    "-idirafter": _Reader.last_dir,
-    "-include": _Reader.pre_include,
-    "-I": _Reader.include_dir,
-    "-D": _Reader.define,
-    "-U": _Reader.undefine,
-}
-# Few options ask for the expressions below: each is compiled when it is first needed.
-_HOST_WORD = r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+"""
-# Options files of the compilers, also as the value of another option.
-_OPTIONS_FILE = r"(?:^|[=,])(?:@|--?(?:options-file|optf)(?:[=\s]|$))"
-# What makes a host compiler read or write files, or search directories, that nobody is told of.
-_HOST_FILES = (
-    r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B|M)"
-    r"|--?(?:specs|sysroot|config)(?:=|$)|-(?:Wp|o)(?:,|$)"
-)
 
 # Their values may hold white space: it belongs to them until a next option begins.
 _FREE_TEXT = frozenset({"D", "define-macro", "I", "include-path", "isystem", "system-include",
@@ -472,15 +432,6 @@ def _name_and_value(word: str) -> tuple[str, str | None]:
     name, equals, value = word.partition("=")
     name = name[2:] if name[1:2] == "-" else name[1:]
     return name, value if equals else None
-
-
-def _refuse_files(word: str, shown: str, also: str = "") -> None:
-    if re.search(_OPTIONS_FILE, word) or (also and re.match(also, word)):
-        raise InvalidRequest(
-            f"{shown!r} makes a compiler read files that the cache does not know of, and a change of "
-            "them would go unnoticed; give directories by -I and -idirafter, headers by -include, "
-            "and the options themselves instead of a file that holds them"
-        )
 
 
 def _all_words(options: Iterable[str]) -> Iterator[str]:

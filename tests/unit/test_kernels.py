@@ -65,6 +65,26 @@ def test_name_expressions_come_from_any_iterable():
     assert set(module.object_code.lowered_names) == {"f<int>", "f<float>"}
 
 
+def test_under_jitify_the_working_directory_is_searched_last_and_in_the_key(tmp_path, monkeypatch):
+    def value(jitify):
+        code = '#include "models/k.cuh"\n' + CODE
+        module = rtcompile.RawModule(code=code, jitify=jitify, arch="sm_80")
+        (header,) = module.build.headers
+        return header.path, module.build.hit
+
+    for project in ("a", "b"):
+        (tmp_path / project / "models").mkdir(parents=True)
+        (tmp_path / project / "models/k.cuh").write_text(f"#define PROJECT_{project}\n")
+        (tmp_path / project / "cuda_fp16.h").write_text("#error not last\n")
+        monkeypatch.chdir(tmp_path / project)
+        assert value(True) == (str(tmp_path / project / "models/k.cuh"), None)
+        assert value(True) == (str(tmp_path / project / "models/k.cuh"), "memory")
+    fp16 = rtcompile.RawModule(code="#include <cuda_fp16.h>\n" + CODE, jitify=True, arch="sm_80")
+    assert fp16.object_code
+    with pytest.raises(rtcompile.CompileError, match=r"models/k\.cuh"):
+        value(None)
+
+
 def test_options_may_be_one_string_with_a_space(tmp_path):
     (tmp_path / "mine.h").write_text("")
     kernel = rtcompile.RawKernel(

@@ -157,6 +157,32 @@ def test_an_object_serves_who_asked_for_its_compiler(
 
 
 @pytest.mark.parametrize(
+    ("backend", "built_by", "serves"),
+    [
+        pytest.param("auto", "nvcc", True, id="no NVCC is here to build it anew"),
+        pytest.param("nvcc", "nvcc", True, id="likewise where NVCC is asked for"),
+        pytest.param("nvrtc", "nvcc", False, id="NVRTC asked for"),
+        pytest.param("auto", "clang", False, id="a compiler that never is here"),
+    ],
+)
+def test_where_no_nvcc_is_any_nvccs_object_serves(
+    backend: str, built_by: str, serves: bool
+) -> None:
+    question = make_question(backend=backend, compilers={"nvrtc": "12.9"})
+    assert question.serves(built_by, "12.8 elsewhere") is serves
+
+
+def test_what_was_linked_is_of_the_linkers_build_too() -> None:
+    one, other = (make_question(linker=build) for build in ("nvJitLink a", "nvJitLink b"))
+    assert one.lookup_key() == other.lookup_key()
+    assert object_key(one) == object_key(other)
+    assert object_key(one.linked("nvrtc")) != object_key(other.linked("nvrtc"))
+    compiler = one.linked("nvrtc").compilers["nvrtc"]
+    assert one.serves("nvrtc", compiler)
+    assert not other.serves("nvrtc", compiler)
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         pytest.param([("a", "bc")], [("ab", "c")], id="label and value"),

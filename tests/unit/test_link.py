@@ -204,3 +204,25 @@ def test_a_request_that_links_in_turn_is_refused_whatever_the_cycle():
 
     with pytest.raises(rtcompile.InvalidRequest, match="link="):
         compile(link=[inner])
+
+
+def test_another_build_of_the_linker_links_anew(runs, monkeypatch):
+    from dataclasses import replace
+
+    compile(link=[LIBRARY])
+    assert compile(link=[LIBRARY]).build.hit == "memory"
+    found = toolkit.current()
+    linker = found.nvjitlink
+    if linker is None:
+        pytest.skip("nvJitLink is needed")
+    assert linker.build in compile(link=[LIBRARY]).build.compiler
+    edited = replace(found, nvjitlink=replace(linker, build="nvJitLink 12.9.86 edited"))
+    monkeypatch.setattr(toolkit, "current", lambda settings=None: edited)
+    runs.clear()
+
+    code = compile(link=[LIBRARY])
+
+    assert (code.build.hit, runs) == (None, ["nvrtc", "nvjitlink"])
+    assert compile("__global__ void alone() {}").build.hit is None
+    monkeypatch.setattr(toolkit, "current", lambda settings=None: found)
+    assert compile("__global__ void alone() {}").build.hit == "memory"  # nothing was linked there

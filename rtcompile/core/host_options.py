@@ -1,0 +1,67 @@
+"""What is given for other programs behind the compiler: which of it the build must know of itself.
+
+Read only where there is such an option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from rtcompile.errors import InvalidRequest
+
+__all__ = ["refuse_files", "split"]
+
+# What nvcc's preprocessor, the host compiler, obeys, and nvcc has an option of its own for.
+_OWN = ("isystem", "idirafter", "include", "I", "D", "U")
+_WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")
+# Options files of the compilers, also as the value of another option.
+_OPTIONS_FILE = re.compile(r"(?:^|[=,])(?:@|--?(?:options-file|optf)(?:[=\s]|$))")
+# What makes a host compiler read or write files, or search directories, that nobody is told of.
+_FILES = re.compile(
+    r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B|M)"
+    r"|--?(?:specs|sysroot|config)(?:=|$)|-(?:Wp|o)(?:,|$)"
+)
+
+
+def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return what ``-Xcompiler`` says that a compiler's own options say, and the other words.
+
+    Definitions and directories become the program's own, as if they had been given without
+    ``-Xcompiler``: the cache must know each directory that is searched.
+
+    Raises
+    ------
+    InvalidRequest
+        It would read files that the cache does not know of, or a value is quoted.
+    """
+    words = [word for value in values for word in _WORD.findall(value)][::-1]
+    own: list[tuple[str, str]] = []
+    others: list[str] = []
+    while words:
+        word = words.pop()
+        name = next((each for each in _OWN if word.startswith(f"-{each}")), "")
+        if not name or word.startswith("-include-pch"):
+            refuse_files(word, f"-Xcompiler {word}", of_host=True)
+            others.append(word)
+            continue
+        value = word.removeprefix(f"-{name}").removeprefix("=") or (words.pop() if words else "")
+        if len(value) > 1 and value[0] in "\"'" and value[0] == value[-1]:
+            value = value[1:-1]
+        if not value or any(mark in value for mark in "\"'\\"):
+            raise InvalidRequest(
+                f"-Xcompiler {word}: give -{name} without -Xcompiler, so that its value is read as "
+                "it is written"
+            )
+        own.append((name, value))
+    return own, others
+
+
+def refuse_files(word: str, shown: str, *, of_host: bool = False) -> None:
+    """Raise `InvalidRequest` if an option makes a program read a file that nobody would notice."""
+    if _OPTIONS_FILE.search(word) or (of_host and _FILES.match(word)):
+        raise InvalidRequest(
+            f"{shown!r} makes a compiler read files that the cache does not know of, and a change of "
+            "them would go unnoticed; give directories by -I and -idirafter, headers by -include, "
+            "and the options themselves instead of a file that holds them"
+        )
