@@ -54,6 +54,8 @@ def run(given: Namespace) -> int:
         os.environ["RTCOMPILE_JOBS"] = str(given.jobs)
     if given.output == "-" and (given.json or given.watch):
         raise InvalidRequest("-o - writes the code to stdout: --json and --watch print there too")
+    if given.output == "-" and given.target != "ptx" and sys.stdout.isatty():
+        raise InvalidRequest(f"a {given.target} is no text for a terminal: redirect stdout")
     if not given.watch:
         done = _build_all(given)
         if given.json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import textwrap
 from collections.abc import Iterable
@@ -107,5 +106,7 @@ def _is_compilers(word: str) -> bool:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
+    import difflib  # only for a mistake
+
     found = difflib.get_close_matches(word, known, 1)
     return f"; did you mean {found[0]}?" if found else ""

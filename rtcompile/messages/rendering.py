@@ -81,7 +81,12 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
         pieces += [("dim", "\n  also: "), ("", _one_line(str(other), 3 * width))]
     if len(others) > _MOST_OTHER_ERRORS:
         more = len(others) - _MOST_OTHER_ERRORS
-        pieces += [("dim", f"\n  … {more} more errors; `.log` has the compiler's whole text")]
+        pieces += [
+            (
+                "dim",
+                f"\n  … {more} more error{'s' * (more > 1)}; `.log` has the compiler's whole text",
+            )
+        ]
     if diagnostics[-1].severity == "note":
         for line in diagnostics[-1].message.split("\n")[:_MOST_NOTES]:
             pieces += [("dim", f"\n  {_one_line(line, 3 * width)}")]

@@ -613,6 +613,14 @@ def test_output_to_stdout_takes_one_build_alone(
     assert "-o -" in printed.out + printed.err
 
 
+def test_machine_code_is_not_written_to_a_terminal(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["compile", "k.cu", "--arch", "sm_80", "-o", "-"]) == 2
+    assert "a cubin is no text for a terminal" in capsys.readouterr().err
+
+
 def test_compile_says_that_a_module_has_no_kernels(
     source: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., Any]
 ) -> None:
