@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from rtcompile.doctor.check import Check
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
+from rtcompile.toolkit.catalogue import PARTS
 
 __all__ = ["checks"]
 
@@ -66,7 +68,16 @@ def _place(part: str, toolchain: Toolchain) -> str:
     found = getattr(toolchain, part, None)
     if found is not None:
         return found if isinstance(found, str) else str(found.path)
-    return next((d.path for d in toolchain.search if d.label == part), "")
+    labelled = next((d.path for d in toolchain.search if d.label == part), "")
+    return labelled or _read_from(part, toolchain)
+
+
+def _read_from(part: str, toolchain: Toolchain) -> str:
+    """Return the folder that a build reads a part from which lies in one with others."""
+    markers = [marker for each in PARTS if each.name == part for marker in each.markers]
+    return next(
+        (d.path for d in toolchain.search for m in markers if os.path.isfile(f"{d.path}/{m}")), ""
+    )
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.doctor import Check, verdict
-from tests.toolkits import program
+from rtcompile.doctor import Check, installation, verdict
+from rtcompile.settings import Settings
+from rtcompile.toolkit import find
+from tests.toolkits import Wheels, program
 
 ROOT = Path(__file__).parents[2]
 
@@ -330,3 +332,14 @@ def test_the_verdict_is_that_of_the_worst_check() -> None:
     assert verdict(checks("ok", "note")) == 0
     assert verdict(checks("ok", "warning", "note")) == 1
     assert verdict(checks("error", "warning")) == 2
+
+
+def test_a_part_that_shares_a_folder_is_shown_with_it(tmp_path: Path) -> None:
+    site = Wheels(tmp_path).cuda13().site
+    toolchain = find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
+    shown = {
+        check.name: check.detail for check in installation.checks(Settings(cache_dir=""), toolchain)
+    }
+    folder = str(site / "nvidia/cu13/include")
+    assert shown["cudart"].endswith(folder)
+    assert shown["crt"].endswith(folder)
