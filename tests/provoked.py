@@ -994,6 +994,11 @@ BY_NVJITLINK = [
 # Messages that cannot be provoked here (no device, no such host compiler), as their makers print them.
 AS_REPORTED = [
     (
+        "nvlink fatal   : elfLink linker library load error",
+        "nvlink-alone",
+        "nvidia-nvjitlink-cu12",
+    ),
+    (
         "CUDADriverError: CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for execution on the device",
         "no-binary-for-gpu",
         "The code is for sm_90a; the device (compute capability 8.9) does not run it",

@@ -200,6 +200,12 @@ def packaged(match: Match, context: BuildContext) -> Values | None:
     return dict(advice._asdict()) if advice else None
 
 
+def linker(match: Match, context: BuildContext) -> Values:
+    advice = context.package_of("nvJitLink.h")
+    general = "`pip install nvidia-nvjitlink-cu12` (CUDA 12) or `nvidia-nvjitlink` (CUDA 13)."
+    return {"step": advice.step if advice else general}
+
+
 def host_header(match: Match, context: BuildContext) -> Values | None:
     return {} if match["header"] in _HOST_HEADERS else None
 

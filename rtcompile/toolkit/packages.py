@@ -72,6 +72,13 @@ _PACKAGES = (
         "libcurand-dev",
         "curand",
     ),
+    Package(
+        ("nvJitLink.h",),
+        "nvJitLink",
+        ("nvidia-nvjitlink-cu12", "nvidia-nvjitlink"),
+        "libnvjitlink",
+        "nvjitlink",
+    ),
     Package(("nvtx3/",), "the NVTX headers", ("nvidia-nvtx-cu12", "nvidia-nvtx"), "cuda-nvtx-dev"),
     Package(("cute/", "cutlass/"), "CUTLASS", ("nvidia-cutlass",), part="cutlass"),
     Package(("cupy/",), "CuPy", ("cupy-cuda12x", "cupy-cuda13x"), "cupy", "cupy"),

@@ -69,6 +69,9 @@ def test_what_nvrtc_cannot_build_nvcc_builds_and_the_log_says_why(runs, caplog):
     assert runs == ["nvrtc", "nvcc"]
     assert code.build.backend == "nvcc"
     assert "<vector>" in code.build.why
+    toolchain = toolkit.current()
+    both = toolchain.require_nvcc().version_pair[0], toolchain.require_nvrtc().version_pair[0]
+    assert ("is of another CUDA than NVRTC" in code.build.why) == (both[0] != both[1])
     assert [r for r in caplog.messages if "nvcc" in r and "<vector>" in r]
     assert code.lowered_names["fill<int>"] == "_Z4fillIiEvPT_S0_"
     assert {k.name for k in cubin.read(code.code).kernels} == {

@@ -139,4 +139,13 @@ ROWS: tuple[KnownMessage, ...] = (
         "Give it -arch=sm_NN.",
         "nvJitLink 13.0",
     ),
+    row(
+        "nvlink-alone",
+        r"elfLink linker library load error",
+        "nvlink links LTO-IR by a library of its toolkit, which is not there; it was asked because "
+        "nvJitLink is missing here.",
+        "{step}",
+        "nvlink 13.0",
+        facts.linker,
+    ),
 )
