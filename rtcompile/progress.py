@@ -7,6 +7,7 @@ there. Where stderr is no terminal (a log is kept) each line is printed below th
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -44,7 +45,7 @@ def shown(
         display = _told(tally, progress)
     elif progress is False or (progress is None and not in_place):
         display = nullcontext(tally.count)
-    elif in_place and not in_notebook() and _has_rich():
+    elif in_place and not in_notebook() and _has_rich() and _has_a_thread():
         display = _bar(tally)
     elif in_place:
         display = _line(tally)
@@ -129,6 +130,17 @@ def _has_rich() -> bool:
         import rich.progress  # noqa: F401
     except ImportError:
         return False
+    return True
+
+
+def _has_a_thread() -> bool:
+    """Say whether another thread can be started, which rich does for its bar: ``ulimit -u``."""
+    try:
+        thread = threading.Thread(target=int)
+        thread.start()
+    except RuntimeError:
+        return False
+    thread.join()
     return True
 
 

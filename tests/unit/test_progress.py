@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 
 import pytest
 
@@ -45,6 +46,16 @@ def test_with_rich_a_batch_is_richs_bar(monkeypatch: pytest.MonkeyPatch) -> None
     compile_many(REQUESTS)
     assert "━" in terminal.getvalue()
     assert "2/2" in terminal.getvalue()
+
+
+def test_where_no_thread_can_be_started_a_batch_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    terminal = in_terminal(monkeypatch)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    compile_many(REQUESTS)
+    assert "2 of 2 compiled" in terminal.getvalue()
 
 
 def test_a_line_that_is_not_kept_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
