@@ -1,118 +1,74 @@
 """rtcompile: CUDA C++ compiled at run time for CuPy, with the right architecture, headers and cache.
 
 ``from rtcompile import RawModule`` is `cupy.RawModule`. Importing this package loads neither CuPy,
-CUDA nor a compiler: each public name is imported when it is first used (PEP 562).
+CUDA nor a compiler: each public name is imported when it is first used (PEP 562). Type checkers read
+``__init__.pyi``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from rtcompile._version import __version__ as __version__
 
-from rtcompile._version import __version__
-
-if TYPE_CHECKING:
-    from rtcompile.api import compile
-    from rtcompile.bundles import use_bundle
-    from rtcompile.core.arch import Arch
-    from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
-    from rtcompile.errors import (
-        BatchError,
-        CompileError,
-        CompilerCrashed,
-        CompileTimeout,
-        DriverError,
-        InvalidRequest,
-        JitDisabled,
-        JitifyError,
-        LinkError,
-        RtcompileError,
-        RtcompileWarning,
-        ToolkitNotFound,
-        UnsupportedArch,
-    )
-    from rtcompile.everywhere.seam import Installation, install, uninstall
-    from rtcompile.kernels import RawKernel, RawModule
-    from rtcompile.library import KernelLibrary
-    from rtcompile.many import BuildFuture, compile_many, submit_many
-    from rtcompile.messages.diagnostics import Diagnostic
-
-__all__ = [
-    "Arch",
-    "BatchError",
-    "BuildFuture",
-    "BuildInfo",
-    "CompileError",
-    "CompileRequest",
-    "CompileTimeout",
-    "CompilerCrashed",
-    "Diagnostic",
-    "DriverError",
-    "Installation",
-    "InvalidRequest",
-    "JitDisabled",
-    "JitifyError",
-    "KernelLibrary",
-    "LinkError",
-    "ObjectCode",
-    "RawKernel",
-    "RawModule",
-    "RtcompileError",
-    "RtcompileWarning",
-    "ToolkitNotFound",
-    "UnsupportedArch",
-    "__version__",
-    "compile",
-    "compile_many",
-    "install",
-    "submit_many",
-    "uninstall",
-    "use_bundle",
-]
-
-_HOME = {
-    "Arch": "core.arch",
-    "BatchError": "errors",
-    "BuildFuture": "many",
-    "BuildInfo": "core.request",
-    "CompileError": "errors",
-    "CompileRequest": "core.request",
-    "CompileTimeout": "errors",
-    "CompilerCrashed": "errors",
-    "DriverError": "errors",
-    "Diagnostic": "messages.diagnostics",
-    "Installation": "everywhere.seam",
-    "InvalidRequest": "errors",
-    "JitDisabled": "errors",
-    "JitifyError": "errors",
-    "KernelLibrary": "library",
-    "LinkError": "errors",
-    "ObjectCode": "core.request",
-    "RawKernel": "kernels",
-    "RawModule": "kernels",
-    "RtcompileError": "errors",
-    "RtcompileWarning": "errors",
-    "ToolkitNotFound": "errors",
-    "UnsupportedArch": "errors",
-    "compile": "api",
-    "compile_many": "many",
-    "install": "everywhere.seam",
-    "load_ipython_extension": "notebook",
-    "submit_many": "many",
-    "uninstall": "everywhere.seam",
-    "use_bundle": "bundles",
+# The public names, by the module that they are imported from.
+_NAMES = {
+    "api": "compile",
+    "bundles": "use_bundle",
+    "core.arch": "Arch",
+    "core.request": "BuildInfo CompileRequest ObjectCode",
+    "errors": (
+        "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError "
+        "InvalidRequest JitDisabled JitifyError LinkError RtcompileError RtcompileWarning "
+        "ToolkitNotFound UnsupportedArch"
+    ),
+    "everywhere.seam": "Installation install uninstall",
+    "kernels": "RawKernel RawModule",
+    "library": "KernelLibrary",
+    "many": "BuildFuture compile_many submit_many",
+    "messages.diagnostics": "Diagnostic",
+    "notebook": "load_ipython_extension",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+_NOT_LISTED = {"load_ipython_extension"}  # for IPython alone
+_OF_CUPY = _NAMES["kernels"].split()
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
+def __getattr__(name: str) -> object:
+    if name == "__all__":
+        return __dir__()
+    if name not in _HOME:
         raise AttributeError(f"module 'rtcompile' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"rtcompile.{home}"), name)
-    globals()[name] = value
-    return value
+    try:
+        value: object = getattr(import_module(f"rtcompile.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if name not in _OF_CUPY or error.name != "cupy":
+            raise
+        said = f"{name} needs CuPy, which is not installed: pip install 'rtcompile[cuda12]' (or [cuda13])"
+        if not _asked_by_import():
+            raise AttributeError(said) from None  # hasattr() is False, pydoc leaves it out
+    else:
+        globals()[name] = value
+        return value
+    from rtcompile.errors import CupyNotFound
+
+    raise CupyNotFound(said)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    from importlib.util import find_spec
+
+    lacking = () if find_spec("cupy") else _OF_CUPY
+    return sorted({"__version__", *_HOME} - _NOT_LISTED - {*lacking})
+
+
+def _asked_by_import() -> bool:
+    """Say whether ``from rtcompile import X`` asks, and not ``hasattr`` or ``rtcompile.X``.
+
+    That statement drops the words of an `AttributeError` and keeps those of any other; the others
+    need an `AttributeError`. Python does not document who asks for it: where the function has another
+    name, the statement says "cannot import name".
+    """
+    import sys
+
+    return sys._getframe(2).f_code.co_name == "_handle_fromlist"

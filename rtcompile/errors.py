@@ -29,6 +29,7 @@ __all__ = [
     "CompileError",
     "CompileTimeout",
     "CompilerCrashed",
+    "CupyNotFound",
     "DriverError",
     "InvalidRequest",
     "JitDisabled",
@@ -144,6 +145,10 @@ class ToolkitNotFound(_BuildError):
 
     The message names what was looked for, where, and what to install.
     """
+
+
+class CupyNotFound(RtcompileError, ImportError):
+    """CuPy is not installed, and `RawModule` or `RawKernel` was imported."""
 
 
 class UnsupportedArch(_BuildError, ValueError):

@@ -51,7 +51,8 @@ CUDADriverError = cupy.cuda.driver.CUDADriverError
 CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
 
 BACKENDS = ("nvrtc", "nvcc")
-_NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
+_NOT_FOUND = 500
+_NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
 
 # cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
 _CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"
@@ -188,7 +189,7 @@ class LazyCode:
         code = _read(self.path) if built is None else built.code
         names = {} if built is None else built.lowered_names
         said = explain(name, code, program=self.program, lowered_names=names, **more)
-        return DriverError(said, _NOT_FOUND)
+        return DriverError(f"{said}\n  The driver says {_NOT_FOUND_WORDS}.", _NOT_FOUND)
 
     def _compiled(self, request: CompileRequest) -> ObjectCode:
         arguments = self.arguments

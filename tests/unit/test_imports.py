@@ -122,3 +122,48 @@ def test_every_public_name_is_there(name: str):
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'RawModul'"):
         rtcompile.RawModul  # noqa: B018
+
+
+def test_type_checkers_see_the_names_that_there_are():
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    names = {
+        alias.asname
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert names == {*rtcompile.__all__, "load_ipython_extension"}
+
+
+WITHOUT_CUPY = """
+import sys
+class NoCupy:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cupy":
+            raise ModuleNotFoundError("No module named 'cupy'", name="cupy")
+sys.meta_path.insert(0, NoCupy())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "cupy" else found(name, *rest)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("import rtcompile; assert not hasattr(rtcompile, 'RawModule')", id="hasattr"),
+        pytest.param("from rtcompile import *; assert compile.__module__ == 'rtcompile.api'", id="*"),
+        pytest.param("import pydoc, rtcompile; assert 'KernelLibrary' in pydoc.render_doc(rtcompile)", id="pydoc"),
+        pytest.param("import rtcompile; assert 'RawModule' not in dir(rtcompile)", id="dir"),
+    ],
+)  # fmt: skip
+def test_without_cupy_everything_else_is_there(code: str):
+    subprocess.run([sys.executable, "-c", WITHOUT_CUPY + code], check=True)
+
+
+def test_importing_a_kernel_class_without_cupy_says_how_to_install_it():
+    code = WITHOUT_CUPY + "from rtcompile import RawModule"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.count("Traceback") == 1
+    last = done.stderr.strip().split("\n")[-1]
+    assert "RawModule needs CuPy, which is not installed: pip install 'rtcompile[cuda12]'" in last

@@ -43,6 +43,9 @@ def test_a_mistake_is_the_first_line_of_one_error(mistake: Mistake, device) -> N
     first, _, rest = str(caught.value).partition("\n")
     assert mistake.says in first
     assert mistake.hint in " ".join(rest.split())
+    assert (
+        not mistake.compiles or "named symbol not found" in rest
+    )  # CuPy's words, which are matched
 
 
 BAD = "this is no C++"

@@ -33,6 +33,7 @@ import rtcompile
 rtcompile.compile("", options=[1])
 rtcompile.compile("", arch=90)
 rtcompile.CompileRequest(b"")
+rtcompile.anything
 """
 
 
@@ -50,4 +51,6 @@ def test_mypy_takes_what_is_documented_and_finds_what_is_wrong(tmp_path: Path) -
         text=True,
     )
     said = [line.partition(": error: ")[0] for line in done.stdout.splitlines() if "error" in line]
-    assert said == ["wrong.py:3", "wrong.py:4", "wrong.py:5"], done.stdout + done.stderr
+    assert said == ["wrong.py:3", "wrong.py:4", "wrong.py:5", "wrong.py:6"], (
+        done.stdout + done.stderr
+    )
