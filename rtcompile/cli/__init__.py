@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] != ["run"]:  # there stdout is the program's, which is to run as without us
-        output.accept_every_character()
+        output.prepare_streams()
     try:
         return _run(words)
     except BrokenPipeError:

@@ -38,9 +38,14 @@ _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 _SPELLED = {"…": "...", "✓": "+", "·": "-", "✗": "x", "→": "->"}
 
 
-def accept_every_character() -> None:
-    """Let stdout and stderr spell what their encoding lacks: Latin-1 has no check mark."""
+def prepare_streams() -> None:
+    """Let stdout and stderr spell what their encoding lacks: Latin-1 has no check mark.
+
+    A stream that the caller closed, which Python has as None, leads nowhere.
+    """
     codecs.register_error("rtcompile", _spell)
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="rtcompile")
@@ -91,8 +96,9 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
         print_json({"ok": False, "error": error_fields(error)})
         return
     text = str(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        text = f"{place}{error.strerror}"
     if isinstance(error, RtcompileError):
         from rtcompile.messages import wording
 

@@ -652,6 +652,20 @@ def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
     assert b"\n+ " in b"\n" + done.stdout
 
 
+@pytest.mark.parametrize(
+    ("redirected", "code", "says"),
+    [
+        ("--help >&-", 0, ""),
+        ("explain crash >&- 2>&-", 0, ""),
+        ("explain crash >/dev/full", 2, "rtcompile explain: No space left on device\n"),
+    ],
+)
+def test_a_stdout_that_takes_nothing_is_no_traceback(redirected: str, code: int, says: str) -> None:
+    command = f"{sys.executable} -m rtcompile {redirected}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())
+    assert (done.returncode, done.stderr) == (code, says)
+
+
 def test_doctor_fits_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
