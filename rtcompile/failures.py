@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rtcompile import repro
+from rtcompile.cache.folder import Folder
 from rtcompile.core.units import CompileFailure
 from rtcompile.errors import (
     CompileError,
@@ -84,6 +84,9 @@ def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
 
 
 def _reproducer(failure: CompileFailure, plan: Plan) -> str | None:
+    settings = Settings.from_environ()
+    if not settings.cache_on_disk:
+        return None
     toolchain = plan.toolchain
     compiler = toolchain.nvrtc if failure.backend == "nvrtc" else toolchain.nvcc
     return repro.write(
@@ -94,5 +97,5 @@ def _reproducer(failure: CompileFailure, plan: Plan) -> str | None:
         compiler=compiler.path if compiler is not None else failure.backend,
         search=plan.search,
         versions=toolchain.versions,
-        folder=os.path.join(Settings.from_environ().cache_dir, "reproducers"),
+        folder=Folder(settings.cache_dir),
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
-import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from rtcompile import trusted
 from rtcompile._version import __version__
-from rtcompile.core.includes import place
+from rtcompile.cache.folder import Folder
 from rtcompile.core.key import content_digest
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure
@@ -20,6 +21,8 @@ from rtcompile.core.units import CompileFailure
 __all__ = ["advice", "write"]
 
 _MOST_FOLDERS = 20
+_MOST_BYTES = 64 << 20  # of a header
+_OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
 
 _ADVICE = {
     "crash": (
@@ -51,7 +54,7 @@ def write(
     compiler: str,
     search: Sequence[SearchDir],
     versions: Mapping[str, str],
-    folder: str,
+    folder: Folder,
 ) -> str | None:
     """Write a self-contained reproducer and return its path; None where it cannot be written.
 
@@ -69,70 +72,167 @@ def write(
         The search path; what was read from it is copied.
     versions : mapping
         Part of the toolchain to its version.
-    folder : str
-        Where reproducers are kept; the oldest beyond twenty are removed.
+    folder : Folder
+        The cache directory in which reproducers are kept; the oldest beyond twenty are removed.
     """
-    key = content_digest("\0".join((source, *failure.command, *name_expressions)).encode())
-    home = os.path.join(folder, f"{failure.backend}-{failure.kind}-{key[:12]}")
+    key = content_digest(
+        "\0".join((source, *failure.command, *name_expressions)).encode("utf-8", "surrogateescape")
+    )
+    home = f"{failure.backend}-{failure.kind}-{key[:12]}"
+    # NVCC's command names its compiler and its input too.
+    is_nvrtc = failure.backend == "nvrtc"
+    options = failure.command if is_nvrtc else failure.command[1:]
+    program = _program(name) if is_nvrtc else "kernel.cu"
+    headers = set(failure.trace or ())
+    places = _places(failure.trace or (), search)
+    report: dict[str, Any] = {
+        "what": failure.log.splitlines()[0] if failure.log else failure.kind,
+        "kind": failure.kind,
+        "signal": failure.signal,
+        "compiler": compiler,
+        "program": program,
+        "options": [_moved(option, places) for option in options],
+        "name_expressions": list(name_expressions),
+        "versions": dict(versions),
+        "rtcompile": __version__,
+        "system": platform.platform(),
+    }
+    texts = {
+        program: source,
+        "report.json": json.dumps(report, indent=2) + "\n",
+        "README.txt": _readme(failure, report),
+        "run.sh": _script(report, is_nvrtc=is_nvrtc),
+    }
+    if is_nvrtc:
+        texts["reproduce.py"] = _REPRODUCE_NVRTC
     try:
-        os.makedirs(home, 0o700, exist_ok=True)
-        places = _copy_headers(failure.trace or (), search, home)
-        # NVCC's command names its compiler and its input too.
-        is_nvrtc = failure.backend == "nvrtc"
-        options = failure.command if is_nvrtc else failure.command[1:]
-        file = (os.path.basename(name) if is_nvrtc else "") or "kernel.cu"
-        report: dict[str, Any] = {
-            "what": failure.log.splitlines()[0] if failure.log else failure.kind,
-            "kind": failure.kind,
-            "signal": failure.signal,
-            "compiler": compiler,
-            "program": file,
-            "options": [_moved(option, places) for option in options],
-            "name_expressions": list(name_expressions),
-            "versions": dict(versions),
-            "rtcompile": __version__,
-            "system": platform.platform(),
-        }
-        _write(home, file, source)
-        _write(home, "report.json", json.dumps(report, indent=2) + "\n")
-        _write(home, "README.txt", _readme(failure, report))
-        if is_nvrtc:
-            _write(home, "reproduce.py", _REPRODUCE_NVRTC)
-            command = f'exec python3 reproduce.py "${{1:-{compiler}}}"'
-        else:
-            words = " ".join(shlex.quote(word) for word in report["options"])
-            command = f'exec "${{1:-{compiler}}}" {words}'
-        _write(home, "run.sh", f'#!/bin/sh\ncd "$(dirname "$0")" || exit\n{command}\n')
-        os.chmod(os.path.join(home, "run.sh"), 0o700)
-        _forget_oldest(folder, keep=home)
-    except OSError:
+        folder.prepare()
+        with folder.opened("reproducers") as reproducers:
+            with _new_folder(home, reproducers) as place:
+                for path, target in places:
+                    if path in headers:
+                        _copy(path, target, place)
+                    else:
+                        _make(target, place)
+                for file, text in texts.items():
+                    data = text.encode("utf-8", "surrogateescape")
+                    _write(file, data, place, mode=0o700 if file == "run.sh" else 0o600)
+            _forget_oldest(folder, keep=home)
+    except (OSError, UnicodeEncodeError):
         return None
-    return home
+    return folder.file("reproducers", home)
 
 
-def _copy_headers(
-    trace: Sequence[str], search: Sequence[SearchDir], home: str
-) -> list[tuple[str, str]]:
-    """Copy the headers that were read; return (place before, place in the folder), longest first."""
+def _program(name: str) -> str:
+    """Return the name of the source's file: the program's, which reaches the code, if it is a plain one."""
+    base = os.path.basename(name)
+    plain = re.fullmatch(r"\w[\w.+-]{0,99}", base, re.ASCII)
+    return base if plain and base not in _OUR_NAMES else "kernel.cu"
+
+
+def _places(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str, str]]:
+    """Return each place before and in the folder, longest first.
+
+    The tree of folders is kept, so that ``#include "../x.h"`` leads to the same file; what a source
+    spells beyond the root stays inside, since the names are those of normal paths.
+    """
+    before = dict.fromkeys([*(directory.path.rstrip("/") for directory in search), *trace])
     places = [
-        (directory.path.rstrip("/"), os.path.join("include", f"{index:02}-{directory.label}"))
-        for index, directory in enumerate(search)
+        (path, "include" + os.path.normpath("/" + path.lstrip("/"))) for path in before if path
     ]
-    for path in trace:
-        index, relative = place(path, search)
-        if index >= 0:
-            target = os.path.join(places[index][1], relative)
-        else:
-            target = os.path.join("include", "elsewhere", path.lstrip("/"))
-            places.append((path, target))
-        copy = os.path.join(home, target)
-        os.makedirs(os.path.dirname(copy), exist_ok=True)
-        with suppress(OSError):  # gone since
-            shutil.copyfile(path, copy)
-    for _, target in places:
-        if not os.path.exists(os.path.join(home, target)):
-            os.makedirs(os.path.join(home, target), exist_ok=True)
     return sorted(places, key=lambda pair: -len(pair[0]))
+
+
+@contextmanager
+def _new_folder(name: str, parent: int) -> Iterator[int]:
+    """Give a folder that is made aside and takes its name, and the place of an older one, when whole."""
+    new, old = f".{name}-{os.getpid()}", f".{name}-{os.getpid()}.old"
+    os.mkdir(new, 0o700, dir_fd=parent)
+    try:
+        descriptor = trusted.open_folder(new, dir_fd=parent)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.rename(name, old, src_dir_fd=parent, dst_dir_fd=parent)
+        os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)
+    finally:
+        for left in (new, old):
+            _remove(left, parent)
+
+
+def _below(names: Sequence[str], folder: int) -> int:
+    """Return a descriptor of a folder below, made step by step; no step follows a link."""
+    descriptor = os.dup(folder)
+    for name in names:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=descriptor)
+        parent = descriptor
+        try:
+            descriptor = trusted.open_folder(name, dir_fd=parent)
+        finally:
+            os.close(parent)
+    return descriptor
+
+
+def _make(target: str, folder: int) -> None:
+    with suppress(OSError):  # a header is where it would go
+        os.close(_below(target.split("/"), folder))
+
+
+def _copy(path: str, target: str, folder: int) -> None:
+    *names, name = target.split("/")
+    with suppress(OSError):  # gone since, or no file; or a folder is where it would go
+        source, status = trusted.open_regular(path)
+        try:
+            data = trusted.contents(source, min(status.st_size, _MOST_BYTES))
+        finally:
+            os.close(source)
+        parent = _below(names, folder)
+        try:
+            _write(name, data, parent)
+        finally:
+            os.close(parent)
+
+
+def _write(name: str, data: bytes, folder: int, mode: int = 0o600) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(name, flags, mode, dir_fd=folder), "wb") as file:
+        file.write(data)
+
+
+def _remove(name: str, parent: int) -> None:
+    """Remove a folder of ours with all that is in it; no link in it is followed."""
+    try:
+        folder = trusted.open_folder(name, dir_fd=parent)
+    except OSError:  # it is gone, or a link
+        with suppress(OSError):
+            os.unlink(name, dir_fd=parent)
+        return
+    try:
+        for entry in os.listdir(folder):
+            try:
+                os.unlink(entry, dir_fd=folder)
+            except IsADirectoryError:
+                _remove(entry, folder)
+            except OSError:
+                continue
+    finally:
+        os.close(folder)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=parent)
+
+
+def _script(report: Mapping[str, Any], *, is_nvrtc: bool) -> str:
+    """Return the shell script; nothing of the report is the shell's to understand."""
+    words = " ".join(shlex.quote(word) for word in report["options"])
+    command = 'python3 reproduce.py "$compiler"' if is_nvrtc else f'"$compiler" {words}'
+    return (
+        '#!/bin/sh\ncd "$(dirname "$0")" || exit\n'
+        f"compiler={shlex.quote(report['compiler'])}\n"
+        f"[ $# = 0 ] || compiler=$1\nexec {command}\n"
+    )
 
 
 def _moved(option: str, places: Sequence[tuple[str, str]]) -> str:
@@ -154,15 +254,11 @@ def _readme(failure: CompileFailure, report: Mapping[str, Any]) -> str:
     )
 
 
-def _write(home: str, name: str, text: str) -> None:
-    with open(os.path.join(home, name), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-
-
-def _forget_oldest(folder: str, keep: str) -> None:
-    homes = [entry.path for entry in os.scandir(folder) if entry.path != keep]
-    for path in sorted(homes, key=os.path.getmtime, reverse=True)[_MOST_FOLDERS - 1 :]:
-        shutil.rmtree(path, ignore_errors=True)
+def _forget_oldest(folder: Folder, keep: str) -> None:
+    homes = [found for found in folder.listing("reproducers") if found[0] != keep]
+    with folder.opened("reproducers") as reproducers:
+        for name, _ in sorted(homes, key=lambda found: -found[1].st_mtime)[_MOST_FOLDERS - 1 :]:
+            _remove(name, reproducers)
 
 
 _REPRODUCE_NVRTC = '''\

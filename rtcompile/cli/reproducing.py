@@ -8,6 +8,7 @@ import subprocess
 from argparse import Namespace
 from typing import Any
 
+from rtcompile.cache.folder import Folder
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
@@ -17,10 +18,12 @@ __all__ = ["run"]
 
 def run(given: Namespace) -> int:
     """List the reproducers, show one, or run one; with --run the exit code is the compiler's."""
-    home = os.path.join(Settings.from_environ().cache_dir, "reproducers")
+    kept = Folder(Settings.from_environ().cache_dir)
+    home = kept.file("reproducers")
+    names = sorted(name for name, _ in kept.listing("reproducers") if not name.startswith("."))
     if given.folder is None:
-        return _list(home, given)
-    folder = given.folder if os.path.isdir(given.folder) else os.path.join(home, given.folder)
+        return _list(home, names, given)
+    folder = os.path.join(home, given.folder) if given.folder in names else given.folder
     report = _report(folder)
     if report is None:
         raise InvalidRequest(
@@ -37,8 +40,7 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _list(home: str, given: Namespace) -> int:
-    names = sorted(os.listdir(home)) if os.path.isdir(home) else []
+def _list(home: str, names: list[str], given: Namespace) -> int:
     reports = {name: report for name in names if (report := _report(os.path.join(home, name)))}
     if given.json:
         output.print_json({"directory": home, "reproducers": reports})

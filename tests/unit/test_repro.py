@@ -6,12 +6,16 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rtcompile
 from rtcompile import repro
+from rtcompile.cache.folder import Folder
+from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure
 from rtcompile.errors import CompilerCrashed, CompileTimeout
 
@@ -52,7 +56,7 @@ def test_the_folder_says_what_happened_and_with_what(tmp_path: Path) -> None:
     assert "-DX=1" in report["options"]
     assert "nvrtc" in report["versions"]
     assert report["rtcompile"] == rtcompile.__version__
-    assert sorted(path.name for path in (folder / "include").glob("*user0/*")) == [
+    assert sorted(path.name for path in (folder / "include").rglob("*.h")) == [
         "deeper.h",
         "killer.h",
     ]
@@ -77,16 +81,18 @@ def failure(kind: str = "crash", command: tuple[str, ...] = ()) -> CompileFailur
     return CompileFailure(kind, "died", command, "nvrtc")
 
 
-def write(folder: Path, source: str = "source") -> str | None:
+def write(
+    folder: Path, source: str = "source", trace: tuple[str, ...] = (), **given: Any
+) -> str | None:
     return repro.write(
-        failure(),
+        replace(failure(), trace=trace),
         source=source,
-        name="kernel.cu",
+        name=given.get("name", "kernel.cu"),
         name_expressions=(),
-        compiler="/lib/libnvrtc.so",
-        search=(),
+        compiler=given.get("compiler", "/lib/libnvrtc.so"),
+        search=given.get("search", ()),
         versions={},
-        folder=str(folder),
+        folder=Folder(str(folder)),
     )
 
 
@@ -94,13 +100,98 @@ def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
     for number in range(25):
         folder = write(tmp_path, f"source {number}")
         os.utime(str(folder), (number, number))
-    assert len(list(tmp_path.iterdir())) == 20
+    assert len(list((tmp_path / "reproducers").iterdir())) == 20
     assert (Path(str(folder))).exists()
 
 
 def test_where_nothing_can_be_written_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert write(tmp_path / "file") is None
+
+
+def test_a_cache_in_memory_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
+    assert crash(tmp_path).reproducer is None
+
+
+def every_file(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+
+def test_a_header_spelled_upwards_is_copied_into_the_folder_and_nowhere_else(
+    tmp_path: Path,
+) -> None:
+    include, home = tmp_path / "project/include", tmp_path / "home"
+    include.mkdir(parents=True)
+    home.mkdir()
+    (home / ".bashrc").write_text("mine")
+    (tmp_path / "x.h").write_text("the project's")
+    cache = home / ".cache/rtcompile"
+    up = "/".join([".."] * 40)
+    before = every_file(tmp_path)
+    folder = write(
+        cache,
+        trace=(f"{include}/../../x.h", f"{include}/{up}{home}/.bashrc", f"{include}/{up}/.bashrc"),
+        search=(SearchDir("user0", str(include)),),
+    )
+    assert folder is not None
+    assert (home / ".bashrc").read_text() == "mine"
+    outside = {name for name in every_file(tmp_path) if not name.startswith("home/.cache/")}
+    assert outside == before
+    assert (Path(folder) / f"include{tmp_path}/x.h").read_text() == "the project's"
+
+
+def test_no_planted_link_is_followed(tmp_path: Path) -> None:
+    cache, victim = tmp_path / "cache", tmp_path / "victim"
+    folder = Path(str(write(cache)))
+    victim.mkdir()
+    (victim / "report.json").write_text("mine")
+    shutil.rmtree(folder)
+    folder.symlink_to(victim)
+    assert write(cache) == str(folder)
+    assert not folder.is_symlink()
+    assert every_file(victim) == {"report.json"}
+    assert (victim / "report.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("part", ["", "reproducers"])
+def test_none_is_written_into_somebody_else_s_folder(tmp_path: Path, part: str) -> None:
+    cache = tmp_path / "cache"
+    (cache / "reproducers").mkdir(parents=True)
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    os.chown(cache / part, 54321, -1)
+    assert write(cache) is None
+    assert every_file(cache) == set()
+
+
+@pytest.mark.parametrize("name", ["run.sh", "report.json", "..", "a b.cu", "x\n.cu", "include"])
+def test_the_program_s_name_replaces_none_of_ours(tmp_path: Path, name: str) -> None:
+    folder = Path(str(write(tmp_path, name=name)))
+    assert (folder / "kernel.cu").read_text() == "source"
+    assert json.loads((folder / "report.json").read_text())["program"] == "kernel.cu"
+
+
+def test_a_compiler_s_path_is_nothing_for_the_shell(tmp_path: Path) -> None:
+    folder = Path(str(write(tmp_path, compiler='/x"; touch planted; $(touch planted) "')))
+    subprocess.run([folder / "run.sh"], capture_output=True, check=False)
+    assert not (folder / "planted").exists()
+
+
+def test_a_header_that_never_ends_is_left_out(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.h")
+    folder = write(tmp_path / "cache", trace=(str(tmp_path / "pipe.h"), "/dev/zero"))
+    assert folder is not None
+    assert not list(Path(folder).rglob("pipe.h"))
+
+
+def test_the_same_death_again_replaces_the_folder(tmp_path: Path) -> None:
+    header = tmp_path / "a.h"
+    for text in ("one", "two"):
+        header.write_text(text)
+        folder = Path(str(write(tmp_path / "cache", trace=(str(header),))))
+    assert (folder / f"include{header}").read_text() == "two"
+    assert len(list((tmp_path / "cache/reproducers").iterdir())) == 1
 
 
 @pytest.mark.parametrize("kind", ["crash", "memory", "timeout"])
