@@ -267,7 +267,7 @@ class Bundle:
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
         builds = manifests.decode(row.sealed_key(), self._blob(record), [*own, *others])
         if decoded is None or builds is None or len(builds) != 2:
-            raise _UnusableError("it holds builds of another format")
+            raise _UnusableError("it holds builds of another format, or under another's key")
         return decoded[1], builds[0].dependencies, builds[1].dependencies
 
 

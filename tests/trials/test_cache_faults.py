@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import os
 import random
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rtcompile.cache import headers, manifests, objects
+from rtcompile.cache import files, headers, manifests, objects
 from rtcompile.cache.store import Store
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import Header, SearchDir
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Toolchain, remembered
 from tests.questions import Place, make_object, make_question
+from tests.trials.record import record, times
 
-KILLS = 60
+KILLS = times(60, 500)
+MUTATIONS = times(400, 10_000)
 PROCESSES = 8
 
 
@@ -74,13 +86,17 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
     for writer in waiting:
         writer.kill()
         writer.communicate()
-    found = 0
+    found = wrong = 0
+    for source in map(str, range(20)):
+        obj = open_store(tmp_path).find(make_question(source=source))
+        wrong += obj is not None and obj.code != code_of(source)
+        found += obj is not None
+    damaged = open_store(tmp_path).verify()
+    record("kill -9 of a process that writes to the cache", KILLS, wrong + len(damaged))
+    assert (wrong, damaged) == (0, [])
     for source in map(str, range(20)):
         kept = open_store(tmp_path)
         question = make_question(source=source)
-        obj = kept.find(question)
-        assert obj is None or obj.code == code_of(source)
-        found += obj is not None
         with kept.building(question):  # no lock is left
             assert kept.add(question, make_object(code_of(source)), headers.record((), ()))
     assert found, "the writers were killed before they wrote anything"
@@ -222,8 +238,6 @@ def test_a_damaged_manifest_is_none() -> None:
 
 @pytest.mark.parametrize("kind", ["object", "manifest"])
 def test_fields_that_carry_a_right_digest_and_nonsense_are_none_or_harmless(kind: str) -> None:
-    from rtcompile.cache import files
-
     chance = random.Random(3)
     real = files.unseal(
         kind,
@@ -271,3 +285,295 @@ def test_a_header_edited_again_and_again_is_never_stale(tmp_path: Path) -> None:
             assert place.build(asked, question, "user0/x.h", code=text.encode())
         else:
             assert obj.code == text.encode()
+
+
+# --- a whole cache, mutated --------------------------------------------------------------------
+
+
+def flip(data: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+
+
+def cut(data: bytes, chance: random.Random) -> bytes:
+    return data[: chance.randrange(len(data))]
+
+
+def overwrite(data: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(data))
+    return data[:at] + chance.randbytes(min(64, len(data) - at)) + data[at + 64 :]
+
+
+def grow(data: bytes, chance: random.Random) -> bytes:
+    return data + chance.randbytes(chance.randrange(1, 64))
+
+
+CHANGES = (flip, cut, overwrite, grow)
+
+
+def misplace(path: Path, chance: random.Random) -> None:
+    """Put what is no file of ours in a file's place."""
+    other = path.with_name("other")
+    kind = chance.randrange(4)
+    if kind == 0:
+        os.link(path, path.parent.parent / "a second name")
+        return
+    path.rename(other)
+    if kind == 1:
+        os.mkfifo(path)
+        other.unlink()
+    elif kind == 2:
+        path.mkdir()
+        other.unlink()
+    else:
+        path.symlink_to(other)
+
+
+def test_a_mutated_cache_gives_right_objects_or_none(tmp_path: Path) -> None:
+    chance = random.Random(11)
+    cache = tmp_path / "cache"
+    place = Place(tmp_path / "place", "user0")
+    place.write("user0/x.h", "x")
+    questions = [place.question(source=str(i)) for i in range(12)]
+    counts = {"changed": 0, "swapped": 0, "misplaced": 0}
+    bad = dict.fromkeys(counts, 0)
+
+    def build() -> None:
+        for question in questions:
+            kept = open_store(cache)
+            if kept.find(question) is None:
+                place.build(kept, question, "user0/x.h", code=code_of(question.source))
+
+    def everything_is_found() -> bool:
+        return all(open_store(cache).find(question) is not None for question in questions)
+
+    build()
+    for _ in range(MUTATIONS):
+        kind = chance.choice(("changed", "swapped", "swapped", "misplaced"))
+        folder = cache / chance.choice(("objects", "manifests"))
+        paths = sorted(folder.iterdir())
+        path, other = chance.sample(paths, 2)
+        if kind == "changed":
+            path.write_bytes(chance.choice(CHANGES)(path.read_bytes(), chance))
+        elif kind == "swapped":
+            path.rename(folder / "aside")
+            other.rename(path)
+            (folder / "aside").rename(other)
+        else:
+            misplace(path, chance)
+        right = True
+        for question in questions:
+            obj = open_store(cache).find(question)
+            right &= obj is None or obj.code == code_of(question.source)
+        for left in (folder / "other", cache / "a second name"):
+            left.unlink(missing_ok=True)
+        build()
+        right &= everything_is_found()
+        counts[kind] += 1
+        bad[kind] += not right
+        # What the mutation made unreachable is of no question; the next one begins with a whole cache.
+        open_store(cache).verify()
+        build()
+    record("cache file damaged", counts["changed"], bad["changed"])
+    record("cache files under each other's keys", counts["swapped"], bad["swapped"])
+    record("link, pipe or folder in a cache file's place", counts["misplaced"], bad["misplaced"])
+    assert bad == dict.fromkeys(counts, 0)
+
+
+def test_verify_finds_every_swap(tmp_path: Path) -> None:
+    for source in map(str, range(10)):
+        kept = open_store(tmp_path)
+        question = make_question(source=source)
+        with kept.building(question):
+            kept.add(question, make_object(code_of(source)), headers.record((), ()))
+    missed = count = 0
+    for folder in ("objects", "manifests"):
+        for path, other in itertools.combinations(sorted((tmp_path / folder).iterdir()), 2):
+            data = path.read_bytes(), other.read_bytes()
+            path.write_bytes(data[1])
+            other.write_bytes(data[0])
+            missed += sorted(open_store(tmp_path).verify()) != sorted([str(path), str(other)])
+            count += 1
+            for target, content in zip((path, other), data, strict=True):
+                target.write_bytes(content)
+                target.chmod(0o600)
+    record("swap that `cache verify` is to find", count, missed)
+    assert not missed
+
+
+# --- two users -----------------------------------------------------------------------------------
+
+VICTIM, ATTACKER = 54321, 54322
+KINDS = ("objects", "manifests", "toolchains")
+
+two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+
+
+def as_user(user: int, act: Callable[[], object]) -> Any:
+    """Return what `act` returns to another user, in a child."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that other tests left
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(20)
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            warnings.simplefilter("ignore")
+            os.write(writing, repr(act()).encode())
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return ast.literal_eval(said) if said else None
+
+
+@pytest.fixture
+def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for all, as /tmp is, and the working directory: a path to it may be closed to users."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o1777)
+        monkeypatch.chdir(folder)
+        # What is imported where it is used may lie in root's home.
+        fill(Path("rehearsal"), b"")
+        assert found(Path("rehearsal")) == ["", ""]
+        yield Path()
+        monkeypatch.undo()
+
+
+WANTED = make_question(source="wanted")
+
+
+def fill(cache: Path, code: bytes) -> None:
+    """Keep a build and a toolchain, which names libraries that a process loads."""
+    kept = open_store(cache)
+    with kept.building(WANTED):
+        kept.add(WANTED, make_object(code), headers.record((), ()))
+    remembered._write(
+        Settings(cache_dir=str(cache)),
+        "key",
+        remembered.Known(Toolchain(problems=(code.decode(),)), {}),
+    )
+
+
+def found(cache: Path) -> list[str]:
+    """Return whose build is found, and whose toolchain."""
+    obj = open_store(cache).find(WANTED)
+    known = remembered._read(Settings(cache_dir=str(cache)), "key")
+    return [
+        *([obj.code.decode()] if obj else ()),
+        *(known.toolchain.problems if known else ()),
+    ]
+
+
+def own_folder(cache: Path) -> None:
+    """The whole cache is the attacker's."""
+    as_user(ATTACKER, lambda: (fill(cache, b"planted"), os.chmod(cache, 0o777), open_up(cache)))
+
+
+def open_up(cache: Path) -> None:
+    for path in cache.rglob("*"):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+
+
+def in_a_folder_for_all(cache: Path) -> None:
+    """The cache is put into a sticky folder, and the attacker was there first."""
+    cache.mkdir()
+    cache.chmod(0o1777)
+    as_user(ATTACKER, lambda: (fill(cache, b"planted"), open_up(cache)))
+
+
+def once_open(cache: Path) -> None:
+    """The victim's cache was open to all, and is not any more."""
+    as_user(VICTIM, lambda: (fill(cache, b"right"), os.chmod(cache, 0o777), open_up(cache)))
+    as_user(
+        ATTACKER,
+        lambda: (fill(cache.with_name("his"), b"planted"), open_up(cache.with_name("his"))),
+    )
+    for kind in KINDS:
+        for path in (cache.with_name("his") / kind).iterdir():
+            target = cache / kind / path.name
+
+            def plant(path: Path = path, target: Path = target) -> None:
+                data = path.read_bytes()
+                target.unlink(missing_ok=True)
+                target.write_bytes(data)
+
+            as_user(ATTACKER, plant)
+    as_user(VICTIM, lambda: [p.chmod(0o700) for p in (cache, *cache.iterdir())])
+
+
+def linked_once_open(cache: Path) -> None:
+    """As before, by a second name of a file that the victim owns and the attacker wrote."""
+    once_open(cache)
+    for kind in KINDS:
+        for path in (cache.with_name("his") / kind).iterdir():
+            given = cache.with_name(f"given {kind}")
+            given.write_bytes(path.read_bytes())
+            os.chown(given, VICTIM, VICTIM)
+            given.chmod(0o600)
+            (cache / kind / path.name).unlink(missing_ok=True)
+            os.link(given, cache / kind / path.name)
+
+
+def swapped_folder(cache: Path) -> None:
+    """Everybody may write where the victim's folders lie, and the attacker exchanged two of them."""
+    as_user(VICTIM, lambda: (fill(cache, b"right"), os.chmod(cache, 0o777)))
+    his = cache.with_name("his")
+    as_user(ATTACKER, lambda: (fill(his, b"planted"), open_up(his)))
+
+    def exchange() -> None:
+        for kind in KINDS:
+            os.rename(cache / kind, cache / f"{kind}-away")
+            os.rename(his / kind, cache / kind)
+
+    as_user(ATTACKER, exchange)
+
+
+def linked_folder(cache: Path) -> None:
+    """A folder of the attacker's whose folders are links to the victim's own, and to his."""
+    his = cache.with_name("his")
+    as_user(ATTACKER, lambda: (fill(his, b"planted"), open_up(his)))
+    his.chmod(0o755)
+    as_user(ATTACKER, lambda: os.mkdir(cache))
+    for kind in KINDS:
+        as_user(ATTACKER, partial(os.symlink, f"../his/{kind}", cache / kind))
+
+
+@two_users
+@pytest.mark.parametrize(
+    "plant",
+    [own_folder, in_a_folder_for_all, once_open, linked_once_open, swapped_folder, linked_folder],
+)
+def test_what_another_user_planted_is_not_found(
+    ground: Path, plant: Callable[[Path], None]
+) -> None:
+    cache = ground / "cache"
+    plant(cache)
+    seen = as_user(VICTIM, lambda: found(cache))
+    record("build or toolchain planted by another user", 2, seen.count("planted"))
+    assert "planted" not in seen
+
+
+@two_users
+def test_root_s_read_only_cache_serves_everybody(ground: Path) -> None:
+    cache = ground / "cache"
+    fill(cache, b"right")
+    for path in (cache, *cache.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    assert as_user(VICTIM, lambda: found(cache)) == ["right", "right"]
+
+
+@two_users
+def test_the_system_s_temporary_folder_stays_everybody_s(ground: Path) -> None:
+    fill(ground, b"root's")
+    assert ground.stat().st_mode & 0o7777 == 0o1777
+    assert as_user(VICTIM, lambda: found(ground)) == []

@@ -357,6 +357,15 @@ def test_what_is_no_file_in_the_bundles_place_is_ignored(package: Package, make,
         assert package.load().module.compile("sm_80").build.hit is None
 
 
+def test_a_build_under_another_one_s_key_is_not_used(shipped: Package):
+    """The index is right and whole, and points to another architecture's object."""
+    bundle = Bundle(str(shipped.bundle))
+    (row, _, record), (_, other, _) = [e for e in bundle._entries(None) if e[0].kind == "cubin"]
+    bundle._entries = lambda key: [(row, other, record)]  # type: ignore[method-assign]
+    with pytest.warns(RtcompileWarning, match="another format, or under another's key"):
+        assert bundle.load(row, ()) is None
+
+
 # --- writing -------------------------------------------------------------------------------------
 
 

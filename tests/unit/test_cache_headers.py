@@ -346,3 +346,15 @@ def test_what_follows_a_precompiled_header_is_recorded_as_if_all_had_been_read(
     # MACRO may have named a header that came precompiled, beside the file that says MACRO.
     assert place.path("user1/first.h") not in after.absent
     assert not after.uncacheable
+
+
+@pytest.mark.parametrize("when", ["recorded", "checked"])
+def test_a_named_pipe_in_a_header_s_place_is_not_waited_for(place: Place, when: str) -> None:
+    path = Path(place.write("user0/pipe.h", ""))
+    known = place.record("user0/pipe.h")
+    path.unlink()
+    os.mkfifo(path)
+    if when == "recorded":
+        assert "not a regular file" in place.record("user0/pipe.h").uncacheable
+    else:
+        assert headers.refresh(known) is None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import pwd
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +20,9 @@ from rtcompile.settings import Settings
         ({"CUPY_CACHE_DIR": "/b"}, "cache_dir", "/b/rtcompile"),
         ({"RTCOMPILE_CACHE_DIR": "/a", "CUPY_CACHE_DIR": "/b"}, "cache_dir", "/a"),
         ({"XDG_CACHE_HOME": "/c"}, "cache_dir", "/c/rtcompile"),
+        ({"XDG_CACHE_HOME": "c", "HOME": "/h"}, "cache_dir", "/h/.cache/rtcompile"),
+        ({"RTCOMPILE_CACHE_DIR": "~/a", "HOME": "/h"}, "cache_dir", "/h/a"),
+        ({"CUPY_CACHE_DIR": "~", "HOME": "/h"}, "cache_dir", "/h/rtcompile"),
         ({"RTCOMPILE_CACHE_SIZE": "512M"}, "cache_size", 512 << 20),
         ({"RTCOMPILE_CACHE_SIZE": "1.5GiB"}, "cache_size", 3 << 29),
         ({"RTCOMPILE_FALLBACK": "never"}, "fallback", "never"),
@@ -107,3 +113,34 @@ def test_arguments_win_over_the_environment():
     assert settings.override() is settings
     with pytest.raises(InvalidRequest, match="fallback"):
         settings.override(fallback="sometimes")
+
+
+NO_HOME = [{}, {"HOME": ""}, {"HOME": "here"}]
+
+
+@pytest.mark.parametrize("environ", NO_HOME)
+def test_without_home_the_system_is_asked(environ, monkeypatch, tmp_path):
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
+    assert Settings.from_environ(environ).cache_dir == f"{tmp_path}/.cache/rtcompile"
+
+
+@pytest.mark.parametrize("home", ["/nonexistent", "", None])
+@pytest.mark.parametrize("environ", NO_HOME)
+def test_a_user_without_a_home_has_a_temporary_folder_of_its_own(environ, home, monkeypatch):
+    def getpwuid(uid):
+        if home is None:
+            raise KeyError(uid)
+        return SimpleNamespace(pw_dir=home)
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    own = f"rtcompile-cache-{os.geteuid()}"
+    assert Settings.from_environ(environ).cache_dir == f"/tmp/{own}"
+    assert Settings.from_environ({**environ, "TMPDIR": "/t"}).cache_dir == f"/t/{own}"
+    with pytest.raises(InvalidRequest, match="there is no home"):
+        Settings.from_environ({**environ, "RTCOMPILE_CACHE_DIR": "~/cache"})
+
+
+def test_the_root_of_all_is_a_home_for_root_alone(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    found = Settings.from_environ({"HOME": "/", "TMPDIR": "/t"}).cache_dir
+    assert found == "/t/rtcompile-cache-1234"
