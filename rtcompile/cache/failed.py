@@ -23,6 +23,8 @@ __all__ = ["Failed", "dependencies_of"]
 _MOST = 256
 _NOT_FOUND = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _NOT_FOUND_BY_HOST = re.compile(r"No such file or directory")
+# An error with a line is the source's; what else ends a compiler may be the machine's.
+_OF_THE_SOURCE = re.compile(r"\(\d+\): (?:catastrophic )?error")
 
 
 class _Failure(NamedTuple):
@@ -70,7 +72,9 @@ def dependencies_of(
     source, name : str
         The translation unit.
     """
-    if failure.kind != "error" or failure.trace is None or _NOT_FOUND_BY_HOST.search(failure.log):
+    if failure.kind != "error" or failure.trace is None:
+        return None
+    if not _OF_THE_SOURCE.search(failure.log) or _NOT_FOUND_BY_HOST.search(failure.log):
         return None
     found = headers.record(failure.trace, search, source=source, name=name)
     if found.uncacheable:

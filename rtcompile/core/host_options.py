@@ -19,7 +19,7 @@ _WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")
 _OPTIONS_FILE = re.compile(r"(?:^|[=,])(?:@|--?(?:options-file|optf)(?:[=\s]|$))")
 # What makes a host compiler read or write files, or search directories, that nobody is told of.
 _FILES = re.compile(
-    r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B|M)"
+    r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B/|B$|M)"
     r"|--?(?:specs|sysroot|config)(?:=|$)|-(?:Wp|o)(?:,|$)"
 )
 

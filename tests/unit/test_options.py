@@ -138,7 +138,7 @@ def test_what_the_host_compilers_preprocessor_obeys_is_the_programs_own() -> Non
         ["-Xptxas", "--options-file=x"], ["-Xptxas=-v,-optf=x"], ["-Xptxas=-optf,x"],
         ["-Xcicc=--options-file=x"], ["-Xcompiler", "@x"], ["-Xcompiler=-MF,x"],
         ["-Xcompiler", "-Wp,-MD,x"], ["-Xcompiler=-iquote,x"], ["-Xcompiler=--sysroot=x"],
-        ["-Xcompiler=-specs=x"], ["-Xcompiler=-Bx"], ["-iquote", "x"],
+        ["-Xcompiler=-specs=x"], ["-Xcompiler=-B/x"], ["-iquote", "x"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -147,7 +147,7 @@ def test_a_file_that_a_compiler_would_read_unnoticed_is_refused(options: list[st
         parse(options)
 
 
-@pytest.mark.parametrize("option", ["-Wparentheses", "-march=native", "-openmp"])
+@pytest.mark.parametrize("option", ["-Wparentheses", "-march=native", "-openmp", "-Bsymbolic"])
 def test_other_options_of_the_host_compiler_are_passed_on(option: str) -> None:
     assert parse(["-Xcompiler", option]).get("compiler-options") == option
 
