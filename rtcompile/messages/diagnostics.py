@@ -136,7 +136,7 @@ _CONSEQUENCES = re.compile(
 
 # The folders nvcc and our workers run in say nothing to the user.
 _OUR_FOLDER = re.compile(
-    r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-workers-[\w-]+/zygote-\w+/\d+/\w+/"
+    r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-workers-[\w-]+/zygote-[\w-]+/\d+/\w+/"
     r"|tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_)"
 )
 

@@ -5,9 +5,10 @@ this user and is closed to all others, which is asked of its open descriptor; a 
 else has taken, be it by a link, is left to him and the next one used. Below it everything is reached
 by descriptors, and no link is followed.
 
-A zygote holds a lock on its own folder for as long as it or a child lives. A folder that nobody has
-locked belonged to processes that were killed; whoever comes later removes it. Nothing outside the
-user's folder is ever looked at.
+A zygote holds a lock on its own folder for as long as it or a child lives. A folder of this machine
+that nobody has locked belonged to processes that were killed; whoever comes later removes it. Where a
+file system has no locks, or shares them with no other machine, it is removed when it is a day old.
+Nothing outside the user's folder is ever looked at.
 """
 
 # ruff: noqa: SIM105 -- `contextlib` costs 3 ms of a worker's 20 ms start.
@@ -31,7 +32,7 @@ _NAMES = 8  # more than these are not tried where others have taken them
 _ZYGOTE = "zygote-"
 _TRIES = 200
 _PAUSE = 0.005
-# Where there are no locks, what nobody has written to for so long is nobody's.
+# What nobody has written to for so long is nobody's, where locks do not say it.
 _UNUSED_SECONDS = 86400.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -73,7 +74,16 @@ class Scratch:
 
 def new_name() -> str:
     """Return the name for a zygote's folder, which nobody else ever gives."""
-    return _ZYGOTE + os.urandom(12).hex()
+    return f"{_ZYGOTE}{_machine()}-{os.urandom(12).hex()}"
+
+
+def _machine() -> str:
+    """Return what tells this machine from others that may have the same folder mounted."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(8)
+    except OSError:
+        return os.uname().nodename.encode().hex()[:16]
 
 
 def claim(temporary: str, name: str) -> Scratch:
@@ -206,6 +216,7 @@ def _is_at(descriptor: int, name: str, home: int) -> bool:
 
 def _sweep(home: int, own: str) -> None:
     """Remove the zygotes' folders that nobody holds the lock of."""
+    here = f"{_ZYGOTE}{_machine()}-"
     for name in os.listdir(home):
         if not name.startswith(_ZYGOTE):
             continue
@@ -215,10 +226,9 @@ def _sweep(home: int, own: str) -> None:
             continue  # removed meanwhile, or nothing of ours
         try:
             locked = _lock(descriptor)
-            if locked is None:
-                unused = time.time() - os.fstat(descriptor).st_mtime
-                locked = name == own or unused > _UNUSED_SECONDS
-            if locked:
+            unused = time.time() - os.fstat(descriptor).st_mtime
+            known = name == own or (locked and name.startswith(here))
+            if locked is not False and (known or unused > _UNUSED_SECONDS):
                 _remove(home, name)
         finally:
             os.close(descriptor)

@@ -168,6 +168,16 @@ def test_what_is_locked_is_in_use(place: Path) -> None:
     assert Path(alive.path).exists()
 
 
+def test_the_folder_of_another_machine_stays_for_a_day(place: Path) -> None:
+    # Its lock may be one that only its machine knows of, as on NFS with `nolock`.
+    theirs = killed(scratch.claim(str(place), "zygote-00000000-000000000000000000000000"))
+    scratch.sweep(str(place), "")
+    assert theirs.exists()
+    os.utime(theirs, (theirs.stat().st_mtime - 2 * DAY,) * 2)
+    scratch.sweep(str(place), "")
+    assert not theirs.exists()
+
+
 def test_a_link_in_what_was_left_is_removed_and_not_followed(place: Path, precious: Path) -> None:
     dead = claim(place)
     dead.make_job_folder("1")
