@@ -40,15 +40,8 @@ class Built:
         return () if self._cubin is None else self._cubin.symbols
 
     def variables(self) -> frozenset[str]:
-        """Return the symbols of the cell's own variables, as far as they may change."""
-        found = own_variables(self.symbols(), self.cell.source)
-        return frozenset(
-            name
-            for name in found
-            if not name.startswith(
-                tuple(f"_Z{s.removeprefix('_')}E" for s in self.kernel_symbols())
-            )
-        )
+        """Return the cell's own variables, as far as they may change and kernels share them."""
+        return own_variables(self.symbols(), self.cell.source, self.kernel_symbols())
 
     def kernel_symbols(self) -> list[str]:
         """Return the symbols of the kernels."""

@@ -1,4 +1,4 @@
-"""What the symbols of a cell's code are called in the cell, read from their mangled names. Pure."""
+"""Which variables of a cell's code are the cell's own, read from their mangled names. Pure."""
 
 from __future__ import annotations
 
@@ -11,34 +11,50 @@ from rtcompile.core.symbols import names_in
 __all__ = ["own_variables"]
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)")
+_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
 _CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
+# A static variable of a function.
 _LOCAL = re.compile(r"_ZZ(?P<function>.*)E(?P<length>\d+)(?P<name>[A-Za-z_]\w*)")
 
 
-def own_variables(symbols: Iterable[Symbol], text: str) -> frozenset[str]:
-    """Return the symbols of the variables that a text defines and that may change.
+def own_variables(
+    symbols: Iterable[Symbol], text: str, kernels: Iterable[str] = ()
+) -> frozenset[str]:
+    """Return the variables that a text defines and that may change, as C++ spells them.
 
     Variables of headers are left out, and so are those on lines that say ``const``.
+
+    Parameters
+    ----------
+    symbols : iterable of Symbol
+        Of the code that the text was compiled to.
+    text : str
+        Without comments.
+    kernels : iterable of str
+        The symbols of kernels, whose static variables no other kernel sees.
     """
     words: set[str] = set()
     for line in text.split("\n"):
         if not _CONSTANT_LINE.search(line):
             words.update(_WORD.findall(line))
     spaces = {part for name in _NAMESPACE.findall(text) for part in name.split("::")}
-
-    def is_own(symbol: str) -> bool:
-        local = _LOCAL.fullmatch(symbol)
-        if local is not None:  # of a function
-            names = [*names_in(f"_Z{local['function']}"), local["name"][: int(local["length"])]]
-            return words.issuperset(names)
-        *outer, name = names_in(symbol) or [symbol]
-        return name in words and spaces.issuperset(outer)
-
-    return frozenset(
-        symbol.name
-        for symbol in symbols
-        if symbol.kind == "object"
-        and symbol.section.startswith((".nv.global", ".nv.constant"))
-        and is_own(symbol.name)
-    )
+    of_kernels = tuple(f"_Z{kernel.removeprefix('_')}E" for kernel in kernels)
+    found = set()
+    for symbol in symbols:
+        if (
+            symbol.kind != "object"
+            or not symbol.section.startswith((".nv.global", ".nv.constant"))
+            or symbol.name.startswith(of_kernels)
+        ):
+            continue
+        local = _LOCAL.fullmatch(symbol.name)
+        if local is not None:
+            *outer, function = names_in(f"_Z{local['function']}") or [local["function"]]
+            name = local["name"][: int(local["length"])]
+            own, spelled = {function, name} <= words, f"{function}()::{name}"
+        else:
+            *outer, name = names_in(symbol.name) or [symbol.name]
+            own, spelled = name in words, name
+        if own and spaces.issuperset(outer):
+            found.add("::".join([*outer, spelled]))
+    return frozenset(found)

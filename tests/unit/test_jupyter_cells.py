@@ -196,21 +196,22 @@ def test_a_place_in_a_header_stays():
 @pytest.mark.parametrize(
     ("symbol", "text", "own"),
     [
-        ("calls", "__device__ int calls;", True),
-        ("_ZN2ns5callsE", "namespace ns { __device__ int calls; }", True),
+        ("calls", "__device__ int calls;", "calls"),
+        ("_ZN2ns5callsE", "namespace ns { __device__ int calls; }", "ns::calls"),
         (
             "_ZN37_INTERNAL_00000000_9_kernel_cu__Z1aPi39_GLOBAL__N__00000000_9_kernel_cu__Z1aPi2anE",
             "namespace { __device__ int an; }",
-            True,
+            "an",
         ),
-        ("_ZZ4nextvE1n", "__device__ int next() { static int n; return n++; }", True),
-        ("table", "__constant__ float table[4];", True),
-        ("table", "__device__ const int table[4] = {};", False),
-        ("other", "__device__ int calls;", False),
-        ("_ZN4cute1_E", "auto x = copy(_, y);", False),
-        ("$str", '__device__ auto str = "str";', False),
+        ("_ZZ4nextvE1n", "__device__ int next() { static int n; return n++; }", "next()::n"),
+        ("_ZZ1kPiE1n", "__global__ void k(int* x) { static int n; *x = n++; }", ""),
+        ("table", "__constant__ float table[4];", "table"),
+        ("table", "__device__ const int table[4] = {};", ""),
+        ("other", "__device__ int calls;", ""),
+        ("_ZN4cute1_E", "using namespace cute;\nauto x = copy(_, y);", ""),
+        ("$str", '__device__ auto str = "str";', ""),
     ],
 )
-def test_a_cells_own_variables_are_known(symbol: str, text: str, own: bool):
+def test_a_cells_own_variables_are_known(symbol: str, text: str, own: str):
     variable = Symbol(symbol, "object", 4, "local", ".nv.global", 0)
-    assert (own_variables([variable], text) == {symbol}) is own
+    assert own_variables([variable], text, ["_Z1kPi"]) == ({own} if own else set())
