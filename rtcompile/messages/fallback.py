@@ -5,7 +5,6 @@ The answer is read from the messages; NVRTC numbers none of its errors.
 
 from __future__ import annotations
 
-import os.path
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from rtcompile.messages import missing_includes, spaces
 from rtcompile.messages.diagnostics import Diagnostic, parse
+from rtcompile.messages.line_directives import line_in_source
 
 __all__ = ["Decision", "HostDeclarations", "decide", "decide_nvcc"]
 
@@ -74,8 +74,8 @@ class _Case(NamedTuple):
 
         A header's text is not at hand; what is in it is taken for the host's.
         """
-        ours = os.path.basename(self.error.file) == os.path.basename(self.name)
-        return ours and spaces.says_device(self.source, self.error.line, self.error.column)
+        line = line_in_source(self.error, self.source, self.name)
+        return line > 0 and spaces.says_device(self.source, line, self.error.column)
 
 
 _Test = Callable[[re.Match[str], _Case], bool]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rtcompile import styling
 from rtcompile.messages.diagnostics import Diagnostic, place_of
+from rtcompile.messages.line_directives import line_in_source
 from rtcompile.styling import Piece, Styled, printable
 
 __all__ = ["html", "render", "story"]
@@ -68,9 +69,8 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
         if first.hint:
             pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
         return pieces
-    lines = source.split("\n")
-    pieces = _headline(_in_source(first, lines, name))
-    pieces += _user_line(first, lines, name, width)
+    pieces = _headline(_in_source(first, source, name))
+    pieces += _user_line(first, source, name, width)
     for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
         pieces += [("dim", f"\n  {_one_line(str(note), 3 * width)}")]
     others = [d for d in diagnostics[1:] if d.is_error]
@@ -93,13 +93,20 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
     return pieces
 
 
-def _in_source(first: Diagnostic, source: list[str], name: str) -> Diagnostic:
-    """Return the first error with a line of the program where the compiler names none of it."""
+def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
+    """Return the first error with its place in the program as the user sees it.
+
+    Some messages name no line, and nvcc counts columns in a line whose macros it has expanded.
+    """
+    lines = source.split("\n")
+    at = line_in_source(first, source, name) if name else 0
+    if at:
+        return replace(first, column=_column_in(lines[at - 1], first))
     line = 0
     if first.file == "At end of source":
-        line = max((number for number, text in enumerate(source, 1) if text.strip()), default=0)
+        line = max((number for number, text in enumerate(lines, 1) if text.strip()), default=0)
     elif first.file.endswith("ptx input"):
-        line = _asm_line(first, source)
+        line = _asm_line(first, lines)
     return replace(first, file=name, line=line, column=0) if name and line else first
 
 
@@ -113,22 +120,24 @@ def _headline(first: Diagnostic) -> list[Piece]:
     ]
 
 
-def _user_line(first: Diagnostic, source: list[str], name: str, width: int) -> list[Piece]:
+def _user_line(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
     """Show the line of the user's program: where the error is, or what led to it."""
-    if name and first.file != name:
-        frames = [note for note in first.notes if note.line and note.file == name]
-        if frames and 0 < frames[-1].line <= len(source):
-            cause = frames[-1]
-            return [
-                ("dim", f"\n  from {place_of(cause)}{_one_line(cause.message, 2 * width)}"),
-                *_excerpt(source[cause.line - 1], cause.line, 0, width),
-            ]
-    if name and first.file == name and 0 < first.line <= len(source):
-        text = source[first.line - 1]
+    lines = source.split("\n")
+    at = line_in_source(first, source, name) if name else 0
+    if not at and name:
+        for cause in reversed(first.notes):
+            at_cause = line_in_source(cause, source, name)
+            if at_cause:
+                return [
+                    ("dim", f"\n  from {place_of(cause)}{_one_line(cause.message, 2 * width)}"),
+                    *_excerpt(lines[at_cause - 1], cause.line, 0, width),
+                ]
+    if at:
+        text = lines[at - 1]
         return _excerpt(text, first.line, _column_in(text, first), width)
-    asm = _asm_line(first, source)
+    asm = _asm_line(first, lines)
     if asm:
-        return _excerpt(source[asm - 1], asm, 0, width)
+        return _excerpt(lines[asm - 1], asm, 0, width)
     if first.excerpt:
         return _excerpt(first.excerpt.split("\n")[0], first.line, first.column, width)
     return []

@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import rtcompile
 from rtcompile.errors import CompileError
 from rtcompile.messages.diagnostics import Diagnostic, parse
+from rtcompile.messages.line_directives import line_in_source
 from rtcompile.messages.rendering import html, render
 
 
@@ -348,3 +350,43 @@ def test_an_error_shows_itself_in_jupyter() -> None:
     assert "identifier &quot;a&quot; is undefined" in caught.value._repr_html_()
     assert pickle.loads(pickle.dumps(caught.value))._repr_html_() == caught.value._repr_html_()
     assert CompileError("no more than text")._repr_html_() is None
+
+
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize(
+    ("directive", "place"),
+    [
+        pytest.param('#line 1 "user.cu"', "user.cu:2:", id="file"),
+        pytest.param("#line 1", "kernel.cu:2:", id="as Kernel Tuner writes it"),
+        pytest.param("# 40", "kernel.cu:41:", id="as a preprocessor writes it"),
+    ],
+)
+def test_a_line_directive_is_honoured(backend: str, directive: str, place: str) -> None:
+    if backend == "nvcc" and not shutil.which("nvcc"):
+        pytest.skip("no nvcc on PATH")
+    source = f"#define N 3\n{directive}\n__global__ void k(int* x) {{\n  x[0] = yy;\n}}\n"
+    with pytest.raises(CompileError) as caught:
+        rtcompile.compile(source, arch="sm_80", backend=backend)
+    headline, line, caret = str(caught.value).split("\n")[:3]
+    assert headline.startswith(place)
+    assert line.endswith("|   x[0] = yy;")
+    assert caret.index("^") == line.index("yy")
+
+
+def test_what_led_to_an_error_in_a_header_is_shown_by_its_directive() -> None:
+    log = HEADER_LOG.replace("at line 2 of kernel.cu", "at line 71 of user.cu")
+    source = '#define N 3\n#line 70 "user.cu"\n__global__ void k() {\n  f(x);\n}\n'
+    text = render(parse(log), source=source, name="kernel.cu")
+    assert text.split("\n")[1:] == [
+        '  from user.cu:71: instantiation of "void f(T) [with T=short]"',
+        "   71 |   f(x);",
+    ]
+
+
+def test_of_two_lines_with_one_number_the_printed_one_is_shown() -> None:
+    source = "int a;\n#line 1\nint b = y;\n"
+    error = Diagnostic("error", "wrong", "kernel.cu", 1, 9, excerpt="int b = y;\n        ^")
+    assert line_in_source(error, source, "kernel.cu") == 3
+    assert line_in_source(replace(error, excerpt="int a;\n    ^"), source, "kernel.cu") == 1
+    assert line_in_source(replace(error, file="other.h"), source, "kernel.cu") == 0
+    assert line_in_source(replace(error, line=9), source, "kernel.cu") == 0

@@ -266,3 +266,11 @@ def test_without_a_host_compiler_only_members_of_std_are_taken_for_known_ones() 
     assert declared.std("map")
     assert not declared.host_header("unistd.h")
     assert not declared.c_library("puts")
+
+
+@pytest.mark.parametrize(("line", "action"), [(52, "error"), (51, "nvcc")])
+def test_a_line_directive_does_not_hide_which_function_an_error_is_in(line, action):
+    source = '#define N 3\n#line 50 "user.cu"\n// ours\nvoid host() { throw 1; }\n__device__ void device() { throw 1; }\n'
+    declared = Declared(toolkit.current())
+    log = f"user.cu({line}): error: device code does not support exception handling\n  x\n  ^\n"
+    assert decide(log, source=source, name="kernel.cu", declared=declared).action == action

@@ -1,0 +1,59 @@
+"""Where a compiler's place is in the source: ``#line`` gives lines other numbers and files."""
+
+from __future__ import annotations
+
+import os.path
+import re
+
+from rtcompile.messages.diagnostics import Diagnostic
+
+__all__ = ["line_in_source"]
+
+# `#line 7 "user.cu"`, also as preprocessors write it: `# 7 "user.cu" 2`.
+_DIRECTIVE = re.compile(
+    r"[ \t]*#[ \t]*(?:line[ \t]+)?(?P<line>\d{1,9})(?:[ \t]+\"(?P<file>(?:[^\"\\]|\\.)*)\"[ \t\d]*)?[ \t\r]*"
+)
+_ANY = re.compile(r"^[ \t]*#[ \t]*(?:line[ \t]+)?\d", re.MULTILINE)
+
+
+def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
+    """Return which line of a source a message is about, counted from 1.
+
+    Parameters
+    ----------
+    diagnostic : Diagnostic
+        The message, with the file and the line as ``#line`` made the compiler number them.
+    source : str
+        The program.
+    name : str
+        Its name in the log.
+
+    Returns
+    -------
+    int
+        0 where it is about no line of this source. Where several lines have that number, the one
+        whose text the compiler printed, and else the last of them.
+    """
+    if diagnostic.line <= 0:
+        return 0
+    if _ANY.search(source) is None:
+        inside = _same(diagnostic.file, name) and diagnostic.line <= source.count("\n") + 1
+        return diagnostic.line if inside else 0
+    printed = diagnostic.excerpt.partition("\n")[0].strip()
+    found = 0
+    file, number = name, 0
+    for physical, text in enumerate(source.split("\n"), 1):
+        number += 1
+        directive = _DIRECTIVE.fullmatch(text)
+        if directive is not None:
+            file, number = directive["file"] or file, int(directive["line"]) - 1
+        elif number == diagnostic.line and _same(diagnostic.file, file):
+            found = physical
+            if printed and text.strip() == printed:
+                return physical
+    return found
+
+
+def _same(one: str, other: str) -> bool:
+    # nvcc names a file by the folder that it was given it in.
+    return one == other or os.path.basename(one) == os.path.basename(other) != ""
