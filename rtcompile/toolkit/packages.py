@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from rtcompile.toolkit.model import Toolchain
+    from rtcompile.toolkit.model import Program, Toolchain
 
 __all__ = ["HeaderAdvice", "missing_header"]
 
@@ -161,9 +161,22 @@ def _of_build(package: Package, toolchain: Toolchain, backend: str) -> tuple[str
             f"which is installed for NVRTC, {found}; nvcc {nvcc.version} ({nvcc.path}) reads the "
             "headers of its own toolkit, which is without it"
         )
-        add = f", or add -I{folder} to the options" if folder else ""
-        return why, f"Install it into nvcc's toolkit{add}."
+        return why, _into_nvccs(package, toolchain.found_via.get("nvcc", ""), nvcc, folder)
     return f"which is installed, {found}, without this file", "Another version of it may have it."
+
+
+def _into_nvccs(package: Package, found_via: str, nvcc: Program, folder: str) -> str:
+    """Return how the headers get into nvcc's own toolkit, or to it."""
+    from rtcompile.toolkit.sentences import wheel_version
+
+    major, minor = nvcc.version_pair
+    if found_via == "site-packages":  # wheels, and no wheel of CUDA 12 has nvcc
+        return f'`pip install "{package.pip[-1]}=={wheel_version(package.part, major, minor)}.*"`.'
+    if found_via == "conda":
+        return f"`conda install {package.conda} cuda-version={major}.{minor}`."
+    # cuRAND's folder holds nothing else; another's would be mixed with nvcc's.
+    add = f", or add -I{folder} to the options" if package.part == "curand" else ""
+    return f"Install it into the toolkit that nvcc is of{add}."
 
 
 def _stands_for(pattern: str, name: str) -> bool:

@@ -18,6 +18,7 @@ __all__ = [
     "install_nvcc",
     "looked_in",
     "useless_variables",
+    "wheel_version",
     "why_missing",
 ]
 
@@ -102,13 +103,13 @@ def install(parts: Sequence[Part], nvrtc: Hit) -> str:
     if layout == "conda":
         return f"`conda install {' '.join(packages)} cuda-version={major}.{minor}`."
     wanted = [
-        f'"{package}=={_wheel_version(part.name, major, minor)}.*"'
+        f'"{package}=={wheel_version(part.name, major, minor)}.*"'
         for part, package in zip(parts, packages, strict=True)
     ]
     return f"`pip install {' '.join(wanted)}`."
 
 
-def _wheel_version(part: str, major: int, minor: int) -> str:
+def wheel_version(part: str, major: int, minor: int) -> str:
     """Return how the wheel of a part is numbered that came with CUDA `major`.`minor`."""
     if part == "curand":
         return f"10.{major - 9}.{minor + 1 if major == 12 else minor}"

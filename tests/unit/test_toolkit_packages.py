@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import site
 from pathlib import Path
 
@@ -134,6 +135,12 @@ def test_headers_that_only_nvrtc_is_given_are_not_called_missing(tmp_path):
     assert "not installed" not in said
     assert f"nvcc 12.9.86 ({nvcc}) reads the headers of its own toolkit" in said
     assert f"-I{wheels.site}/nvidia/curand/include" in said
+
+
+def test_what_nvcc_of_wheels_lacks_is_a_wheel_of_its_version(tmp_path):
+    wheels = Wheels(tmp_path).cuda13("13.0.88", nvcc="13.0.88", nvvm="13.0.88").cupy("cupy_cuda13x")
+    shutil.rmtree(wheels.site / "nvidia/cu13/include/cccl")
+    assert '`pip install "nvidia-cuda-cccl==13.0.*"`' in told("cub/cub.cuh", wheels.site, "nvcc")
 
 
 def test_a_file_that_an_installed_package_lacks_is_not_answered_by_installing_it(tmp_path):
