@@ -276,7 +276,7 @@ def _nvcc(
             draft.doubts.append(path)
             draft.problems.append(f"{path} does not run: `{path} --version` printed no version.")
             continue
-        trouble = _out_of_step(program, place)
+        trouble = _out_of_step(program, place, nvrtc)
         if trouble:
             draft.problems.append(trouble)
             continue
@@ -320,7 +320,7 @@ def _nvcc_in(place: Place) -> Iterator[tuple[str, str, Place]]:
         yield hit.path, hit.version, place
 
 
-def _out_of_step(nvcc: Program, place: Place | None) -> str:
+def _out_of_step(nvcc: Program, place: Place | None, nvrtc: Hit | None) -> str:
     """Return what is wrong with an nvcc's own toolkit: it runs its cicc on its own headers.
 
     pip lets them drift apart (``nvidia-cuda-nvcc`` asks for any ``nvidia-nvvm``), and nvcc 13.5
@@ -329,20 +329,20 @@ def _out_of_step(nvcc: Program, place: Place | None) -> str:
     if place is None:
         return ""
     own = Hit(_PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, place)
+    # What shares NVRTC's folders is to become of NVRTC's version, and not NVRTC's headers of nvcc's.
+    mend = install_nvcc(nvrtc if nvrtc and nvrtc.place == place else own)
     for name in ("nvvm", "crt", "cudart"):
         part = _PART[name]
         hit = place.look(part)
         if hit is None and place.layout == "wheels13":
             package = part.packages["wheels13"]
-            return (
-                f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {install_nvcc(own)}"
-            )
+            return f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {mend}"
         culprit = hit and unfit(hit, own)
         if culprit:
             package = culprit.part.packages.get(place.layout, culprit.part.what)
             return (
                 f"nvcc {nvcc.version} ({nvcc.path}) and {package} {culprit.version} "
-                f"({culprit.path}) are of different versions: nvcc is not used. {install_nvcc(own)}"
+                f"({culprit.path}) are of different versions: nvcc is not used. {mend}"
             )
     return ""
 
