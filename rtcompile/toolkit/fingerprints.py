@@ -7,6 +7,7 @@ is found with the toolchain and remembered with it, for as long as the files' st
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 
 from rtcompile.core.key import content_digest, digest, field
@@ -34,6 +35,8 @@ _NVCC_FILES = (
     "lib/libcudadevrt.a",
     "lib64/libcudadevrt.a",
 )
+# `exec /usr/local/cuda/bin/nvcc "$@"`, after comments.
+_SCRIPT = re.compile(rb"""(?:\s*\#[^\n]*\n)*\s*(?:exec\s+)?["']?(/[^"'\s]+)["']?\s+"\$@"\s*""")
 # What NVCC calls in a folder that is given to it by -ccbin.
 _HOST_COMPILERS = ("gcc", "g++", "clang")
 
@@ -54,15 +57,15 @@ def of_file(path: str) -> str:
 
 def files_of_nvcc(program: Program) -> list[str]:
     """Return the files that decide what this NVCC makes of preprocessed source."""
-    root = os.path.dirname(os.path.dirname(os.path.realpath(program.binary)))
-    found = [path for name in _NVCC_FILES if os.path.isfile(path := os.path.join(root, name))]
-    return list(dict.fromkeys([program.path, program.binary, *found]))
+    return list(dict.fromkeys([program.path, program.binary, *_files_below(program).values()]))
 
 
 def of_nvcc(program: Program, host_compiler: str | None) -> str:
     """Return NVCC's build and its host compiler's, ``"13.0.88 2f1c…; g++ 90ab…"``."""
-    files = files_of_nvcc(program)
-    own = _together((os.path.basename(path), path) for path in files)
+    files = _files_below(program)
+    if not _only_leads_to(program.path, program.binary):
+        files["wrapper"] = program.path
+    own = _together(files.items())
     host = of_host_compiler(host_compiler) if host_compiler else ""
     return f"{program.version} {own}" + (f"; {host}" if host else "")
 
@@ -79,6 +82,29 @@ def of_nvjitlink(library: Library, cudadevrt: str | None) -> str:
     """Return nvJitLink's build and that of the device runtime which it links in."""
     runtime = f"; libcudadevrt {of_file(cudadevrt)}" if cudadevrt else ""
     return f"nvJitLink {library.version} {of_file(library.path)}{runtime}"
+
+
+def _files_below(program: Program) -> dict[str, str]:
+    """Return NVCC's files by their names below its folder, the same through every link and wrapper."""
+    binary = os.path.realpath(program.binary)
+    root = os.path.dirname(os.path.dirname(binary))
+    found = {name: os.path.join(root, name) for name in _NVCC_FILES}
+    return {"nvcc": binary, **{name: path for name, path in found.items() if os.path.isfile(path)}}
+
+
+def _only_leads_to(path: str, binary: str) -> bool:
+    """Say whether a program is the binary, or a script that runs it and does nothing else.
+
+    One shell finds NVCC by such a script, another in the toolkit's folder: it is the same compiler.
+    """
+    if os.path.realpath(path) == os.path.realpath(binary):
+        return True
+    try:
+        with open(path, "rb") as file:
+            script = _SCRIPT.fullmatch(file.read(_END))
+    except OSError:
+        return False
+    return script is not None and os.path.realpath(script[1]) == os.path.realpath(binary.encode())
 
 
 def _together(files: Iterable[tuple[str, str]]) -> str:

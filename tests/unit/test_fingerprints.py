@@ -45,6 +45,31 @@ def test_two_places_with_the_same_files_are_one_build(tmp_path: Path) -> None:
     assert nvcc(tmp_path / "here") == nvcc(tmp_path / "there")
 
 
+@pytest.mark.parametrize(
+    ("script", "same"),
+    [
+        pytest.param('#!/bin/sh\nexec {nvcc} "$@"\n', True, id="leads there"),
+        pytest.param('#!/bin/sh\n# ours\n"{nvcc}" "$@"\n', True, id="leads there, quoted"),
+        pytest.param('#!/bin/sh\nexec {nvcc} -DX "$@"\n', False, id="adds a flag"),
+        pytest.param('#!/bin/sh\nexport X=1\nexec {nvcc} "$@"\n', False, id="sets a variable"),
+        pytest.param('#!/bin/sh\nexec {nvcc}-12 "$@"\n', False, id="leads elsewhere"),
+    ],
+)
+def test_a_script_that_only_leads_to_nvcc_is_nvcc(script: str, same: bool, tmp_path: Path) -> None:
+    before = nvcc(tmp_path)
+    binary = str(tmp_path / "bin/nvcc")
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(script.format(nvcc=binary))
+    program = Program(str(wrapper), "13.0.88", binary)
+    assert (fingerprints.of_nvcc(program, str(tmp_path / "g++")) == before) is same
+
+
+def test_a_link_to_the_toolkit_is_the_toolkit(tmp_path: Path) -> None:
+    before = nvcc(tmp_path / "cuda-13.0")
+    (tmp_path / "cuda").symlink_to("cuda-13.0")
+    assert nvcc(tmp_path / "cuda") == before
+
+
 def test_files_that_decide_are_what_the_remembered_toolchain_watches(tmp_path: Path) -> None:
     nvcc(tmp_path)
     program = Program(str(tmp_path / "bin/nvcc"), "13.0.88", str(tmp_path / "bin/nvcc"))
