@@ -217,6 +217,20 @@ def test_cucomplex_is_translated_to_cupys_complex():
     cp.testing.assert_allclose(b, expected[1])
 
 
+@pytest.mark.parametrize(
+    "option", ["-arch=sm_70", "-arch=sm_120", "-arch sm_86", "-arch=compute_30"]
+)
+def test_an_architecture_that_the_device_cannot_run_is_passed_over_with_one_warning(option):
+    if cp.cuda.Device().compute_capability != "90":
+        pytest.skip("written for compute capability 9.0")
+    kernel = rtcompile.RawKernel(ADD, "add", options=(option,))
+    with pytest.warns(rtcompile.RtcompileWarning, match="sm_90a instead") as told:
+        launch_add(kernel)
+    launch_add(kernel)  # a second warning would be an error
+    assert len(told) == 1
+    assert str(kernel.object_code.arch) == "sm_90a"
+
+
 @pytest.mark.multi_gpu
 def test_a_kernel_follows_the_current_device():
     kernel = rtcompile.RawKernel(ADD, "add")

@@ -38,6 +38,7 @@ def test_a_kernel_that_is_not_there_is_told_from_two_other_mistakes(code, name, 
     assert_alone(caught.value)
     assert caught.value.status == 500
     assert says in str(caught.value)
+    assert "It has" in str(caught.value)  # the kernels that there are, or none
 
 
 def test_a_variable_that_is_not_there_is_told() -> None:
@@ -71,10 +72,22 @@ def test_a_launch_beyond_a_limit_is_told_with_the_limit() -> None:
     cupy.cuda.Device().synchronize()
 
 
-def test_a_traceback_is_the_callers_line_and_the_error() -> None:
-    program = "import rtcompile\nrtcompile.RawKernel('int x = y;', 'k')((1,), (1,), ())\n"
+FAILING = {
+    "kernel": "rtcompile.RawKernel('int x = y;', 'k')((1,), (1,), ())",
+    "module": "rtcompile.RawModule(code='int x = y;').get_function('k')",
+    "name": "rtcompile.RawModule(code='__device__ int x;').get_function('k')",
+    "launch": "rtcompile.RawKernel('extern \"C\" __global__ void k() {}', 'k')((1,), (4096,), ())",
+}
+
+
+@pytest.mark.parametrize("statement", FAILING.values(), ids=FAILING)
+def test_a_traceback_is_the_callers_line_and_the_error(statement: str) -> None:
+    program = f"import rtcompile\n{statement}\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stderr.count("Traceback") == 1
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1, done.stderr
     assert "KeyError" not in done.stderr
-    assert 'kernel.cu:1:9: error: identifier "y" is undefined' in done.stderr
+    assert "rtcompile.errors." in done.stderr
     assert len(done.stderr.split("\n")) < 20
+    if "int x = y" in statement:
+        assert 'kernel.cu:1:9: error: identifier "y" is undefined' in done.stderr
