@@ -30,7 +30,7 @@ _ROWS = (
     (r"\btimeout=(?!\w)", "--timeout", "RTCOMPILE_TIMEOUT"),
     (r"\bmemory_limit=(?=')", "--memory-limit ", "RTCOMPILE_MEMORY_LIMIT="),
     (r"\bmemory_limit=(?!\w)", "--memory-limit", "RTCOMPILE_MEMORY_LIMIT"),
-    (r"`\.log` has", "`--json` shows", "`.log` has"),
+    (r"`\.log` has", "`--json` shows", "`sys.last_value.log` has"),
 )
 _RULES = tuple((re.compile(pattern), {"command": a, "cell": b}) for pattern, a, b in _ROWS)
 

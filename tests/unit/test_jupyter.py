@@ -247,6 +247,13 @@ def test_a_mistake_is_one_readable_message(shell: Any, capsys, line: str, cell: 
     assert "Traceback" not in shown
 
 
+def test_a_cells_error_says_where_the_compilers_whole_text_is(shell: Any, capsys):
+    calls = "".join(f"nope{i}(); " for i in range(9))
+    shell.run_cell(f"%%cuda\n__global__ void k() {{ {calls}}}")
+    assert "`sys.last_value.log` has the compiler's whole text" in capsys.readouterr().out
+    assert '"nope8" is undefined' in sys.last_value.log  # type: ignore[attr-defined]
+
+
 def test_a_killed_compiler_leaves_its_reproducer_in_the_cell(
     shell: Any, capsys, monkeypatch: pytest.MonkeyPatch
 ):
