@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test lint types unit trials test-gpu sanitize environments clean
+.PHONY: demo test lint types unit trials test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -56,6 +56,10 @@ $(CUDA13)/.made: requirements/constraints.txt | $(VENV)/.made
 	rm -rf $(CUDA13)
 	$(PIP) --no-deps --target $(CUDA13) $(CUDA13_PARTS)
 	touch $@
+
+# docs/mistakes.md: how typical mistakes look in Python, at the command and in a notebook.
+mistakes: $(VENV)/.made
+	$(BIN)/python -m benchmarks.mistakes
 
 clean:
 	rm -rf $(VENV) $(CUDA13) .pytest_cache .mypy_cache .ruff_cache

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import subprocess
 import sys
 
 import pytest
 
-from rtcompile import errors
+import rtcompile
+from rtcompile import errors, pipeline
+from rtcompile.core.units import CompileFailure
+from rtcompile.failures import as_error
+from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.diagnostics import Diagnostic
+from rtcompile.messages.wording import spelled, told
+from rtcompile.settings import Settings
 
 
 def make_error(kind=errors.CompileError) -> errors.CompileError:
@@ -57,3 +64,61 @@ for ours, theirs in ((CompileError, CompileException), (CompileTimeout, CompileE
         assert error.get_message() == "m"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def failed(log: str, kind: str = "error", **more: str) -> errors.CompileError:
+    """Return the error of a build whose compiler wrote `log`."""
+    request = rtcompile.CompileRequest("int x;", arch="sm_80")
+    failure = CompileFailure(kind, log, ("nvcc", "-cubin", "kernel.cu"), "nvcc")
+    return as_error(failure, pipeline.plan(request, Settings.from_environ()), **more)
+
+
+@pytest.mark.parametrize("log", ["", "\n\n", " \t\n", "kernel.cu(1): warning #177-D: unused\n"])
+def test_a_compiler_that_fails_without_an_error_gets_a_first_line_that_says_so(log):
+    first = str(failed(log)).partition("\n")[0]
+    assert first.startswith("error: nvcc failed and wrote ")
+    assert "nvcc -cubin kernel.cu" in first
+
+
+def test_what_follows_the_compilers_errors_is_told_by_every_face_in_its_words():
+    then = "NVCC could build it: not with backend='nvrtc'"
+    error = failed("kernel.cu(1): error: no", then=then)
+    assert error.advice == (then,)
+    assert str(error) == f"kernel.cu:1: error: no\n    1 | int x;\n{then}"
+    assert pickle.loads(pickle.dumps(error)).styled() == error.styled()
+    shown = "".join(text for _, text in told(error, "command"))
+    assert shown.endswith("not with --backend nvrtc")
+
+
+@pytest.mark.parametrize("face", ["command", "cell"])
+def test_outside_of_python_no_hint_speaks_python(face):
+    python = re.compile(
+        r"(?<!--)\b(?:backend|arch|target|fallback|timeout|memory_limit|name_expressions?)=(?!\w)"
+    )
+    for known in MESSAGES:
+        template = re.sub(r"\{(\w+)\}", r"\1", f"{known.cause} {known.fix}")  # any word will do
+        text = spelled(template, face)
+        assert not python.search(text), (known.id, text)
+
+
+def test_a_crash_over_a_name_expression_is_looked_at_without_it():
+    """NVRTC 12.9 dies of the name expression, and without it says what it does not know."""
+    concept = "template <class T> concept C = true;\ntemplate <C T> __global__ void k(T* x) {}\n"
+    with pytest.raises(errors.CompileError) as caught:
+        rtcompile.compile(concept, arch="sm_80", name_expressions=["k<int>"], fallback="never")
+    assert not isinstance(caught.value, errors.CompilerCrashed)
+    assert 'identifier "concept" is undefined' in str(caught.value).partition("\n")[0]
+
+
+def test_a_crash_that_no_name_expression_causes_stays_one():
+    dies = "template <class T> struct B { friend bool operator==() = default; };\n"
+    source = dies + "template <class T> __global__ void k(T* x) {}\n"
+    with pytest.raises(errors.CompilerCrashed) as caught:
+        rtcompile.compile(
+            source,
+            arch="sm_80",
+            name_expressions=["k<int>"],
+            options=["-std=c++20"],
+            fallback="never",
+        )
+    assert str(caught.value).endswith(f"Reproducer: {caught.value.reproducer}")
