@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rtcompile import pipeline
+from rtcompile import pipeline, trusted
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.linkable import kind_of
@@ -77,14 +76,9 @@ def _is_source(text: str) -> bool:
 
 def _file(path: str, index: int) -> LinkInput | CompileRequest:
     try:
-        # A pipe or a device in the file's place would keep us waiting, or never end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise InvalidRequest(f"link[{index}]: {path!r} is no regular file")
-            data = file.read()
+        data = trusted.read_given(path)
     except OSError as error:
-        raise InvalidRequest(f"link[{index}]: cannot read {path!r}: {error.strerror}") from None
+        raise InvalidRequest(f"link[{index}]: cannot read {path!r}: {error}") from None
     if path.endswith(_SOURCE_SUFFIXES):
         folder = os.path.dirname(os.path.abspath(path))
         try:

@@ -34,6 +34,7 @@ __all__ = [
     "open_path",
     "open_regular",
     "read",
+    "read_given",
     "read_path",
 ]
 
@@ -133,6 +134,22 @@ def open_regular(
         os.close(descriptor)
         raise
     return descriptor, status
+
+
+def read_given(path: str) -> bytes:
+    """Return the bytes of a file that the caller names, whoever it belongs to.
+
+    Raises
+    ------
+    OSError
+        It cannot be read, or is no regular file.
+    """
+    try:
+        descriptor, _ = open_regular(path)
+    except ValueError as error:  # a NUL, which no path holds
+        raise OSError(str(error)) from None
+    with open(descriptor, "rb") as file:
+        return file.read()
 
 
 def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:

@@ -6,12 +6,11 @@ not show it.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import stat
 from collections.abc import Iterable, Iterator
 
+from rtcompile import trusted
 from rtcompile.errors import InvalidRequest
 
 __all__ = ["read_in"]
@@ -48,18 +47,13 @@ def read_in(options: Iterable[str], depth: int = 0) -> tuple[str, ...]:
 
 def _words(path: str) -> Iterator[str]:
     try:
-        # A pipe or a device in the file's place would keep us waiting, or never end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, encoding="utf-8") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise InvalidRequest(f"--options-file={path}: it is no regular file")
-            text = file.read()
-        if "\0" in text:
-            raise InvalidRequest(f"--options-file={path}: it holds a NUL byte")
-    except InvalidRequest:
-        raise
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"--options-file={path}: cannot be read: {error}") from None
+        text = trusted.read_given(path).decode()
+    except OSError as error:
+        raise InvalidRequest(f"--options-file={path} cannot be read: {error}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"--options-file={path} cannot be read: {error}") from None
+    if "\0" in text:
+        raise InvalidRequest(f"--options-file={path}: it holds a NUL byte")
     try:
         yield from shlex.split(text)
     except ValueError as error:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rtcompile import linking as links
-from rtcompile import logs
+from rtcompile import logs, trusted
 from rtcompile._version import __version__
 from rtcompile.core.arch import Arch
 from rtcompile.core.key import content_digest
@@ -198,8 +198,7 @@ def read(path: str) -> Record:
         The file is no record, is one of another format, or ends in the middle.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = trusted.read_given(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path}: cannot be read as a record: {error}") from None
     document = _json(text)
@@ -212,8 +211,8 @@ def _from_document(path: str, document: dict[str, Any]) -> Record:
     _insist(path, document)
     builds, headers = document["builds"], document.get("headers")
     if not isinstance(builds, list) or not isinstance(headers, dict):
-        raise InvalidRequest(f"{path}: this record is damaged; record the program again")
-    return Record(_version_fields(document), builds, headers)
+        raise _damaged(path)
+    return _checked(path, Record(_version_fields(document), builds, headers))
 
 
 def _from_lines(path: str, lines: Iterable[str]) -> Record:
@@ -233,7 +232,27 @@ def _from_lines(path: str, lines: Iterable[str]) -> Record:
             headers[entry["header"]] = entry["contents"]
         elif isinstance(entry, dict) and "source" in entry and entry not in builds:
             builds.append(entry)
-    return Record(_version_fields(document), builds, headers)
+    return _checked(path, Record(_version_fields(document), builds, headers))
+
+
+def _checked(path: str, record: Record) -> Record:
+    """Return a record in which everything that is used before a build is what it should be."""
+
+    def are_texts(values: Any, count: int) -> bool:
+        texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+        return texts and len(values) == count
+
+    for entry in record.builds:
+        read = entry.get("headers") if isinstance(entry, dict) else None
+        if not isinstance(read, list) or not all(are_texts(header, 4) for header in read):
+            raise _damaged(path)
+    if not are_texts([*record.headers, *record.headers.values()], 2 * len(record.headers)):
+        raise _damaged(path)
+    return record
+
+
+def _damaged(path: str) -> InvalidRequest:
+    return InvalidRequest(f"{path}: this record is damaged; record the program again")
 
 
 def _insist(path: str, document: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from rtcompile import trusted
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.key import content_digest
@@ -102,8 +103,7 @@ def _placed(record: Record, entry: Mapping[str, Any], folder: str) -> CompileReq
     # All of the directories move, so that they lie in each other as they did.
     for label, _, path, digest in entry["headers"]:
         if label.startswith("user") and _is_there(path, digest):
-            with open(path, "rb") as file:
-                _write(folder + os.path.abspath(path), file.read())
+            _write(folder + os.path.abspath(path), trusted.read_given(path))
     directories = compiler_options.parse(request.options).include_dirs
     for directory in directories:
         os.makedirs(folder + os.path.abspath(directory), exist_ok=True)
@@ -120,8 +120,7 @@ def _moved(option: str, directories: Sequence[str], folder: str) -> str:
 
 def _is_there(path: str, digest: str) -> bool:
     try:
-        with open(path, "rb") as file:
-            return content_digest(file.read()) == digest
+        return content_digest(trusted.read_given(path)) == digest
     except OSError:
         return False
 

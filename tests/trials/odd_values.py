@@ -39,7 +39,7 @@ WORDS = [
 # Settings by their names behind RTCOMPILE_.
 ENVIRONMENT = [
     *("FALLBACK", "PCH", "TIMEOUT", "MEMORY_LIMIT", "CACHE_SIZE", "JOBS", "TRACE", "LOG", "JIT"),
-    *("CACHE_DIR", "CUTLASS_PATH"),
+    *("CACHE_DIR", "CUTLASS_PATH", "BUNDLES"),
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ their arguments, in the one build that the cache holds, or in `JitDisabled`. Som
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import random
 import signal
@@ -23,6 +24,7 @@ import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, bundling, cli
 from rtcompile.bundles.file import HEAD, INDEX, MAGIC
 from rtcompile.cache import files
+from rtcompile.everywhere import recording, warming
 from rtcompile.library import KernelLibrary
 from rtcompile.report import report
 from rtcompile.settings import Settings
@@ -66,6 +68,7 @@ class Calls:
                 self.small,
                 self.report,
                 self.command,
+                self.crafted_record,
             ),
         ]
 
@@ -322,6 +325,32 @@ class Calls:
                 bundles._bundles.clear()
 
         return crafted_bundle, {"index": fields[at]}
+
+    def crafted_record(self) -> Call:
+        """A program's record with values in it that `rtcompile run --record` does not write."""
+        build = recording.describe(CompileRequest(**KNOWN), self.known)
+        build["headers"] = [["user0", "a.cuh", str(self.folder / "../a.cuh"), "0" * 64]]
+        document: dict[str, Any] = {"format": recording.FORMAT, "headers": {}, "builds": [build]}
+        odd = [None, 3, -1, "", "x", "\0", "/nowhere", [], {}, ["x"], [3], "user0", True, "é"]
+        odd = [json.dumps(value) for value in odd]
+        for _ in range(self.chance.randint(0, 2)):
+            place: Any = document
+            while True:
+                at = self.chance.choice(
+                    [*(place if isinstance(place, dict) else range(len(place)))]
+                )
+                inner = place[at]
+                if not isinstance(inner, (dict, list)) or not inner or self.chance.random() < 0.2:
+                    break
+                place = inner
+            place[at] = json.loads(self.chance.choice(odd))
+        path = self.folder / "crafted.json"
+        path.write_text(json.dumps(document))
+
+        def crafted_record() -> object:
+            return warming.warm(recording.read(str(path)), progress=False)
+
+        return crafted_record, {"record": document}
 
     def bundling(self) -> Call:
         arguments = self.arguments(
