@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -66,8 +67,10 @@ def _identified(plan: Plan, settings: Settings) -> Plan:
         plan = pipeline.plan(plan.request, settings, device.confirmed_compute_capability)
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
-        toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
-        plan = pipeline.with_toolchain(plan, toolkit.current(settings), settings)
+        library = replace(library, build=nvrtc.identify(library))
+        toolkit.remember_build("nvrtc", library.build, settings)
+        # Not what is remembered now: another thread, which has just searched, may have replaced it.
+        plan = pipeline.with_toolchain(plan, replace(plan.toolchain, nvrtc=library), settings)
     return plan
 
 

@@ -21,6 +21,7 @@ from rtcompile.cache import store
 from rtcompile.core import cubin
 from rtcompile.core.request import CompileRequest
 from rtcompile.settings import Settings
+from rtcompile.toolkit import remembered
 
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 WMMA = r"""
@@ -382,6 +383,16 @@ def test_threads_that_want_one_kernel_compile_it_once():
     for thread in threads:
         thread.join()
     assert built.count(None) == 1
+
+
+def test_a_build_has_its_compilers_identity_whatever_other_threads_remember(monkeypatch):
+    remembered._in_this_process.clear()
+    monkeypatch.setattr(
+        toolkit, "remember_build", lambda *_: None
+    )  # as replaced by another's search
+    name, *identity = compile().build.compiler.split()
+    assert name == "nvrtc"
+    assert identity
 
 
 def test_jit_can_be_forbidden(monkeypatch):
