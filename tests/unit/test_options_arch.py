@@ -11,14 +11,14 @@ from rtcompile import device, pipeline
 from rtcompile.core.arch import Arch
 from rtcompile.errors import RtcompileWarning, UnsupportedArch
 
-kernels = pytest.importorskip("rtcompile.kernels")
+lazy_code = pytest.importorskip("rtcompile.lazy_code")
 SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "compute_capability", lambda: (9, 0))
-    monkeypatch.setattr(kernels, "_current_device", lambda: 0)
+    monkeypatch.setattr(lazy_code, "current_device", lambda: 0)
     monkeypatch.setattr(pipeline, "_passed_over", set())
 
 
