@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rtcompile import pipeline
+from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.inventory import Entry
 from rtcompile.cache.store import Store
 from rtcompile.cli import output
@@ -25,12 +26,16 @@ _MOST_HEADERS = 20
 
 def run(given: Namespace) -> int:
     """Do the action of ``cache``, or tell why a build is missed."""
-    # RTCOMPILE_JIT=0 forbids programs to write to the cache, not somebody to look after it.
-    settings = replace(Settings.from_environ(), jit=True)
-    store = Store.open(settings)
+    settings = Settings.from_environ()
     if given.verb == "why-miss":
-        return _why_miss(given, settings, store)
-    return _ACTIONS[given.action](given, settings, store)
+        return _why_miss(given, settings, Store.open(settings))
+    try:
+        Folder(settings.cache_dir).check()
+    except UntrustedError as error:
+        raise InvalidRequest(f"the cache is not used: {error}") from None
+    # RTCOMPILE_JIT=0 forbids programs to write to the cache, not somebody to look after it.
+    settings = replace(settings, jit=True)
+    return _ACTIONS[given.action](given, settings, Store.open(settings))
 
 
 def find_entry(what: str) -> Entry:

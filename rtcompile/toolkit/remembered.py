@@ -164,9 +164,9 @@ def _key(here: tuple[str, str]) -> str:
 def _on_path(name: str, path: str) -> str:
     """Return where PATH leads to; `shutil.which` would say the same after 4 ms of imports."""
     for folder in path.split(os.pathsep) if "/" not in name else [""]:
-        program = os.path.join(os.path.abspath(folder), name)
+        program = f"{folder or '.'}/{name}" if "/" not in name else name
         if os.access(program, os.X_OK) and os.path.isfile(program):
-            return program
+            return os.path.abspath(program)
     return ""
 
 

@@ -496,6 +496,28 @@ def test_a_file_that_another_could_have_made_is_not_used_and_is_replaced(
     assert open_store(cache).find(question)
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["notes", "cache.db", "refusals"])
+@pytest.mark.filterwarnings("ignore::rtcompile.errors.RtcompileWarning")
+def test_what_is_no_file_among_the_books_costs_no_build_and_no_wait(
+    cache: Path, make: Callable[[Path], None], name: str
+) -> None:
+    add(open_store(cache))
+    path = cache / "books" / name
+    path.unlink(missing_ok=True)
+    make(path)
+    signal.alarm(20)
+    try:
+        kept = open_store(cache)
+        kept.refusal(make_question())
+        kept.remember_refusal(make_question(), "no")
+        add(kept, make_question(source="another"))
+        kept.usage()
+    finally:
+        signal.alarm(0)
+    assert open_store(cache).find(make_question(source="another"))
+
+
 def test_a_folder_with_files_in_an_object_s_place_is_said_and_left(cache: Path) -> None:
     add(open_store(cache), make_question())
     path = stored(cache, "objects")

@@ -342,6 +342,25 @@ def test_the_cache_is_listed_shown_verified_exported_and_cleared(
     assert said("cache", "list")[1]["entries"] == []
 
 
+def test_a_cache_that_others_can_write_to_is_not_said_to_be_empty(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = Path(os.environ["RTCOMPILE_CACHE_DIR"], "objects")
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert main(["cache", "clear"]) != 0
+    assert "can be written by others" in capsys.readouterr().err
+
+
+def test_a_cache_is_looked_after_also_where_programs_may_not_write_to_it(
+    source: Path, said: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said("compile", "k.cu", "--arch", "sm_80")
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    assert said("cache", "clear")[0] == 0
+    assert said("cache", "list")[1]["entries"] == []
+
+
 def test_verify_removes_a_damaged_entry_and_exits_with_1(
     source: Path, said: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
