@@ -14,7 +14,7 @@ from typing import Any
 from rtcompile.core.request import one_of
 from rtcompile.errors import InvalidRequest, shown
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "flag", "seconds"]
 
 FALLBACKS = ("auto", "never", "always")
 # Longer and larger is as good as unlimited, and more than timers and limits of processes can hold.
@@ -44,6 +44,7 @@ class Settings:
     dump_source_on_error: bool = False
     ptx: bool = False
     bundles: tuple[str, ...] = ()  # paths
+    remote: str = ""  # addresses; the rest is in `cluster.settings`
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -52,22 +53,23 @@ class Settings:
         return cls(
             cache_dir=_cache_dir(env),
             cache_size=_bytes("RTCOMPILE_CACHE_SIZE", env.get("RTCOMPILE_CACHE_SIZE")) or 4 << 30,
-            cache_on_disk=not _flag(env, "CUPY_CACHE_IN_MEMORY", False),
+            cache_on_disk=not flag(env, "CUPY_CACHE_IN_MEMORY", False),
             fallback=one_of(
                 "RTCOMPILE_FALLBACK", env.get("RTCOMPILE_FALLBACK") or "auto", FALLBACKS
             ),
-            pch=_flag(env, "RTCOMPILE_PCH", True),
-            timeout=_seconds("RTCOMPILE_TIMEOUT", env.get("RTCOMPILE_TIMEOUT")),
+            pch=flag(env, "RTCOMPILE_PCH", True),
+            timeout=seconds("RTCOMPILE_TIMEOUT", env.get("RTCOMPILE_TIMEOUT")),
             memory_limit=_bytes("RTCOMPILE_MEMORY_LIMIT", env.get("RTCOMPILE_MEMORY_LIMIT")),
             jobs=_count("RTCOMPILE_JOBS", env.get("RTCOMPILE_JOBS")),
             trace=env.get("RTCOMPILE_TRACE") or None,
             log=env.get("RTCOMPILE_LOG") or None,
-            jit=_flag(env, "RTCOMPILE_JIT", True),
-            debug=_flag(env, "CUPY_CUDA_COMPILE_WITH_DEBUG", False),
-            save_source=_flag(env, "CUPY_CACHE_SAVE_CUDA_SOURCE", False),
-            dump_source_on_error=_flag(env, "CUPY_DUMP_CUDA_SOURCE_ON_ERROR", False),
-            ptx=_flag(env, "CUPY_COMPILE_WITH_PTX", False),
+            jit=flag(env, "RTCOMPILE_JIT", True),
+            debug=flag(env, "CUPY_CUDA_COMPILE_WITH_DEBUG", False),
+            save_source=flag(env, "CUPY_CACHE_SAVE_CUDA_SOURCE", False),
+            dump_source_on_error=flag(env, "CUPY_DUMP_CUDA_SOURCE_ON_ERROR", False),
+            ptx=flag(env, "CUPY_COMPILE_WITH_PTX", False),
             bundles=tuple(filter(None, env.get("RTCOMPILE_BUNDLES", "").split(os.pathsep))),
+            remote=env.get("RTCOMPILE_REMOTE", ""),
         )
 
     def override(
@@ -96,7 +98,7 @@ class Settings:
                 )
             changes["pch"] = bool(pch)
         if timeout is not None:
-            changes["timeout"] = _seconds("timeout", _number("timeout", timeout))
+            changes["timeout"] = seconds("timeout", _number("timeout", timeout))
         if memory_limit is not None:
             changes["memory_limit"] = _bytes("memory_limit", _number("memory_limit", memory_limit))
         return replace(self, **changes) if changes else self
@@ -150,7 +152,8 @@ def _home(env: Mapping[str, str]) -> str:
     return home if home.strip("/") or not os.geteuid() else ""
 
 
-def _flag(env: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(env: Mapping[str, str], name: str, default: bool) -> bool:
+    """Return a variable that is 0 or 1."""
     text = env.get(name, "")
     if not text:
         return default
@@ -190,7 +193,7 @@ def _bytes(name: str, said: str | None) -> int | None:
     return int(value)
 
 
-def _seconds(name: str, said: str | None) -> float | None:
+def seconds(name: str, said: str | None) -> float | None:
     """Return a time limit; None where there is none, which "inf" says too."""
     if not said:
         return None

@@ -1,0 +1,103 @@
+"""What is kept in a shared store: compressed, and signed under a key of the team.
+
+A cubin from a stranger is code. The signature covers the entry's kind and key, so that no entry can
+stand in another's place; nothing is decompressed, decoded or loaded before it verifies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+
+from rtcompile.errors import InvalidRequest
+
+__all__ = ["BadEntryError", "Envelope", "read_key"]
+
+_MAGIC = b"rtcompile entry 1\n"
+_MAC_BYTES = 32
+_UNSIGNED = bytes(_MAC_BYTES)
+_MOST_BYTES = 1 << 30  # of one entry, decompressed: a bomb ends here
+_LEAST_KEY_BYTES = 16
+
+
+class BadEntryError(Exception):
+    """An entry that is damaged, was signed by somebody else, or belongs to another key."""
+
+
+class Envelope:
+    """Seals and opens entries.
+
+    Parameters
+    ----------
+    key : bytes or None
+        The team's key; None where ``RTCOMPILE_REMOTE_UNSIGNED=1`` does without.
+    """
+
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+
+    def seal(self, kind: str, key: str, data: bytes) -> bytes:
+        """Return the entry of `data`, a `kind` ("object", "manifest") under `key`."""
+        import zstandard
+
+        body = zstandard.ZstdCompressor(level=3, write_content_size=True).compress(data)
+        return _MAGIC + self._mac(kind, key, body) + body
+
+    def open(self, kind: str, key: str, entry: bytes) -> bytes:
+        """Return what was sealed; raise `BadEntryError` for anything else."""
+        head = len(_MAGIC) + _MAC_BYTES
+        if entry[: len(_MAGIC)] != _MAGIC or len(entry) <= head:
+            raise BadEntryError("it is no entry of this version of rtcompile")
+        mac, body = entry[len(_MAGIC) : head], entry[head:]
+        if not hmac.compare_digest(mac, self._mac(kind, key, body)):
+            raise BadEntryError("its signature is not of this team's key")
+        import zstandard
+
+        try:
+            if zstandard.frame_content_size(body) > _MOST_BYTES:
+                raise BadEntryError("it is larger than any build")
+            return zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_BYTES)
+        except zstandard.ZstdError as error:
+            raise BadEntryError(str(error)) from None
+
+    def _mac(self, kind: str, key: str, body: bytes) -> bytes:
+        if self._key is None:
+            return _UNSIGNED
+        signed = b"".join(b"%d:%s" % (len(part), part) for part in (kind.encode(), key.encode()))
+        return hmac.digest(self._key, _MAGIC + signed + body, hashlib.sha256)
+
+
+def read_key(path: str) -> bytes:
+    """Return the team's key from its file.
+
+    Raises
+    ------
+    InvalidRequest
+        The file cannot be read, is shorter than 16 bytes, or others may read it.
+    """
+    setting = f"RTCOMPILE_REMOTE_KEY_FILE={path}"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise InvalidRequest(f"{setting}: {error.strerror}") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidRequest(f"{setting}: this is no file")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise InvalidRequest(
+                f"{setting}: others may read or write it (mode {mode:04o}), and who has the key can "
+                f"make code that is run here; `chmod 600 {path}`"
+            )
+        key = os.read(descriptor, 1 << 16).strip()
+    finally:
+        os.close(descriptor)
+    if len(key) < _LEAST_KEY_BYTES:
+        raise InvalidRequest(
+            f"{setting}: a key has at least {_LEAST_KEY_BYTES} bytes, this one has {len(key)}; "
+            f"`openssl rand -hex 32 > {path}` makes one"
+        )
+    return key

@@ -1,0 +1,322 @@
+"""The shared stores, in the order of ``RTCOMPILE_REMOTE``: asked after the local cache, never needed.
+
+What goes wrong with a store costs one warning; what it makes a process wait for nothing is limited
+to a second in all, after which the store is left alone. Writing happens in the background, and for
+a bounded time at the process's end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import secrets
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
+from rtcompile.cluster.settings import RemoteSettings
+from rtcompile.cluster.stores import (
+    LeasesUnsupportedError,
+    SharedStore,
+    StoreError,
+    open_store,
+    without_password,
+)
+from rtcompile.errors import InvalidRequest, RtcompileWarning
+
+__all__ = ["Lease", "Remote", "Tier", "remote"]
+
+LEASE_SECONDS = 10.0
+_RENEW_SECONDS = 3.0
+_CLOSED_SECONDS = 60.0  # for which a store that failed is not asked
+_MOST_WAITED_SECONDS = 1.0  # in vain, for one store, in the life of a process
+_FLUSH_SECONDS = 2.0  # at the process's end
+
+_T = TypeVar("_T")
+
+
+class Tier:
+    """One store, with the patience that is left for it.
+
+    Attributes
+    ----------
+    hits, misses, written, failures : int
+        What this process had of it.
+    problem : str
+        Why it is not asked now, ``""`` if it is.
+    """
+
+    def __init__(self, store: SharedStore) -> None:
+        self.store = store
+        self.hits = self.misses = self.written = self.failures = 0
+        self.problem = ""
+        self._waited = 0.0
+        self._closed_until = 0.0
+        self._warned = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it is to be asked now."""
+        return time.monotonic() >= self._closed_until
+
+    def ask(self, question: Callable[[SharedStore], _T], *, waiting: bool = True) -> _T | None:
+        """Return the store's answer, None where it gives none; `waiting`: somebody waits for it."""
+        if not self.open:
+            return None
+        begin = time.monotonic()
+        try:
+            answer = question(self.store)
+        except LeasesUnsupportedError:
+            raise
+        except StoreError as error:
+            self._fail(str(error))
+            answer = None
+        if answer is None and waiting:
+            self._waited += time.monotonic() - begin
+            if self._waited > _MOST_WAITED_SECONDS:
+                self._fail(f"it took {self._waited:.1f} s of this process without an answer", True)
+        return answer
+
+    def _fail(self, problem: str, for_good: bool = False) -> None:
+        self.failures += 1
+        self.problem = problem
+        self._closed_until = float("inf") if for_good else time.monotonic() + _CLOSED_SECONDS
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"RTCOMPILE_REMOTE: {self.store.name} is left alone "
+                f"{'from now on' if for_good else 'for a minute'}: {problem}. "
+                "Builds go on without it; `rtcompile doctor` tries it.",
+                RtcompileWarning,
+                stacklevel=2,
+            )
+
+
+class Lease:
+    """The right to make a build for the whole cluster, held and renewed until it is given back."""
+
+    def __init__(self, tier: Tier, key: str, token: str) -> None:
+        self._tier = tier
+        self._key = key
+        self._token = token
+        self._ended = threading.Event()
+        threading.Thread(target=self._renew, name="rtcompile-lease", daemon=True).start()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(_RENEW_SECONDS):
+            self._tier.ask(
+                lambda store: store.renew(self._key, self._token, LEASE_SECONDS), waiting=False
+            )
+
+    def release(self) -> None:
+        """Give it back."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._tier.ask(lambda store: store.release(self._key, self._token), waiting=False)
+
+
+class Remote:
+    """All shared stores of a process.
+
+    Parameters
+    ----------
+    settings : RemoteSettings
+        The stores, and what is done with them.
+
+    Raises
+    ------
+    InvalidRequest
+        An address that cannot be used, a client that is not installed, or a key file that others
+        may read; the message names the setting.
+    """
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        key = read_key(settings.key_file) if settings.key_file else None
+        self._envelope = Envelope(key)
+        self.writes = settings.mode == "rw"
+        self._least_seconds = settings.min_seconds
+        self.tiers = [Tier(_client(address, settings)) for address in settings.addresses]
+        self._pending: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._idle = threading.Condition()
+        self._writer: threading.Thread | None = None
+
+    # --- reading -------------------------------------------------------------------------
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """Return what the first store has under this key and verifies; None if none has."""
+        place = f"{kind}/{key}"
+        for tier in self.tiers:
+            entry = tier.ask(lambda store: store.get(place))
+            if entry is None:
+                tier.misses += tier.open
+                continue
+            try:
+                data = self._envelope.open(kind, key, entry)
+            except BadEntryError as error:
+                tier.failures += 1
+                tier.problem = f"an entry was refused: {error}"
+                continue
+            tier.hits += 1
+            return data
+        return None
+
+    # --- writing -------------------------------------------------------------------------
+
+    def worth(self, milliseconds: float) -> bool:
+        """Whether a build that took so long is to be pushed."""
+        return self.writes and milliseconds / 1000 >= self._least_seconds
+
+    def push(self, entries: Sequence[tuple[str, str, bytes]], then: Callable[[], None]) -> None:
+        """Keep entries (kind, key, data) in every store, in the background; then call `then`."""
+
+        def write() -> None:
+            try:
+                for kind, key, data in entries:
+                    sealed = self._envelope.seal(kind, key, data)
+                    place = f"{kind}/{key}"
+                    for tier in self.tiers:
+                        if tier.open:
+                            tier.ask(_putting(place, sealed), waiting=False)
+                            tier.written += tier.open
+            finally:
+                then()
+
+        with self._idle:
+            self._unfinished += 1
+            if self._writer is None:
+                self._writer = threading.Thread(
+                    target=self._write, name="rtcompile-push", daemon=True
+                )
+                self._writer.start()
+                atexit.register(self.flush)
+        self._pending.put(write)
+
+    def _write(self) -> None:
+        while (task := self._pending.get()) is not None:
+            try:
+                task()
+            finally:
+                with self._idle:
+                    self._unfinished -= 1
+                    self._idle.notify_all()
+
+    def flush(self, seconds: float = _FLUSH_SECONDS) -> bool:
+        """Wait until everything is written, so many seconds at most; say whether it is."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._unfinished == 0, seconds)
+
+    # --- one build in the whole cluster ----------------------------------------------------
+
+    @contextmanager
+    def leased(self, key: str, look: Callable[[], _T | None]) -> Iterator[_T | Lease | None]:
+        """Yield a lease to build under, or what `look` finds that another node has built meanwhile.
+
+        None: no store gives leases, or the node that had it died or takes too long; then the build
+        is made here too.
+        """
+        token = secrets.token_hex(16)
+        place = f"lease/{key}"
+        for tier in self.tiers if self.writes else []:
+            try:
+                taken = tier.ask(
+                    lambda store: store.acquire(place, token, LEASE_SECONDS), waiting=False
+                )
+            except LeasesUnsupportedError as error:
+                tier.problem = str(error)
+                continue
+            if taken is None:
+                continue
+            # It may be had because it was released just now: then the build is there.
+            yield (
+                self._taken(tier, place, token, look)
+                if taken
+                else self._await(tier, place, token, look)
+            )
+            return
+        yield None
+
+    def _await(
+        self, tier: Tier, place: str, token: str, look: Callable[[], _T | None]
+    ) -> _T | Lease | None:
+        """Wait for the holder's result; take the lease over if it ends without one."""
+        pause = 0.02
+        while tier.open:
+            found = look()
+            if found is not None:
+                return found
+            time.sleep(pause)
+            pause = min(1.5 * pause, 0.2)
+            if tier.ask(lambda store: store.acquire(place, token, LEASE_SECONDS), waiting=False):
+                return self._taken(tier, place, token, look)
+        return None
+
+    def _taken(
+        self, tier: Tier, place: str, token: str, look: Callable[[], _T | None]
+    ) -> _T | Lease:
+        lease = Lease(tier, place, token)
+        found = look()
+        if found is None:
+            return lease
+        lease.release()
+        return found
+
+
+def _putting(place: str, sealed: bytes) -> Callable[[SharedStore], bool]:
+    def put(store: SharedStore) -> bool:
+        store.put(place, sealed)
+        return True
+
+    return put
+
+
+def _client(address: str, settings: RemoteSettings) -> SharedStore:
+    try:
+        return open_store(address, ttl=settings.ttl, group=settings.group)
+    except ModuleNotFoundError as missing:
+        extra = "redis" if address.startswith(("redis", "unix")) else "cloud"
+        raise InvalidRequest(
+            f"RTCOMPILE_REMOTE={without_password(address)}: the package {missing.name} is not "
+            f"installed; `pip install 'rtcompile[{extra}]'`"
+        ) from None
+
+
+# --- the process's own -----------------------------------------------------------------------------
+
+_opened: dict[tuple[int, tuple[object, ...]], Remote | None] = {}
+_guard = threading.Lock()
+
+
+def remote() -> Remote | None:
+    """Return the stores that the environment names, the same ones each time; None if it names none.
+
+    A setting that cannot be used costs one warning that says what to change, and no build.
+    """
+    said = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
+    key = (os.getpid(), said)
+    with _guard:
+        if key not in _opened:
+            try:
+                settings = RemoteSettings.from_environ()
+                _opened[key] = Remote(settings) if settings.addresses else None
+            except InvalidRequest as error:
+                warnings.warn(f"{error}. Builds go on without it.", RtcompileWarning, stacklevel=2)
+                _opened[key] = None
+        return _opened[key]
+
+
+_VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
+
+
+def _after_fork() -> None:
+    global _guard
+    _guard = threading.Lock()
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,79 @@
+"""What the environment says of shared stores; read on a local miss, and only where one is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rtcompile.core.request import one_of
+from rtcompile.errors import InvalidRequest
+from rtcompile.settings import flag, seconds
+
+__all__ = ["RemoteSettings"]
+
+_MODES = ("rw", "ro")
+_TTL_SECONDS = 30 * 86400.0
+_MIN_SECONDS = 0.05
+
+
+class RemoteSettings(NamedTuple):
+    """The shared stores, and what is done with them.
+
+    Attributes
+    ----------
+    addresses : tuple of str
+        In the order in which they are asked.
+    mode : {"rw", "ro"}
+        Whether builds are written to them too.
+    key_file : str
+        The file with the team's key; empty where entries are not signed.
+    unsigned : bool
+        Whether entries without a signature are taken.
+    ttl : float
+        Seconds after which Redis may forget an entry.
+    min_seconds : float
+        What took less to build is not written.
+    group : bool
+        Whether files in a shared folder are the group's to read.
+    """
+
+    addresses: tuple[str, ...]
+    mode: str = "rw"
+    key_file: str = ""
+    unsigned: bool = False
+    ttl: float = _TTL_SECONDS
+    min_seconds: float = _MIN_SECONDS
+    group: bool = False
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> RemoteSettings:
+        """Read them; raise `InvalidRequest` naming a variable that cannot be used."""
+        env = os.environ if environ is None else environ
+        addresses = [text.strip() for text in env.get("RTCOMPILE_REMOTE", "").split(",")]
+        key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
+        ttl, least = "RTCOMPILE_REMOTE_TTL", "RTCOMPILE_REMOTE_MIN_SECONDS"
+        found = cls(
+            addresses=tuple(filter(None, addresses)),
+            mode=one_of("RTCOMPILE_REMOTE_MODE", env.get("RTCOMPILE_REMOTE_MODE") or "rw", _MODES),
+            key_file=os.path.expanduser(key_file),
+            unsigned=flag(env, "RTCOMPILE_REMOTE_UNSIGNED", False),
+            ttl=seconds(ttl, env.get(ttl)) or _TTL_SECONDS,
+            min_seconds=_or_zero(least, env.get(least)),
+            group=flag(env, "RTCOMPILE_CACHE_SHARED", False),
+        )
+        if found.addresses and not (found.key_file or found.unsigned):
+            raise InvalidRequest(
+                "RTCOMPILE_REMOTE is set and RTCOMPILE_REMOTE_KEY_FILE is not: without a key anybody "
+                "who can write to the store can make code that runs here. Make one with `openssl "
+                "rand -hex 32 > key && chmod 600 key`, the same for all of the team, or set "
+                "RTCOMPILE_REMOTE_UNSIGNED=1 where everybody who reaches the store is trusted"
+            )
+        return found
+
+
+def _or_zero(name: str, said: str | None) -> float:
+    if said is not None and said.strip("0.") == "" and "0" in said:
+        return 0.0
+    found = seconds(name, said)
+    return _MIN_SECONDS if found is None else found

@@ -1,0 +1,138 @@
+"""Real stores for tests, started on the loopback address and a free port, and ended with the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+SECRET = "a password of the tests"
+
+
+@dataclass
+class Server:
+    """A store that runs, by its address; `process` can be stopped, killed and continued."""
+
+    address: str
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, address: str, seconds: float = 30.0) -> Iterator[Server]:
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + seconds
+        while not answers(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{command[0]} does not answer on port {port}")
+            time.sleep(0.05)
+        yield Server(address, port, process)
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def redis(*options: str) -> Iterator[Server]:
+    """A Redis without persistence and with a password."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is not installed")
+    pytest.importorskip("redis")
+    port = free_port()
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", *options]
+    with running(command, port, f"redis://127.0.0.1:{port}/0") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def s3() -> Iterator[Server]:
+    """An S3 that keeps conditions, by moto, with one bucket."""
+    pytest.importorskip("moto")
+    pytest.importorskip("obstore")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with running(command, port, "s3://kernels/cache") as server, _credentials(port):
+        _make_bucket(port)
+        yield server
+
+
+@contextlib.contextmanager
+def s3_without_conditions() -> Iterator[Server]:
+    """An S3 that ignores ``If-None-Match``: rclone's."""
+    program = shutil.which("rclone") or os.path.join(os.path.dirname(sys.executable), "rclone")
+    if not os.path.exists(program):
+        pytest.skip("rclone is not installed")
+    pytest.importorskip("obstore")
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "kernels"))
+        serve = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}"]
+        command = [*serve, "--config", "/dev/null", folder]
+        with running(command, port, "s3://kernels/cache") as server, _credentials(port):
+            yield server
+
+
+@contextlib.contextmanager
+def _credentials(port: int) -> Iterator[None]:
+    """Point S3 clients of this process and its children to the server."""
+    values = {
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _make_bucket(port: int) -> None:
+    import urllib.request
+
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/kernels", method="PUT")
+    urllib.request.urlopen(request, timeout=10).close()

@@ -1,0 +1,311 @@
+"""Shared stores as clients see them: bytes, leases, signatures, and what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
+from rtcompile.cluster.remote import Remote
+from rtcompile.cluster.settings import RemoteSettings
+from rtcompile.cluster.stores import (
+    LeasesUnsupportedError,
+    SharedStore,
+    StoreError,
+    open_store,
+)
+from rtcompile.errors import InvalidRequest, RtcompileWarning
+from tests import servers
+
+KEY = b"0123456789abcdef0123456789abcdef"
+
+
+@contextlib.contextmanager
+def folder(tmp_path: Path) -> Iterator[str]:
+    yield f"file://{tmp_path}/shared"
+
+
+@contextlib.contextmanager
+def redis(tmp_path: Path) -> Iterator[str]:
+    with servers.redis() as server:
+        yield server.address
+
+
+@pytest.fixture(params=[folder, redis], ids=lambda make: make.__name__)
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with request.param(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def store(address: str) -> SharedStore:
+    return open_store(address, ttl=60.0, group=False)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> str:
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_what_was_put_is_got(store: SharedStore):
+    store.put("object/abc", b"\x00bytes\xff" * 1000)
+
+    assert store.get("object/abc") == b"\x00bytes\xff" * 1000
+    assert store.get("object/abd") is None
+
+
+def test_one_of_two_gets_the_lease_until_it_is_released(store: SharedStore):
+    assert store.acquire("lease/k", "mine", 30.0)
+    assert not store.acquire("lease/k", "theirs", 30.0)
+    store.release("lease/k", "theirs")
+    assert not store.acquire("lease/k", "theirs", 30.0)
+    store.release("lease/k", "mine")
+    assert store.acquire("lease/k", "theirs", 30.0)
+
+
+def test_a_lease_ends_by_itself_unless_it_is_renewed(store: SharedStore):
+    store.acquire("lease/k", "mine", 0.2)
+    store.renew("lease/k", "mine", 30.0)
+    time.sleep(0.3)
+    assert not store.acquire("lease/k", "theirs", 30.0)
+    store.acquire("lease/other", "mine", 0.1)
+    time.sleep(0.2)
+    assert store.acquire("lease/other", "theirs", 30.0)
+
+
+def test_a_shared_folder_keeps_the_groups_rights(tmp_path: Path):
+    store = open_store(f"file://{tmp_path}/shared", ttl=1.0, group=True)
+
+    store.put("object/abc", b"bytes")
+
+    assert (tmp_path / "shared" / "object" / "abc").stat().st_mode & 0o777 == 0o440
+    assert (tmp_path / "shared" / "object").stat().st_mode & 0o7777 == 0o2770
+
+
+# --- signatures ----------------------------------------------------------------------------------
+
+
+def test_nothing_that_was_tampered_with_is_opened():
+    envelope = Envelope(KEY)
+    entry = envelope.seal("object", "k1", b"code" * 100)
+    chance = random.Random(5)
+    accepted = 0
+    for _ in range(2000):
+        bad = bytearray(entry)
+        bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
+        with contextlib.suppress(BadEntryError):
+            envelope.open("object", "k1", bytes(bad))
+            accepted += 1
+    for kind, key, data in [
+        ("object", "k2", entry),
+        ("manifest", "k1", entry),
+        ("object", "k1", entry[:-1]),
+        ("object", "k1", b""),
+        ("object", "k1", Envelope(KEY[::-1]).seal("object", "k1", b"code")),
+        ("object", "k1", Envelope(None).seal("object", "k1", b"code")),
+    ]:
+        with pytest.raises(BadEntryError):
+            envelope.open(kind, key, data)
+    assert accepted == 0
+    assert envelope.open("object", "k1", entry) == b"code" * 100
+
+
+@pytest.mark.parametrize(
+    ("mode", "data", "what"),
+    [
+        pytest.param(0o644, KEY, "chmod 600", id="readable by others"),
+        pytest.param(0o600, b"short", "at least 16 bytes", id="short"),
+        pytest.param(None, b"", "No such file", id="not there"),
+    ],
+)
+def test_a_key_file_that_is_no_secret_is_refused(tmp_path, mode, data, what):
+    path = tmp_path / "key"
+    if mode is not None:
+        path.write_bytes(data)
+        path.chmod(mode)
+
+    with pytest.raises(InvalidRequest, match=what):
+        read_key(str(path))
+
+
+# --- settings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "what"),
+    [
+        pytest.param({"RTCOMPILE_REMOTE": "redis://h"}, "KEY_FILE is not", id="no key"),
+        pytest.param(
+            {"RTCOMPILE_REMOTE": "ftp://h/x", "RTCOMPILE_REMOTE_UNSIGNED": "1"},
+            "an address begins with",
+            id="unknown scheme",
+        ),
+        pytest.param(
+            {"RTCOMPILE_REMOTE": "file://x/y", "RTCOMPILE_REMOTE_UNSIGNED": "1"},
+            "file:///absolute",
+            id="relative folder",
+        ),
+        pytest.param(
+            {
+                "RTCOMPILE_REMOTE": "file:///x",
+                "RTCOMPILE_REMOTE_UNSIGNED": "1",
+                "RTCOMPILE_REMOTE_MODE": "w",
+            },
+            "RTCOMPILE_REMOTE_MODE must be one of",
+            id="mode",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(environ, what):
+    with pytest.raises(InvalidRequest, match=what):
+        Remote(RemoteSettings.from_environ(environ))
+
+
+def test_a_missing_client_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "redis", None)
+
+    with pytest.raises(InvalidRequest, match=r"rtcompile\[redis\]") as caught:
+        Remote(RemoteSettings(("redis://user:secret@h:1/0",), unsigned=True))
+    assert "secret" not in str(caught.value)
+
+
+# --- what goes wrong -------------------------------------------------------------------------------
+
+
+def remote(address: str, key_file: str, **more: object) -> Remote:
+    return Remote(RemoteSettings((address,), key_file=key_file, **more))  # type: ignore[arg-type]
+
+
+def pushed(stores: Remote, *entries: tuple[str, str, bytes]) -> None:
+    stores.push(entries, lambda: None)
+    assert stores.flush(10.0)
+
+
+def test_what_one_node_pushes_another_gets(address, key_file):
+    pushed(remote(address, key_file), ("object", "k", b"code"))
+
+    other = remote(address, key_file)
+    assert other.get("object", "k") == b"code"
+    assert other.get("object", "another") is None
+    assert other.tiers[0].hits == 1
+
+
+def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
+    stores = remote(address, key_file)
+    pushed(stores, ("object", "k", b"code"))
+    entry = stores.tiers[0].store.get("object/k")
+    stores.tiers[0].store.put("object/swapped", entry)
+
+    assert stores.get("object", "swapped") is None
+    assert "signature" in stores.tiers[0].problem
+
+
+@pytest.mark.parametrize("harm", ["kill", "pause"])
+def test_a_store_that_is_gone_costs_one_warning_and_no_second(key_file, harm):
+    with servers.redis() as server:
+        stores = remote(server.address, key_file)
+        pushed(stores, ("object", "k", b"code"))
+        getattr(server, harm)()
+
+        begin = time.monotonic()
+        with pytest.warns(RtcompileWarning, match="left alone") as warned:
+            found = [stores.get("object", f"k{number}") for number in range(50)]
+        seconds = time.monotonic() - begin
+
+    assert found == [None] * 50
+    assert len(warned) == 1
+    assert seconds < 1.5
+
+
+def test_a_slow_store_is_left_alone_after_a_second_in_vain(key_file, tmp_path, monkeypatch):
+    stores = remote(f"file://{tmp_path}/s", key_file)
+    monkeypatch.setattr(stores.tiers[0].store, "get", lambda key: time.sleep(0.3), raising=True)
+
+    begin = time.monotonic()
+    with pytest.warns(RtcompileWarning, match="from now on"):
+        assert not any(stores.get("object", str(number)) for number in range(50))
+
+    assert time.monotonic() - begin < 2.0
+
+
+def test_a_wrong_password_is_said_once_and_not_shown(key_file):
+    with servers.redis("--requirepass", servers.SECRET.replace(" ", "-")) as server:
+        address = server.address.replace("redis://", "redis://:wrong-password@")
+        stores = remote(address, key_file)
+        with pytest.warns(RtcompileWarning, match="(?i)password|auth") as warned:
+            assert stores.get("object", "k") is None
+
+    assert "wrong-password" not in str(warned[0].message)
+
+
+def test_a_read_only_mode_writes_nothing_and_takes_no_lease(address, key_file):
+    stores = remote(address, key_file, mode="ro")
+
+    assert not stores.worth(5000.0)
+    with stores.leased("k", lambda: None) as lease:
+        assert lease is None
+
+
+def test_a_full_folder_is_a_warning(key_file, tmp_path, monkeypatch):
+    stores = remote(f"file://{tmp_path}/s", key_file)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pushed(stores, ("object", "k", b"code"))
+
+    assert "No space left" in str(caught[0].message)
+    assert stores.get("object", "k") is None
+
+
+def test_who_waits_for_a_lease_gets_what_its_holder_built(address, key_file):
+    ours, theirs = remote(address, key_file), remote(address, key_file)
+    with theirs.leased("k", lambda: theirs.get("object", "k")) as held:
+        theirs.push([("object", "k", b"code")], held.release)
+        with ours.leased("k", lambda: ours.get("object", "k")) as found:
+            assert found == b"code"
+
+
+def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch):
+    from rtcompile.cluster import remote as module
+
+    monkeypatch.setattr(module, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_RENEW_SECONDS", 60.0)  # its holder renews nothing any more
+    dead, ours = remote(address, key_file), remote(address, key_file)
+    with dead.leased("k", lambda: None), ours.leased("k", lambda: None) as lease:
+        assert isinstance(lease, module.Lease)
+        lease.release()
+
+
+def test_stores_without_leases_say_so(tmp_path, monkeypatch):
+    store = open_store(f"file://{tmp_path}/s", ttl=1.0, group=False)
+
+    def none(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", none)
+    with pytest.raises(LeasesUnsupportedError):
+        store.acquire("lease/k", "t", 1.0)
+
+
+def test_a_read_only_folder_is_no_error_to_read(tmp_path):
+    store = open_store(f"file://{tmp_path}/nothing", ttl=1.0, group=False)
+    assert store.get("object/k") is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError):
+        open_store(f"file://{tmp_path}/file", ttl=1.0, group=False).put("object/k", b"")
