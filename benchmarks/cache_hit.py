@@ -19,7 +19,8 @@ from benchmarks import _machine
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
-from rtcompile.core.key import Question, content_digest
+from rtcompile.core.digest import content_digest
+from rtcompile.core.key import Question
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 
 ROUNDS = 40

@@ -18,7 +18,7 @@ from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cache import headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
-from rtcompile.core.key import content_digest
+from rtcompile.core.digest import content_digest
 from rtcompile.core.request import CompileRequest, ObjectCode, items, strings
 from rtcompile.core.request import path as checked_path
 from rtcompile.errors import InvalidRequest, shown

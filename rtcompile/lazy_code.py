@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 from cupy.cuda.function import Module
 
-from rtcompile import device, logs, pipeline
-from rtcompile.core.arch import Arch
-from rtcompile.core.request import (
-    DEFAULT_NAME,
-    CompileRequest,
-    ObjectCode,
-    one_of,
-    text,
-    truth,
-)
-from rtcompile.errors import (
-    CompileError,
-    DriverError,
-    InvalidRequest,
-    JitifyError,
-    RtcompileError,
-    adopt_cupy,
-)
-from rtcompile.settings import Settings
+from rtcompile import device
+from rtcompile.cache import answers
+from rtcompile.errors import CompileError, DriverError, InvalidRequest, JitifyError, adopt_cupy
 
 if TYPE_CHECKING:
+    from rtcompile.cache.answers import Answer
+    from rtcompile.core.arch import Arch
+    from rtcompile.core.request import CompileRequest, ObjectCode
     from rtcompile.report import Report
 
 __all__ = [
@@ -43,6 +29,7 @@ __all__ = [
     "LazyCode",
     "current_device",
     "ordinal",
+    "shared",
 ]
 
 adopt_cupy()
@@ -53,6 +40,7 @@ CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
 BACKENDS = ("nvrtc", "nvcc")
 _NOT_FOUND = 500
 _NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
+DEFAULT_NAME = "kernel.cu"  # as `core.request` has it
 
 # cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
 _CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"
@@ -62,17 +50,58 @@ _CUPY_HEADERS = tuple(
 )
 
 
+# A kernel that is made again within this time is the one that was made before, although it reads
+# headers, which may have been edited meanwhile. `compile()` looks at once, in any case.
+_SETTLED_SECONDS = 1.0
+_FOR_EVER = float("inf")
+
+
 class LazyCode:
     """What `RawModule` and `RawKernel` share: the arguments of one build, and its results.
 
     What it built it keeps, per device: an instance builds once, as CuPy's does. A *new* `RawModule`
-    of the same source asks the cache again, and so sees an edited header.
+    of the same source asks the cache again, and so sees an edited header; see `shared`.
+
+    Attributes
+    ----------
+    functions : dict
+        Kernel's name to device to ``cupy.cuda.function.Function``.
+    settled_until : float
+        Until when, by the monotonic clock, another kernel of the same words may share this.
+    words : tuple of str or None
+        What was said of the build, where that is all; None where more than words was given.
     """
 
-    __slots__ = ("arguments", "modules", "objects", "path", "request")
+    __slots__ = (
+        "answers",
+        "arguments",
+        "functions",
+        "modules",
+        "objects",
+        "path",
+        "request",
+        "settled_until",
+        "words",
+    )
+
+    request: CompileRequest | None
 
     def __init__(
-        self,
+        self, arguments: dict[str, Any], request: CompileRequest | None, words: Any = None
+    ) -> None:
+        self.arguments = arguments
+        self.path: str | None = arguments["path"]
+        self.modules: dict[int, Any] = {}
+        self.functions: dict[str, dict[int, Any]] = {}
+        self.objects: dict[int | None, ObjectCode] = {}
+        self.answers: dict[int | None, Answer] = {}
+        self.settled_until = _FOR_EVER
+        self.words: tuple[str, ...] | None = words
+        self.request = request
+
+    @classmethod
+    def checked(
+        cls,
         *,
         code: str | None,
         path: str | None,
@@ -89,7 +118,11 @@ class LazyCode:
         timeout: float | None,
         memory_limit: int | str | None,
         name: str = DEFAULT_NAME,
-    ) -> None:
+    ) -> LazyCode:
+        """Return the code of any arguments; raise `InvalidRequest` for what is no build."""
+        from rtcompile.core.request import CompileRequest, one_of, text, truth
+        from rtcompile.settings import Settings
+
         backend = one_of("backend", backend, BACKENDS)
         if jitify and backend != "nvrtc":
             raise InvalidRequest("jitify=True is for backend='nvrtc'")
@@ -107,7 +140,7 @@ class LazyCode:
             link=link,
             name=name,
         )
-        self.arguments: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "code": None if code is None else request.source,
             "path": path,
             "options": request.options,
@@ -126,33 +159,70 @@ class LazyCode:
             "memory_limit": memory_limit,
             "name": request.name,
         }
-        self.path = path
-        self.modules: dict[int, Any] = {}
-        self.objects: dict[int | None, ObjectCode] = {}
-        self.request = None if code is None else request
-        if translate_cucomplex and code is not None:
+        if code is None:
+            return cls(arguments, None)
+        if translate_cucomplex:
+            import re
+
             source = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", request.source)
             options = (*request.options, *_CUPY_HEADERS)
-            self.request = request.replace(source=source, options=options)
+            request = request.replace(source=source, options=options)
+        return cls(arguments, request)
 
     def module(self) -> Any:
         """Return CuPy's module of this build on the current device, built and loaded if need be."""
-        found = self.modules.get(ordinal())
-        return self.rebuild() if found is None else found
+        place = ordinal()
+        found = self.modules.get(place)
+        if found is not None:
+            return found
+        answer = None
+        if self.words is not None:
+            answer = answers.find(self.words, device.compute_capability())
+        if answer is None:
+            return self.rebuild()
+        found = _loaded(_load, answer.code, answer.names, program=self.program)
+        self.answers[place] = answer
+        self.modules[place] = found
+        self._settle(answer.read_headers)
+        return found
+
+    def _settle(self, read_headers: bool) -> None:
+        if read_headers:
+            self.settled_until = time.monotonic() + _SETTLED_SECONDS
+
+    def _request(self) -> CompileRequest | None:
+        """Return the request; one of plain words is made when it is first needed."""
+        if self.request is None and self.path is None:
+            from rtcompile.core.request import CompileRequest
+
+            given = self.arguments
+            self.request = CompileRequest(
+                given["code"],
+                options=given["options"],
+                name_expressions=given["name_expressions"] or (),
+                name=given["name"],
+            )
+        return self.request
 
     def rebuild(self, log_stream: IO[str] | None = None) -> Any:
         """Ask the cache and, failing that, a compiler; load the code on the current device."""
-        logs.check_stream(log_stream)
+        if log_stream is not None:
+            from rtcompile import logs
+
+            logs.check_stream(log_stream)
         place = ordinal()
-        if self.request is None:
+        request = self._request()
+        if request is None:
             module = _loaded(_load_file, self.path, program=self.path)
         else:
-            code = self._compiled(self.request)
+            code = self._compiled(request)
             if log_stream is not None:
                 log_stream.write(code.build.log)
             self.objects[self._place()] = code
             names = tuple(code.lowered_names.items())
-            module = _loaded(_load, code.code, names, program=self.request.name)
+            module = _loaded(_load, code.code, names, program=request.name)
+            self._settle(bool(code.build.headers))
+        self.functions.clear()
         self.modules[place] = module
         return module
 
@@ -182,7 +252,7 @@ class LazyCode:
     @property
     def program(self) -> str:
         """What messages call it."""
-        return self.path or (self.request.name if self.request is not None else "")
+        return self.path or str(self.arguments["name"])
 
     def _absent(self, explain: Callable[..., str], name: str, **more: str) -> DriverError:
         built = self.object_code()
@@ -192,6 +262,9 @@ class LazyCode:
         return DriverError(f"{said}\n  The driver says {_NOT_FOUND_WORDS}.", _NOT_FOUND)
 
     def _compiled(self, request: CompileRequest) -> ObjectCode:
+        from rtcompile import pipeline
+        from rtcompile.settings import Settings
+
         arguments = self.arguments
         if arguments["jitify"]:
             # Jitify looks in the working directory too, after all else.
@@ -203,7 +276,8 @@ class LazyCode:
             memory_limit=arguments["memory_limit"],
         )
         try:
-            return pipeline.build(pipeline.for_this_device(request, settings), settings)
+            request = pipeline.for_this_device(request, settings)
+            return pipeline.build(request, settings, self.words)
         except CompileError as error:
             if settings.dump_source_on_error:
                 error.dump(sys.stderr)
@@ -217,11 +291,15 @@ class LazyCode:
 
     def object_code(self) -> ObjectCode | None:
         """Return the code for the current device, or for `arch` without one; None for a file."""
-        if self.request is None:
+        request = self._request()
+        if request is None:
             return None
         place = self._place()
         if place not in self.objects:
-            self.objects[place] = self._compiled(self.request)
+            answer = self.answers.get(place)
+            self.objects[place] = (
+                self._compiled(request) if answer is None else answer.object_code()
+            )
         return self.objects[place]
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
@@ -234,8 +312,88 @@ class LazyCode:
         return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
 
     def _place(self) -> int | None:
-        assert self.request is not None
-        return None if self.request.arch is not None else ordinal()
+        return None if self.arguments["arch"] is not None else ordinal()
+
+
+# --- the same words again ------------------------------------------------------------------------
+
+# CuPy keeps what its kernels were made of in memos of its own, which cupy.clear_memo() empties: this
+# one too. A memo's entry is a list, whose one element can be replaced.
+_cells = cupy.memoize()(lambda code, options, names, cooperative, name: [None])
+
+
+def shared(
+    code: object, options: object, names: object, cooperative: object, name: str = DEFAULT_NAME
+) -> LazyCode | None:
+    """Return the code that kernels and modules of the same plain words have in common.
+
+    Code that read no header is shared for as long as the process lives: nothing that it depends on
+    is looked at again. Code that read headers is shared for a second; a kernel made later looks at
+    them again. None where the arguments need a closer look: they are more than plain words, or wrong.
+    """
+    try:
+        cell = _cells(code, options, names, cooperative, name)
+    except TypeError:  # a list, or what cannot be hashed
+        return None
+    lazy: LazyCode | None = cell[0]
+    if lazy is not None and (
+        lazy.settled_until == _FOR_EVER or lazy.settled_until > time.monotonic()
+    ):
+        return lazy
+    if not _is_plain(code, options, names):
+        return None
+    assert isinstance(code, str)
+    assert isinstance(options, tuple)
+    assert names is None or isinstance(names, tuple)
+    arguments = {**_DEFAULTS, "code": code, "options": options, "name": name}
+    arguments["enable_cooperative_groups"] = bool(cooperative)
+    arguments["name_expressions"] = names
+    here = os.getcwd() if options else ""  # a relative directory in them
+    words = (code, name, here, str(len(options)), *options, *(names or ()))
+    cell[0] = lazy = LazyCode(arguments, None, words)
+    return lazy
+
+
+_DEFAULTS: dict[str, Any] = {
+    "path": None,
+    "backend": "nvrtc",
+    "translate_cucomplex": False,
+    "jitify": None,
+    "arch": None,
+    "link": (),
+    "fallback": None,
+    "pch": None,
+    "timeout": None,
+    "memory_limit": None,
+}
+
+
+def _is_plain(code: object, options: object, names: object) -> bool:
+    """Say whether these are what every check of a request lets pass."""
+    if type(options) is not tuple or (names is not None and type(names) is not tuple):
+        return False
+    words = (*options, *(names or ()))
+    return (
+        type(code) is str
+        and "\0" not in code
+        and (code.isascii() or _is_text(code))
+        and all(
+            type(word) is str
+            and word.isascii()
+            and word.isprintable()
+            and "optf" not in word
+            and "options-file" not in word
+            for word in words
+        )
+    )
+
+
+def _is_text(code: str) -> bool:
+    try:
+        code.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _from_code(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
@@ -291,6 +449,9 @@ def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:
 
 
 def _driver_error(error: Any, program: str, code: bytes = b"") -> DriverError:
+    from contextlib import suppress
+
+    from rtcompile.errors import RtcompileError
     from rtcompile.messages.driver import driver_error
 
     capability = None

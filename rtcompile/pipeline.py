@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import bundles, device, toolkit, tracing
+from rtcompile.cache import answers
 from rtcompile.cache.store import Store
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch, Choice
-from rtcompile.core.key import Question, content_digest
+from rtcompile.core.digest import content_digest
+from rtcompile.core.key import Question
 from rtcompile.core.option_table import dropped
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, ObjectCode, SearchDir
@@ -89,8 +91,12 @@ class Plan(NamedTuple):
         return bool(self.links) or programs.get(self.choice.target, False)
 
 
-def build(request: CompileRequest, settings: Settings) -> ObjectCode:
+def build(
+    request: CompileRequest, settings: Settings, words: Sequence[str] | None = None
+) -> ObjectCode:
     """Return the code of `request`, from a bundle, from the cache or from a compiler.
+
+    Asked in the same `words` again, `cache.answers` gives it at once.
 
     Raises
     ------
@@ -98,7 +104,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     """
     started = time.perf_counter()
     try:
-        code = _found_or_compiled(request, settings)
+        code = _found_or_compiled(request, settings, words)
     except RtcompileError as error:
         for listen in tuple(listeners):
             listen(request, error)
@@ -109,11 +115,13 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     return code
 
 
-def _found_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCode:
+def _found_or_compiled(
+    request: CompileRequest, settings: Settings, words: Sequence[str] | None
+) -> ObjectCode:
     code = _shipped(request, settings)
     if code is None:
         try:
-            code = _cached_or_compiled(request, settings)
+            code = _cached_or_compiled(request, settings, words)
         except (JitDisabled, ToolkitNotFound) as lacking:
             from rtcompile import shipped
 
@@ -131,7 +139,9 @@ def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
     return shipped.find(request, settings)
 
 
-def _cached_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCode:
+def _cached_or_compiled(
+    request: CompileRequest, settings: Settings, words: Sequence[str] | None
+) -> ObjectCode:
     with tracing.span("plan", program=request.name):
         decided = plan(request, settings)
     with tracing.span("cache", program=request.name):
@@ -145,6 +155,11 @@ def _cached_or_compiled(request: CompileRequest, settings: Settings) -> ObjectCo
         from rtcompile import compiling  # only a miss pays for compilers and workers
 
         code = compiling.compile_once(decided, settings, store)
+    read = store.read_by(decided.question) if words is not None else None
+    if words is not None and read is not None:
+        capability = device.compute_capability()
+        depends = decided.toolchain.depends
+        answers.keep(words, capability, code, read, depends, store.publish)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     return replace(code, build=replace(code.build, notes=notes)) if notes else code
 

@@ -14,7 +14,7 @@ from typing import Any
 from rtcompile import trusted
 from rtcompile._version import __version__
 from rtcompile.cache.folder import Folder
-from rtcompile.core.key import content_digest
+from rtcompile.core.digest import content_digest
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from rtcompile import trusted
 from rtcompile.cache import files, headers, manifests, objects
 from rtcompile.core.arch import Arch
+from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
-from rtcompile.core.key import content_digest
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import InvalidRequest, RtcompileError, RtcompileWarning
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from rtcompile.bundles.file import HEAD, INDEX, MAGIC, Row
 from rtcompile.cache import files, manifests, objects
 from rtcompile.core import includes
+from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
-from rtcompile.core.key import content_digest
 from rtcompile.core.request import ObjectCode, SearchDir
 
 __all__ = ["Contents", "contents", "write"]
@@ -37,7 +37,7 @@ def contents(
     )
     recorded = Dependencies(headers=tuple(h for h in unplaced if not is_own(h.path)))
     builds = [
-        manifests.Build(row.backend, row.compiler, "", dependencies)
+        manifests.ManifestEntry(row.backend, row.compiler, "", dependencies)
         for dependencies in (checked, recorded)
     ]
     timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))

@@ -22,6 +22,7 @@ __all__ = ["FOLDERS", "NOTES", "REFUSALS", "Folder", "UntrustedError"]
 NOTES = ("books", "notes")
 REFUSALS = ("books", "refusals")  # empty; where it is not, the books hold none and stay shut
 FOLDERS = (
+    "answers",
     "objects",
     "manifests",
     "pch",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from rtcompile import trusted
 from rtcompile.core import includes
+from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
-from rtcompile.core.key import content_digest
 from rtcompile.core.request import Header, SearchDir
 
 if TYPE_CHECKING:

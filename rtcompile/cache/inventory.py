@@ -13,7 +13,8 @@ from rtcompile.core.request import ObjectCode
 
 __all__ = ["Entry", "damaged", "empty", "entries", "evict", "export", "size", "stored", "sweep"]
 
-_KINDS = {"objects": "object", "manifests": "manifest"}
+_PORTABLE = {"objects": "object", "manifests": "manifest"}
+_KINDS = {**_PORTABLE, "answers": "answer"}
 _SEALED = {**_KINDS, "toolchains": "toolchain"}
 _KEEP = 0.9  # of the limit, after eviction: room for the next builds
 _ABANDONED_SECONDS = 3600.0  # a temporary file this old has no writer
@@ -48,7 +49,7 @@ class Entry:
 
 
 def stored(folder: Folder) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path below the directory, stat) of every object and manifest."""
+    """Yield (path below the directory, stat) of every object, manifest and answer."""
     yield from _stored(folder, _KINDS)
 
 
@@ -86,7 +87,7 @@ def damaged(folder: Folder) -> Iterator[str]:
 
 
 def size(folder: Folder) -> int:
-    """Return the bytes of objects and manifests."""
+    """Return the bytes of objects, manifests and answers."""
     return sum(status.st_size for _, status in stored(folder))
 
 
@@ -121,7 +122,7 @@ def export(folder: Folder, target: Folder) -> int:
     looking = Folder(folder.path, writable=False)
     count = 0
     bad = set(damaged(folder))
-    for path, _ in stored(folder):
+    for path, _ in _stored(folder, _PORTABLE):
         kind, key = path.split("/")
         data = looking.read(kind, key)
         if data is not None and path not in bad:
@@ -140,7 +141,7 @@ def empty(folder: Folder) -> None:
 
 def sweep(folder: Folder) -> None:
     """Remove what killed processes left: temporary files of an hour ago, locks that nobody holds."""
-    for kind in ("objects", "manifests", "toolchains", "sources", "books"):
+    for kind in ("answers", "objects", "manifests", "toolchains", "sources", "books"):
         for name, status in folder.listing(kind):
             temporary = name.startswith((".", f"{NOTES[1]}-"))
             if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:

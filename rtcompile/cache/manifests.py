@@ -16,12 +16,12 @@ from rtcompile.cache import files
 from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.request import Header, SearchDir
 
-__all__ = ["MOST_BUILDS", "Build", "decode", "encode"]
+__all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode"]
 
 MOST_BUILDS = 4  # an edit and its revert, and each under two compilers
 
 
-class Build(NamedTuple):
+class ManifestEntry(NamedTuple):
     """One build of a question: who made it, its object's key, its dependencies."""
 
     backend: str
@@ -30,7 +30,7 @@ class Build(NamedTuple):
     dependencies: Dependencies
 
 
-def encode(key: str, builds: Sequence[Build], search: Sequence[SearchDir]) -> bytes:
+def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:
     """Return the file that is kept under `key` for `builds`, the latest first."""
     fields = []
     for build in builds[:MOST_BUILDS]:
@@ -39,7 +39,7 @@ def encode(key: str, builds: Sequence[Build], search: Sequence[SearchDir]) -> by
     return files.seal("manifest", key, fields)
 
 
-def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[Build] | None:
+def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestEntry] | None:
     """Return the builds in the file found under `key`, latest first; None if it does not verify."""
     fields = files.unseal("manifest", key, data)
     if fields is None or len(fields) % _COLUMNS:
@@ -52,7 +52,7 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[Build] | 
             names, *columns = fields[at : at + _COLUMNS]
             backend, compiler, object_key = _split(names)
             dependencies = _dependencies(columns, directories, labels)
-            builds.append(Build(backend, compiler, object_key, dependencies))
+            builds.append(ManifestEntry(backend, compiler, object_key, dependencies))
     except (struct.error, IndexError, ValueError):
         return None
     return builds

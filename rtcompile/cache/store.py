@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rtcompile.cache import headers, manifests, objects
+from rtcompile.cache import answers, headers, manifests, objects
 from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
-from rtcompile.cache.manifests import Build
+from rtcompile.cache.manifests import ManifestEntry
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode, SearchDir
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rtcompile.cache.inventory import Entry
     from rtcompile.cache.locks import SingleFlight
 
-__all__ = ["Store"]
+__all__ = ["Store", "hit"]
 
 _T = TypeVar("_T")
 
@@ -52,7 +52,7 @@ _ticking = threading.Lock()  # one thread of a batch waits for the clock, and th
 class _Known(NamedTuple):
     """A build whose object is in memory."""
 
-    build: Build
+    build: ManifestEntry
     obj: ObjectCode
 
 
@@ -117,6 +117,15 @@ class Store:
         self._hits += 1
         return found
 
+    def read_by(self, question: Question) -> Dependencies | None:
+        """Return what the build read that answered `question` last; None if it is not kept."""
+        known = self._memory.get(question.lookup_key())
+        return known[0].build.dependencies if known else None
+
+    def publish(self, kind: str, name: str, data: bytes) -> bool:
+        """Put a file there; say whether that could be done. It costs a warning if it could not."""
+        return self._publish(kind, name, data)
+
     def why(self, question: Question) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
         found = self._search(question)
@@ -129,12 +138,12 @@ class Store:
             if question.serves(entry.build.backend, entry.build.compiler) and headers.same(
                 entry.build.dependencies
             ):
-                return _hit(entry.obj, entry.build, "memory")
+                return hit(entry.obj, entry.build, "memory")
         builds = self._builds(key, question.search)
         for build in _serving(question, builds):
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
                 self._remember(key, build, obj)
-                return _hit(obj, build, "disk")
+                return hit(obj, build, "disk")
         # Nothing is as it was by stat: is it by content, here or moved here from another place?
         objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
         builds += [entry.build for entry in known]
@@ -150,12 +159,14 @@ class Store:
                 self._remember(key, build, obj)
                 self._publish_manifest(key, build, question.search)
                 self._settle_if_due()
-                return _hit(
+                return hit(
                     obj, build, "memory" if build.object_key in objects_in_memory else "disk"
                 )
         return self._reason(question, builds, usable)
 
-    def _reason(self, question: Question, builds: Sequence[Build], usable: Sequence[Build]) -> str:
+    def _reason(
+        self, question: Question, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
+    ) -> str:
         from rtcompile.core import admission  # a hit does not pay for its regular expressions
 
         if reason := admission.reason_against(question):
@@ -168,7 +179,7 @@ class Store:
             return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
         return "no build of this source with these options"
 
-    def _builds(self, key: str, search: Sequence[SearchDir]) -> list[Build]:
+    def _builds(self, key: str, search: Sequence[SearchDir]) -> list[ManifestEntry]:
         if not self._readable:
             return []
         data = self._folder.read("manifests", key)
@@ -209,7 +220,9 @@ class Store:
         backend = obj.build.backend
         path_bound = admission.path_bound(question, obj, dependencies)
         object_key = question.object_key(dependencies, backend=backend, path_bound=path_bound)
-        build = Build(backend, question.compilers.get(backend, ""), object_key, dependencies)
+        build = ManifestEntry(
+            backend, question.compilers.get(backend, ""), object_key, dependencies
+        )
         self._remember(key, build, obj)
         program = question.name.rpartition("/")[2]
         data = objects.encode(object_key, obj, program, question.summary())
@@ -225,7 +238,9 @@ class Store:
         if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
             self._publish("sources", name, source.encode("utf-8", "replace"))
 
-    def _publish_manifest(self, key: str, build: Build, search: Sequence[SearchDir]) -> None:
+    def _publish_manifest(
+        self, key: str, build: ManifestEntry, search: Sequence[SearchDir]
+    ) -> None:
         others = [b for b in self._builds(key, search) if b.object_key != build.object_key]
         self._publish("manifests", key, manifests.encode(key, [build, *others], search))
 
@@ -255,7 +270,7 @@ class Store:
     def _take_hits(self) -> int:
         with self._guard:
             hits, self._hits = self._hits, 0
-        return hits
+        return hits + answers.take_hits()
 
     def _prepare(self) -> None:
         if not self._prepared:
@@ -275,7 +290,7 @@ class Store:
             text = f"kernel cache {self._folder.path}: {what}."
             warnings.warn(text, RtcompileWarning, stacklevel=2)
 
-    def _remember(self, key: str, build: Build, obj: ObjectCode) -> None:
+    def _remember(self, key: str, build: ManifestEntry, obj: ObjectCode) -> None:
         with self._guard:
             before = self._memory.pop(key, [])
             others = [known for known in before if known.build.object_key != build.object_key]
@@ -448,7 +463,7 @@ class Store:
         return None
 
 
-def _serving(question: Question, builds: Sequence[Build]) -> list[Build]:
+def _serving(question: Question, builds: Sequence[ManifestEntry]) -> list[ManifestEntry]:
     return [build for build in builds if question.serves(build.backend, build.compiler)]
 
 
@@ -460,7 +475,8 @@ def _refusal_key(question: Question) -> str:
     return f"{question.lookup_key()} {question.compilers.get('nvrtc', '')}"
 
 
-def _hit(obj: ObjectCode, build: Build, where: str) -> ObjectCode:
+def hit(obj: ObjectCode, build: ManifestEntry, where: str) -> ObjectCode:
+    """Return an object as it is given to who asked: with its headers, and where it was found."""
     # Why NVCC was used stays true; why the build was a miss does not.
     why = obj.build.why if obj.build.backend == "nvcc" else ""
     headers = build.dependencies.headers

@@ -12,8 +12,8 @@ from typing import BinaryIO, NamedTuple
 from rtcompile import trusted
 from rtcompile.cache import files, headers, locks, manifests
 from rtcompile.cache.folder import Folder
+from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
-from rtcompile.core.key import content_digest
 from rtcompile.core.request import SearchDir
 
 __all__ = [
@@ -94,7 +94,7 @@ class Record(NamedTuple):
 
     def write(self, path: str, search: Sequence[SearchDir]) -> bool:
         """Write the record; False where the folder takes no files."""
-        build = manifests.Build("nvrtc", "", "", self.dependencies)
+        build = manifests.ManifestEntry("nvrtc", "", "", self.dependencies)
         key = os.path.basename(path)
         fields = [
             self.state.encode(),

@@ -14,15 +14,11 @@ from types import MappingProxyType
 
 from rtcompile._version import __version__
 from rtcompile.core.arch import Arch
+from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.request import Header, SearchDir
 
-try:  # hashlib loads OpenSSL: 2.5 ms in front of a cache hit of less than one
-    from _blake2 import blake2b
-except ImportError:
-    from hashlib import blake2b
-
-__all__ = ["Question", "content_digest", "digest", "field"]
+__all__ = ["Question", "digest", "field"]
 
 
 def field(label: str, value: str) -> bytes:
@@ -35,11 +31,6 @@ def field(label: str, value: str) -> bytes:
 def digest(fields: Iterable[bytes]) -> str:
     """Return the key that these fields make, in hexadecimal."""
     return content_digest(b"".join(fields))
-
-
-def content_digest(data: bytes | memoryview) -> str:
-    """Return the digest of a file's bytes, in hexadecimal."""
-    return blake2b(data, digest_size=32).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

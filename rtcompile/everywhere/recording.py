@@ -21,7 +21,7 @@ from rtcompile import linking as links
 from rtcompile import logs, trusted
 from rtcompile._version import __version__
 from rtcompile.core.arch import Arch
-from rtcompile.core.key import content_digest
+from rtcompile.core.digest import content_digest
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.units import LinkInput
 from rtcompile.errors import InvalidRequest, RtcompileError

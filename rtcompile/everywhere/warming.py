@@ -12,7 +12,7 @@ from typing import Any
 from rtcompile import trusted
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
-from rtcompile.core.key import content_digest
+from rtcompile.core.digest import content_digest
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest
 from rtcompile.everywhere.recording import Record, request_of

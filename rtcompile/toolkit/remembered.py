@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rtcompile._version import __version__
 from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
-from rtcompile.core.key import content_digest
+from rtcompile.core.digest import content_digest
 from rtcompile.core.request import SearchDir
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library, Program, Toolchain

@@ -202,7 +202,7 @@ def some_manifest() -> bytes:
     header = Header("/u/a.h", "user0", "a.h", "ab" * 32, 1, 2, 3, 4)
     outside = header._replace(path="/x/b.h", label="", relative="/x/b.h")
     dependencies = Dependencies((header, outside), ("/u/no",), ("/t/.",), ("cudart/c.h",))
-    build = manifests.Build("nvrtc", "12.9", "cd" * 32, dependencies)
+    build = manifests.ManifestEntry("nvrtc", "12.9", "cd" * 32, dependencies)
     return manifests.encode("key", [build, build], SEARCH)
 
 

@@ -1,0 +1,279 @@
+"""The road of a hit: an answer is given only while everything that it depended on is as it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile import lazy_code, pipeline
+from rtcompile.cache import answers
+from rtcompile.cache.store import Store
+from rtcompile.core.includes import Dependencies
+from rtcompile.core.request import CompileRequest
+from rtcompile.settings import Settings
+
+CODE = 'extern "C" __global__ void k(float* x) { *x = %s; }'
+WITH_HEADER = '#include "value.h"\n' + CODE % "VALUE"
+CAPABILITY = (8, 0)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("rtcompile.device.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.device.confirmed_compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr(answers, "_environment", None)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def header(tmp_path: Path) -> Path:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    path = tmp_path / "second" / "value.h"
+    path.write_text("#define VALUE 1\n")
+    time.sleep(0.02)  # out of the file clock's tick
+    return path
+
+
+def build(code: str, *options: str) -> tuple[str, ...]:
+    """Build on the full road; return the words that were asked."""
+    words = (code, *options)
+    pipeline.build(CompileRequest(code, options=options), Settings.from_environ(), words)
+    return words
+
+
+def found(words: tuple[str, ...]) -> answers.Answer | None:
+    """Look as a process does that starts anew."""
+    answers._environment = None
+    return answers.find(words, CAPABILITY)
+
+
+def test_the_same_words_get_the_same_code_with_its_story():
+    words = build(CODE % 1)
+
+    answer = found(words)
+
+    built = rtcompile.compile(CODE % 1, arch="sm_80")
+    assert answer.code == built.code
+    assert (answer.names, answer.read_headers) == ((), False)
+    code = answer.object_code()
+    assert (code.code, code.build.hit, code.build.backend) == (built.code, "disk", "nvrtc")
+
+
+def test_lowered_names_and_headers_are_in_the_answer(header):
+    code = '#include "value.h"\ntemplate <class T> __global__ void f(T* x) { *x = VALUE; }'
+    request = CompileRequest(code, [f"-I{header.parent}"], name_expressions=["f<float>"])
+    pipeline.build(request, Settings.from_environ(), ("words",))
+
+    answer = found(("words",))
+
+    assert answer.names == (("f<float>", "_Z1fIfEvPT_"),)
+    assert [h.path for h in answer.object_code().build.headers] == [str(header)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda header: header.write_text("#define VALUE 2\n"), id="an edited header"),
+        pytest.param(lambda header: header.unlink(), id="a header that is gone"),
+        pytest.param(
+            lambda header: (header.parents[1] / "first" / "value.h").write_text(""),
+            id="a header that comes first now",
+        ),
+    ],
+)
+def test_a_change_in_what_was_read_leads_back_to_the_full_road(header, change):
+    words = build(WITH_HEADER, f"-I{header.parents[1]}/first", f"-I{header.parent}")
+    assert found(words) is not None
+
+    change(header)
+
+    assert found(words) is None
+
+
+def test_a_change_in_the_toolchain_leads_back_to_the_full_road(tmp_path):
+    part = tmp_path / "part of a toolkit"
+    part.write_text("one")
+    code = rtcompile.compile(CODE % 1, arch="sm_80")
+    store = Store.open(Settings.from_environ())
+    answers.keep(("words",), CAPABILITY, code, Dependencies(), [str(part)], store.publish)
+    assert found(("words",)) is not None
+
+    part.write_text("another")
+
+    assert found(("words",)) is None
+
+
+@pytest.mark.parametrize("name", [n for n in answers.ENVIRONMENT if n != "RTCOMPILE_CACHE_DIR"])
+def test_another_environment_is_another_question(monkeypatch, name):
+    words = build(CODE % 1)
+
+    monkeypatch.setenv(name, "another")
+
+    assert answers.find(words, CAPABILITY) is None
+
+
+def test_another_device_another_sys_path_and_other_words_are_other_questions(monkeypatch):
+    words = build(CODE % 1)
+
+    assert answers.find(words, (9, 0)) is None
+    assert answers.find((*words, ""), CAPABILITY) is None
+    monkeypatch.setattr(sys, "path", [*sys.path, "/elsewhere"])
+    assert answers.find(words, CAPABILITY) is None
+
+
+def test_every_variable_that_is_read_anywhere_is_part_of_the_question():
+    package = Path(answers.__file__).parents[1]
+    read = {
+        name
+        for file in package.rglob("*.py")
+        for name in re.findall(
+            r'"((?:RTCOMPILE|CUPY|CUDA|NVCC|CUTLASS|CONDA)_[A-Z_]+)"', file.read_text()
+        )
+    }
+    no_variables = {"CUDA_CACHE_DISABLE", "CUDA_VERSION", "CUDA_ENVIRONMENT", "CUTLASS_ENVIRONMENT"}
+    assert read - no_variables <= set(answers.ENVIRONMENT)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 500, b"truncated"])
+def test_a_damaged_answer_is_none(cache, damage):
+    words = build(CODE % 1)
+    for file in (cache / "answers").iterdir():
+        data = file.read_bytes()
+        file.write_bytes(data[: len(data) // 2] if damage == b"truncated" else damage)
+
+    assert found(words) is None
+
+
+def test_an_answer_under_another_name_is_none(cache):
+    one, two = build(CODE % 1), build(CODE % 2)
+    files = {file.name: file.read_bytes() for file in (cache / "answers").iterdir()}
+    assert len(files) == 3  # the environment's, and two answers
+    for name in files:
+        for other, data in files.items():
+            if other != name:
+                (cache / "answers" / name).write_bytes(data)
+                assert not (
+                    found(one) and found(one).code != rtcompile.compile(CODE % 1, arch="sm_80").code
+                )
+                assert not (
+                    found(two) and found(two).code != rtcompile.compile(CODE % 2, arch="sm_80").code
+                )
+        (cache / "answers" / name).write_bytes(files[name])
+
+
+def test_what_is_different_in_every_build_has_no_answer():
+    words = build('extern "C" __global__ void k(const char** x) { *x = __TIME__; }')
+
+    assert found(words) is None
+
+
+def test_nothing_is_written_where_compiling_is_forbidden(cache, monkeypatch):
+    words = build(CODE % 1)
+    for file in (cache / "answers").iterdir():
+        file.unlink()
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+
+    build(*words)
+
+    assert not list((cache / "answers").iterdir())
+
+
+def test_listeners_see_every_build(monkeypatch):
+    words = build(CODE % 1)
+    monkeypatch.setattr("rtcompile.logs.listeners", [print])
+
+    assert answers.find(words, CAPABILITY) is None
+
+
+def test_a_hit_loads_few_modules_and_no_dataclass():
+    code = (
+        "import cupy, sys; before = set(sys.modules); import rtcompile.kernels;"
+        "print(len([m for m in set(sys.modules) - before]), 'rtcompile.core.request' in sys.modules)"
+    )
+    pytest.importorskip("cupy")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, heavy = done.stdout.split()
+    assert int(count) <= 16
+    assert heavy == "False"
+
+
+# --- kernels made again ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """RawKernel on a device that is not there: loading takes the code and gives it back."""
+    cupy = pytest.importorskip("cupy")
+    from rtcompile import kernels
+
+    class Module:
+        def __init__(self, code):
+            self.code, self.mapping = code, {}
+
+        def get_function(self, name):
+            return (name, self.code)
+
+    for module in (kernels, lazy_code):
+        monkeypatch.setattr(module, "current_device", lambda: 0)
+    monkeypatch.setattr(lazy_code, "_load", lambda code, names: Module(code))
+    cupy.clear_memo()
+    yield kernels.RawKernel
+    cupy.clear_memo()
+
+
+def test_a_kernel_made_again_is_the_kernel_that_was_made_before(kernel):
+    first = kernel(CODE % 1, "k").kernel
+
+    assert kernel(CODE % 1, "k").kernel is first
+    assert kernel(CODE % 2, "k").kernel is not first
+    assert kernel(CODE % 1, "k", ("-DX",)).kernel is not first
+
+
+def test_a_header_edit_is_seen_by_a_kernel_that_is_made_a_moment_later(kernel, header, monkeypatch):
+    options = (f"-I{header.parent}",)
+    before = kernel(WITH_HEADER, "k", options).kernel
+    header.write_text("#define VALUE 2\n")
+
+    assert kernel(WITH_HEADER, "k", options).kernel is before
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 2)
+    assert kernel(WITH_HEADER, "k", options).kernel != before
+
+
+def test_compile_sees_a_header_edit_at_once(kernel, header):
+    options = (f"-I{header.parent}",)
+    one = kernel(WITH_HEADER, "k", options)
+    before = one.kernel
+    header.write_text("#define VALUE 2\n")
+
+    one.compile()
+
+    assert one.kernel != before
+
+
+def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch):
+    built = kernel(CODE % 1, "k").kernel
+    pytest.importorskip("cupy").clear_memo()
+    answers._environment = None
+    monkeypatch.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
+
+    again = kernel(CODE % 1, "k")
+
+    assert again.kernel == built
+    assert again.build.hit == "disk"
+
+
+@pytest.mark.parametrize(
+    "options", [("-DX=ä",), ("-D\0",), (1,), ["-DX"], "-DX", ("--options-file=x",), None]
+)
+def test_what_is_more_than_plain_words_is_looked_at_closely(kernel, options):
+    assert lazy_code.shared(CODE % 1, options, None, False) is None
