@@ -17,6 +17,7 @@ PACKAGE = Path(rtcompile.__file__).parent
 FLOORS = {
     "_version": 0,
     "errors": 0,
+    "places": 0,
     "styling": 0,
     "core": 1,
     "settings": 1,
