@@ -11,10 +11,6 @@ from rtcompile import device, pipeline
 from rtcompile.core.arch import Arch
 from rtcompile.errors import RtcompileWarning, UnsupportedArch
 
-<<<<<<< HEAD
-=======
-kernels = pytest.importorskip("rtcompile.kernels")
->>>>>>> aa2fad2 (Give a hit a road of its own: the words of a request lead to one file, and a kernel made again to itself)
 lazy_code = pytest.importorskip("rtcompile.lazy_code")
 SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 
