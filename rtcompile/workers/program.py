@@ -23,7 +23,8 @@ def run(job: dict[str, object]) -> dict[str, object]:
         with open(name, "wb") as file:
             file.write(data)
     command: list[str] = job["command"]  # type: ignore[assignment]
-    environ: dict[str, str] = {**job["environ"], "TMPDIR": os.environ["TMPDIR"]}  # type: ignore[dict-item]
+    temporary = os.path.abspath(os.environ["TMPDIR"])  # a program may change its directory
+    environ: dict[str, str] = {**job["environ"], "TMPDIR": temporary}  # type: ignore[dict-item]
     try:
         pid = os.posix_spawn(
             command[0], command, environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)]

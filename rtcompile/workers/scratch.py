@@ -54,10 +54,19 @@ class Scratch:
         for part in ("cwd", "tmp"):
             os.mkdir(f"{name}/{part}", 0o700, dir_fd=self.descriptor)
 
+    def enter(self) -> None:
+        """Make it this process's working directory and TMPDIR.
+
+        By a relative name, which is always short: NVRTC makes no precompiled header where the name is
+        longer than some 120 bytes, and a user's TMPDIR may be.
+        """
+        os.fchdir(self.descriptor)
+        os.environ["TMPDIR"] = "."
+
     def enter_job_folder(self, name: str) -> None:
         """Make the two this process's working directory and TMPDIR."""
         os.chdir(os.open(f"{name}/cwd", _FOLDER, dir_fd=self.descriptor))
-        os.environ["TMPDIR"] = os.path.join(self.path, name, "tmp")
+        os.environ["TMPDIR"] = os.path.join("..", "tmp")
 
     def remove_job_folder(self, name: str) -> None:
         """Remove one of them with all that is in it."""

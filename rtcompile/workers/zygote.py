@@ -148,7 +148,7 @@ class Zygote:
         """Have a folder, and in memory what every child will need; return the folder."""
         if self.scratch is None:
             self.scratch = scratch.claim(self.temporary, self.name)
-            os.environ["TMPDIR"] = self.scratch.path  # NVRTC leaves files there by itself
+            self.scratch.enter()  # NVRTC leaves files there by itself
         if self.function:
             self.improve = resolve(self.function)(self.argument)
             self.function = ""

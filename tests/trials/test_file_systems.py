@@ -154,8 +154,8 @@ def test_another_user_plants_what_he_likes_in_the_temporary_folder(
         from rtcompile.workers import pool
         for number in range(int(sys.argv[1])):
             said = build(number)
-            for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/zygote-*"):
-                with suppress(OSError):
+            with suppress(OSError):  # removed while it is looked at
+                for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/zygote-*"):
                     if used.lstat().st_uid == os.getuid() != used.parent.stat().st_uid:
                         said = "worked in another user's folder"
             for worker in list(pool._shared()._zygotes.values()):

@@ -119,6 +119,19 @@ def test_a_build_with_it_gives_what_one_without_gives(warm: Builder) -> None:
     assert with_it.milliseconds["front end"] < without.milliseconds["front end"]
 
 
+def test_a_long_name_of_the_temporary_folder_prevents_none(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 30) / ("longer" * 20)
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    own_pool = pool.Pool(jobs=2)
+    monkeypatch.setattr(pool, "_pool", own_pool)
+    builder.ready()
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
+    own_pool.close()
+
+
 def test_more_includes_after_the_prefix_are_traced(warm: Builder) -> None:
     (warm.user / "more.h").write_text("#define MORE 1\n")
     source = f'{EXPENSIVE}struct S {{}};\n#include "more.h"\n{KERNEL}'
