@@ -444,7 +444,10 @@ def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:
         with _loading:
             return load(*given)
     except CUDADriverError as error:
-        code = given[0] if isinstance(given[0], bytes) else _read(given[0])
+        code = given[0] if isinstance(given[0], bytes) else b""
+        if not code:
+            with suppress(InvalidRequest):  # the driver has said that it cannot be read
+                code = _read(given[0])
         raise _driver_error(error, program or "", code) from None
 
 

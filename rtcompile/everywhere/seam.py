@@ -18,7 +18,7 @@ from typing import IO, Any
 from rtcompile import pipeline
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest
-from rtcompile.errors import RtcompileWarning, ToolkitNotFound
+from rtcompile.errors import CompileError, RtcompileWarning, ToolkitNotFound, public
 from rtcompile.settings import Settings
 
 __all__ = ["Installation", "install", "uninstall"]
@@ -153,6 +153,7 @@ def _unknown(compiler: Any) -> str:
     return ""
 
 
+@public
 def _compile(
     source: str,
     options: Sequence[str] = (),
@@ -190,15 +191,18 @@ def _compile(
         raise NotImplementedError  # as CuPy does
     settings = Settings.from_environ()
     request = _request(source, options, arch, backend, name_expressions, settings)
+    lacking: ToolkitNotFound | None = None
     try:
         code = pipeline.build(request, settings)
     except ToolkitNotFound as missing:
-        _say_once(missing)
-        return by_cupy()
-    except Exception as error:
-        if settings.dump_source_on_error and hasattr(error, "dump"):
+        lacking = missing
+    except CompileError as error:
+        if settings.dump_source_on_error:
             error.dump(sys.stderr)
-        raise error.with_traceback(None) from None
+        raise
+    if lacking is not None:
+        _say_once(lacking)
+        return by_cupy()
     if log_stream is not None:
         log_stream.write(code.build.log)
     module = function.Module()

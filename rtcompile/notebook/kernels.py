@@ -11,7 +11,7 @@ from rtcompile.core import cubin
 from rtcompile.core.cubin import Cubin, Symbol
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.signature import Parameter, parse, split
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, public
 from rtcompile.messages import diagnostics
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook.cells import PROGRAM, Cell
@@ -83,6 +83,7 @@ class CellKernel:
         self._parameters = _parameters(_substituted(text, name), name)
         self._raw: Any = None
 
+    @public
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0
     ) -> None:
@@ -134,6 +135,7 @@ class CellTemplate:
         self._build = build
         self.__doc__ = f"{self.signature}\n\n{self.__doc__}"
 
+    @public
     def __getitem__(self, arguments: Any) -> CellKernel:
         given = arguments if isinstance(arguments, tuple) else (arguments,)
         expression = f"{self._qualified}<{', '.join(map(_cpp, given))}>"
@@ -160,6 +162,7 @@ class CellModule:
         self.kernels = dict(kernels)
         self.built = built
 
+    @public
     def __getitem__(self, name: str) -> CellKernel | CellTemplate:
         try:
             return self.kernels[name]

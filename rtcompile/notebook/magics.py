@@ -7,7 +7,7 @@ from typing import Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from rtcompile import styling
-from rtcompile.errors import RtcompileError
+from rtcompile.errors import RtcompileError, public
 from rtcompile.messages import wording
 from rtcompile.notebook import show
 from rtcompile.notebook.kernels import CellModule
@@ -26,6 +26,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
         self.session = Session()
 
     @cell_magic  # type: ignore[untyped-decorator]
+    @public
     def cuda(self, line: str, cell: str) -> CellModule:
         """Compile a cell of CUDA C++ and bind its kernels to their names.
 
@@ -45,12 +46,14 @@ class CudaMagics(Magics):  # type: ignore[misc]
         return module
 
     @cell_magic  # type: ignore[untyped-decorator]
+    @public
     def rtcompile(self, line: str, cell: str) -> CellModule:
         """Compile a cell of CUDA C++: the same as ``%%cuda``."""
         module: CellModule = self.cuda(line, cell)
         return module
 
     @cell_magic  # type: ignore[untyped-decorator]
+    @public
     def cuda_header(self, line: str, cell: str) -> None:
         """Keep a cell as a header that later cells include.
 
@@ -60,6 +63,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
             self.session.keep_header(line, cell)
 
     @line_magic  # type: ignore[untyped-decorator]
+    @public
     def cuda_options(self, line: str) -> None:
         """Set the options that every later ``%%cuda`` begins with; nothing takes them away.
 

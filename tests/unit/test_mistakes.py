@@ -213,3 +213,33 @@ def test_ipython_shows_the_message_and_the_callers_line_alone(capsys, device) ->
         "      |         ^",
         "  from line 3: kernel((1,), (1,), ())",
     ]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%cuda --arch sm_80\nint x = y;",
+        "%%cuda --arch sm_9x\nint x;",
+        "%%cuda --arch\nint x;",
+        "%%cuda --arch sm_42\nint x;",
+        "%%cuda --arch sm_80 -n 'f<Real>'\ntemplate <class T> __global__ void f(T* x) {}",
+        "%%cuda --arch sm_80 --backend gcc\nint x;",
+        "cells['q']",
+        "cells['f']['Real']",
+        "cells['f']()",
+        "cells['k']((1,), (1,), (1, 2, 3))",
+        "%%cuda_header\nint x;",
+    ],
+)
+def test_whatever_fails_in_a_notebook_nothing_is_chained_behind_it(cell: str, device) -> None:
+    pytest.importorskip("IPython")
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "rtcompile")
+    source = "template <class T> __global__ void f(T* x) {}\n__global__ void k(int n) {}"
+    assert shell.run_cell(f"%%cuda --arch sm_80 --module cells\n{source}").success
+    error = shell.run_cell(cell).error_in_exec
+    assert isinstance(error, rtcompile.RtcompileError)
+    assert error.__context__ is None
+    assert error.__cause__ is None
