@@ -444,14 +444,10 @@ def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:
         with _loading:
             return load(*given)
     except CUDADriverError as error:
-        code = given[0] if isinstance(given[0], bytes) else b""
-        if not code:
-            with suppress(InvalidRequest):  # the driver has said that it cannot be read
-                code = _read(given[0])
-        raise _driver_error(error, program or "", code) from None
+        raise _driver_error(error, program or "", given[0]) from None
 
 
-def _driver_error(error: Any, program: str, code: bytes = b"") -> DriverError:
+def _driver_error(error: Any, program: str, code: bytes | str = b"") -> DriverError:
     from contextlib import suppress
 
     from rtcompile.errors import RtcompileError
@@ -460,6 +456,10 @@ def _driver_error(error: Any, program: str, code: bytes = b"") -> DriverError:
     capability = None
     with suppress(RtcompileError):
         capability = device.compute_capability()
+    if isinstance(code, str):
+        path, code = code, b""
+        with suppress(RtcompileError):  # the driver has said that there is no such file
+            code = _read(path)
     return driver_error(str(error), error.status, program, code=code, capability=capability)
 
 

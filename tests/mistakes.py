@@ -271,5 +271,10 @@ def pretended_device() -> Iterator[None]:
         mock.patch.object(kernels, "current_device", return_value=0),
         mock.patch.object(lazy_code, "current_device", return_value=0),
         mock.patch.object(lazy_code, "_load", load),
+        mock.patch.object(
+            lazy_code,
+            "_load_file",
+            side_effect=Refused(301, "CUDA_ERROR_FILE_NOT_FOUND: file not found"),
+        ),
     ):
         yield

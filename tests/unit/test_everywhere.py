@@ -103,7 +103,6 @@ def test_an_error_is_cupys(installed):
         installed("__global__ void k() { nothing(); }")
 
     assert caught.value.__context__ is None
-    assert caught.value.__context__ is None
     assert caught.value.__cause__ is None
 
 

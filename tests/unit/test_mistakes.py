@@ -93,6 +93,7 @@ def calls() -> dict[str, Any]:
         "RawModule: get_function": lambda: bad.get_function("k"),
         "RawModule: no function": lambda: good.get_function("q"),
         "RawModule: file": lambda: rtcompile.RawModule(path="gone.cubin").report(),
+        "RawModule: gone": lambda: rtcompile.RawModule(path="gone.cubin").module,
         "library: no source": lambda: library().module("gone.cu", {"k": ""}).raw,
         "library: not declared": lambda: library().module("gone.cu", {"k": ""})["q"],
         "library: signature": lambda: library().module("gone.cu", {"k": "("})["k"].parameters,
