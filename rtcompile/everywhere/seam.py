@@ -7,6 +7,7 @@ from the one that was tried: then a warning says so and CuPy goes on as before.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 import threading
@@ -190,6 +191,8 @@ def _compile(
     if name_expressions is not None and backend != "nvrtc":
         raise NotImplementedError  # as CuPy does
     settings = Settings.from_environ()
+    if jitify:  # which looks in the working directory too, after all else
+        options = (*options, "-idirafter", os.getcwd())
     request = _request(source, options, arch, backend, name_expressions, settings)
     lacking: ToolkitNotFound | None = None
     try:

@@ -348,3 +348,15 @@ def test_a_bundle_of_a_record_answers_where_nothing_is_cached(tmp_path):
     checked = run("run", "--check", script, cache=tmp_path / "empty", RTCOMPILE_BUNDLES=str(bundle))
     assert checked.returncode == 0, checked.stderr
     assert "1 from the cache" in checked.stderr
+
+
+def test_under_jitify_the_working_directory_is_searched_too(
+    installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/k.cuh").write_text("")
+    monkeypatch.chdir(tmp_path)
+    source = '#include "models/k.cuh"\n' + CODE
+    assert compiler._compile_module_with_cache(source, jitify=True).code
+    with pytest.raises(rtcompile.CompileError, match="models"):
+        compiler._compile_module_with_cache(source)
