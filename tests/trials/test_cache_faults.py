@@ -29,7 +29,7 @@ from tests.questions import Place, make_object, make_question
 from tests.trials.record import record, times
 
 KILLS = times(60, 500)
-MUTATIONS = times(400, 10_000)
+MUTATIONS = times(100, 10_000)
 PROCESSES = 8
 
 
@@ -567,8 +567,10 @@ def test_what_another_user_planted_is_not_found(
 def test_root_s_read_only_cache_serves_everybody(ground: Path) -> None:
     cache = ground / "cache"
     fill(cache, b"right")
-    for path in (cache, *cache.rglob("*")):
+    for i, path in enumerate([cache, *cache.rglob("*")]):
         path.chmod(0o755 if path.is_dir() else 0o644)
+        if path.is_file():  # layers of container images share files
+            os.link(path, ground / f"shared {i}")
     assert as_user(VICTIM, lambda: found(cache)) == ["right", "right"]
 
 

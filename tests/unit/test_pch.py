@@ -420,6 +420,15 @@ def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
     assert precompiled_files.private_folder(str(tmp_path)) is None
 
 
+@pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
+def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
+    tmp_path: Path, mode: int, used: bool
+) -> None:
+    tmp_path.chmod(mode)
+    assert (precompiled_files.private_folder(str(tmp_path)) is not None) is used
+    assert tmp_path.stat().st_mode & 0o7777 == mode
+
+
 def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
     assert precompiled_files.private_folder(str(tmp_path / "cache")) is None
