@@ -42,7 +42,7 @@ class Envelope:
         """Return the entry of `data`, a `kind` ("object", "manifest") under `key`."""
         import zstandard
 
-        body = zstandard.ZstdCompressor(level=3, write_content_size=True).compress(data)
+        body: bytes = zstandard.ZstdCompressor(level=3, write_content_size=True).compress(data)
         return _MAGIC + self._mac(kind, key, body) + body
 
     def open(self, kind: str, key: str, entry: bytes) -> bytes:
@@ -58,7 +58,8 @@ class Envelope:
         try:
             if zstandard.frame_content_size(body) > _MOST_BYTES:
                 raise BadEntryError("it is larger than any build")
-            return zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_BYTES)
+            opened = zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_BYTES)
+            return bytes(opened)
         except zstandard.ZstdError as error:
             raise BadEntryError(str(error)) from None
 
