@@ -356,6 +356,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def edge(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True  # to IPython and pytest, which show others' errors without it
         try:
             return function(*args, **kwargs)
         except RtcompileError as caught:

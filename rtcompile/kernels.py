@@ -188,6 +188,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         DriverError
             The driver refuses the launch: more threads or shared memory than there are, ….
         """
+        __tracebackhide__ = True
         # Every launch comes by here: as `kernel` above, without its frame.
         try:
             function = self._functions.get(current_device())

@@ -156,7 +156,8 @@ def _cached_or_compiled(
 
         code = compiling.compile_once(decided, settings, store)
     read = store.read_by(decided.question) if words is not None else None
-    if words is not None and read is not None:
+    by_nvcc = code.build.backend == "nvcc"
+    if words is not None and read is not None and not (by_nvcc and _nvcc_setting(decided.options)):
         capability = device.compute_capability()
         depends = decided.toolchain.depends
         answers.keep(words, capability, code, read, depends, store.publish)

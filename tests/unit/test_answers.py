@@ -276,3 +276,26 @@ def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch)
 )
 def test_what_is_more_than_plain_words_is_looked_at_closely(kernel, options):
     assert lazy_code.shared(CODE % 1, options, None, False) is None
+
+
+@pytest.mark.parametrize("chosen", ["options", "NVCC_APPEND_FLAGS"])
+def test_what_a_compiler_of_the_users_choice_preprocessed_goes_the_full_road(
+    chosen, tmp_path, monkeypatch
+):
+    # Neither an edit of that compiler nor a relative directory in a variable shows in the words.
+    from rtcompile import toolkit
+
+    if toolkit.current().nvcc is None or toolkit.current().host_compiler is None:
+        pytest.skip("nvcc and a host compiler are needed")
+    wrapper = tmp_path / "g++"
+    wrapper.write_text('#!/bin/sh\nexec /usr/bin/g++ "$@"\n')
+    wrapper.chmod(0o755)
+    code = "#include <vector>\n" + CODE % 1
+    assert found(build(code)) is not None
+    if chosen == "options":
+        words = build(code, "-ccbin", str(wrapper))
+    else:
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Irelative")
+        words = build(code)
+
+    assert found(words) is None

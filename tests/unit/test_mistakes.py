@@ -244,3 +244,18 @@ def test_whatever_fails_in_a_notebook_nothing_is_chained_behind_it(cell: str, de
     assert isinstance(error, rtcompile.RtcompileError)
     assert error.__context__ is None
     assert error.__cause__ is None
+
+
+def test_ipython_hides_our_frames_of_another_librarys_error(capsys, device) -> None:
+    pytest.importorskip("IPython")
+    from IPython.core.interactiveshell import InteractiveShell
+
+    kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
+    kernel._functions[0] = mock.Mock(side_effect=TypeError("unsupported type"))
+    shell = InteractiveShell()
+    shell.user_ns["kernel"] = kernel
+    shell.run_cell("kernel((1,), (1,), (object(),))")
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert "TypeError: unsupported type" in shown
+    assert PACKAGE not in shown
+    assert "kernels.py" not in shown
