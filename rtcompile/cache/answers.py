@@ -78,6 +78,16 @@ ENVIRONMENT = (
 )
 # With one of these set every build is to be seen, or is answered elsewhere: the full road.
 _FULL_ROAD = ("CUPY_CACHE_IN_MEMORY", "RTCOMPILE_BUNDLES", "RTCOMPILE_LOG", "RTCOMPILE_TRACE")
+# A relative one of these is another folder in each working directory: the full road looks at it.
+_PLACES = (
+    "CONDA_PREFIX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUPY_CACHE_DIR",
+    "CUTLASS_PATH",
+    "RTCOMPILE_CACHE_DIR",
+    "RTCOMPILE_CUTLASS_PATH",
+)
 
 _FOLDER, _SEAL = "answers", "answer"
 _MOST_CODE_BYTES = 1 << 20  # loading more takes milliseconds, next to which the full road is short
@@ -138,7 +148,9 @@ class _Environment:
 
     def full_road(self) -> bool:
         values = dict(zip(ENVIRONMENT, self.variables, strict=True))
-        return any(values[name] not in (None, b"", b"0") for name in _FULL_ROAD)
+        if any(values[name] not in (None, b"", b"0") for name in _FULL_ROAD):
+            return True
+        return any((path := values[name]) and path[:1] not in b"/~" for name in _PLACES)
 
     def holds(self) -> bool:
         """Say whether the toolchain that answers came from is as it was."""
@@ -291,7 +303,7 @@ def _unsealed(cache: str, name: str) -> list[bytes] | None:
             try:
                 data = trusted.contents(descriptor, status.st_size)
                 if abs(time.time() - status.st_mtime) > files.USE_RESOLUTION:
-                    os.utime(descriptor)
+                    _note_use(descriptor)
             finally:
                 os.close(descriptor)
         finally:
@@ -299,6 +311,14 @@ def _unsealed(cache: str, name: str) -> list[bytes] | None:
     except OSError:
         return None
     return files.unseal(_SEAL, name, data)
+
+
+def _note_use(descriptor: int) -> None:
+    """Note a file's use for eviction; a read-only cache of root's serves without."""
+    try:  # noqa: SIM105 - `contextlib` is not imported here
+        os.utime(descriptor)
+    except OSError:
+        pass
 
 
 def _packed(stats: Sequence[tuple[str, tuple[int, ...]]]) -> list[bytes]:

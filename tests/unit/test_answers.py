@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from rtcompile.cache import answers
 from rtcompile.cache.store import Store
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import CompileRequest
+from rtcompile.errors import ToolkitNotFound
 from rtcompile.settings import Settings
 
 CODE = 'extern "C" __global__ void k(float* x) { *x = %s; }'
@@ -299,3 +302,27 @@ def test_what_a_compiler_of_the_users_choice_preprocessed_goes_the_full_road(
         words = build(code)
 
     assert found(words) is None
+
+
+@pytest.mark.parametrize("name", ["RTCOMPILE_CUTLASS_PATH", "CUDA_HOME"])
+def test_a_relative_folder_in_a_variable_leads_to_the_full_road(tmp_path, monkeypatch, name):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, str(tmp_path / "here"))
+    with suppress(ToolkitNotFound):
+        assert found(build(CODE % 1))
+    monkeypatch.setenv(name, "here")
+    with suppress(ToolkitNotFound):
+        assert found(build(CODE % 1)) is None
+
+
+def test_a_read_only_answer_that_was_not_used_for_hours_is_found(cache, monkeypatch):
+    words = build(CODE % 1)
+    answer = max((cache / "answers").iterdir(), key=lambda path: path.stat().st_size)
+    os.utime(answer, (1, 1))
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", read_only)
+    assert found(words)
