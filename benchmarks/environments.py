@@ -110,9 +110,11 @@ def markdown(report: dict) -> str:
         f"Ten builds in {len(results)} environments, made from the package index on {report['date']}"
         " by `make environments` (Linux x86-64, no GPU). ✓: NVRTC built it; ✓ nvcc: NVCC did, which"
         " is what is expected of the host code in *CUB device* and *NVCC*; 1, 2, …: it failed, and"
-        " the command of that number, which the error names, mends it; ✗: no wheel does. PyTorch"
-        " stands for its exact requirements, without itself. *doctor* is its verdict before: 0 all is"
-        " well, 1 a look is due, 2 something that kernels need does not work.",
+        " the command of that number, which the error names, mends it; ✗: it failed, and the error"
+        " says which toolkit to install, for no wheel of CUDA 12 has nvcc and none of CUDA 12.8 the"
+        " device runtime. PyTorch stands for its exact requirements, without itself; conda's layout"
+        " is made of wheels. *doctor* is its verdict before: 0 all is well, 1 a look is due, 2"
+        " something that kernels need does not work.",
         "",
         "| environment | " + " | ".join(BUILDS) + " | doctor |",
         "|---" * (len(BUILDS) + 2) + "|",

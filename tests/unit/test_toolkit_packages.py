@@ -14,6 +14,7 @@ from rtcompile.messages import rendering
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain, current, find, missing_header
+from rtcompile.toolkit.sentences import wheel_version
 from tests.toolkits import Wheels, program, write
 
 ONE_VERSION = ("nvrtc", "cudart", "crt")
@@ -181,3 +182,17 @@ def test_a_command_in_a_hint_is_not_broken_into_lines():
     command = '`pip install "one==12.8.*" "another-package==12.8.*"`'
     diagnostic = Diagnostic("error", "cannot open", hint=f"It is not installed. {command}.")
     assert command in rendering.render([diagnostic], width=40)
+
+
+@pytest.mark.parametrize(
+    ("part", "cuda", "wheel"),
+    [
+        ("crt", (12, 8), "12.8"),
+        ("curand", (12, 8), "10.3.9"),
+        ("curand", (13, 2), "10.4.2"),
+        ("cccl", (13, 2), "13.2"),
+        ("cccl", (13, 5), "13.3.5"),
+    ],
+)
+def test_a_wheel_is_asked_for_by_its_own_number(part, cuda, wheel):
+    assert wheel_version(part, *cuda) == wheel
