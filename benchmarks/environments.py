@@ -58,7 +58,7 @@ class Venv:
             capture_output=True,
             text=True,
         )
-        return f"{done.stdout}{done.stderr}".strip()[-500:] if done.returncode else ""
+        return f"{done.stdout}{done.stderr}".strip()[-1000:] if done.returncode else ""
 
     def build(self, names: Sequence[str]) -> dict[str, dict]:
         script = Path(__file__).with_name("ten_builds.py")
@@ -81,7 +81,6 @@ def run(environment: Environment, folder: Path) -> dict[str, object]:
             raise SystemExit(f"{environment.name}: {command}: {problem}")
     environment.arrange(venv.prefix)
     report = venv.build(list(BUILDS))
-    report["pip check"] = venv.type("pip check")
     report["advice"] = []
     failed = {name: found for name, found in report["builds"].items() if "error" in found}
     tried: set[str] = set()
@@ -97,6 +96,7 @@ def run(environment: Environment, folder: Path) -> dict[str, object]:
         report["advice"].append({"command": commands[0], "mends": mended, "problem": problem})
         failed = {name: again["builds"][name] for name in failed if name not in mended}
     report["left"] = {name: found["text"] for name, found in failed.items()}
+    report["pip check"] = venv.type("pip check")
     report["seconds"] = round(time.monotonic() - begin)
     return report
 
@@ -141,7 +141,7 @@ def markdown(report: dict) -> str:
         typed += [f"`{name}={value}`" for name, value in environment.variables.items()]
         note = f"**{environment.name}**: {', then '.join(typed)}. Used: {has or 'nothing'}."
         if found["pip check"]:
-            note += " pip says that PyTorch asks for other versions."
+            note += " In the end pip says that PyTorch asks for other versions."
         done = [a for a in found["advice"] if a["mends"]]
         notes += [note, "", *(f"{n}. `{a['command']}`" for n, a in enumerate(done, 1))]
         notes += [""] if done else []

@@ -1,0 +1,32 @@
+"""The page of environments in the docs is the committed table, and the table holds what it should."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.environment_list import ENVIRONMENTS
+from benchmarks.environments import markdown
+from benchmarks.ten_builds import BUILDS
+
+ROOT = Path(__file__).parents[2]
+REPORT = json.loads((ROOT / "benchmarks/results/environments.json").read_text())
+
+
+def test_the_page_is_written_from_the_results():
+    assert (ROOT / "docs/environments.md").read_text() == markdown(REPORT)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda environment: environment.name)
+def test_what_failed_and_can_be_mended_by_pip_was_mended_by_what_the_error_says(environment):
+    found = REPORT["results"][environment.name]
+    assert list(found["builds"]) == list(BUILDS)
+    assert not [advice["problem"] for advice in found["advice"] if advice["problem"]]
+    # What is left over names a toolkit: no wheel of CUDA 12 has nvcc, none of 12.8 the device runtime.
+    assert [text for text in found["left"].values() if "Install the CUDA toolkit" not in text] == []
+
+
+def test_the_results_name_no_folder_of_the_machine_that_they_come_from():
+    assert "/tmp/" not in json.dumps(REPORT)
