@@ -58,7 +58,8 @@ if gpu:
     start = time.perf_counter()
     RawKernel(source, "k", options).kernel
 else:
-    from rtcompile import compile, pipeline
+    from rtcompile import compile
+    from rtcompile.building import pipeline
     start = time.perf_counter()
     compile(source, options=options, arch="sm_90a")
 print(json.dumps((time.perf_counter() - start) * 1e3))

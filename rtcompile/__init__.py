@@ -22,7 +22,7 @@ _NAMES = {
     ),
     "everywhere.seam": "Installation install uninstall",
     "kernels": "RawKernel RawModule",
-    "library": "KernelLibrary",
+    "packages.library": "KernelLibrary",
     "many": "BuildFuture compile_many submit_many",
     "messages.diagnostics": "Diagnostic",
     "notebook": "load_ipython_extension",

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from rtcompile import logs, pipeline, tracing
+from rtcompile.building import pipeline
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import DEFAULT_NAME, CompileRequest, ObjectCode
 from rtcompile.errors import public
 from rtcompile.settings import Settings
+from rtcompile.watching import logs, tracing
 
 __all__ = ["compile"]
 

@@ -12,14 +12,14 @@ import os
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
-from rtcompile import styling
+from rtcompile.text import styling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
     from rtcompile.messages.diagnostics import Diagnostic
-    from rtcompile.styling import Piece, Styled
+    from rtcompile.text.styling import Piece, Styled
 
     P = ParamSpec("P")
     R = TypeVar("R")

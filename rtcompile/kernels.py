@@ -27,7 +27,7 @@ from rtcompile.lazy_code import (
 if TYPE_CHECKING:
     from rtcompile.core.arch import Arch
     from rtcompile.core.request import BuildInfo, ObjectCode
-    from rtcompile.report import Report
+    from rtcompile.watching.report import Report
 
 __all__ = ["RawKernel", "RawModule"]
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import cupy
 from cupy.cuda.function import Module
 
-from rtcompile import device
+from rtcompile.building import device
 from rtcompile.cache import answers
 from rtcompile.errors import CompileError, DriverError, InvalidRequest, JitifyError, adopt_cupy
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rtcompile.cache.answers import Answer
     from rtcompile.core.arch import Arch
     from rtcompile.core.request import CompileRequest, ObjectCode
-    from rtcompile.report import Report
+    from rtcompile.watching.report import Report
 
 __all__ = [
     "BACKENDS",
@@ -207,7 +207,7 @@ class LazyCode:
     def rebuild(self, log_stream: IO[str] | None = None) -> Any:
         """Ask the cache and, failing that, a compiler; load the code on the current device."""
         if log_stream is not None:
-            from rtcompile import logs
+            from rtcompile.watching import logs
 
             logs.check_stream(log_stream)
         place = ordinal()
@@ -262,7 +262,7 @@ class LazyCode:
         return DriverError(f"{said}\n  The driver says {_NOT_FOUND_WORDS}.", _NOT_FOUND)
 
     def _compiled(self, request: CompileRequest) -> ObjectCode:
-        from rtcompile import pipeline
+        from rtcompile.building import pipeline
         from rtcompile.settings import Settings
 
         arguments = self.arguments
@@ -304,7 +304,7 @@ class LazyCode:
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
         """Report on the code for the current device, or on the file's."""
-        from rtcompile.report import report
+        from rtcompile.watching.report import report
 
         code: ObjectCode | bytes | None = self.object_code()
         if code is None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rtcompile import pipeline, tracing
+from rtcompile.building import pipeline
 from rtcompile.compilers import precompiled
 from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, ObjectCode, items, one_of
@@ -26,9 +26,10 @@ from rtcompile.errors import (
     public,
     shown,
 )
-from rtcompile.progress import Outcome
-from rtcompile.progress import shown as showing
 from rtcompile.settings import Settings
+from rtcompile.watching import tracing
+from rtcompile.watching.progress import Outcome
+from rtcompile.watching.progress import shown as showing
 from rtcompile.workers import pool
 
 __all__ = ["BuildFuture", "compile_many", "submit_many"]

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcompile import places
 from rtcompile.core.request import one_of
 from rtcompile.errors import InvalidRequest, shown
+from rtcompile.storage import places
 
 __all__ = ["Settings", "flag", "seconds"]
 

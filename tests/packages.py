@@ -14,7 +14,7 @@ from rtcompile.cache import store
 from rtcompile.toolkit import remembered
 
 DECLARATION = """
-from rtcompile.library import KernelLibrary
+from rtcompile.packages.library import KernelLibrary
 library = KernelLibrary(__name__, bundle="kernels.rtcb")
 module = library.module(
     "scale.cu", {"scale<float>": "float* x, float by, int n", "fill": "float* x, float value"}

@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from rtcompile import trusted
 from rtcompile.cache import files, headers, manifests, objects
 from rtcompile.core.arch import Arch
 from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import InvalidRequest, RtcompileError, RtcompileWarning
+from rtcompile.storage import trusted
 
 __all__ = ["Bundle", "Row"]
 

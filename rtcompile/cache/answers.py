@@ -19,10 +19,10 @@ import struct
 import sys
 import time
 
-from rtcompile import places, trusted
 from rtcompile._version import __version__
 from rtcompile.cache import files
 from rtcompile.core.digest import content_digest
+from rtcompile.storage import places, trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,13 +124,12 @@ class Answer:
     def object_code(self) -> ObjectCode:
         """Return the code with its story, as the full road would give it."""
         from rtcompile.cache import manifests, objects
-        from rtcompile.cache.store import hit
 
         decoded = objects.decode(self._objects_key, self._object)
         builds = manifests.decode(self._objects_key, self._read, ())
         assert decoded is not None  # sealed together, and unsealed
         assert builds
-        return hit(decoded[1], builds[0], "disk")
+        return manifests.hit(decoded[1], builds[0], "disk")
 
 
 class _Environment:
@@ -273,7 +272,7 @@ def _variables() -> tuple[bytes | None, ...]:
 
 def _somebody_listens() -> bool:
     """Say whether builds are recorded, logged, or answered by bundles: the full road sees to it."""
-    logs, bundles = sys.modules.get("rtcompile.logs"), sys.modules.get("rtcompile.bundles")
+    logs, bundles = sys.modules.get("rtcompile.watching.logs"), sys.modules.get("rtcompile.bundles")
     if (logs is not None and logs.listeners) or (bundles is not None and bundles._bundles):
         return True
     logging = sys.modules.get("logging")

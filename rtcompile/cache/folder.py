@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from rtcompile import trusted
 from rtcompile.cache import files
-from rtcompile.trusted import UntrustedError
+from rtcompile.storage import trusted
+from rtcompile.storage.trusted import UntrustedError
 
 __all__ = ["FOLDERS", "NOTES", "REFUSALS", "Folder", "UntrustedError"]
 

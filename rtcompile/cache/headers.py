@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from rtcompile import trusted
 from rtcompile.core import includes
 from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import Header, SearchDir
+from rtcompile.storage import trusted
 
 if TYPE_CHECKING:
     from rtcompile.core.mentions import Mentions

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from rtcompile.cache import files
 from rtcompile.core.includes import Dependencies, placing
-from rtcompile.core.request import Header, SearchDir
+from rtcompile.core.request import Header, ObjectCode, SearchDir
 
-__all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode"]
+__all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode", "hit"]
 
 MOST_BUILDS = 4  # an edit and its revert, and each under two compilers
 
@@ -28,6 +29,14 @@ class ManifestEntry(NamedTuple):
     compiler: str
     object_key: str
     dependencies: Dependencies
+
+
+def hit(obj: ObjectCode, build: ManifestEntry, where: str) -> ObjectCode:
+    """Return an object as it is given to who asked: with its headers, and where it was found."""
+    # Why NVCC was used stays true; why the build was a miss does not.
+    why = obj.build.why if obj.build.backend == "nvcc" else ""
+    headers = build.dependencies.headers
+    return replace(obj, build=replace(obj.build, headers=headers, hit=where, why=why))
 
 
 def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:

@@ -15,12 +15,11 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rtcompile.cache import answers, headers, manifests, objects
 from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
-from rtcompile.cache.manifests import ManifestEntry
+from rtcompile.cache.manifests import ManifestEntry, hit
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode, SearchDir
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from rtcompile.cache.inventory import Entry
     from rtcompile.cache.locks import SingleFlight
 
-__all__ = ["Store", "hit"]
+__all__ = ["Store"]
 
 _T = TypeVar("_T")
 
@@ -473,14 +472,6 @@ def _weight(known: Sequence[_Known]) -> int:
 
 def _refusal_key(question: Question) -> str:
     return f"{question.lookup_key()} {question.compilers.get('nvrtc', '')}"
-
-
-def hit(obj: ObjectCode, build: ManifestEntry, where: str) -> ObjectCode:
-    """Return an object as it is given to who asked: with its headers, and where it was found."""
-    # Why NVCC was used stays true; why the build was a miss does not.
-    why = obj.build.why if obj.build.backend == "nvcc" else ""
-    headers = build.dependencies.headers
-    return replace(obj, build=replace(obj.build, headers=headers, hit=where, why=why))
 
 
 def _would_fail_again(error: BaseException) -> bool:

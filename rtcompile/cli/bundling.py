@@ -8,11 +8,11 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from rtcompile import bundling
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import output
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
+from rtcompile.packages import bundling
 
 __all__ = ["run"]
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from rtcompile import pipeline
+from rtcompile.building import pipeline
 from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.inventory import Entry
 from rtcompile.cache.store import Store
 from rtcompile.cli import output
 from rtcompile.cli.requests import requests
 from rtcompile.errors import InvalidRequest, JitDisabled
-from rtcompile.report import report
 from rtcompile.settings import Settings
+from rtcompile.watching.report import report
 
 __all__ = ["find_entry", "run"]
 

@@ -19,7 +19,7 @@ from rtcompile.many import submit_many
 from rtcompile.messages import diagnostics
 from rtcompile.messages.absent import no_kernels
 from rtcompile.messages.wording import spelled
-from rtcompile.report import kernel_symbols
+from rtcompile.watching.report import kernel_symbols
 
 __all__ = ["run"]
 

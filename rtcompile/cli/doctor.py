@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from rtcompile.cli import output
 from rtcompile.doctor import Check, examine, verdict
-from rtcompile.styling import filled
+from rtcompile.text.styling import filled
 
 __all__ = ["run"]
 

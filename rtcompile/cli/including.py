@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcompile import pipeline
+from rtcompile.building import pipeline
+from rtcompile.building.failures import as_error
+from rtcompile.building.plan import Plan
 from rtcompile.cli import output
 from rtcompile.cli.requests import requests
 from rtcompile.core import command_lines
@@ -17,8 +19,6 @@ from rtcompile.core.includes import place
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure, Limits
 from rtcompile.errors import InvalidRequest, RtcompileError
-from rtcompile.failures import as_error
-from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
 from rtcompile.workers import pool
 

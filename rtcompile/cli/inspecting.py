@@ -10,15 +10,16 @@ import tempfile
 from argparse import Namespace
 from dataclasses import dataclass
 
-from rtcompile import pipeline, toolkit
+from rtcompile import toolkit
+from rtcompile.building import pipeline
 from rtcompile.cli import output
 from rtcompile.cli.caching import find_entry
 from rtcompile.cli.requests import overrides, requests
 from rtcompile.core.linkable import kind_of
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, ToolkitNotFound
-from rtcompile.report import report
 from rtcompile.settings import Settings
+from rtcompile.watching.report import report
 
 __all__ = ["run"]
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
-from rtcompile import styling, tables
 from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.text import styling, tables
 
 __all__ = [
     "NO_KERNELS",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import tracing
 from rtcompile.compilers import deaths, precompiled_files
 from rtcompile.compilers.precompiled import Precompiled, Prefix
 from rtcompile.core import includes
@@ -17,6 +16,7 @@ from rtcompile.core.key import digest, field
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
+from rtcompile.watching import tracing
 from rtcompile.workers import pool
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rtcompile import tracing
 from rtcompile._version import __version__
 from rtcompile.cache import files, headers, locks
 from rtcompile.compilers import precompiled_files as disk
@@ -30,6 +29,7 @@ from rtcompile.core.key import digest, field
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Limits, TranslationUnit
 from rtcompile.settings import Settings
+from rtcompile.watching import tracing
 from rtcompile.workers import heap, pool
 
 if TYPE_CHECKING:

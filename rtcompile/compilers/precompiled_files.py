@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
-from rtcompile import trusted
 from rtcompile.cache import files, headers, locks, manifests
 from rtcompile.cache.folder import Folder
 from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import SearchDir
+from rtcompile.storage import trusted
 
 __all__ = [
     "READY",

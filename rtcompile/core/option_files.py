@@ -10,8 +10,8 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
-from rtcompile import trusted
 from rtcompile.errors import InvalidRequest
+from rtcompile.storage import trusted
 
 __all__ = ["read_in"]
 

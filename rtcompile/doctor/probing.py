@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from rtcompile import pipeline
+from rtcompile.building import pipeline
 from rtcompile.compilers import nvrtc
 from rtcompile.core import arch as archs
 from rtcompile.core import command_lines

@@ -15,10 +15,10 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from rtcompile import logs
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, JitDisabled, RtcompileError
 from rtcompile.everywhere import seam
+from rtcompile.watching import logs
 
 __all__ = ["Build", "Program", "Tally", "counting"]
 

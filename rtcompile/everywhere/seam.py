@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import IO, Any
 
-from rtcompile import pipeline
+from rtcompile.building import pipeline
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import CompileError, RtcompileWarning, ToolkitNotFound, public

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from rtcompile import trusted
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.digest import content_digest
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest
 from rtcompile.everywhere.recording import Record, request_of
+from rtcompile.storage import trusted
 
 __all__ = ["requests", "warm"]
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rtcompile import styling
 from rtcompile.messages.diagnostics import Diagnostic, place_of
 from rtcompile.messages.line_directives import line_in_source
-from rtcompile.styling import Piece, Styled, printable
+from rtcompile.text import styling
+from rtcompile.text.styling import Piece, Styled, printable
 
 __all__ = ["html", "render", "story"]
 

@@ -9,7 +9,7 @@ import re
 
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.messages import rendering
-from rtcompile.styling import Styled
+from rtcompile.text.styling import Styled
 
 __all__ = ["spelled", "told"]
 

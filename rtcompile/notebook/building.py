@@ -7,7 +7,7 @@ from concurrent.futures import wait
 
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.many import submit_many
-from rtcompile.progress import changing_line
+from rtcompile.watching.progress import changing_line
 
 __all__ = ["build"]
 

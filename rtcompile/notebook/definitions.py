@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rtcompile.core.signature import split
+from rtcompile.packages.signature import split
 
 __all__ = ["KernelText", "find"]
 

@@ -10,14 +10,14 @@ from typing import Any
 from rtcompile.core import cubin
 from rtcompile.core.cubin import Cubin, Symbol
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.core.signature import Parameter, parse, split
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.messages import diagnostics
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook.cells import PROGRAM, Cell
 from rtcompile.notebook.definitions import KernelText
 from rtcompile.notebook.symbols import own_variables
-from rtcompile.report import KernelReport, kernel_symbols, report
+from rtcompile.packages.signature import Parameter, parse, split
+from rtcompile.watching.report import KernelReport, kernel_symbols, report
 
 __all__ = ["Built", "CellKernel", "CellModule", "CellTemplate"]
 
@@ -89,7 +89,7 @@ class CellKernel:
     ) -> None:
         """Launch on the current device and stream."""
         if self._parameters is not None:
-            from rtcompile import arguments
+            from rtcompile.packages import arguments
 
             args = arguments.convert(self._parameters, args, self.name)
         self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)

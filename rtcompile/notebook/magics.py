@@ -6,13 +6,13 @@ from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from rtcompile import styling
 from rtcompile.errors import RtcompileError, public
 from rtcompile.messages import wording
 from rtcompile.notebook import show
 from rtcompile.notebook.kernels import CellModule
 from rtcompile.notebook.line import Line
 from rtcompile.notebook.session import Session
+from rtcompile.text import styling
 
 __all__ = ["CudaMagics", "load"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from rtcompile import temporary
 from rtcompile.errors import InvalidRequest
 from rtcompile.notebook import cells
 from rtcompile.notebook.compilation import Compilation
 from rtcompile.notebook.kernels import CellModule
 from rtcompile.notebook.line import Line
+from rtcompile.storage import temporary
 
 __all__ = ["Session"]
 

@@ -12,8 +12,8 @@ from rtcompile.core.request import ObjectCode
 from rtcompile.messages import rendering
 from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.kernels import CellKernel, CellModule, CellTemplate
-from rtcompile.report import KernelReport, report
-from rtcompile.tables import table
+from rtcompile.text.tables import table
+from rtcompile.watching.report import KernelReport, report
 
 __all__ = ["as_html", "as_text"]
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, ClassVar, NamedTuple
 
-from rtcompile import tracing
 from rtcompile.core import environment
 from rtcompile.core.units import Limits
 from rtcompile.settings import Settings
+from rtcompile.watching import tracing
 from rtcompile.workers import protocol, scratch, zygote
 
 __all__ = ["Answer", "Cancellation", "Cancelled", "Death", "Job", "Pool", "run", "run_beside"]

@@ -12,7 +12,7 @@ import rtcompile  # noqa: E402
 from rtcompile.core.arch import Arch  # noqa: E402
 from rtcompile.core.occupancy import limits_of  # noqa: E402
 from rtcompile.doctor import examine  # noqa: E402
-from rtcompile.report import report  # noqa: E402
+from rtcompile.watching.report import report  # noqa: E402
 
 KERNEL = """extern "C" __global__ void k(float* x) {
   extern __shared__ float s[];

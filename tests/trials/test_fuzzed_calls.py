@@ -21,13 +21,14 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, bundling, cli
+from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, cli
 from rtcompile.bundles.file import HEAD, INDEX, MAGIC
 from rtcompile.cache import files
 from rtcompile.everywhere import recording, warming
-from rtcompile.library import KernelLibrary
-from rtcompile.report import report
+from rtcompile.packages import bundling
+from rtcompile.packages.library import KernelLibrary
 from rtcompile.settings import Settings
+from rtcompile.watching.report import report
 from tests.packages import Package
 from tests.trials.odd_values import ENVIRONMENT, OPTIONS, VERBS, WORDS, values
 from tests.trials.record import record, times

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import bundles, bundling, device, toolkit
-from rtcompile import shipped as search
+from rtcompile import bundles, toolkit
+from rtcompile.building import device
+from rtcompile.building import shipped as search
 from rtcompile.bundles.file import Bundle
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, SearchDir
@@ -23,6 +24,7 @@ from rtcompile.errors import (
     RtcompileWarning,
     ToolkitNotFound,
 )
+from rtcompile.packages import bundling
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 from tests.packages import HEADER, SOURCE, Package, forget_process

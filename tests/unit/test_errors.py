@@ -11,9 +11,10 @@ import sys
 import pytest
 
 import rtcompile
-from rtcompile import errors, pipeline
+from rtcompile import errors
+from rtcompile.building import pipeline
+from rtcompile.building.failures import as_error
 from rtcompile.core.units import CompileFailure
-from rtcompile.failures import as_error
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.wording import spelled, told

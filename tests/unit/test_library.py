@@ -14,7 +14,7 @@ import pytest
 
 from rtcompile.core import signature
 from rtcompile.errors import CompileError, InvalidRequest
-from rtcompile.library import KernelLibrary
+from rtcompile.packages.library import KernelLibrary
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
 
@@ -94,7 +94,7 @@ def test_what_is_no_parameter_is_told(text):
 
 def convert(text, *args):
     pytest.importorskip("cupy")
-    from rtcompile import arguments
+    from rtcompile.packages import arguments
 
     return arguments.convert(signature.parse(text, "k"), args, "k")
 
@@ -176,7 +176,7 @@ def test_importing_a_package_of_kernels_loads_neither_cupy_nor_a_compiler(packag
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"cupy", "numpy", "cuda.bindings", "diskcache", "subprocess", "importlib.resources"}
-    heavy |= {"rtcompile.pipeline", "rtcompile.toolkit", "rtcompile.workers"}
+    heavy |= {"rtcompile.building.pipeline", "rtcompile.toolkit", "rtcompile.workers"}
     assert not heavy & set(done.stdout.split())
 
 

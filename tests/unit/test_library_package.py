@@ -120,7 +120,7 @@ def test_it_is_used_without_a_toolkit_a_cache_or_a_place_to_write_to(environment
 
 
 def test_an_editable_install_gets_no_bundle(tmp_path, monkeypatch):
-    from rtcompile.build_hooks.hatch import BundleHook
+    from rtcompile.packages.hooks.hatch import BundleHook
 
     hook = BundleHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
     data: dict[str, dict[str, str]] = {"force_include": {}}
@@ -170,8 +170,8 @@ def test_setuptools_makes_the_bundle_too(build_environment: Path, tmp_path):
     ],
 )
 def test_a_table_that_says_too_little_or_too_much_is_told(fields, says):
-    from rtcompile.build_hooks import Table
     from rtcompile.errors import InvalidRequest
+    from rtcompile.packages.hooks import Table
 
     with pytest.raises(InvalidRequest, match=says):
         Table.read(fields, "tool.x")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import pipeline
+from rtcompile.building import pipeline
 from rtcompile.cache import headers, locks
 from rtcompile.cache.store import Store
 from rtcompile.core.key import Question

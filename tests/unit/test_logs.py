@@ -11,7 +11,7 @@ import pytest
 import rtcompile
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
-from rtcompile.logs import announce
+from rtcompile.watching.logs import announce
 
 REQUEST = CompileRequest("x", name="mine.cu")
 CODE = ObjectCode(b"12345", "cubin", Arch(9, 0, "a"), {}, BuildInfo("nvcc", why="std::vector"))

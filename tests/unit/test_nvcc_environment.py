@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import pipeline, toolkit
+from rtcompile import toolkit
+from rtcompile.building import pipeline
 from rtcompile.cache import store
 from rtcompile.compilers import nvcc
 from rtcompile.core import environment

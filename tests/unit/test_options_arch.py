@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import rtcompile
-from rtcompile import device, pipeline
+from rtcompile.building import device, pipeline
 from rtcompile.core.arch import Arch
 from rtcompile.errors import RtcompileWarning, UnsupportedArch
 

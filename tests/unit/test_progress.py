@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from rtcompile import CompileRequest, compile_many
-from rtcompile.progress import changing_line
+from rtcompile.watching.progress import changing_line
 
 REQUESTS = [CompileRequest(f"__global__ void k() {{ int a = {i}; }}", arch="sm_80") for i in (1, 2)]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile import repro
+from rtcompile.building import reproducer as repro
 from rtcompile.cache.folder import Folder
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure

@@ -114,7 +114,7 @@ def test_a_notebooks_headers_outlive_its_worker(
 def test_a_temporary_folder_goes_with_the_process_that_made_it(place: Path) -> None:
     script = """
         import os
-        from rtcompile import temporary
+        from rtcompile.storage import temporary
         folder = temporary.folder("notebook")
         if os.fork() == 0:
             raise SystemExit

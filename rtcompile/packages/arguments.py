@@ -10,8 +10,8 @@ import cupy
 import numpy as np
 
 from rtcompile.core.request import items
-from rtcompile.core.signature import Parameter
 from rtcompile.errors import InvalidRequest
+from rtcompile.packages.signature import Parameter
 
 __all__ = ["convert"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import RtcompileError
-from rtcompile.styling import in_notebook
+from rtcompile.text.styling import in_notebook
 
 __all__ = ["Outcome", "changing_line", "shown"]
 

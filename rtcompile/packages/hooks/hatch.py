@@ -8,8 +8,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
 
-from rtcompile import temporary
-from rtcompile.build_hooks import Table
+from rtcompile.packages.hooks import Table
+from rtcompile.storage import temporary
 
 __all__ = ["BundleHook", "hatch_register_build_hook"]
 

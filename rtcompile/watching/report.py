@@ -16,7 +16,7 @@ from rtcompile.core.occupancy import THREADS_MAX, Occupancy, limits_of, occupanc
 from rtcompile.core.request import ObjectCode, text, whole
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.messages import absent
-from rtcompile.tables import table
+from rtcompile.text.tables import table
 
 _SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
 

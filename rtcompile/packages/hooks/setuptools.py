@@ -17,7 +17,7 @@ def finalize(distribution: Any) -> None:
     fields = _table()
     if fields is None:
         return
-    from rtcompile.build_hooks import Table
+    from rtcompile.packages.hooks import Table
 
     table = Table.read(fields, "tool.rtcompile.bundle")
     before = distribution.get_command_class("build_py")

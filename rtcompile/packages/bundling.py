@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import bundles, pipeline, shipped
+from rtcompile import bundles
+from rtcompile.building import pipeline, shipped
 from rtcompile.bundles import writing
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cache import headers
@@ -26,7 +27,7 @@ from rtcompile.many import compile_many
 from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
-    from rtcompile.library import Kernel
+    from rtcompile.packages.library import Kernel
 
 __all__ = ["Built", "bundle", "requests_of", "resolve"]
 
@@ -272,7 +273,7 @@ def _is_target(value: Any) -> bool:
 
 
 def _is_library(value: Any) -> bool:
-    from rtcompile.library import KernelLibrary, KernelModule
+    from rtcompile.packages.library import KernelLibrary, KernelModule
 
     return isinstance(value, (KernelLibrary, KernelModule))
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rtcompile.core.arch import Arch
     from rtcompile.core.request import CompileRequest, ObjectCode
-    from rtcompile.core.signature import Parameter
+    from rtcompile.packages.signature import Parameter
 
 __all__ = ["Kernel", "KernelLibrary", "KernelModule"]
 
@@ -184,7 +184,7 @@ class KernelModule:
         arch : str or Arch, optional
             ``"sm_90a"``; None asks the current device.
         """
-        from rtcompile import pipeline
+        from rtcompile.building import pipeline
         from rtcompile.settings import Settings
 
         self.use_bundle()
@@ -248,7 +248,7 @@ class Kernel:
     @public
     def parameters(self) -> tuple[Parameter, ...]:
         """The signature, read; `InvalidRequest` if it is no list of parameters."""
-        from rtcompile.core.signature import parse
+        from rtcompile.packages.signature import parse
 
         return parse(self.signature, f"{self.module.source}: {self.name}")
 
@@ -279,7 +279,7 @@ class Kernel:
         InvalidRequest
             They do not fit the signature; the message names the parameter.
         """
-        from rtcompile import arguments
+        from rtcompile.packages import arguments
 
         return arguments.convert(self.parameters, args, self.name)
 
@@ -378,7 +378,7 @@ def _unpacked(package: str, name: str) -> str:
     """Copy a resource of a zipped package to a folder that lives as long as the process."""
     from importlib import resources
 
-    from rtcompile import temporary
+    from rtcompile.storage import temporary
 
     target = os.path.join(temporary.folder("unpacked"), os.path.basename(name))
     _copy(resources.files(package).joinpath(name), target)

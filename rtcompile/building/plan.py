@@ -1,35 +1,24 @@
-"""A request becomes a key; the key becomes code: shipped, from memory, the disk, or a compiler elsewhere."""
+"""Every decision about a build, made once, before anything is read or run."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from rtcompile import bundles, device, toolkit, tracing
-from rtcompile.cache import answers
-from rtcompile.cache.store import Store
+from rtcompile import toolkit
+from rtcompile.building import device
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch, Choice
 from rtcompile.core.digest import content_digest
 from rtcompile.core.key import Question
-from rtcompile.core.option_table import dropped
 from rtcompile.core.options import Options
-from rtcompile.core.request import CompileRequest, ObjectCode, SearchDir
-from rtcompile.errors import (
-    InvalidRequest,
-    JitDisabled,
-    RtcompileError,
-    RtcompileWarning,
-    ToolkitNotFound,
-    UnsupportedArch,
-)
-from rtcompile.logs import announce, listeners
+from rtcompile.core.request import CompileRequest, SearchDir
+from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
@@ -38,22 +27,32 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Plan",
+    "Target",
     "asked_architecture",
-    "build",
     "choose_architecture",
     "for_nvcc",
     "for_this_device",
     "header_search",
     "last_directories",
+    "nvcc_setting",
     "own_directories",
     "plan",
     "source_path",
+    "target",
     "wanted_backend",
     "with_toolchain",
 ]
 
-
 _passed_over: set[tuple[str, Arch]] = set()  # what was warned of
+
+
+class Target(NamedTuple):
+    """What is decided before the inputs for the linker can be made: for what, and with what."""
+
+    options: Options
+    toolchain: Toolchain
+    backend: str
+    choice: Choice
 
 
 class Plan(NamedTuple):
@@ -91,104 +90,44 @@ class Plan(NamedTuple):
         return bool(self.links) or programs.get(self.choice.target, False)
 
 
-def build(
-    request: CompileRequest, settings: Settings, words: Sequence[str] | None = None
-) -> ObjectCode:
-    """Return the code of `request`, from a bundle, from the cache or from a compiler.
-
-    Asked in the same `words` again, `cache.answers` gives it at once.
-
-    Raises
-    ------
-    CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
-    """
-    started = time.perf_counter()
-    try:
-        code = _found_or_compiled(request, settings, words)
-    except RtcompileError as error:
-        for listen in tuple(listeners):
-            listen(request, error)
-        raise
-    milliseconds = (time.perf_counter() - started) * 1e3
-    code = replace(code, build=replace(code.build, milliseconds=milliseconds))
-    announce(request, code, settings.log)
-    return code
-
-
-def _found_or_compiled(
-    request: CompileRequest, settings: Settings, words: Sequence[str] | None
-) -> ObjectCode:
-    code = _shipped(request, settings)
-    if code is None:
-        try:
-            code = _cached_or_compiled(request, settings, words)
-        except (JitDisabled, ToolkitNotFound) as lacking:
-            from rtcompile import shipped
-
-            code = shipped.instead(request, settings, lacking)
-    return code
-
-
-def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
-    for path in settings.bundles:
-        bundles.use_bundle(path)
-    if not bundles.in_use():
-        return None
-    from rtcompile import shipped
-
-    return shipped.find(request, settings)
-
-
-def _cached_or_compiled(
-    request: CompileRequest, settings: Settings, words: Sequence[str] | None
-) -> ObjectCode:
-    with tracing.span("plan", program=request.name):
-        decided = plan(request, settings)
-    with tracing.span("cache", program=request.name):
-        store = Store.open(settings)
-        code = store.find(decided.question)
-    if code is None:
-        if decided.backend != "nvcc" and settings.jit:
-            from rtcompile.compilers import nvrtc
-
-            nvrtc.start(decided.toolchain.require_nvrtc())  # while the rest is being imported
-        from rtcompile import compiling  # only a miss pays for compilers and workers
-
-        code = compiling.compile_once(decided, settings, store)
-    read = store.read_by(decided.question) if words is not None else None
-    by_nvcc = code.build.backend == "nvcc"
-    if words is not None and read is not None and not (by_nvcc and _nvcc_setting(decided.options)):
-        capability = device.compute_capability()
-        depends = decided.toolchain.depends
-        answers.keep(words, capability, code, read, depends, store.publish)
-    notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
-    return replace(code, build=replace(code.build, notes=notes)) if notes else code
-
-
-def plan(
+def target(
     request: CompileRequest,
     settings: Settings,
     capability: Callable[[], tuple[int, int]] | None = None,
-    *,
-    link_settings: Settings | None = None,
-) -> Plan:
-    """Decide everything about a build. Compiles nothing but what `link` needs compiled.
-
-    With `link_settings` that forbid compiling not even that: `JitDisabled` where it is not cached.
-    """
+) -> Target:
+    """Decide on the toolchain and the architecture; `capability` asks the current device."""
     capability = capability or device.compute_capability
     options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
     version = _version(backend, toolchain, settings)
     choice = choose_architecture(request, options, version, settings.ptx, capability)
-    links: tuple[LinkInput, ...] = ()
-    if request.link:
-        from rtcompile import linking
+    return Target(options, toolchain, backend, choice)
 
-        links = linking.inputs(request, choice.arch, link_settings or settings)
-        if not (options.rdc or options.lto):
-            options = options.adding(linking.needed_option(links))
+
+def plan(
+    request: CompileRequest,
+    settings: Settings,
+    chosen: Target,
+    links: tuple[LinkInput, ...] = (),
+    link_option: str = "",
+) -> Plan:
+    """Decide everything else.
+
+    Parameters
+    ----------
+    request, settings
+        What is asked for, and what the environment says.
+    chosen : Target
+        What `target` decided.
+    links : tuple of LinkInput
+        What `request.link` stands for, compiled.
+    link_option : str
+        The option that makes a unit fit to be linked with these.
+    """
+    options, toolchain, backend, choice = chosen
+    if link_option and not (options.rdc or options.lto):
+        options = options.adding(link_option)
     search = header_search(options, toolchain, arch=choice.arch)
     paths_matter = options.debug or options.lineinfo
     # A source that is a file is where line info can point, and its quoted includes lie beside it.
@@ -379,14 +318,14 @@ def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mappi
     builds = {"nvrtc": toolchain.nvrtc.build} if toolchain.nvrtc is not None else {}
     # An NVCC that may not run is as good as none: what another one left in the cache is served.
     if toolchain.nvcc is not None and toolchain.host_compiler is not None and settings.jit:
-        builds["nvcc"] = toolchain.nvcc.build + _nvcc_setting(options)
+        builds["nvcc"] = toolchain.nvcc.build + nvcc_setting(options)
     return MappingProxyType(builds)
 
 
 _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
-def _nvcc_setting(options: Options) -> str:
+def nvcc_setting(options: Options) -> str:
     """Return what decides NVCC's output besides the options' text and the compilers found."""
     said = ""
     texts = [f"; {name}={os.environ[name]}" for name in _NVCC_FLAGS if os.environ.get(name)]

@@ -67,7 +67,7 @@ class Table:
 
     def build(self, root: str, path: str) -> None:
         """Build the bundle of the project in `root` and put it at `path`."""
-        from rtcompile import bundling
+        from rtcompile.packages import bundling
 
         with _importable(os.path.join(root, self.source)):
             bundling.bundle(self.targets, path, archs=self.archs, progress=True)

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rtcompile import bundles, device, pipeline
+from rtcompile import bundles
+from rtcompile.building import device
+from rtcompile.building import plan as plans
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
@@ -81,8 +83,8 @@ def question(request: CompileRequest, settings: Settings) -> Question | None:
         options=options.key_fields(),
         arch=Arch(0, 0),  # each build says its own
         name_expressions=request.name_expressions,
-        backend=pipeline.wanted_backend(request, settings),
-        search=pipeline.own_directories(options),
+        backend=plans.wanted_backend(request, settings),
+        search=plans.own_directories(options),
         links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
         pre_includes=options.pre_includes,
     )
@@ -95,10 +97,10 @@ def _options(request: CompileRequest, settings: Settings) -> Options:
 def _links(request: CompileRequest) -> list[LinkInput] | None:
     if not request.link:
         return []
-    from rtcompile import linking
+    from rtcompile.building import links
     from rtcompile.core.units import LinkInput
 
-    given = [linking.given(item, index) for index, item in enumerate(request.link)]
+    given = [links.given(item, index) for index, item in enumerate(request.link)]
     found = [item for item in given if isinstance(item, LinkInput)]
     return found if len(found) == len(given) else None
 
@@ -165,7 +167,7 @@ class _Search:
 
     def _asked(self) -> tuple[Arch, str] | None:
         options = _options(self._request, self._settings)
-        choice = pipeline.asked_architecture(self._request, options, device.compute_capability)
+        choice = plans.asked_architecture(self._request, options, device.compute_capability)
         return None if choice is None else (choice.arch, choice.target)
 
     # --- for messages --------------------------------------------------------------------

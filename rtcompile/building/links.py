@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rtcompile import pipeline, trusted
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.linkable import kind_of
@@ -16,13 +15,18 @@ from rtcompile.core.request import path as checked_path
 from rtcompile.core.units import LinkInput
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.settings import Settings
+from rtcompile.storage import trusted
 
 __all__ = ["given", "inputs", "needed_option"]
+
+Build = Callable[[CompileRequest, Settings], ObjectCode]
 
 _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 
 
-def inputs(request: CompileRequest, arch: Arch, settings: Settings) -> tuple[LinkInput, ...]:
+def inputs(
+    request: CompileRequest, arch: Arch, settings: Settings, build: Build
+) -> tuple[LinkInput, ...]:
     """Return `request.link` as linker inputs; sources among them are compiled for `arch`.
 
     Parameters
@@ -33,7 +37,9 @@ def inputs(request: CompileRequest, arch: Arch, settings: Settings) -> tuple[Lin
     arch : Arch
         The architecture to compile sources for.
     settings : Settings
-        As for `pipeline.build`.
+        As for `build`.
+    build : callable
+        Builds a source: `pipeline.build`, which is handed in because this module is below it.
 
     Raises
     ------
@@ -45,7 +51,7 @@ def inputs(request: CompileRequest, arch: Arch, settings: Settings) -> tuple[Lin
         isinstance(item, LinkInput) and item.kind == "ltoir" for item in items
     )
     target = "ltoir" if lto else "object"
-    return tuple(_compiled(item, request, arch, target, settings) for item in items)
+    return tuple(_compiled(item, request, arch, target, settings, build) for item in items)
 
 
 def needed_option(links: Sequence[LinkInput]) -> str:
@@ -101,6 +107,7 @@ def _compiled(
     arch: Arch,
     target: str,
     settings: Settings,
+    build: Build,
 ) -> LinkInput:
     if isinstance(item, LinkInput):
         return item
@@ -110,5 +117,5 @@ def _compiled(
     unit = replace(
         item, options=(*request.options, *item.options), arch=arch, target=target, link=()
     )
-    code = pipeline.build(unit, settings)
+    code = build(unit, settings)
     return LinkInput(code.kind, item.name, code.code)

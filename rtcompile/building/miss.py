@@ -10,7 +10,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rtcompile import device, pipeline, toolkit, tracing
+from rtcompile import toolkit
+from rtcompile.building import device
+from rtcompile.building import plan as plans
+from rtcompile.building.plan import Plan
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
@@ -19,8 +22,8 @@ from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
-from rtcompile.pipeline import Plan
 from rtcompile.settings import Settings
+from rtcompile.watching import tracing
 
 if TYPE_CHECKING:
     from rtcompile.errors import CompileError
@@ -29,11 +32,20 @@ if TYPE_CHECKING:
 # What only some builds need (NVCC, the linker, reading errors) is imported by them: it would double
 # the 40 ms that a first build spends on imports.
 
-__all__ = ["compile_once"]
+__all__ = ["AnotherCapabilityError", "compile_once"]
 
 
-def compile_once(plan: Plan, settings: Settings, store: Store) -> ObjectCode:
-    """Build what is not in the cache; of all who ask at once, on this machine, one compiles."""
+class AnotherCapabilityError(Exception):
+    """cuda-python, which decides what is compiled for, says otherwise than CuPy, which was asked first."""
+
+
+def compile_once(
+    plan: Plan, settings: Settings, store: Store, *, confirmed: bool = False
+) -> ObjectCode:
+    """Build what is not in the cache; of all who ask at once, on this machine, one compiles.
+
+    Raises `AnotherCapabilityError` unless the plan's capability is `confirmed` by cuda-python.
+    """
     request = plan.request
     plan = _identified(plan, settings)
     if not settings.jit:  # nothing is compiled, and nothing is written: no lock, no folder
@@ -58,26 +70,31 @@ def compile_once(plan: Plan, settings: Settings, store: Store) -> ObjectCode:
                 plan.question.name,
                 backend="nvcc" if plan.backend == "nvcc" else "nvrtc",
             )
-        return code or _Build(plan, settings, store, seconds_left).run()
+        return code or Miss(plan, settings, store, seconds_left, confirmed).run()
 
 
 def _identified(plan: Plan, settings: Settings) -> Plan:
-    """Return the plan with what only a build can afford to ask: cuda-python, and NVRTC's build."""
-    if plan.request.arch is None:
-        plan = pipeline.plan(plan.request, settings, device.confirmed_compute_capability)
+    """Return the plan with what only a build can afford to ask: NVRTC's build."""
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
         library = replace(library, build=nvrtc.identify(library))
         toolkit.remember_build("nvrtc", library.build, settings)
         # Not what is remembered now: another thread, which has just searched, may have replaced it.
-        plan = pipeline.with_toolchain(plan, replace(plan.toolchain, nvrtc=library), settings)
+        plan = plans.with_toolchain(plan, replace(plan.toolchain, nvrtc=library), settings)
     return plan
 
 
-class _Build:
+class Miss:
     """One build under way."""
 
-    def __init__(self, plan: Plan, settings: Settings, store: Store, seconds: float | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        store: Store,
+        seconds: float | None,
+        confirmed: bool,
+    ) -> None:
         self.plan = plan
         self.settings = settings
         self.store = store
@@ -87,11 +104,12 @@ class _Build:
         self.notes: list[str] = []  # which, and why
         self.failures: list[CompileFailure] = []
         self.begun_ns = headers.file_clock_ns()
+        self.confirmed = confirmed
 
     def run(self) -> ObjectCode:
         plan = self.plan
         if plan.question.paths_matter or self.settings.save_source:
-            path = pipeline.source_path(plan.request, self.settings)
+            path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
         if plan.backend == "nvcc":
             return self._with_nvcc(self.store.why(plan.question))
@@ -153,6 +171,14 @@ class _Build:
         from rtcompile.core import admission, silent  # noqa: F401 - wanted when it is done
 
         self.why = self.why or self.store.why(self.plan.question)
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """Ask cuda-python, 20 ms to import, for the capability that CuPy gave: while NVRTC runs."""
+        if _for_this_device(self.plan) and not self.confirmed:
+            self.confirmed = True
+            if device.confirmed_compute_capability() != device.compute_capability():
+                raise AnotherCapabilityError
 
     def _decide(self, failure: CompileFailure) -> Decision:
         from rtcompile.messages import fallback
@@ -214,13 +240,14 @@ class _Build:
     def _with_nvcc(self, why: str) -> ObjectCode:
         from rtcompile.compilers import nvcc
 
+        self._confirm()
         program = self.plan.toolchain.require_nvcc()
         if _for_this_device(self.plan) and (driver := device.driver_version()):
             problem = nvcc.driver_problem(program.version_pair, driver)
             if problem:
                 raise ToolkitNotFound(problem)
         self.why = why
-        self.plan = self.plan._replace(options=pipeline.for_nvcc(self.plan.options))
+        self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         outcome = self._until_nothing_helps(self._nvcc)
         if isinstance(outcome, CompileFailure):
             raise self._refused(outcome)
@@ -256,8 +283,8 @@ class _Build:
         plan = self.plan
         folder = os.path.dirname(plan.question.name)
         beside = SearchDir("", folder if os.path.isabs(folder) else "")
-        own = pipeline.own_directories(plan.options)
-        return (beside, *own, *plan.toolchain.nvcc_search), pipeline.last_directories(plan.options)
+        own = plans.own_directories(plan.options)
+        return (beside, *own, *plan.toolchain.nvcc_search), plans.last_directories(plan.options)
 
     def _nvcc_searched(self, outcome: Compiled | CompileFailure) -> tuple[SearchDir, ...]:
         """Return all directories that NVCC searched, in order, its own included."""
@@ -342,7 +369,7 @@ class _Build:
 
 
 def _error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:
-    from rtcompile.failures import as_error
+    from rtcompile.building.failures import as_error
 
     return as_error(failure, plan, then=then)
 

@@ -6,7 +6,7 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rtcompile import repro
+from rtcompile.building import reproducer as repro
 from rtcompile.cache.folder import Folder
 from rtcompile.core.units import CompileFailure
 from rtcompile.errors import (
@@ -22,7 +22,7 @@ from rtcompile.settings import Settings
 from rtcompile.toolkit.packages import missing_header
 
 if TYPE_CHECKING:
-    from rtcompile.pipeline import Plan
+    from rtcompile.building.plan import Plan
 
 __all__ = ["as_error"]
 

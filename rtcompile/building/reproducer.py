@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from rtcompile import trusted
 from rtcompile._version import __version__
 from rtcompile.cache.folder import Folder
 from rtcompile.core.digest import content_digest
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure
+from rtcompile.storage import trusted
 
 __all__ = ["advice", "write"]
 

@@ -1,0 +1,1 @@
+"""The story of one build, from top to bottom: read `pipeline` first."""

@@ -1,0 +1,124 @@
+"""A request becomes a plan, the plan a key, the key code: shipped, from memory, the disk, or a compiler.
+
+What a process asks again in the same words does not come here: see `rtcompile.cache.answers`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rtcompile import bundles
+from rtcompile.building import device
+from rtcompile.building import plan as plans
+from rtcompile.building.plan import Plan, for_this_device
+from rtcompile.cache import answers
+from rtcompile.cache.store import Store
+from rtcompile.core.option_table import dropped
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
+from rtcompile.settings import Settings
+from rtcompile.watching import tracing
+from rtcompile.watching.logs import announce, listeners
+
+__all__ = ["build", "for_this_device", "plan"]
+
+
+def build(
+    request: CompileRequest, settings: Settings, words: Sequence[str] | None = None
+) -> ObjectCode:
+    """Return the code of `request`, from a bundle, from the cache or from a compiler.
+
+    Asked in the same `words` again, `cache.answers` gives it at once.
+
+    Raises
+    ------
+    CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
+    """
+    started = time.perf_counter()
+    try:
+        code = _found_or_compiled(request, settings, words)
+    except RtcompileError as error:
+        for listen in tuple(listeners):
+            listen(request, error)
+        raise
+    milliseconds = (time.perf_counter() - started) * 1e3
+    code = replace(code, build=replace(code.build, milliseconds=milliseconds))
+    announce(request, code, settings.log)
+    return code
+
+
+def _found_or_compiled(
+    request: CompileRequest, settings: Settings, words: Sequence[str] | None
+) -> ObjectCode:
+    code = _shipped(request, settings)
+    if code is None:
+        try:
+            code = _cached_or_compiled(request, settings, words)
+        except (JitDisabled, ToolkitNotFound) as lacking:
+            from rtcompile.building import shipped
+
+            code = shipped.instead(request, settings, lacking)
+    return code
+
+
+def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
+    for path in settings.bundles:
+        bundles.use_bundle(path)
+    if not bundles.in_use():
+        return None
+    from rtcompile.building import shipped
+
+    return shipped.find(request, settings)
+
+
+def _cached_or_compiled(
+    request: CompileRequest, settings: Settings, words: Sequence[str] | None
+) -> ObjectCode:
+    with tracing.span("plan", program=request.name):
+        decided = plan(request, settings)
+    with tracing.span("cache", program=request.name):
+        store = Store.open(settings)
+        code = store.find(decided.question)
+    if code is None:
+        if decided.backend != "nvcc" and settings.jit:
+            from rtcompile.compilers import nvrtc
+
+            nvrtc.start(decided.toolchain.require_nvrtc())  # while the rest is being imported
+        from rtcompile.building import miss  # only a miss pays for compilers and workers
+
+        try:
+            code = miss.compile_once(decided, settings, store)
+        except miss.AnotherCapabilityError:
+            decided = plan(request, settings, device.confirmed_compute_capability)
+            code = miss.compile_once(decided, settings, store, confirmed=True)
+    read = store.read_by(decided.question) if words is not None else None
+    by_nvcc = code.build.backend == "nvcc"
+    setting = plans.nvcc_setting(decided.options) if by_nvcc else ""
+    if words is not None and read is not None and not setting:
+        capability = device.compute_capability()
+        depends = decided.toolchain.depends
+        answers.keep(words, capability, code, read, depends, store.publish)
+    notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
+    return replace(code, build=replace(code.build, notes=notes)) if notes else code
+
+
+def plan(
+    request: CompileRequest,
+    settings: Settings,
+    capability: Callable[[], tuple[int, int]] | None = None,
+    *,
+    link_settings: Settings | None = None,
+) -> Plan:
+    """Return the plan of a build. Compiles nothing but what ``link=`` needs compiled.
+
+    With `link_settings` that forbid compiling not even that: `JitDisabled` where it is not cached.
+    """
+    chosen = plans.target(request, settings, capability)
+    if not request.link:
+        return plans.plan(request, settings, chosen)
+    from rtcompile.building import links
+
+    given = links.inputs(request, chosen.choice.arch, link_settings or settings, build)
+    return plans.plan(request, settings, chosen, given, links.needed_option(given))

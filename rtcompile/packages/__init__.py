@@ -1,0 +1,1 @@
+"""For authors of packages of kernels: libraries, their signatures, bundles, build hooks."""

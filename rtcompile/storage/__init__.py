@@ -1,0 +1,1 @@
+"""Where files are, and who could have written them."""

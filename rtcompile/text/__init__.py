@@ -1,0 +1,1 @@
+"""Text as terminals and notebooks show it."""

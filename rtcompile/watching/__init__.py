@@ -1,0 +1,1 @@
+"""What is told of builds: logs, traces, progress, reports."""
