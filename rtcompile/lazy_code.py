@@ -319,7 +319,7 @@ class LazyCode:
 
 # CuPy keeps what its kernels were made of in memos of its own, which cupy.clear_memo() empties: this
 # one too. A memo's entry is a list, whose one element can be replaced.
-_cells = cupy.memoize()(lambda code, options, names, cooperative, name: [None])
+_cells = cupy.memoize()(lambda code, options, names, cooperative, name, here: [None])
 
 
 def shared(
@@ -332,7 +332,11 @@ def shared(
     them again. None where the arguments need a closer look: they are more than plain words, or wrong.
     """
     try:
-        cell = _cells(code, options, names, cooperative, name)
+        here = os.getcwd() if options else ""  # a relative directory may be in them
+    except OSError:  # it was removed
+        return None
+    try:
+        cell = _cells(code, options, names, cooperative, name, here)
     except TypeError:  # a list, or what cannot be hashed
         return None
     lazy: LazyCode | None = cell[0]
@@ -348,7 +352,6 @@ def shared(
     arguments = {**_DEFAULTS, "code": code, "options": options, "name": name}
     arguments["enable_cooperative_groups"] = bool(cooperative)
     arguments["name_expressions"] = names
-    here = os.getcwd() if options else ""  # a relative directory in them
     words = (code, name, here, str(len(options)), *options, *(names or ()))
     cell[0] = lazy = LazyCode(arguments, None, words)
     return lazy

@@ -254,6 +254,16 @@ def test_a_header_edit_is_seen_by_a_kernel_that_is_made_a_moment_later(kernel, h
     assert kernel(WITH_HEADER, "k", options).kernel != before
 
 
+def test_a_relative_directory_is_another_one_elsewhere(kernel, header, monkeypatch):
+    monkeypatch.chdir(header.parent)
+    before = kernel(WITH_HEADER, "k", ("-I.",)).kernel
+    (header.parents[1] / "first" / "value.h").write_text("#define VALUE 2\n")
+
+    monkeypatch.chdir(header.parents[1] / "first")
+
+    assert kernel(WITH_HEADER, "k", ("-I.",)).kernel != before
+
+
 def test_compile_sees_a_header_edit_at_once(kernel, header):
     options = (f"-I{header.parent}",)
     one = kernel(WITH_HEADER, "k", options)

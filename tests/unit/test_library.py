@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rtcompile.core import signature
 from rtcompile.errors import CompileError, InvalidRequest
+from rtcompile.packages import signature
 from rtcompile.packages.library import KernelLibrary
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 

@@ -7,7 +7,8 @@ import warnings
 import pytest
 
 import rtcompile
-from rtcompile.building import device, pipeline
+from rtcompile.building import device
+from rtcompile.building import plan as plans
 from rtcompile.core.arch import Arch
 from rtcompile.errors import RtcompileWarning, UnsupportedArch
 
@@ -19,7 +20,7 @@ SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "compute_capability", lambda: (9, 0))
     monkeypatch.setattr(lazy_code, "current_device", lambda: 0)
-    monkeypatch.setattr(pipeline, "_passed_over", set())
+    monkeypatch.setattr(plans, "_passed_over", set())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import shutil
@@ -17,7 +16,8 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.building import pipeline
+from rtcompile.building import device
+from rtcompile.building import plan as plans
 from rtcompile.cache import store
 from rtcompile.core import cubin
 from rtcompile.core.request import CompileRequest
@@ -63,23 +63,23 @@ def test_code_is_for_the_architecture_asked_for(arch):
     assert str(cubin.read(compile(WMMA, arch=arch).code).arch) == arch
 
 
-def test_the_architecture_is_fixed_before_any_header_is_looked_at(monkeypatch):
-    order = []
-    for name in ("choose_architecture", "header_search"):
-        real = getattr(pipeline, name)
-
-        def spy(*args, _real=real, _name=name, **kwargs):
-            order.append(_name)
-            return _real(*args, **kwargs)
-
-        monkeypatch.setattr(pipeline, name, spy)
+def test_headers_are_searched_for_once_the_architecture_is_known():
     request = CompileRequest(PLAIN, arch="sm_90a")
-    decided = pipeline.plan(request, Settings.from_environ())
-    assert order == ["choose_architecture", "header_search"]
+    chosen = plans.target(request, Settings.from_environ())
+
+    decided = plans.plan(request, Settings.from_environ(), chosen)
+
+    assert (str(chosen.choice.arch), str(decided.choice.arch)) == ("sm_90a", "sm_90a")
     assert decided.search
-    arch = inspect.signature(real).parameters["arch"]
-    assert arch.kind is arch.KEYWORD_ONLY
-    assert arch.default is arch.empty
+    with pytest.raises(TypeError, match="arch"):
+        plans.header_search(chosen.options, chosen.toolchain)
+
+
+def test_cuda_python_has_the_last_word_on_the_device(monkeypatch):
+    monkeypatch.setattr(device, "compute_capability", lambda: (8, 0))
+    monkeypatch.setattr(device, "confirmed_compute_capability", lambda: (9, 0))
+
+    assert str(compile(arch=None).arch) == "sm_90a"
 
 
 @pytest.mark.parametrize(
