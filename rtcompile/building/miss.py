@@ -48,6 +48,12 @@ def compile_once(
     """
     request = plan.request
     plan = _identified(plan, settings)
+    if settings.remote:
+        from rtcompile.cluster import tier  # with a store's client
+
+        code = tier.find(plan.question, store)
+        if code is not None:
+            return code
     if not settings.jit:  # nothing is compiled, and nothing is written: no lock, no folder
         code = store.find(plan.question)
         if code is None:
@@ -61,16 +67,28 @@ def compile_once(
         store.building(plan.question, settings.timeout) as seconds_left,
     ):
         code = store.find(plan.question)
-        if code is None and seconds_left is not None and seconds_left <= 0:
-            raise CompileTimeout(
-                f"{plan.question.name} was not compiled within its time limit of "
-                f"{settings.timeout:g} s: another thread or process was building the same all the "
-                "while. Give a longer timeout= or RTCOMPILE_TIMEOUT.",
-                request.source,
-                plan.question.name,
-                backend="nvcc" if plan.backend == "nvcc" else "nvrtc",
-            )
-        return code or Miss(plan, settings, store, seconds_left, confirmed).run()
+        if code is not None:
+            return code
+
+        def build(seconds: float | None) -> ObjectCode:
+            if seconds is not None and seconds <= 0:
+                raise _too_late(plan, settings)
+            return Miss(plan, settings, store, seconds, confirmed).run()
+
+        if not settings.remote:
+            return build(seconds_left)
+        return tier.build_once(plan.question, store, build, seconds_left)
+
+
+def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:
+    return CompileTimeout(
+        f"{plan.question.name} was not compiled within its time limit of {settings.timeout:g} s: "
+        "another thread or process was building the same all the while. Give a longer timeout= or "
+        "RTCOMPILE_TIMEOUT.",
+        plan.request.source,
+        plan.question.name,
+        backend="nvcc" if plan.backend == "nvcc" else "nvrtc",
+    )
 
 
 def _identified(plan: Plan, settings: Settings) -> Plan:

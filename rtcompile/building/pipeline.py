@@ -82,7 +82,8 @@ def _cached_or_compiled(
         store = Store.open(settings)
         code = store.find(decided.question)
     if code is None:
-        if decided.backend != "nvcc" and settings.jit:
+        # Where a shared store may have it, no compiler is started before it said so.
+        if decided.backend != "nvcc" and settings.jit and not settings.remote:
             from rtcompile.compilers import nvrtc
 
             nvrtc.start(decided.toolchain.require_nvrtc())  # while the rest is being imported

@@ -112,10 +112,10 @@ class Folder:
         finally:
             os.close(folder)
 
-    def publish(self, kind: str, name: str, data: bytes) -> None:
+    def publish(self, kind: str, name: str, data: bytes, *, durable: bool = True) -> None:
         """Put a file there in one step; raises as `files.publish` and `trusted.open_folder`."""
         with self.opened(kind) as folder:
-            files.publish(name, data, dir_fd=folder)
+            files.publish(name, data, dir_fd=folder, durable=durable)
 
     def discard(self, kind: str, name: str) -> None:
         """Remove a file if it is there and can be removed."""

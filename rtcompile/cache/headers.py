@@ -313,16 +313,26 @@ def refresh(dependencies: Dependencies) -> Dependencies | None:
     return replace(dependencies, headers=tuple(headers))
 
 
+_hashed: dict[str, Header] = {}  # what a cluster's builds share is not read for each of them
+
+
 def _again(header: Header) -> Header | None:
     """Return the header as it is now, read only if its stat differs; None if it cannot be read."""
+    path = header.path
     try:
-        if _stat_of(os.stat(header.path)) == header[4:]:
+        stat = _stat_of(os.stat(path))
+        if stat == header[4:]:
             return header
-        now = file_clock_ns()
-        fresh, _ = _contents(header.path)
+        fresh = _hashed.get(path)
+        if fresh is None or stat != fresh[4:]:
+            now = file_clock_ns()
+            fresh = _distrust(_contents(path)[0], now)
+            if len(_hashed) >= _MOST_READ:
+                _hashed.clear()
+            _hashed[path] = fresh
     except OSError:
         return None
-    return _distrust(fresh._replace(label=header.label, relative=header.relative), now)
+    return fresh._replace(label=header.label, relative=header.relative)
 
 
 def current(dependencies: Dependencies) -> Dependencies | None:

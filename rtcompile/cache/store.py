@@ -123,7 +123,7 @@ class Store:
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Put a file there; say whether that could be done. It costs a warning if it could not."""
-        return self._publish(kind, name, data)
+        return self._publish(kind, name, data, durable=False)
 
     def why(self, question: Question) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
@@ -222,15 +222,46 @@ class Store:
         build = ManifestEntry(
             backend, question.compilers.get(backend, ""), object_key, dependencies
         )
-        self._remember(key, build, obj)
         program = question.name.rpartition("/")[2]
         data = objects.encode(object_key, obj, program, question.summary())
-        if self._publish("objects", object_key, data, misses=1):
-            self._publish_manifest(key, build, question.search)
-            if not path_bound and admission.portable(dependencies, question.search):
-                self._publish_manifest(question.portable_key(), build, question.search)
-        self._settle_if_due()
+        self._keep(question, build, obj, data, portable=not path_bound, built=1)
         return True
+
+    def adopt(self, question: Question, build: ManifestEntry, data: bytes) -> ObjectCode | None:
+        """Keep a build of another machine and return it; None if `data` is not its object's file."""
+        decoded = objects.decode(build.object_key, data)
+        if decoded is None:
+            return None
+        self._keep(question, build, decoded[1], data, portable=True, built=0)
+        return hit(decoded[1], build, "remote")
+
+    def entry_of(self, question: Question, obj: ObjectCode) -> ManifestEntry | None:
+        """Return how a build that was just added is kept; None if it was not."""
+        known = self._memory.get(question.lookup_key(), [])
+        return next((entry.build for entry in known if entry.obj is obj), None)
+
+    def _keep(
+        self,
+        question: Question,
+        build: ManifestEntry,
+        obj: ObjectCode,
+        data: bytes,
+        *,
+        portable: bool,
+        built: int,
+    ) -> None:
+        from rtcompile.core import admission
+
+        key = question.lookup_key()
+        self._remember(key, build, obj)
+        keys = [key]
+        if portable and admission.portable(build.dependencies, question.search):
+            keys.append(question.portable_key())
+        durable = built > 0  # what was fetched can be fetched again
+        if self._publish("objects", build.object_key, data, misses=built, durable=durable):
+            for each in keys:
+                self._publish_manifest(each, build, question.search, durable=durable)
+        self._settle_if_due()
 
     def keep_source(self, name: str, source: str) -> None:
         """Keep a source where line information says that it is; as `name`, which says what is in it."""
@@ -238,22 +269,30 @@ class Store:
             self._publish("sources", name, source.encode("utf-8", "replace"))
 
     def _publish_manifest(
-        self, key: str, build: ManifestEntry, search: Sequence[SearchDir]
+        self,
+        key: str,
+        build: ManifestEntry,
+        search: Sequence[SearchDir],
+        *,
+        durable: bool = True,
     ) -> None:
         others = [b for b in self._builds(key, search) if b.object_key != build.object_key]
-        self._publish("manifests", key, manifests.encode(key, [build, *others], search))
+        data = manifests.encode(key, [build, *others], search)
+        self._publish("manifests", key, data, durable=durable)
 
-    def _publish(self, kind: str, name: str, data: bytes, *, misses: int = 0) -> bool:
+    def _publish(
+        self, kind: str, name: str, data: bytes, *, misses: int = 0, durable: bool = True
+    ) -> bool:
         if not self._folder.writable:
             return False
         try:
             self._prepare()
             try:
-                self._folder.publish(kind, name, data)
+                self._folder.publish(kind, name, data, durable=durable)
             except FileNotFoundError:  # somebody removed the cache under us: make it again
                 self._prepared = False
                 self._prepare()
-                self._folder.publish(kind, name, data)
+                self._folder.publish(kind, name, data, durable=durable)
         except OSError as error:
             if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
                 path = self._folder.file(kind, name)

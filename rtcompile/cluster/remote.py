@@ -10,12 +10,12 @@ from __future__ import annotations
 import atexit
 import os
 import queue
+import random
 import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
@@ -29,13 +29,16 @@ from rtcompile.cluster.stores import (
 )
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 
-__all__ = ["Lease", "Remote", "Tier", "remote"]
+__all__ = ["Entry", "Lease", "Remote", "Tier", "remote"]
 
 LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
 _CLOSED_SECONDS = 60.0  # for which a store that failed is not asked
-_MOST_WAITED_SECONDS = 1.0  # in vain, for one store, in the life of a process
+_MOST_WAITED_SECONDS = 1.0  # for slow answers of one store, in the life of a process
+_PROMPT_SECONDS = 0.1  # an answer in this time is not slow
 _FLUSH_SECONDS = 2.0  # at the process's end
+_MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
+_MOST_PAUSE = 0.5
 
 _T = TypeVar("_T")
 
@@ -69,20 +72,36 @@ class Tier:
         if not self.open:
             return None
         begin = time.monotonic()
+        answer, problem = None, ""
         try:
             answer = question(self.store)
         except LeasesUnsupportedError:
             raise
         except StoreError as error:
-            self._fail(str(error))
-            answer = None
-        if answer is None and waiting:
-            self._waited += time.monotonic() - begin
-            if self._waited > _MOST_WAITED_SECONDS:
-                self._fail(f"it took {self._waited:.1f} s of this process without an answer", True)
+            problem = str(error)
+        took = time.monotonic() - begin
+        slow = waiting and took > _PROMPT_SECONDS
+        self._waited += took if slow else 0.0
+        # Another answer that takes as long would be one too many.
+        too_slow = slow and self._waited + took > _MOST_WAITED_SECONDS
+        if problem or too_slow:
+            self._fail(problem or f"an answer took {took:.1f} s", for_good=too_slow)
         return answer
 
-    def _fail(self, problem: str, for_good: bool = False) -> None:
+    def refused(self, problem: str) -> None:
+        """Note an entry that does not verify; the first is a warning."""
+        self.failures += 1
+        self.problem = f"an entry was refused: {problem}"
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"RTCOMPILE_REMOTE: {self.store.name} gave what is not used: {problem}. Do all nodes "
+                "have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?",
+                RtcompileWarning,
+                stacklevel=2,
+            )
+
+    def _fail(self, problem: str, *, for_good: bool) -> None:
         self.failures += 1
         self.problem = problem
         self._closed_until = float("inf") if for_good else time.monotonic() + _CLOSED_SECONDS
@@ -108,7 +127,8 @@ class Lease:
         threading.Thread(target=self._renew, name="rtcompile-lease", daemon=True).start()
 
     def _renew(self) -> None:
-        while not self._ended.wait(_RENEW_SECONDS):
+        until = time.monotonic() + _MOST_HELD_SECONDS
+        while not self._ended.wait(_RENEW_SECONDS) and time.monotonic() < until:
             self._tier.ask(
                 lambda store: store.renew(self._key, self._token, LEASE_SECONDS), waiting=False
             )
@@ -118,6 +138,9 @@ class Lease:
         if not self._ended.is_set():
             self._ended.set()
             self._tier.ask(lambda store: store.release(self._key, self._token), waiting=False)
+
+
+Entry = tuple[str, str, bytes]  # kind, key, data
 
 
 class Remote:
@@ -148,10 +171,10 @@ class Remote:
 
     # --- reading -------------------------------------------------------------------------
 
-    def get(self, kind: str, key: str) -> bytes | None:
+    def get(self, kind: str, key: str, only: Tier | None = None) -> bytes | None:
         """Return what the first store has under this key and verifies; None if none has."""
         place = f"{kind}/{key}"
-        for tier in self.tiers:
+        for tier in self.tiers if only is None else [only]:
             entry = tier.ask(lambda store: store.get(place))
             if entry is None:
                 tier.misses += tier.open
@@ -159,8 +182,7 @@ class Remote:
             try:
                 data = self._envelope.open(kind, key, entry)
             except BadEntryError as error:
-                tier.failures += 1
-                tier.problem = f"an entry was refused: {error}"
+                tier.refused(f"{kind} {key[:16]}: {error}")
                 continue
             tier.hits += 1
             return data
@@ -172,18 +194,29 @@ class Remote:
         """Whether a build that took so long is to be pushed."""
         return self.writes and milliseconds / 1000 >= self._least_seconds
 
-    def push(self, entries: Sequence[tuple[str, str, bytes]], then: Callable[[], None]) -> None:
-        """Keep entries (kind, key, data) in every store, in the background; then call `then`."""
+    def push(
+        self,
+        entries: Callable[[Tier], Sequence[Entry]],
+        then: Callable[[], None],
+        tiers: Sequence[Tier] | None = None,
+    ) -> None:
+        """Keep entries in every store, or in some, in the background; then call `then`.
+
+        Parameters
+        ----------
+        entries : callable
+            Returns what one store is to hold, in the order in which it is written.
+        then : callable
+            Called once all is written, or could not be.
+        tiers : sequence of Tier, optional
+            The stores.
+        """
 
         def write() -> None:
             try:
-                for kind, key, data in entries:
-                    sealed = self._envelope.seal(kind, key, data)
-                    place = f"{kind}/{key}"
-                    for tier in self.tiers:
-                        if tier.open:
-                            tier.ask(_putting(place, sealed), waiting=False)
-                            tier.written += tier.open
+                for tier in self.tiers if tiers is None else tiers:
+                    if tier.open:
+                        self.put(tier, entries(tier))
             finally:
                 then()
 
@@ -196,6 +229,15 @@ class Remote:
                 self._writer.start()
                 atexit.register(self.flush)
         self._pending.put(write)
+
+    def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:
+        """Write entries to a store now; say whether it took them."""
+        for kind, key, data in entries:
+            place, sealed = f"{kind}/{key}", self._envelope.seal(kind, key, data)
+            if tier.ask(_putting(place, sealed), waiting=False) is None:
+                return False
+            tier.written += 1
+        return True
 
     def _write(self) -> None:
         while (task := self._pending.get()) is not None:
@@ -213,58 +255,46 @@ class Remote:
 
     # --- one build in the whole cluster ----------------------------------------------------
 
-    @contextmanager
-    def leased(self, key: str, look: Callable[[], _T | None]) -> Iterator[_T | Lease | None]:
-        """Yield a lease to build under, or what `look` finds that another node has built meanwhile.
+    def lease(
+        self, key: str, look: Callable[[], _T | None], seconds: float | None = None
+    ) -> _T | Lease | None:
+        """Return a lease to build under, or what `look` finds that another node built meanwhile.
 
-        None: no store gives leases, or the node that had it died or takes too long; then the build
-        is made here too.
+        None: no store gives leases, or the node that has it takes longer than `seconds`; then the
+        build is made here too.
         """
         token = secrets.token_hex(16)
         place = f"lease/{key}"
+        deadline = time.monotonic() + (_MOST_HELD_SECONDS if seconds is None else seconds)
         for tier in self.tiers if self.writes else []:
+            begin = time.monotonic()
+            pause = 0.02
             try:
-                taken = tier.ask(
-                    lambda store: store.acquire(place, token, LEASE_SECONDS), waiting=False
-                )
+                while (taken := tier.ask(_acquiring(place, token))) is False:
+                    found = look()
+                    if found is not None:
+                        return found
+                    if time.monotonic() > deadline:
+                        return None
+                    # Many nodes wait: each asks at a time of its own, and less often by and by.
+                    time.sleep(pause * random.uniform(0.75, 1.25))
+                    pause = min(max(pause, (time.monotonic() - begin) / 10), _MOST_PAUSE)
             except LeasesUnsupportedError as error:
                 tier.problem = str(error)
                 continue
-            if taken is None:
-                continue
-            # It may be had because it was released just now: then the build is there.
-            yield (
-                self._taken(tier, place, token, look)
-                if taken
-                else self._await(tier, place, token, look)
-            )
-            return
-        yield None
-
-    def _await(
-        self, tier: Tier, place: str, token: str, look: Callable[[], _T | None]
-    ) -> _T | Lease | None:
-        """Wait for the holder's result; take the lease over if it ends without one."""
-        pause = 0.02
-        while tier.open:
-            found = look()
-            if found is not None:
+            if taken:
+                # It may be had because it was given back just now: then the build is there.
+                lease = Lease(tier, place, token)
+                found = look()
+                if found is None:
+                    return lease
+                lease.release()
                 return found
-            time.sleep(pause)
-            pause = min(1.5 * pause, 0.2)
-            if tier.ask(lambda store: store.acquire(place, token, LEASE_SECONDS), waiting=False):
-                return self._taken(tier, place, token, look)
         return None
 
-    def _taken(
-        self, tier: Tier, place: str, token: str, look: Callable[[], _T | None]
-    ) -> _T | Lease:
-        lease = Lease(tier, place, token)
-        found = look()
-        if found is None:
-            return lease
-        lease.release()
-        return found
+
+def _acquiring(place: str, token: str) -> Callable[[SharedStore], bool]:
+    return lambda store: store.acquire(place, token, LEASE_SECONDS)
 
 
 def _putting(place: str, sealed: bytes) -> Callable[[SharedStore], bool]:

@@ -24,8 +24,12 @@ def reason_against(question: Question) -> str:
     return ""
 
 
-def path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
+def path_bound(
+    question: Question, obj: ObjectCode, dependencies: Dependencies, *, same_system: bool = False
+) -> bool:
     """Say whether a path reached the code: then it is the object of this place alone.
+
+    With `same_system` headers outside all directories lie at the same path wherever it is used.
 
     The user's own ``__FILE__`` may have been computed with, so a mention is enough; a toolkit
     header's is an assertion's, and shows in the code. LTO-IR is packed and shows nothing.
@@ -33,7 +37,8 @@ def path_bound(question: Question, obj: ObjectCode, dependencies: Dependencies) 
     own_texts = (question.source, *(value for _, value in question.options))
     if question.paths_matter or any(scan(text).own_path for text in own_texts):
         return True
-    if any(label.startswith("user") or not label for label in dependencies.own_path):
+    mentioning = [label for label in dependencies.own_path if label or not same_system]
+    if any(label.startswith("user") or not label for label in mentioning):
         return True
     if obj.kind == "ltoir" and dependencies.own_path:
         return True

@@ -26,6 +26,7 @@ FLOORS = {
     "watching.tracing": 2,
     "messages": 3,
     "cache": 3,
+    "cluster": 3,
     "toolkit": 3,
     "workers": 3,
     "compilers": 3,

@@ -1,0 +1,75 @@
+"""Nodes of a cluster, simulated: each has a home, a cache and locks of its own; all have one store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+KEY = b"0123456789abcdef0123456789abcdef"
+
+
+def key_file(folder: Path) -> str:
+    """Return the file of the team's key, made if need be."""
+    path = folder / "key"
+    if not path.exists():
+        path.write_bytes(KEY)
+        path.chmod(0o600)
+    return str(path)
+
+
+def environment(folder: Path, node: str, address: str, **more: str) -> dict[str, str]:
+    """Return what the environment of a process on a node adds or changes."""
+    home = folder / node
+    home.mkdir(exist_ok=True)
+    return {
+        "HOME": str(home),
+        "RTCOMPILE_CACHE_DIR": str(home / "cache"),
+        "RTCOMPILE_REMOTE": address,
+        "RTCOMPILE_REMOTE_KEY_FILE": key_file(folder),
+        "RTCOMPILE_REMOTE_MIN_SECONDS": "0",
+        **more,
+    }
+
+
+# Builds what its argument lists, and prints for each where it came from; and what was warned of.
+_PROGRAM = """
+import json, sys, time, warnings
+told = json.loads(sys.argv[1])
+import rtcompile
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    time.sleep(max(0, told["at"] - time.time()))
+    begin = time.monotonic()
+    codes = [rtcompile.compile(source, arch="sm_80") for source in told["sources"]]
+    seconds = time.monotonic() - begin
+print(json.dumps({
+    "hits": [code.build.hit for code in codes], "seconds": seconds,
+    "warnings": [str(warning.message) for warning in caught],
+    "loaded": [name for name in ("redis", "obstore", "rtcompile.cluster") if name in sys.modules],
+}))
+"""
+
+
+def start(env: Mapping[str, str], sources: list[str], at: float = 0.0) -> subprocess.Popen[str]:
+    """Start a process that builds sources, from the time `at` on."""
+    told = json.dumps({"sources": sources, "at": at})
+    command = [sys.executable, "-c", _PROGRAM, told]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env={**os.environ, **env}, stdout=pipe, stderr=pipe, text=True)
+
+
+def result(process: subprocess.Popen[str], seconds: float = 120) -> dict[str, object]:
+    """Return what a process printed."""
+    out, error = process.communicate(timeout=seconds)
+    assert process.returncode == 0, error
+    found: dict[str, object] = json.loads(out)
+    return found
+
+
+def source(number: int) -> str:
+    """Return a small kernel, another one for each number."""
+    return f'extern "C" __global__ void k(int* out) {{ out[0] = {number}; }}'

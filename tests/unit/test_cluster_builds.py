@@ -1,0 +1,304 @@
+"""Builds with a shared store behind the local cache: what one node built, another gets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+import rtcompile
+from rtcompile.cluster.remote import remote
+from rtcompile.cluster.stores import FolderStore
+from rtcompile.errors import JitDisabled, RtcompileWarning
+from tests import nodes, servers
+
+
+@pytest.fixture(params=["folder", "redis"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "folder":
+        yield f"file://{tmp_path}/shared"
+    else:
+        with servers.redis() as server:
+            yield server.address
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Make this process one of a node, with a store."""
+
+    def go(node: str, address: str, **more: str) -> None:
+        for name, value in nodes.environment(tmp_path, node, address, **more).items():
+            monkeypatch.setenv(name, value)
+
+    return go
+
+
+def build(source: str, **arguments: object) -> str | None:
+    """Return where a build came from, once it is where it goes to."""
+    code = rtcompile.compile(source, **{"arch": "sm_80", **arguments})  # type: ignore[arg-type]
+    stores = remote()
+    assert stores is None or stores.flush(10.0)
+    return code.build.hit
+
+
+def test_what_one_node_built_another_gets_and_then_has(on, address):
+    on("a", address)
+    assert build(nodes.source(1)) is None
+    on("b", address)
+    assert build(nodes.source(1)) == "remote"
+    assert build(nodes.source(1)) == "memory"
+
+
+def test_the_code_and_its_story_are_the_builders(on, address):
+    on("a", address)
+    built = rtcompile.compile(
+        "template<int N> __global__ void k() {}", arch="sm_80", name_expressions=["k<1>"]
+    )
+    remote().flush(10.0)
+    on("b", address)
+    found = rtcompile.compile(
+        "template<int N> __global__ void k() {}", arch="sm_80", name_expressions=["k<1>"]
+    )
+
+    assert found.build.hit == "remote"
+    assert (found.code, found.lowered_names) == (built.code, built.lowered_names)
+    assert found.build.compiled_in == pytest.approx(built.build.compiled_in, abs=0.1)
+
+
+def with_header(folder: Path, text: str) -> dict[str, object]:
+    folder.mkdir(exist_ok=True)
+    (folder / "mine.h").write_text(text)
+    return {"options": (f"-I{folder}",)}
+
+
+INCLUDING = '#include <mine.h>\nextern "C" __global__ void k(int* out) { out[0] = N; }'
+
+
+def test_headers_are_compared_by_content_wherever_they_lie(on, address, tmp_path):
+    on("a", address)
+    assert build(INCLUDING, **with_header(tmp_path / "one", "#define N 1\n")) is None
+    on("b", address)
+    assert build(INCLUDING, **with_header(tmp_path / "two", "#define N 1\n")) == "remote"
+    on("c", address)
+    assert build(INCLUDING, **with_header(tmp_path / "three", "#define N 2\n")) is None
+    on("d", address)  # both builds are kept under the one question
+    assert build(INCLUDING, **with_header(tmp_path / "one", "#define N 1\n")) == "remote"
+    assert build(INCLUDING, **with_header(tmp_path / "three", "#define N 2\n")) == "remote"
+
+
+def test_equal_stats_are_not_taken_for_equal_contents(on, tmp_path, monkeypatch):
+    address = f"file://{tmp_path}/shared"
+    on("a", address)
+    folder = tmp_path / "inc"
+    given = with_header(folder, "#define N 1\n")
+    time.sleep(0.05)
+    build(INCLUDING, **given)
+    on("b", address)
+    # Another node's file can have the size, the times and the inode of this one.
+    before = os.stat(folder / "mine.h")
+    (folder / "mine.h").write_text("#define N 2\n")
+    real = os.stat
+
+    def stat(path: object, **more: object) -> os.stat_result:
+        return before if str(path) == str(folder / "mine.h") else real(path, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert build(INCLUDING, **given) != "remote"
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments"),
+    [
+        pytest.param(nodes.source(1), {"options": ("-lineinfo",)}, id="line info"),
+        pytest.param("__global__ void k(const char** f) { *f = __FILE__; }", {}, id="__FILE__"),
+        pytest.param("__global__ void k(const char** f) { *f = __TIME__; }", {}, id="__TIME__"),
+    ],
+)
+def test_what_hangs_on_place_or_time_is_not_shared(on, tmp_path, source, arguments):
+    address = f"file://{tmp_path}/shared"
+    on("a", address)
+    assert build(source, **arguments) is None
+    on("b", address)
+    assert build(source, **arguments) is None
+
+
+def test_what_nvcc_built_is_shared(on, tmp_path):
+    pytest.importorskip("nvidia.cuda_nvcc") if not os.path.exists("/usr/local/cuda") else None
+    address = f"file://{tmp_path}/shared"
+    on("a", address)
+    assert build(nodes.source(1), backend="nvcc") is None
+    on("b", address)
+    assert build(nodes.source(1), backend="nvcc") == "remote"
+
+
+def test_what_was_linked_is_shared(on, tmp_path):
+    address = f"file://{tmp_path}/shared"
+    source = 'extern __device__ int f();\nextern "C" __global__ void k(int* out) { *out = f(); }'
+    link = ["__device__ int f() { return 1; }"]
+    on("a", address)
+    assert build(source, link=link) is None
+    on("b", address)
+    assert build(source, link=link) == "remote"
+
+
+def test_a_quick_build_is_not_pushed(on, tmp_path):
+    address = f"file://{tmp_path}/shared"
+    on("a", address, RTCOMPILE_REMOTE_MIN_SECONDS="60")
+    assert build(nodes.source(1)) is None
+    on("b", address)
+    assert build(nodes.source(1)) is None
+
+
+def test_a_second_store_answers_and_the_first_has_it_then(on, tmp_path):
+    far, near = f"file://{tmp_path}/far", f"file://{tmp_path}/near"
+    on("a", far)
+    assert build(nodes.source(1)) is None
+    on("b", f"{near},{far}")
+    assert build(nodes.source(1)) == "remote"
+    on("c", near)
+    assert build(nodes.source(1)) == "remote"
+
+
+def test_where_nothing_may_be_compiled_a_store_may_answer(on, address):
+    on("a", address)
+    assert build(nodes.source(1)) is None
+    on("b", address, RTCOMPILE_JIT="0")
+    assert build(nodes.source(1)) == "remote"
+    with pytest.raises(JitDisabled):
+        build(nodes.source(2))
+
+
+def test_a_local_hit_asks_no_store_and_loads_no_client(tmp_path):
+    with servers.redis() as server:
+        env = nodes.environment(tmp_path, "a", server.address)
+        assert nodes.result(nodes.start(env, [nodes.source(1)]))["hits"] == [None]
+        server.kill()
+        found = nodes.result(nodes.start(env, [nodes.source(1)]))
+
+    assert found["hits"] == ["disk"]
+    assert found["loaded"] == found["warnings"] == []
+
+
+def test_a_compiler_that_refuses_gives_the_lease_back(on, address):
+    on("a", address)
+    for _ in range(2):
+        begin = time.monotonic()
+        with pytest.raises(rtcompile.CompileError):
+            rtcompile.compile("__global__ void k() { nothing(); }", arch="sm_80")
+        assert time.monotonic() - begin < 5.0
+
+
+def test_of_eight_processes_on_two_nodes_one_compiles(tmp_path):
+    with servers.redis() as server:
+        at = time.time() + 2.0
+        running = [
+            nodes.start(nodes.environment(tmp_path, node, server.address), [nodes.source(7)], at)
+            for node in "abababab"
+        ]
+        hits = [nodes.result(process)["hits"] for process in running]
+
+    assert sum(hit == [None] for hit in hits) == 1
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+def full(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if str(folder) in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    (folder / "object").mkdir(parents=True)
+    (folder / "manifest").write_text("not a folder")
+
+
+def damaged(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    real = FolderStore.put
+    monkeypatch.setattr(FolderStore, "put", lambda self, key, data: real(self, key, data[:-3]))
+
+
+@pytest.mark.parametrize("harm", [full, unreadable, damaged], ids=lambda harm: harm.__name__)
+def test_a_folder_that_is_broken_costs_one_warning_and_no_build(on, tmp_path, monkeypatch, harm):
+    harm(monkeypatch, tmp_path / "shared")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for node in "ab":
+            on(node, f"file://{tmp_path}/shared")
+            for number in range(3):
+                assert build(nodes.source(number)) is None
+
+    assert len({str(warning.message) for warning in caught}) == 1
+    assert "RTCOMPILE_REMOTE" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("harm", ["kill", "pause"])
+def test_a_store_that_ends_in_mid_run_costs_one_second_and_no_build(on, tmp_path, harm):
+    with servers.redis() as server:
+        on("a", server.address)
+        assert build(nodes.source(1)) is None
+        getattr(server, harm)()
+        with pytest.warns(RtcompileWarning, match="left alone") as warned:
+            hits = [
+                rtcompile.compile(nodes.source(number), arch="sm_80").build.hit
+                for number in range(2, 8)
+            ]
+
+    assert (hits, len(warned)) == ([None] * 6, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        pytest.param({"RTCOMPILE_REMOTE": "ftp://h/x"}, "RTCOMPILE_REMOTE=ftp", id="scheme"),
+        pytest.param({"RTCOMPILE_REMOTE": "redis://h:port/0"}, "RTCOMPILE_REMOTE=redis", id="port"),
+        pytest.param({"RTCOMPILE_REMOTE": "s3://"}, "which bucket", id="no bucket"),
+        pytest.param({"RTCOMPILE_REMOTE_KEY_FILE": ""}, "KEY_FILE is not", id="no key"),
+        pytest.param({"RTCOMPILE_REMOTE_KEY_FILE": "/none/such"}, "No such file", id="key file"),
+        pytest.param({"RTCOMPILE_REMOTE_MODE": "write"}, "RTCOMPILE_REMOTE_MODE", id="mode"),
+        pytest.param({"RTCOMPILE_REMOTE_TTL": "a day"}, "RTCOMPILE_REMOTE_TTL", id="ttl"),
+        pytest.param({"RTCOMPILE_REMOTE_UNSIGNED": "yes"}, "REMOTE_UNSIGNED", id="unsigned"),
+        pytest.param({"RTCOMPILE_CACHE_SHARED": "yes"}, "RTCOMPILE_CACHE_SHARED", id="shared"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_one_warning_and_no_build(on, tmp_path, changes, what):
+    on("a", f"file://{tmp_path}/shared", **changes)
+    with pytest.warns(RtcompileWarning, match=what) as warned:
+        assert [build(nodes.source(number)) for number in range(2)] == [None, None]
+    assert len(warned) == 1
+
+
+def test_another_key_is_a_warning_that_names_the_setting_and_no_build(on, tmp_path):
+    address = f"file://{tmp_path}/shared"
+    on("a", address)
+    build(nodes.source(1))
+    other = tmp_path / "other key"
+    other.write_bytes(nodes.KEY[::-1])
+    other.chmod(0o600)
+    on("b", address, RTCOMPILE_REMOTE_KEY_FILE=str(other))
+    with pytest.warns(RtcompileWarning, match="RTCOMPILE_REMOTE_KEY_FILE"):
+        assert build(nodes.source(1)) is None
+
+
+def test_an_entry_of_another_schema_is_a_miss(on, tmp_path, monkeypatch):
+    address = f"file://{tmp_path}/shared"
+    on("a", address)
+    with monkeypatch.context() as older, contextlib.suppress(AssertionError):
+        older.setattr("rtcompile.cluster.envelope._MAGIC", b"rtcompile entry 0\n")
+        build(nodes.source(1))
+    on("b", address)
+    with pytest.warns(RtcompileWarning, match="version"):
+        assert build(nodes.source(1)) is None
