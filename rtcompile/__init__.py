@@ -16,7 +16,7 @@ _NAMES = {
     "core.arch": "Arch",
     "core.request": "BuildInfo CompileRequest ObjectCode",
     "errors": (
-        "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError "
+        "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError ExecutorError "
         "InvalidRequest JitDisabled JitifyError LinkError RtcompileError RtcompileWarning "
         "ToolkitNotFound UnsupportedArch"
     ),

@@ -16,6 +16,7 @@ from rtcompile.errors import CompilerCrashed as CompilerCrashed
 from rtcompile.errors import CompileTimeout as CompileTimeout
 from rtcompile.errors import CupyNotFound as CupyNotFound
 from rtcompile.errors import DriverError as DriverError
+from rtcompile.errors import ExecutorError as ExecutorError
 from rtcompile.errors import InvalidRequest as InvalidRequest
 from rtcompile.errors import JitDisabled as JitDisabled
 from rtcompile.errors import JitifyError as JitifyError

@@ -250,6 +250,10 @@ class CompileTimeout(CompilerCrashed):
     """The compiler was killed when its time limit (seconds) had passed."""
 
 
+class ExecutorError(RtcompileError):
+    """The executor of a batch did not run a build: a worker died, or has no rtcompile."""
+
+
 class BatchError(RtcompileError):
     """Some builds of a batch failed; raised when all are done.
 

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from rtcompile.errors import (
     InvalidRequest,
     RtcompileError,
     ToolkitNotFound,
+    UnsupportedArch,
     alone,
     public,
     shown,
@@ -32,7 +33,7 @@ from rtcompile.watching.progress import Outcome
 from rtcompile.watching.progress import shown as showing
 from rtcompile.workers import pool
 
-__all__ = ["BuildFuture", "compile_many", "submit_many"]
+__all__ = ["BuildFuture", "compile_many", "request_of", "submit_many"]
 
 # For each build that runs another that waits for its slot with everything decided, so that no slot
 # is empty while the results of the last builds are being kept; and two that wait for a header that
@@ -99,9 +100,28 @@ def submit_many(
         "timeout": timeout,
         "memory_limit": memory_limit,
     }
+    return _submit(items("builds", builds, _BUILDS), overrides)
+
+
+def _submit_to(
+    executor: Any, builds: Sequence[Any], overrides: Mapping[str, Any]
+) -> Sequence[Future[ObjectCode]]:
+    from rtcompile.cluster import executors
+
+    engine = executors.executor_of(executor)
+    tasks = [
+        _Task.of(build, index, overrides, elsewhere=True) for index, build in enumerate(builds)
+    ]
+    groups = Counter(task.group for task in tasks)
+    return [
+        executors.submit(engine, executors.Job(task.request, task.overrides, groups[task.group]))
+        for task in tasks
+    ]
+
+
+def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
     # Here and not in the threads: "the current device" is that of the caller's thread.
-    given = items("builds", builds, _BUILDS)
-    tasks = [_Task.of(build, index, overrides) for index, build in enumerate(given)]
+    tasks = [_Task.of(build, index, overrides) for index, build in enumerate(builds)]
     groups = Counter(task.group for task in tasks)
     futures = [BuildFuture() for _ in tasks]
     waiting: queue.SimpleQueue[tuple[BuildFuture, _Task]] = queue.SimpleQueue()
@@ -161,6 +181,7 @@ def compile_many(
     builds: Iterable[Any],
     *,
     progress: bool | Callable[[int, int, Outcome], Any] | None = None,
+    executor: Any = None,
     errors: str = "raise",
     trace: str | os.PathLike[str] | None = None,
     fallback: str | None = None,
@@ -181,6 +202,11 @@ def compile_many(
         None shows a bar where stderr is a terminal or a notebook, True also plain lines elsewhere,
         False nothing. A callable is called with the number done, the total, and an `ObjectCode`
         or an error.
+    executor : concurrent.futures.Executor or dask.distributed.Client, optional
+        Builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, of Ray
+        (`rtcompile.cluster.ray.RayExecutor`), or of any other executor. Each compiles with its own
+        settings, for the device of the caller, or for its own where the caller has none. What the
+        requests name (``-I`` directories, files to link) has to be there as well.
     errors : {"raise", "return"}
         Whether errors are gathered in one `BatchError` once all builds are done, or stand in the
         list in the place of results.
@@ -208,8 +234,16 @@ def compile_many(
         )
     builds = items("builds", builds, _BUILDS)
     with tracing.into(trace), tracing.span("compile_many"):
-        futures = submit_many(
-            builds, fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
+        overrides = {
+            "fallback": fallback,
+            "pch": pch,
+            "timeout": timeout,
+            "memory_limit": memory_limit,
+        }
+        futures: Sequence[Future[ObjectCode]] = (
+            _submit(builds, overrides)
+            if executor is None
+            else _submit_to(executor, builds, overrides)
         )
         try:
             with showing(progress, len(futures)) as advance:
@@ -227,7 +261,7 @@ def compile_many(
     return outcomes
 
 
-def completed(futures: Iterable[BuildFuture]) -> Iterator[Future[ObjectCode]]:
+def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCode]]:
     """Yield futures as they are done, like `concurrent.futures.as_completed`; hear every Ctrl-C.
 
     One that comes just before Python begins to wait is heard when that wait ends, which was seen to
@@ -239,7 +273,7 @@ def completed(futures: Iterable[BuildFuture]) -> Iterator[Future[ObjectCode]]:
         yield from done
 
 
-def _request_of(item: Any) -> CompileRequest | None:
+def request_of(item: Any) -> CompileRequest | None:
     """Return the build that an item of a batch stands for; None where it stands for none."""
     request = item
     if not isinstance(item, CompileRequest):
@@ -249,7 +283,7 @@ def _request_of(item: Any) -> CompileRequest | None:
 
 def _label(item: Any) -> str:
     """Return what a message about a batch calls one of its builds."""
-    request = _request_of(item)
+    request = request_of(item)
     assert request is not None
     names = request.name_expressions
     several = f", … {len(names)} names" if len(names) > 1 else ""
@@ -271,11 +305,17 @@ class _Task:
 
     request: CompileRequest
     settings: Settings
+    overrides: Mapping[str, Any]
 
     @classmethod
-    def of(cls, item: Any, index: int, overrides: dict[str, Any]) -> _Task:
-        """Read an item of the batch; what it was given itself comes before what holds for all."""
-        request = _request_of(item)
+    def of(
+        cls, item: Any, index: int, overrides: Mapping[str, Any], *, elsewhere: bool = False
+    ) -> _Task:
+        """Read an item of the batch; what it was given itself comes before what holds for all.
+
+        Built `elsewhere`, it is for the device there where here is none.
+        """
+        request = request_of(item)
         if request is None:
             raise InvalidRequest(f"builds[{index}] is {shown(item)}; a batch is of {_BUILDS}")
         if request is not item:
@@ -285,10 +325,12 @@ class _Task:
         if request is not item:
             request = pipeline.for_this_device(request, settings)
         if request.arch is None:
-            with suppress(ToolkitNotFound):  # there may be a bundle that answers
+            # There may be a bundle that answers.
+            lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
+            with suppress(*lacking):
                 choice = pipeline.plan(request.replace(link=()), settings).choice
                 request = request.replace(arch=choice.arch, target=choice.target)
-        return cls(request, settings)
+        return cls(request, settings, overrides)
 
     @property
     def group(self) -> tuple[object, ...]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # What only some builds need (NVCC, the linker, reading errors) is imported by them: it would double
 # the 40 ms that a first build spends on imports.
 
-__all__ = ["AnotherCapabilityError", "compile_once"]
+__all__ = ["AnotherCapabilityError", "compile_once", "identified"]
 
 
 class AnotherCapabilityError(Exception):
@@ -47,7 +47,7 @@ def compile_once(
     Raises `AnotherCapabilityError` unless the plan's capability is `confirmed` by cuda-python.
     """
     request = plan.request
-    plan = _identified(plan, settings)
+    plan = identified(plan, settings)
     if settings.remote:
         from rtcompile.cluster import tier  # with a store's client
 
@@ -91,7 +91,7 @@ def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:
     )
 
 
-def _identified(plan: Plan, settings: Settings) -> Plan:
+def identified(plan: Plan, settings: Settings) -> Plan:
     """Return the plan with what only a build can afford to ask: NVRTC's build."""
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:

@@ -236,9 +236,9 @@ class Store:
         return hit(decoded[1], build, "remote")
 
     def entry_of(self, question: Question, obj: ObjectCode) -> ManifestEntry | None:
-        """Return how a build that was just added is kept; None if it was not."""
+        """Return how a build that was made or found just now is kept; None if it is not."""
         known = self._memory.get(question.lookup_key(), [])
-        return next((entry.build for entry in known if entry.obj is obj), None)
+        return next((entry.build for entry in known if entry.obj.code is obj.code), None)
 
     def _keep(
         self,

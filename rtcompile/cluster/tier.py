@@ -1,34 +1,26 @@
-"""The tier behind the local cache: what another node built is fetched; what is built here, for all nodes.
+"""The tier behind the local cache: what another node built is fetched; what is built here, shared.
 
-Nothing here is reached by a local hit. A manifest under the question's portable key says which
-headers a build read; it answers only where the same headers with the same contents are found here,
-and then leads to the object. A build that hangs on where it was made is never shared.
+Nothing here is reached by a local hit.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rtcompile.cache import headers, manifests, objects
 from rtcompile.cache.manifests import ManifestEntry
+from rtcompile.cluster import sharing
 from rtcompile.cluster.remote import Entry, Remote, Tier, remote
 from rtcompile.core import admission
-from rtcompile.core.includes import placing
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode
 
 if TYPE_CHECKING:
     from rtcompile.cache.store import Store
 
-__all__ = ["build_once", "entries_of", "fetch", "find", "shareable"]
-
-
-def _nothing() -> None:
-    pass
+__all__ = ["build_once", "fetch", "find", "share"]
 
 
 def find(question: Question, store: Store) -> ObjectCode | None:
@@ -74,8 +66,8 @@ def build_once(
         release()
         raise
     worth = stores.worth(code.build.compiled_in)
-    if entry is not None and worth and shareable(question, code, entry):
-        stores.push(partial(entries_of, stores, question, entry, code), release)
+    if entry is not None and worth and sharing.shareable(question, code, entry):
+        stores.push(partial(_entries, stores, question, entry, code), release)
     else:
         release()
     return code
@@ -84,69 +76,35 @@ def build_once(
 def fetch(stores: Remote, question: Question, store: Store) -> ObjectCode | None:
     """Return what a shared store has for `question`, and write it to the local cache."""
     for at, tier in enumerate(stores.tiers):
-        for build in _builds(stores, at, question):
+        manifest = stores.get("manifest", question.portable_key(), tier)
+        for build in sharing.usable(question, manifest) if manifest is not None else ():
             data = stores.get("object", build.object_key, tier)
             obj = None if data is None else store.adopt(question, build, data)
             if obj is None:
                 continue
             if at and stores.writes:  # the stores that are asked first shall have it next time
-                found = partial(entries_of, stores, question, build, obj)
-                stores.push(found, _nothing, stores.tiers[:at])
+                entries = partial(_entries, stores, question, build, obj)
+                stores.push(entries, _nothing, stores.tiers[:at])
             return obj
     return None
 
 
-def _builds(stores: Remote, at: int, question: Question) -> list[ManifestEntry]:
-    """Return the builds of one store's manifest whose headers are found here with the same contents."""
-    key = question.portable_key()
-    data = stores.get("manifest", key, stores.tiers[at])
-    found = manifests.decode(key, data, question.search) if data is not None else None
-    usable = []
-    for build in found or ():
-        if question.serves(build.backend, build.compiler):
-            # The stats are another machine's: by them alone no header is known here.
-            foreign = [
-                header._replace(mtime_ns=0, ctime_ns=0) for header in build.dependencies.headers
-            ]
-            fresh = headers.refresh(replace(build.dependencies, headers=tuple(foreign)))
-            if fresh is not None:
-                usable.append(build._replace(dependencies=fresh))
-    return usable
+def share(
+    stores: Remote, tier: Tier, question: Question, build: ManifestEntry, obj: ObjectCode
+) -> bool:
+    """Write a build of the local cache to a store now; say whether that could be done."""
+    return stores.put(tier, _entries(stores, question, build, obj, tier))
 
 
-def shareable(question: Question, obj: ObjectCode, build: ManifestEntry) -> bool:
-    """Say whether a build holds on other machines: no path of this one reached it.
-
-    Every file that was looked at lies in a directory that the other machine names too, or among the
-    system's: what NVCC's host compiler reads, whose build is in NVCC's identity.
-    """
-    if admission.path_bound(question, obj, build.dependencies, same_system=True):
-        return False
-    read = build.dependencies
-    place = placing(question.search)
-    beside = question.name.rpartition("/")[0]
-    paths = [*(header.path for header in read.headers), *read.absent, *read.present]
-    return all(
-        place(path)[0] >= 0
-        or (path.startswith("/usr/") and not (beside and path.startswith(beside)))
-        for path in paths
-    )
-
-
-def entries_of(
+def _entries(
     stores: Remote, question: Question, build: ManifestEntry, obj: ObjectCode, tier: Tier
-) -> Sequence[Entry]:
+) -> list[Entry]:
     """Return what a store is to hold of a build: the object, then the manifest that leads to it."""
     key = question.portable_key()
-    data = stores.get("manifest", key, tier)
-    others = manifests.decode(key, data, question.search) if data is not None else None
-    builds = [build, *(b for b in others or () if b.object_key != build.object_key)]
-    program = question.name.rpartition("/")[2]
-    return (
-        (
-            "object",
-            build.object_key,
-            objects.encode(build.object_key, obj, program, question.summary()),
-        ),
-        ("manifest", key, manifests.encode(key, builds, question.search)),
-    )
+    # Builds of other headers, or by other compilers, stay beside it.
+    packed = sharing.packed(question, build, obj, stores.get("manifest", key, tier))
+    return [("object", packed.object_key, packed.object), ("manifest", key, packed.manifest)]
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,98 @@
+"""A build as it travels between machines: its object, and a manifest of what it read.
+
+The manifest says which headers a build read; it answers only where the same headers with the same
+contents are found, and then the object is used. A build that hangs on where it was made is never
+shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from rtcompile.cache import headers, manifests, objects
+from rtcompile.cache.manifests import ManifestEntry
+from rtcompile.core import admission
+from rtcompile.core.includes import placing
+from rtcompile.core.key import Question
+from rtcompile.core.request import ObjectCode
+
+if TYPE_CHECKING:
+    from rtcompile.cache.store import Store
+
+__all__ = ["Packed", "pack", "packed", "shareable", "unpack", "usable"]
+
+
+class Packed(NamedTuple):
+    """A build's object and manifest.
+
+    Attributes
+    ----------
+    object_key, object : str, bytes
+        The object, and the key that it is sealed under.
+    manifest : bytes
+        Sealed under the question's portable key.
+    """
+
+    object_key: str
+    object: bytes
+    manifest: bytes
+
+
+def pack(question: Question, store: Store, obj: ObjectCode) -> Packed | None:
+    """Return a build that is in the cache for another machine; None if it is not for others."""
+    build = store.entry_of(question, obj)
+    if build is None or not shareable(question, obj, build):
+        return None
+    return packed(question, build, obj)
+
+
+def packed(
+    question: Question, build: ManifestEntry, obj: ObjectCode, before: bytes | None = None
+) -> Packed:
+    """Return a build as it travels, in a manifest with those of the manifest `before` it."""
+    key = question.portable_key()
+    others = manifests.decode(key, before, question.search) if before is not None else None
+    builds = [build, *(b for b in others or () if b.object_key != build.object_key)]
+    program = question.name.rpartition("/")[2]
+    data = objects.encode(build.object_key, obj, program, question.summary())
+    return Packed(build.object_key, data, manifests.encode(key, builds, question.search))
+
+
+def unpack(question: Question, store: Store, found: Packed) -> ObjectCode | None:
+    """Write another machine's build to the cache; None if it does not hold here."""
+    for build in usable(question, found.manifest):
+        if build.object_key == found.object_key:
+            return store.adopt(question, build, found.object)
+    return None
+
+
+def usable(question: Question, manifest: bytes) -> Iterator[ManifestEntry]:
+    """Yield the builds of a manifest whose headers are found here with the same contents."""
+    for build in manifests.decode(question.portable_key(), manifest, question.search) or ():
+        if question.serves(build.backend, build.compiler):
+            read = build.dependencies
+            # The stats are another machine's: by them alone no header is known here.
+            foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]
+            fresh = headers.refresh(replace(read, headers=tuple(foreign)))
+            if fresh is not None:
+                yield build._replace(dependencies=fresh)
+
+
+def shareable(question: Question, obj: ObjectCode, build: ManifestEntry) -> bool:
+    """Say whether a build holds on other machines: no path of this one reached it.
+
+    Every file that was looked at lies in a directory that the other machine names too, or among the
+    system's: what NVCC's host compiler reads, whose build is in NVCC's identity.
+    """
+    read = build.dependencies
+    if admission.path_bound(question, obj, read, same_system=True):
+        return False
+    place = placing(question.search)
+    beside = question.name.rpartition("/")[0] or "\0"
+    paths: Sequence[str] = [*(header.path for header in read.headers), *read.absent, *read.present]
+    return all(
+        place(path)[0] >= 0 or (path.startswith("/usr/") and not path.startswith(beside))
+        for path in paths
+    )

@@ -1,0 +1,110 @@
+"""Batches on executors: builds made elsewhere, kept here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile import BatchError, CompileRequest, ExecutorError, InvalidRequest, compile_many
+from tests import nodes
+
+
+def request(number: int = 0, **more: object) -> CompileRequest:
+    return CompileRequest(nodes.source(number), **{"arch": "sm_80", **more})  # type: ignore[arg-type]
+
+
+def move(folder: str) -> None:
+    os.environ["RTCOMPILE_CACHE_DIR"] = folder
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Executor]:
+    """A process with a cache of its own."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, context, move, (str(tmp_path / "theirs"),)) as executor:
+        yield executor
+
+
+def test_what_was_built_elsewhere_is_in_the_cache_here(elsewhere):
+    built = compile_many([request(1), request(2)], executor=elsewhere, progress=False)
+    again = compile_many([request(1), request(2)], progress=False)
+
+    assert [code.build.hit for code in built] == [None, None]
+    assert [code.build.hit for code in again] == ["memory", "memory"]
+    assert [code.code for code in again] == [code.code for code in built]
+
+
+def test_results_stand_in_order_and_an_error_in_its_place(elsewhere):
+    builds = [request(3), CompileRequest("nothing", arch="sm_80"), request(4)]
+
+    with pytest.raises(BatchError) as caught:
+        compile_many(builds, executor=elsewhere, progress=False)
+
+    assert [type(error) for error in caught.value.errors.values()] == [rtcompile.CompileError]
+    assert [bool(result) for result in caught.value.results] == [True, False, True]
+
+
+def test_arguments_of_the_batch_hold_elsewhere(elsewhere):
+    outcome = compile_many(
+        [request(5)], executor=elsewhere, errors="return", timeout=1e-6, progress=False
+    )
+    assert isinstance(outcome[0], rtcompile.CompileTimeout)
+
+
+def test_where_the_source_hangs_on_its_place_the_result_is_not_kept_here(elsewhere):
+    one = [request(6, options=("-lineinfo",))]
+    compile_many(one, executor=elsewhere, progress=False)
+    assert compile_many(one, progress=False)[0].build.hit is None
+
+
+def test_threads_are_an_executor_too():
+    with ThreadPoolExecutor(2) as executor:
+        codes = compile_many([request(7), request(8)], executor=executor, progress=False)
+    assert len({code.code for code in codes}) == 2
+
+
+def test_a_module_is_sent_as_what_it_asks_for(elsewhere):
+    cupy = pytest.importorskip("cupy")
+    assert cupy
+    module = rtcompile.RawModule(code=nodes.source(9), arch="sm_80")
+    compile_many([module], executor=elsewhere, progress=False)
+    assert module.object_code.build.hit == "memory"
+
+
+def leave(_: object) -> None:
+    os._exit(3)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda executor: executor.submit(leave, 0), id="a worker that dies"),
+        pytest.param(lambda executor: executor.shutdown(), id="an executor that was shut down"),
+    ],
+)
+def test_an_executor_that_fails_is_an_error_of_ours(elsewhere, harm: Callable[[Executor], object]):
+    harm(elsewhere)
+    outcome = compile_many(
+        [request(10), request(11)], executor=elsewhere, errors="return", progress=False
+    )
+    assert [type(error) for error in outcome] == [ExecutorError, ExecutorError]
+
+
+@pytest.mark.parametrize("given", [3, "dask", object()])
+def test_what_is_no_executor_is_refused(given):
+    with pytest.raises(InvalidRequest, match="executor must be"):
+        compile_many([request()], executor=given)
+
+
+def test_a_missing_ray_names_the_package(monkeypatch):
+    from rtcompile.cluster.ray import RayExecutor
+
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(InvalidRequest, match="pip install ray"):
+        RayExecutor()
