@@ -19,9 +19,9 @@ from benchmarks import _machine
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
-from rtcompile.core.digest import content_digest
 from rtcompile.core.key import Question
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
+from rtcompile.storage.digest import content_digest
 
 ROUNDS = 40
 LABELS = ("user0", "cudart", "crt", "cccl", "cutlass", "shims")

@@ -12,8 +12,6 @@ import os
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
-from rtcompile.text import styling
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
@@ -65,6 +63,8 @@ class RtcompileError(Exception):
         # IPython asks an exception for this before it formats a traceback: the message, and the
         # caller's line that led to it, without a frame of ours.
         pieces = [*self.styled(), *_caller(self)]
+        from rtcompile.text import styling  # only what is shown pays for it
+
         return styling.as_traceback(pieces).split("\n")
 
 
@@ -206,6 +206,8 @@ class CompileError(_BuildError):
     def told(cls, story: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any) -> Any:
         """Return an error whose message is `story`, a message in styles, and then `advice`."""
         pieces = (*story, *(("", f"\n{paragraph}") for paragraph in advice))
+        from rtcompile.text import styling
+
         error = cls(styling.as_text(pieces), *args, advice=advice, **more)
         error._story = pieces
         return error
@@ -220,6 +222,8 @@ class CompileError(_BuildError):
     @property
     def html(self) -> str:
         """The message as a notebook shows it; empty where the text is all there is."""
+        from rtcompile.text import styling
+
         return styling.as_html(self._story) if self._story else ""
 
     def _repr_html_(self) -> str | None:

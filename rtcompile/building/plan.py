@@ -14,12 +14,12 @@ from rtcompile.building import device
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch, Choice
-from rtcompile.core.digest import content_digest
 from rtcompile.core.key import Question
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, SearchDir
 from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
 from rtcompile.settings import Settings
+from rtcompile.storage.digest import content_digest
 from rtcompile.toolkit import Toolchain
 
 if TYPE_CHECKING:

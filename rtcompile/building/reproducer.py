@@ -13,10 +13,10 @@ from typing import Any
 
 from rtcompile._version import __version__
 from rtcompile.cache.folder import Folder
-from rtcompile.core.digest import content_digest
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure
 from rtcompile.storage import trusted
+from rtcompile.storage.digest import content_digest
 
 __all__ = ["advice", "write"]
 

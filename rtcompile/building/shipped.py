@@ -19,12 +19,12 @@ from rtcompile.bundles.file import Bundle, Row
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
-from rtcompile.core.digest import content_digest
 from rtcompile.core.key import Question
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import JitDisabled, RtcompileError
 from rtcompile.settings import Settings
+from rtcompile.storage.digest import content_digest
 
 if TYPE_CHECKING:
     from rtcompile.core.units import LinkInput

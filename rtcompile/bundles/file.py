@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from rtcompile.cache import files, headers, manifests, objects
 from rtcompile.core.arch import Arch
-from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import InvalidRequest, RtcompileError, RtcompileWarning
 from rtcompile.storage import trusted
+from rtcompile.storage.digest import content_digest
 
 __all__ = ["Bundle", "Row"]
 

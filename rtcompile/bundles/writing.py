@@ -9,9 +9,9 @@ from dataclasses import replace
 from rtcompile.bundles.file import HEAD, INDEX, MAGIC, Row
 from rtcompile.cache import files, manifests, objects
 from rtcompile.core import includes
-from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.storage.digest import content_digest
 
 __all__ = ["Contents", "contents", "write"]
 

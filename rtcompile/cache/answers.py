@@ -21,8 +21,8 @@ import time
 
 from rtcompile._version import __version__
 from rtcompile.cache import files
-from rtcompile.core.digest import content_digest
 from rtcompile.storage import places, trusted
+from rtcompile.storage.digest import content_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Answer:
 class _Environment:
     """What variables and sys.path were when it was looked at, and what follows from them."""
 
-    __slots__ = ("checked", "folder", "key", "sys_path", "variables")
+    __slots__ = ("checked", "folder", "full_road", "key", "sys_path", "variables")
 
     def __init__(self, variables: tuple[bytes | None, ...], sys_path: list[str]) -> None:
         self.variables = variables
@@ -144,8 +144,9 @@ class _Environment:
         words = [value or b"" for value in variables] + [os.fsencode(path) for path in sys_path]
         self.key = _digest("environment", words)
         self.checked = float("-inf")
+        self.full_road = self._full_road()
 
-    def full_road(self) -> bool:
+    def _full_road(self) -> bool:
         values = dict(zip(ENVIRONMENT, self.variables, strict=True))
         if any(values[name] not in (None, b"", b"0") for name in _FULL_ROAD):
             return True
@@ -253,7 +254,7 @@ def _here() -> _Environment | None:
     here = _environment
     if here is None or here.variables != variables or here.sys_path != sys.path:
         here = _environment = _Environment(variables, sys.path)
-    if here.full_road() or _somebody_listens():
+    if here.full_road or _somebody_listens():
         return None
     return here
 

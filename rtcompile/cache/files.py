@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from rtcompile.core.digest import content_digest
+from rtcompile.storage.digest import content_digest
 
 __all__ = ["USE_RESOLUTION", "discard", "note_use", "publish", "seal", "unseal"]
 

@@ -11,10 +11,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from rtcompile.core import includes
-from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import Header, SearchDir
 from rtcompile.storage import trusted
+from rtcompile.storage.digest import content_digest
 
 if TYPE_CHECKING:
     from rtcompile.core.mentions import Mentions

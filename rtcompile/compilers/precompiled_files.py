@@ -11,10 +11,10 @@ from typing import BinaryIO, NamedTuple
 
 from rtcompile.cache import files, headers, locks, manifests
 from rtcompile.cache.folder import Folder
-from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import SearchDir
 from rtcompile.storage import trusted
+from rtcompile.storage.digest import content_digest
 
 __all__ = [
     "READY",

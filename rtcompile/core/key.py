@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from rtcompile._version import __version__
 from rtcompile.core.arch import Arch
-from rtcompile.core.digest import content_digest
 from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.request import Header, SearchDir
+from rtcompile.storage.digest import content_digest
 
 __all__ = ["Question", "digest", "field"]
 

@@ -20,11 +20,11 @@ from typing import Any
 from rtcompile._version import __version__
 from rtcompile.building import links as links
 from rtcompile.core.arch import Arch
-from rtcompile.core.digest import content_digest
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.units import LinkInput
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.storage import trusted
+from rtcompile.storage.digest import content_digest
 from rtcompile.watching import logs
 
 __all__ = ["FORMAT", "Record", "Recorder", "read"]

@@ -11,11 +11,11 @@ from typing import Any
 
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
-from rtcompile.core.digest import content_digest
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest
 from rtcompile.everywhere.recording import Record, request_of
 from rtcompile.storage import trusted
+from rtcompile.storage.digest import content_digest
 
 __all__ = ["requests", "warm"]
 

@@ -19,12 +19,12 @@ from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cache import headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
-from rtcompile.core.digest import content_digest
 from rtcompile.core.request import CompileRequest, ObjectCode, items, strings
 from rtcompile.core.request import path as checked_path
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.many import compile_many
 from rtcompile.settings import Settings
+from rtcompile.storage.digest import content_digest
 
 if TYPE_CHECKING:
     from rtcompile.packages.library import Kernel

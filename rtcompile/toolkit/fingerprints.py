@@ -10,8 +10,8 @@ import os
 import re
 from collections.abc import Iterable
 
-from rtcompile.core.digest import content_digest
 from rtcompile.core.key import digest, field
+from rtcompile.storage.digest import content_digest
 from rtcompile.toolkit.model import Library, Program
 
 __all__ = ["files_of_nvcc", "of_file", "of_host_compiler", "of_nvcc", "of_nvjitlink"]

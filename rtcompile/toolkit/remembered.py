@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from rtcompile._version import __version__
 from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
-from rtcompile.core.digest import content_digest
 from rtcompile.core.request import SearchDir
 from rtcompile.settings import Settings
+from rtcompile.storage.digest import content_digest
 from rtcompile.toolkit.model import Library, Program, Toolchain
 
 __all__ = ["current", "remember_build"]

@@ -22,8 +22,9 @@ def fused(x, y): return cp.sqrt(x * y) + 1
 from cupyx import jit
 @jit.rawkernel()
 def doubled(x, size):
-    i = jit.grid(1)
-    if i < size: x[i] *= 2
+    i = jit.blockIdx.x * jit.blockDim.x + jit.threadIdx.x
+    if i < size:
+        x[i] = x[i] * 2
 b = a.copy()
 doubled((1,), (64,), (b, 64))
 found = [
