@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from rtcompile.building import pipeline
@@ -27,6 +27,7 @@ def compile(
     backend: str = "auto",
     target: str = "cubin",
     link: Sequence[Any] = (),
+    headers: Mapping[str, str] | None = None,
     fallback: str | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
@@ -59,6 +60,9 @@ def compile(
     link : sequence
         Further inputs for the linker: source strings, `CompileRequest`\\ s, `ObjectCode`\\ s, and
         paths to cubin, PTX, LTO-IR, fatbin, object or archive files.
+    headers : mapping of str to str, optional
+        Headers as texts, ``{"tile.cuh": text}``: found before those of all directories but the
+        source's own, also under a name that the toolkit has. The text is part of the key.
     fallback : {"auto", "never", "always"}, optional
         Whether NVCC may, must not or must build it; ``RTCOMPILE_FALLBACK`` sets the default.
     pch : bool, optional
@@ -97,6 +101,7 @@ def compile(
         backend=backend,
         target=target,
         link=link,
+        headers=() if headers is None else headers,
     )
     settings = Settings.from_environ().override(
         fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit

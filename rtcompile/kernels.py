@@ -7,7 +7,7 @@ They subclass CuPy's, so ``isinstance`` holds and a launch is CuPy's own: `kerne
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import cupy
@@ -79,7 +79,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
     arch : str or Arch, optional
         Compile for this architecture and not for the current device's. One that the options name, and
         the device cannot run, is passed over with a `RtcompileWarning`.
-    link, fallback, pch, timeout, memory_limit
+    link, headers, fallback, pch, timeout, memory_limit
         As in `rtcompile.compile`.
 
     Raises
@@ -103,6 +103,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         jitify: bool | None = None,
         arch: str | Arch | None = None,
         link: Sequence[Any] = _NONE,
+        headers: Mapping[str, str] | None = None,
         fallback: str | None = None,
         pch: bool | None = None,
         timeout: float | None = None,
@@ -115,6 +116,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             and translate_cucomplex is False
             and jitify is None
             and arch is None
+            and headers is None
             and fallback is None
             and pch is None
             and timeout is None
@@ -139,6 +141,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             jitify=None if jitify is None else truth("jitify", jitify),
             arch=arch,
             link=link,
+            headers=headers,
             fallback=fallback,
             pch=pch,
             timeout=timeout,
@@ -275,7 +278,9 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
     path : path-like
         A cubin, PTX or fatbin file to load.
     options : sequence of str, or str
-        Compiler options, in NVRTC's or nvcc's spelling.
+        Compiler options, in NVRTC's or nvcc's spelling. A PTX file is linked with those that mean
+        something to a linker (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); of other files
+        they are ignored.
     backend : {"nvrtc", "nvcc"}
         ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` says no.
     translate_cucomplex : bool
@@ -289,7 +294,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         is CuPy's ``JitifyException`` too.
     arch : str or Arch, optional
         Compile for this architecture and not for the current device's.
-    link, fallback, pch, timeout, memory_limit, name
+    link, headers, fallback, pch, timeout, memory_limit, name
         As in `rtcompile.compile`.
 
     Raises
@@ -314,6 +319,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         jitify: bool | None = None,
         arch: str | Arch | None = None,
         link: Sequence[Any] = _NONE,
+        headers: Mapping[str, str] | None = None,
         fallback: str | None = None,
         pch: bool | None = None,
         timeout: float | None = None,
@@ -326,6 +332,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
             and translate_cucomplex is False
             and jitify is None
             and arch is None
+            and headers is None
             and fallback is None
             and pch is None
             and timeout is None
@@ -359,7 +366,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         self._build = LazyCode.checked(
             code=code,
             path=path,
-            options=() if code is None else options,
+            options=options,
             backend="nvcc" if code is None else backend,
             translate_cucomplex=code is not None and translate_cucomplex,
             enable_cooperative_groups=enable_cooperative_groups,
@@ -367,6 +374,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
             jitify=jitify,
             arch=arch,
             link=link,
+            headers=headers,
             fallback=fallback,
             pch=pch,
             timeout=timeout,

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import cupy
@@ -113,6 +113,7 @@ class LazyCode:
         jitify: bool | None,
         arch: str | Arch | None,
         link: Sequence[Any],
+        headers: Mapping[str, str] | None,
         fallback: str | None,
         pch: bool | None,
         timeout: float | None,
@@ -139,6 +140,7 @@ class LazyCode:
             backend="nvcc" if backend == "nvcc" else "auto",
             link=link,
             name=name,
+            headers=() if headers is None else headers,
         )
         arguments: dict[str, Any] = {
             "code": None if code is None else request.source,
@@ -153,6 +155,7 @@ class LazyCode:
             "jitify": jitify,
             "arch": arch,
             "link": request.link,
+            "headers": dict(request.headers) or None,
             "fallback": fallback,
             "pch": pch,
             "timeout": timeout,
@@ -191,8 +194,14 @@ class LazyCode:
             self.settled_until = time.monotonic() + _SETTLED_SECONDS
 
     def _request(self) -> CompileRequest | None:
-        """Return the request; one of plain words is made when it is first needed."""
-        if self.request is None and self.path is None:
+        """Return the request; one of plain words is made when it is first needed.
+
+        None for a file, which the driver loads; but PTX with options for the linker is linked with them.
+        """
+        if self.path is not None:
+            if self.request is None and self.arguments["options"]:
+                self.request = _linked(self.path, self.arguments)
+        elif self.request is None:
             from rtcompile.core.request import CompileRequest
 
             given = self.arguments
@@ -315,6 +324,26 @@ class LazyCode:
         return None if self.arguments["arch"] is not None else ordinal()
 
 
+def _linked(path: str, arguments: dict[str, Any]) -> CompileRequest | None:
+    """Return the request that links a PTX file with options; None where there is nothing to link with."""
+    from rtcompile.core import command_lines
+    from rtcompile.core import options as compiler_options
+    from rtcompile.core.arch import Arch
+    from rtcompile.core.linkable import kind_of
+    from rtcompile.core.request import CompileRequest
+    from rtcompile.core.units import LinkInput
+
+    options = compiler_options.parse(arguments["options"])
+    _arch, *flags = command_lines.for_nvjitlink(options, Arch(7, 5), (99, 0))
+    data = _read(path)
+    if not flags or kind_of(data) != "ptx":  # as CuPy: options say nothing of machine code
+        return None
+    given = LinkInput("ptx", os.path.basename(path), data)
+    return CompileRequest(
+        "", options=arguments["options"], arch=arguments["arch"], link=(given,), name="linked.cu"
+    )
+
+
 # --- the same words again ------------------------------------------------------------------------
 
 # CuPy keeps what its kernels were made of in memos of its own, which cupy.clear_memo() empties: this
@@ -364,6 +393,7 @@ _DEFAULTS: dict[str, Any] = {
     "jitify": None,
     "arch": None,
     "link": (),
+    "headers": None,
     "fallback": None,
     "pch": None,
     "timeout": None,

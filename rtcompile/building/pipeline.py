@@ -22,7 +22,7 @@ from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 from rtcompile.watching.logs import announce, listeners
 
-__all__ = ["build", "for_this_device", "plan"]
+__all__ = ["build", "for_this_device", "plan", "with_headers"]
 
 
 def build(
@@ -37,6 +37,7 @@ def build(
     CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
     """
     started = time.perf_counter()
+    request = with_headers(request, settings)
     try:
         code = _found_or_compiled(request, settings, words)
     except RtcompileError as error:
@@ -47,6 +48,16 @@ def build(
     code = replace(code, build=replace(code.build, milliseconds=milliseconds))
     announce(request, code, settings.log)
     return code
+
+
+def with_headers(request: CompileRequest, settings: Settings) -> CompileRequest:
+    """Return the request with its headers in a folder, which is searched first."""
+    if not request.headers:
+        return request
+    from rtcompile.cache import texts
+
+    folder = texts.folder(request.headers, settings.cache_dir if settings.cache_on_disk else None)
+    return request.replace(options=(f"-I{folder}", *request.options), headers=())
 
 
 def _found_or_compiled(
@@ -116,6 +127,7 @@ def plan(
 
     With `link_settings` that forbid compiling not even that: `JitDisabled` where it is not cached.
     """
+    request = with_headers(request, settings)
     chosen = plans.target(request, settings, capability)
     if not request.link:
         return plans.plan(request, settings, chosen)

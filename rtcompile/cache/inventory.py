@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from rtcompile.cache import files, locks, objects
+from rtcompile.cache import files, locks, objects, texts
 from rtcompile.cache.folder import FOLDERS, NOTES, Folder
 from rtcompile.core.request import ObjectCode
 
@@ -137,6 +137,7 @@ def empty(folder: Folder) -> None:
         if kind not in ("locks", "reproducers"):
             for name, _ in folder.listing(kind):
                 folder.discard(kind, name)
+    texts.remove(folder.path)
 
 
 def sweep(folder: Folder) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "Header",
     "ObjectCode",
     "SearchDir",
+    "header_texts",
     "items",
     "one_of",
     "path",
@@ -32,6 +33,7 @@ BACKENDS = ("auto", "nvrtc", "nvcc")
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 DEFAULT_NAME = "kernel.cu"
 _NAME_MAX = 200  # bytes of a program's file name: a file system takes 255, ours has a digest more
+_PART_MAX, _PATH_MAX = 255, 1024  # bytes of a header's name, below a folder of ours
 _ITEMS_MAX = 1_000_000  # of an iterable that gives no length: it may be an endless one
 _NAMES_SHOWN = 3  # of a code's names
 
@@ -60,6 +62,9 @@ class CompileRequest:
         ``"fatbin"`` is NVCC's.
     link : sequence
         Further inputs to link: source strings, paths, `ObjectCode`\\ s.
+    headers : mapping of str to str
+        Headers given as texts: the name that ``#include`` spells to its text. They are found before
+        those of all directories but the source's own. The request holds sorted pairs.
 
     Raises
     ------
@@ -75,6 +80,7 @@ class CompileRequest:
     backend: str
     target: str
     link: tuple[Any, ...]
+    headers: tuple[tuple[str, str], ...]
 
     def __init__(
         self,
@@ -86,6 +92,7 @@ class CompileRequest:
         backend: str = "auto",
         target: str = "cubin",
         link: Sequence[Any] = (),
+        headers: Mapping[str, str] | tuple[tuple[str, str], ...] = (),
     ) -> None:
         # The one place where these arguments are checked; every public function makes a request.
         if arch is not None and not isinstance(arch, Arch):
@@ -102,6 +109,7 @@ class CompileRequest:
         set_(self, "backend", one_of("backend", backend, BACKENDS))
         set_(self, "target", one_of("target", target, TARGETS))
         set_(self, "link", items("link", link, "source strings, paths, ObjectCodes"))
+        set_(self, "headers", header_texts(headers))
 
     @public
     def replace(self, **changes: Any) -> CompileRequest:
@@ -202,6 +210,33 @@ def path(name: str, value: object) -> str:
     return found
 
 
+def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
+    """Return headers given as texts, sorted: a mapping's, or what this returned before.
+
+    Raises
+    ------
+    InvalidRequest
+        A name that leaves its folder, two names that cannot both be files, or what is no text.
+    """
+    if isinstance(given, tuple) and not given:
+        return ()
+    pairs = given.items() if isinstance(given, Mapping) else given
+    if not isinstance(pairs, tuple) and not isinstance(given, Mapping):
+        raise InvalidRequest(
+            f"headers must map names to texts, not {shown(given)}; write headers={{'tile.cuh': text}}"
+        )
+    found = {_header(name): text(f"headers[{shown(name)}]", value) for name, value in pairs}
+    for name in found:
+        parts = name.split("/")
+        for end in range(1, len(parts)):
+            folder = "/".join(parts[:end])
+            if folder in found:
+                raise InvalidRequest(
+                    f"headers: {folder!r} is a header and the folder of {name!r}; rename one of them"
+                )
+    return tuple(sorted(found.items()))
+
+
 def truth(name: str, value: object) -> bool:
     """Return an argument that is used as true or false."""
     try:
@@ -232,6 +267,22 @@ def _names(values: object) -> tuple[str, ...]:
                 f"{shown(' '.join(name.split()))}"
             )
     return names
+
+
+def _header(given: object) -> str:
+    name = text("headers: a name", given)
+    parts = name.split("/")
+    if (
+        not name.isprintable()
+        or any(character in name for character in '"<>\\')
+        or any(part in ("", ".", "..") or len(part.encode()) > _PART_MAX for part in parts)
+        or len(name.encode()) > _PATH_MAX
+    ):
+        raise InvalidRequest(
+            f"headers: {shown(name)} is no header's name; it must be a path in the headers' own "
+            "folder, as #include spells it: 'tile.cuh' or 'mylib/tile.cuh', without '..' or '.'"
+        )
+    return name
 
 
 def _with_files(options: tuple[str, ...]) -> tuple[str, ...]:

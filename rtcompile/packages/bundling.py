@@ -169,7 +169,8 @@ def _contents(work: _Work, code: ObjectCode) -> writing.Contents:
 
 def _for_archs(works: Iterable[_Work], archs: Sequence[str]) -> Iterator[_Work]:
     for work in works:
-        request = work.request
+        request = pipeline.with_headers(work.request, work.settings())
+        work = replace(work, request=request)
         if request.arch is not None or compiler_options.parse(request.options).arch:
             yield work
             continue

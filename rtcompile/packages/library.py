@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rtcompile import bundles
-from rtcompile.core.request import strings, text
+from rtcompile.core.request import header_texts, strings, text
 from rtcompile.errors import InvalidRequest, public, shown
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ class KernelLibrary:
         Compiler options for all of them. Directories of the package go into `include_dirs`.
     include_dirs : sequence of str
         Further folders of the package to search for headers.
+    headers : mapping of str to str, optional
+        Headers as texts (``{"tile.cuh": text}``), for what the package makes when it runs; found
+        before all others.
     bundle : str, optional
         Where in the package its builds are, if it was built with them; see ``rtcompile bundle``.
         Without the file kernels are compiled when they are first called.
@@ -60,12 +63,14 @@ class KernelLibrary:
         folder: str = "",
         options: Sequence[str] = (),
         include_dirs: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
         bundle: str | None = None,
     ) -> None:
         self.package = text("package", package)
         self.folder = text("folder", folder)
         self.options = strings("options", options)
         self.include_dirs = strings("include_dirs", include_dirs)
+        self.headers = header_texts(() if headers is None else headers)
         self.bundle = None if bundle is None else text("bundle", bundle)
         self.modules: list[KernelModule] = []
 
@@ -168,6 +173,7 @@ class KernelModule:
             options=(*include, *library.options, *self.options),
             name_expressions=tuple(self._kernels),
             name=os.path.basename(self.source),
+            headers=library.headers,
         )
 
     @public
@@ -207,6 +213,7 @@ class KernelModule:
                         options=request.options,
                         name_expressions=request.name_expressions,
                         name=request.name,
+                        headers=dict(request.headers) or None,
                     )
         return self._raw
 
