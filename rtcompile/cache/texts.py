@@ -13,8 +13,8 @@ import tempfile
 import time
 from contextlib import suppress
 
-from rtcompile.core.digest import content_digest
 from rtcompile.storage import temporary, trusted
+from rtcompile.storage.digest import content_digest
 
 __all__ = ["folder", "remove"]
 
