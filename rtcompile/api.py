@@ -32,6 +32,7 @@ def compile(
     pch: bool | None = None,
     timeout: float | None = None,
     memory_limit: int | str | None = None,
+    recompile: bool = False,
     log_stream: IO[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
 ) -> ObjectCode:
@@ -72,6 +73,8 @@ def compile(
         builds the same included; ``RTCOMPILE_TIMEOUT`` sets the default.
     memory_limit : int or str, optional
         Bytes (or ``"2G"``) after which the compiler is killed; ``RTCOMPILE_MEMORY_LIMIT``.
+    recompile : bool
+        Compile although the code is in the cache or in a bundle, and keep the new code.
     log_stream : file object, optional
         Receives the compiler's log, warnings included, also when the code came from the cache.
     trace : path-like, optional
@@ -104,7 +107,11 @@ def compile(
         headers=() if headers is None else headers,
     )
     settings = Settings.from_environ().override(
-        fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
+        fallback=fallback,
+        pch=pch,
+        timeout=timeout,
+        memory_limit=memory_limit,
+        recompile=recompile,
     )
     logs.check_stream(log_stream)
     with tracing.into(trace):

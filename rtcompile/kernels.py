@@ -53,6 +53,21 @@ class _Built:
         code = self.object_code
         return None if code is None else code.build
 
+    @public
+    def is_cached(self) -> bool:
+        """Say whether using it would compile nothing: its code is loaded, cached, or in a bundle.
+
+        Asks for the current device, or for `arch`. Compiles nothing and writes nothing.
+
+        Examples
+        --------
+        >>> module = RawModule(code='extern "C" __global__ void k() {}', arch="sm_80")
+        >>> _ = module.object_code
+        >>> module.is_cached()
+        True
+        """
+        return self._build.is_cached()
+
 
 class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
     """A kernel from CUDA C++ source: `cupy.RawKernel`, built by rtcompile.
@@ -79,7 +94,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
     arch : str or Arch, optional
         Compile for this architecture and not for the current device's. One that the options name, and
         the device cannot run, is passed over with a `RtcompileWarning`.
-    link, headers, fallback, pch, timeout, memory_limit
+    link, headers, fallback, pch, timeout, memory_limit, recompile
         As in `rtcompile.compile`.
 
     Raises
@@ -108,6 +123,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         pch: bool | None = None,
         timeout: float | None = None,
         memory_limit: int | str | None = None,
+        recompile: bool = False,
     ) -> None:
         build = None
         # A kernel of plain words costs 2 microseconds when it is made again.
@@ -121,6 +137,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             and pch is None
             and timeout is None
             and memory_limit is None
+            and recompile is False
             and link is _NONE
             and type(enable_cooperative_groups) is bool
         ):
@@ -146,6 +163,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             pch=pch,
             timeout=timeout,
             memory_limit=memory_limit,
+            recompile=recompile,
         )
         self._bind(build, text("name", name))
 
@@ -294,7 +312,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         is CuPy's ``JitifyException`` too.
     arch : str or Arch, optional
         Compile for this architecture and not for the current device's.
-    link, headers, fallback, pch, timeout, memory_limit, name
+    link, headers, fallback, pch, timeout, memory_limit, recompile, name
         As in `rtcompile.compile`.
 
     Raises
@@ -324,6 +342,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         pch: bool | None = None,
         timeout: float | None = None,
         memory_limit: int | str | None = None,
+        recompile: bool = False,
         name: str = DEFAULT_NAME,
     ) -> None:
         if (
@@ -337,6 +356,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
             and pch is None
             and timeout is None
             and memory_limit is None
+            and recompile is False
             and link is _NONE
             and type(enable_cooperative_groups) is bool
             and name is DEFAULT_NAME
@@ -379,6 +399,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
             pch=pch,
             timeout=timeout,
             memory_limit=memory_limit,
+            recompile=recompile,
             name=name,
         )
         self._hand_to_cupy()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rtcompile.cache.answers import Answer
     from rtcompile.core.arch import Arch
     from rtcompile.core.request import CompileRequest, ObjectCode
+    from rtcompile.settings import Settings
     from rtcompile.watching.report import Report
 
 __all__ = [
@@ -118,6 +119,7 @@ class LazyCode:
         pch: bool | None,
         timeout: float | None,
         memory_limit: int | str | None,
+        recompile: bool = False,
         name: str = DEFAULT_NAME,
     ) -> LazyCode:
         """Return the code of any arguments; raise `InvalidRequest` for what is no build."""
@@ -130,7 +132,11 @@ class LazyCode:
         translate_cucomplex = truth("translate_cucomplex", translate_cucomplex)
         # Checked now, whatever the environment says when the build is made.
         Settings("").override(
-            fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit
+            fallback=fallback,
+            pch=pch,
+            timeout=timeout,
+            memory_limit=memory_limit,
+            recompile=recompile,
         )
         request = CompileRequest(
             source="" if code is None else text("code", code),
@@ -160,6 +166,7 @@ class LazyCode:
             "pch": pch,
             "timeout": timeout,
             "memory_limit": memory_limit,
+            "recompile": bool(recompile),
             "name": request.name,
         }
         if code is None:
@@ -270,20 +277,33 @@ class LazyCode:
         said = explain(name, code, program=self.program, lowered_names=names, **more)
         return DriverError(f"{said}\n  The driver says {_NOT_FOUND_WORDS}.", _NOT_FOUND)
 
-    def _compiled(self, request: CompileRequest) -> ObjectCode:
+    def is_cached(self) -> bool:
+        """Say whether the code for the current device is there: loaded, cached, or in a bundle."""
         from rtcompile.building import pipeline
+
+        request = self._request()
+        if request is None or self._place() in (*self.objects, *self.answers):
+            return True
+        request, settings = self._asked(request)
+        return pipeline.is_cached(pipeline.for_this_device(request, settings), settings)
+
+    def _asked(self, request: CompileRequest) -> tuple[CompileRequest, Settings]:
+        """Return what is asked of the pipeline now, as the environment and the arguments say."""
         from rtcompile.settings import Settings
 
         arguments = self.arguments
         if arguments["jitify"]:
             # Jitify looks in the working directory too, after all else.
             request = request.replace(options=(*request.options, "-idirafter", os.getcwd()))
-        settings = Settings.from_environ().override(
-            fallback=arguments["fallback"],
-            pch=arguments["pch"],
-            timeout=arguments["timeout"],
-            memory_limit=arguments["memory_limit"],
-        )
+        said = ("fallback", "pch", "timeout", "memory_limit", "recompile")
+        given = {name: arguments[name] for name in said}
+        return request, Settings.from_environ().override(**given)
+
+    def _compiled(self, request: CompileRequest) -> ObjectCode:
+        from rtcompile.building import pipeline
+
+        arguments = self.arguments
+        request, settings = self._asked(request)
         try:
             request = pipeline.for_this_device(request, settings)
             return pipeline.build(request, settings, self.words)
@@ -398,6 +418,7 @@ _DEFAULTS: dict[str, Any] = {
     "pch": None,
     "timeout": None,
     "memory_limit": None,
+    "recompile": False,
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcompile.core.request import one_of
+from rtcompile.core.request import one_of, truth
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.storage import places
 
@@ -44,6 +44,7 @@ class Settings:
     save_source: bool = False
     dump_source_on_error: bool = False
     ptx: bool = False
+    recompile: bool = False  # an argument alone: what is cached or shipped is passed over
     bundles: tuple[str, ...] = ()  # paths
     remote: str = ""  # addresses; the rest is in `cluster.settings`
 
@@ -80,6 +81,7 @@ class Settings:
         pch: bool | None = None,
         timeout: float | None = None,
         memory_limit: int | str | None = None,
+        recompile: bool = False,
     ) -> Settings:
         """Return these settings with the arguments that are not None in their place.
 
@@ -88,7 +90,7 @@ class Settings:
         InvalidRequest
             An argument of a wrong type or value; the message names it.
         """
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"recompile": True} if truth("recompile", recompile) else {}
         if fallback is not None:
             changes["fallback"] = one_of("fallback", fallback, FALLBACKS)
         if pch is not None:

@@ -55,18 +55,18 @@ def compile_once(
         if code is not None:
             return code
     if not settings.jit:  # nothing is compiled, and nothing is written: no lock, no folder
-        code = store.find(plan.question)
+        code = None if settings.recompile else store.find(plan.question)
         if code is None:
-            raise JitDisabled(store.why(plan.question))
+            raise JitDisabled(store.why(plan.question) or "recompile=True asks for a compiler")
         return code
-    failure = store.failed.find(plan.question)
+    failure = None if settings.recompile else store.failed.find(plan.question)
     if failure is not None:
         raise _error(failure, plan)
     with (
         tracing.span("build", program=request.name),
         store.building(plan.question, settings.timeout) as seconds_left,
     ):
-        code = store.find(plan.question)
+        code = None if settings.recompile else store.find(plan.question)
         if code is not None:
             return code
 
@@ -75,7 +75,7 @@ def compile_once(
                 raise _too_late(plan, settings)
             return Miss(plan, settings, store, seconds, confirmed).run()
 
-        if not settings.remote:
+        if not settings.remote or settings.recompile:
             return build(seconds_left)
         return tier.build_once(plan.question, store, build, seconds_left)
 

@@ -22,7 +22,7 @@ from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 from rtcompile.watching.logs import announce, listeners
 
-__all__ = ["build", "for_this_device", "plan", "with_headers"]
+__all__ = ["build", "for_this_device", "is_cached", "plan", "with_headers"]
 
 
 def build(
@@ -60,10 +60,25 @@ def with_headers(request: CompileRequest, settings: Settings) -> CompileRequest:
     return request.replace(options=(f"-I{folder}", *request.options), headers=())
 
 
+def is_cached(request: CompileRequest, settings: Settings) -> bool:
+    """Say whether a build would need no compiler: a bundle or the local cache has the code."""
+    request = with_headers(request, settings)
+    if _shipped(request, settings) is not None:
+        return True
+    try:
+        decided = plan(request, settings, link_settings=replace(settings, jit=False))
+    except (
+        JitDisabled,
+        ToolkitNotFound,
+    ):  # an input of the linker is not built; no compiler at all
+        return False
+    return not Store.open(settings).why(decided.question)
+
+
 def _found_or_compiled(
     request: CompileRequest, settings: Settings, words: Sequence[str] | None
 ) -> ObjectCode:
-    code = _shipped(request, settings)
+    code = None if settings.recompile else _shipped(request, settings)
     if code is None:
         try:
             code = _cached_or_compiled(request, settings, words)
@@ -91,7 +106,7 @@ def _cached_or_compiled(
         decided = plan(request, settings)
     with tracing.span("cache", program=request.name):
         store = Store.open(settings)
-        code = store.find(decided.question)
+        code = None if settings.recompile else store.find(decided.question)
     if code is None:
         # Where a shared store may have it, no compiler is started before it said so.
         if decided.backend != "nvcc" and settings.jit and not settings.remote:

@@ -176,3 +176,31 @@ def test_kernels_of_a_module_share_its_build():
     kernel = kernels.RawKernel.__new__(kernels.RawKernel)
     kernel._bind(module._build, "k")
     assert kernel.object_code is module.object_code
+
+
+def test_a_kernel_says_whether_it_is_cached(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+    kernel = rtcompile.RawKernel(CODE, "k", arch="sm_80")
+    assert not kernel.is_cached()
+    assert not list(tmp_path.glob("objects/*"))
+    _ = kernel.object_code
+
+    assert kernel.is_cached()
+    assert rtcompile.RawModule(code=CODE, arch="sm_80").is_cached()
+    assert not rtcompile.RawModule(code=CODE, arch="sm_86").is_cached()
+    assert not rtcompile.RawModule(code=CODE, arch="sm_80", options=("-DX",)).is_cached()
+
+
+def test_recompile_compiles_what_is_cached_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+    first = rtcompile.RawKernel(CODE, "k", arch="sm_80").object_code
+
+    again = rtcompile.RawKernel(CODE, "k", arch="sm_80", recompile=True)
+
+    assert again.build.hit is None
+    assert again.object_code.code == first.code
+    assert rtcompile.RawKernel(CODE, "k", arch="sm_80").build.hit
+    assert rtcompile.compile(CODE, arch="sm_80", recompile=True).build.hit is None
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    with pytest.raises(rtcompile.JitDisabled, match="recompile"):
+        rtcompile.compile(CODE, arch="sm_80", recompile=True)
