@@ -14,7 +14,6 @@ import cupy
 
 from rtcompile.errors import InvalidRequest, RtcompileError, alone, public
 from rtcompile.lazy_code import (
-    BACKENDS,
     DEFAULT_NAME,
     CUDADriverError,
     CUDARuntimeError,
@@ -367,6 +366,7 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
                 self._build = build
                 self._hand_to_cupy()
                 return
+        from rtcompile.code_arguments import BACKENDS
         from rtcompile.core.request import one_of, truth
         from rtcompile.core.request import path as checked_path
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
 import cupy
@@ -18,13 +18,11 @@ from rtcompile.errors import CompileError, DriverError, InvalidRequest, JitifyEr
 
 if TYPE_CHECKING:
     from rtcompile.cache.answers import Answer
-    from rtcompile.core.arch import Arch
     from rtcompile.core.request import CompileRequest, ObjectCode
     from rtcompile.settings import Settings
     from rtcompile.watching.report import Report
 
 __all__ = [
-    "BACKENDS",
     "CUDADriverError",
     "CUDARuntimeError",
     "LazyCode",
@@ -38,18 +36,9 @@ current_device = cupy.cuda.runtime.getDevice
 CUDADriverError = cupy.cuda.driver.CUDADriverError
 CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
 
-BACKENDS = ("nvrtc", "nvcc")
 _NOT_FOUND = 500
 _NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
 DEFAULT_NAME = "kernel.cu"  # as `core.request` has it
-
-# cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
-_CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"
-_CUPY_HEADERS = tuple(
-    f"--pre-include=cupy/{header}"
-    for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
-)
-
 
 # A kernel that is made again within this time is the one that was made before, although it reads
 # headers, which may have been edited meanwhile. `compile()` looks at once, in any case.
@@ -101,83 +90,11 @@ class LazyCode:
         self.request = request
 
     @classmethod
-    def checked(
-        cls,
-        *,
-        code: str | None,
-        path: str | None,
-        options: Sequence[str] | str,
-        backend: str,
-        translate_cucomplex: bool,
-        enable_cooperative_groups: bool,
-        name_expressions: Iterable[str] | None,
-        jitify: bool | None,
-        arch: str | Arch | None,
-        link: Sequence[Any],
-        headers: Mapping[str, str] | None,
-        fallback: str | None,
-        pch: bool | None,
-        timeout: float | None,
-        memory_limit: int | str | None,
-        recompile: bool = False,
-        name: str = DEFAULT_NAME,
-    ) -> LazyCode:
+    def checked(cls, **given: Any) -> LazyCode:
         """Return the code of any arguments; raise `InvalidRequest` for what is no build."""
-        from rtcompile.core.request import CompileRequest, one_of, text, truth
-        from rtcompile.settings import Settings
+        from rtcompile.code_arguments import checked  # with what plain words do without
 
-        backend = one_of("backend", backend, BACKENDS)
-        if jitify and backend != "nvrtc":
-            raise InvalidRequest("jitify=True is for backend='nvrtc'")
-        translate_cucomplex = truth("translate_cucomplex", translate_cucomplex)
-        # Checked now, whatever the environment says when the build is made.
-        Settings("").override(
-            fallback=fallback,
-            pch=pch,
-            timeout=timeout,
-            memory_limit=memory_limit,
-            recompile=recompile,
-        )
-        request = CompileRequest(
-            source="" if code is None else text("code", code),
-            options=options,
-            arch=arch,
-            name_expressions=() if name_expressions is None else name_expressions,
-            backend="nvcc" if backend == "nvcc" else "auto",
-            link=link,
-            name=name,
-            headers=() if headers is None else headers,
-        )
-        arguments: dict[str, Any] = {
-            "code": None if code is None else request.source,
-            "path": path,
-            "options": request.options,
-            "backend": backend,
-            "translate_cucomplex": translate_cucomplex,
-            "enable_cooperative_groups": truth(
-                "enable_cooperative_groups", enable_cooperative_groups
-            ),
-            "name_expressions": None if name_expressions is None else request.name_expressions,
-            "jitify": jitify,
-            "arch": arch,
-            "link": request.link,
-            "headers": dict(request.headers) or None,
-            "fallback": fallback,
-            "pch": pch,
-            "timeout": timeout,
-            "memory_limit": memory_limit,
-            "recompile": bool(recompile),
-            "name": request.name,
-        }
-        if code is None:
-            return cls(arguments, None)
-        if translate_cucomplex:
-            import re
-
-            source = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", request.source)
-            options = (*request.options, *_CUPY_HEADERS)
-            request = request.replace(source=source, options=options)
-        return cls(arguments, request)
+        return cls(*checked(**given))
 
     def module(self) -> Any:
         """Return CuPy's module of this build on the current device, built and loaded if need be."""
