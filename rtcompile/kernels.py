@@ -7,7 +7,7 @@ They subclass CuPy's, so ``isinstance`` holds and a launch is CuPy's own: `kerne
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import cupy
@@ -26,6 +26,7 @@ from rtcompile.lazy_code import (
 if TYPE_CHECKING:
     from rtcompile.core.arch import Arch
     from rtcompile.core.request import BuildInfo, ObjectCode
+    from rtcompile.watching.advice import Advice
     from rtcompile.watching.report import Report
 
 __all__ = ["RawKernel", "RawModule"]
@@ -278,6 +279,29 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             The code is PTX, which has no registers yet.
         """
         return self._build.report(self.name, block, dynamic_shared)
+
+    @public
+    def advise(
+        self,
+        shared_mem: int | Callable[[int], int] = 0,
+        *,
+        launch_bounds: int | tuple[int, int] | None = None,
+    ) -> Advice:
+        """Return the blocks of highest occupancy and what limits it, computed without a GPU.
+
+        Parameters
+        ----------
+        shared_mem : int or callable
+            Bytes of dynamic shared memory at launch, or a function of the threads in a block.
+        launch_bounds : int or (int, int), optional
+            Build the kernel again with these ``__launch_bounds__`` and advise on that too.
+
+        Raises
+        ------
+        InvalidRequest
+            The code is PTX; the limits of the architecture are not known here.
+        """
+        return self._build.advise(self.name, shared_mem, launch_bounds)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_kernel, (type(self), self._build.arguments, self.name)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rtcompile.cache.answers import Answer
     from rtcompile.core.request import CompileRequest, ObjectCode
     from rtcompile.settings import Settings
+    from rtcompile.watching.advice import Advice
     from rtcompile.watching.report import Report
 
 __all__ = [
@@ -148,7 +149,7 @@ class LazyCode:
         if request is None:
             module = _loaded(_load_file, self.path, program=self.path)
         else:
-            code = self._compiled(request)
+            code = self._compiled(request, self.words)
             if log_stream is not None:
                 log_stream.write(code.build.log)
             self.objects[self._place()] = code
@@ -216,14 +217,16 @@ class LazyCode:
         given = {name: arguments[name] for name in said}
         return request, Settings.from_environ().override(**given)
 
-    def _compiled(self, request: CompileRequest) -> ObjectCode:
+    def _compiled(
+        self, request: CompileRequest, words: tuple[str, ...] | None = None
+    ) -> ObjectCode:
         from rtcompile.building import pipeline
 
         arguments = self.arguments
         request, settings = self._asked(request)
         try:
             request = pipeline.for_this_device(request, settings)
-            return pipeline.build(request, settings, self.words)
+            return pipeline.build(request, settings, words)
         except CompileError as error:
             if settings.dump_source_on_error:
                 error.dump(sys.stderr)
@@ -244,7 +247,7 @@ class LazyCode:
         if place not in self.objects:
             answer = self.answers.get(place)
             self.objects[place] = (
-                self._compiled(request) if answer is None else answer.object_code()
+                self._compiled(request, self.words) if answer is None else answer.object_code()
             )
         return self.objects[place]
 
@@ -256,6 +259,18 @@ class LazyCode:
         if code is None:
             code = _read(self.path)
         return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
+
+    def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
+        """Advise on a kernel; a source is built again with what makes ptxas tell of spills."""
+        from rtcompile.watching import advice
+
+        bounds = None if launch_bounds is None else advice.bounds_of(launch_bounds)
+        request = self._request()
+        if request is None:
+            if bounds is not None:
+                raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
+            return advice.advise(_read(self.path), kernel=kernel, shared_mem=shared_mem)[0]
+        return advice.of_source(request, self._compiled, kernel, shared_mem, bounds)[0]
 
     def _place(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()

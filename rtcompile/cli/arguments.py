@@ -197,6 +197,11 @@ def _add_inspect(sub: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="shared memory that a launch adds (shared_mem=)",
     )
+    sub.add_argument(
+        "--launch-bounds",
+        metavar="THREADS[,BLOCKS]",
+        help="build a source again with these __launch_bounds__ and show what they change",
+    )
     sub.add_argument("--sass", action="store_true", help="show the machine code (needs nvdisasm)")
     sub.add_argument("--ptx", action="store_true", help="show the PTX (of a source)")
     _add_build(sub)
@@ -339,7 +344,8 @@ _VERBS = (
         "inspecting",
         "what kernels take: registers, spills, shared memory, occupancy; show SASS and PTX",
         "Looks at a cubin, at a source (which is compiled, or found in the cache), or at an entry of\n"
-        "the cache. Only for a source it knows how many bytes are spilled. Needs no GPU.",
+        "the cache, and names the blocks of highest occupancy. Only for a source it knows how many\n"
+        "bytes are spilled. Needs no GPU.",
         "  rtcompile inspect gemm.cu --arch sm_90a --block 256 --sass",
         _add_inspect,
     ),

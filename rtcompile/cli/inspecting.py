@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -16,9 +17,11 @@ from rtcompile.cli import output
 from rtcompile.cli.caching import find_entry
 from rtcompile.cli.requests import overrides, requests
 from rtcompile.core.linkable import kind_of
+from rtcompile.core.occupancy import limits_of
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, ToolkitNotFound
 from rtcompile.settings import Settings
+from rtcompile.watching.advice import Advice, advise, bounds_of, of_source
 from rtcompile.watching.report import report
 
 __all__ = ["run"]
@@ -51,12 +54,14 @@ def run(given: Namespace) -> int:
             dynamic_shared=given.dynamic_shared,
         )
         listings = _listings(subject, given)
+        advised = _advice(subject, given)
         if given.json:
-            results.append({**found.as_dict(), **listings})
+            advice = {"advice": [one.as_dict() for one in advised]}
+            results.append({**found.as_dict(), **advice, **listings})
         else:
             table = output.table(*found.rows()) if found.kernels else output.NO_KERNELS
             shown = f"{found.title}\n{table}"
-            print("\n\n".join([shown, *listings.values()]))
+            print("\n\n".join([shown, *map(str, advised), *listings.values()]))
     if given.json:
         output.print_json({"what": given.what, "results": results})
     return 0
@@ -78,6 +83,24 @@ def _subjects(given: Namespace) -> list[_Subject]:
 def _build(request: CompileRequest, given: Namespace) -> ObjectCode:
     settings = Settings.from_environ().override(**overrides(given))
     return pipeline.build(request, settings)
+
+
+def _advice(subject: _Subject, given: Namespace) -> list[Advice]:
+    bounds = None
+    if given.launch_bounds is not None:
+        words = given.launch_bounds.split(",")
+        if not all(word.strip().isdecimal() for word in words):
+            raise InvalidRequest(f"--launch-bounds {given.launch_bounds}: expected 256 or 256,2")
+        bounds = bounds_of([int(word) for word in words])
+    if subject.request is not None and bounds is not None:
+        build = functools.partial(_build, given=given)
+        return of_source(subject.request, build, given.kernel, given.dynamic_shared, bounds)
+    if bounds is not None:
+        raise InvalidRequest(f"{given.what}: --launch-bounds needs a source to build again")
+    if limits_of(report(subject.code).arch) is None:
+        return []
+    source = "" if subject.request is None else subject.request.source
+    return advise(subject.code, kernel=given.kernel, shared_mem=given.dynamic_shared, source=source)
 
 
 def _listings(subject: _Subject, given: Namespace) -> dict[str, str]:

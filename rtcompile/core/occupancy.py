@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtcompile.core.arch import Arch
 
-__all__ = ["THREADS_MAX", "Limits", "Occupancy", "limits_of", "occupancy"]
+__all__ = ["THREADS_MAX", "Limits", "Occupancy", "best_blocks", "limits_of", "occupancy"]
 
 THREADS_MAX = 1024  # in a block
 _WARP = 32
@@ -132,6 +133,34 @@ def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occ
     blocks = min(fits.values())
     limited_by = tuple(name for name, most in fits.items() if most == blocks)
     return Occupancy(block, blocks, blocks * warps / limits.warps, limited_by)
+
+
+def best_blocks(
+    limits: Limits, *, registers: int, shared: Callable[[int], int], max_threads: int
+) -> tuple[Occupancy, Occupancy] | None:
+    """Return the largest and the smallest block of highest occupancy; None where no block fits.
+
+    The largest is that of ``cuOccupancyMaxPotentialBlockSize``: like it, this counts resident threads
+    and tries `max_threads` and the multiples of 32 below.
+
+    Parameters
+    ----------
+    limits : Limits
+        The device.
+    registers : int
+        For each thread.
+    shared : callable
+        Static and dynamic shared memory, in bytes, of a block of so many threads.
+    max_threads : int
+        Threads in the largest block that the kernel may have.
+    """
+    sizes = sorted({max_threads, *range(_WARP, max_threads + 1, _WARP)}, reverse=True)
+    found = [
+        occupancy(limits, block=block, registers=registers, shared=shared(block)) for block in sizes
+    ]
+    most = max(one.block * one.blocks for one in found)
+    best = [one for one in found if one.block * one.blocks == most]
+    return (best[0], best[-1]) if most else None
 
 
 def _by_registers(limits: Limits, warps: int, registers: int) -> int:

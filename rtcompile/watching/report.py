@@ -18,9 +18,9 @@ from rtcompile.errors import InvalidRequest, shown
 from rtcompile.messages import absent
 from rtcompile.text.tables import table
 
-_SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
+SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
 
-__all__ = ["KernelReport", "Report", "Spills", "kernel_symbols", "report"]
+__all__ = ["SHARED_MAX", "KernelReport", "Report", "Spills", "kernel_symbols", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def report(
         raise InvalidRequest(f"code must be an ObjectCode or a cubin's bytes, not {shown(code)}")
     kernel = None if kernel is None else text("kernel", kernel)
     block = None if block is None else whole("block", block, 1, THREADS_MAX)
-    dynamic_shared = whole("dynamic_shared", dynamic_shared, 0, _SHARED_MAX)
+    dynamic_shared = whole("dynamic_shared", dynamic_shared, 0, SHARED_MAX)
     names = {symbol: name for name, symbol in _lowered_names(code).items()}
     spills = _spills(code.build.log) if isinstance(code, ObjectCode) else {}
     try:

@@ -1,0 +1,82 @@
+"""The blocks that `advise` names are those that the driver names, for thirty kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+cupy = pytest.importorskip("cupy")
+
+import rtcompile  # noqa: E402
+
+SOURCE = """
+template <int VALUES, int STATIC> __device__ void work(float* x) {
+  extern __shared__ float dynamic[];
+  __shared__ float fixed[STATIC + 1];
+  float v[VALUES];
+  #pragma unroll
+  for (int i = 0; i < VALUES; i++) v[i] = x[i * 64 + threadIdx.x];
+  fixed[threadIdx.x % (STATIC + 1)] = v[0];
+  __syncthreads();
+  float sum = fixed[threadIdx.x * 7 % (STATIC + 1)];
+  #pragma unroll
+  for (int i = 0; i < VALUES; i++) sum += v[i] * v[(i * 7 + 1) % VALUES];
+  if (x[1] == 12345) sum += dynamic[threadIdx.x];
+  x[threadIdx.x] = sum;
+}
+template <int VALUES, int STATIC> __global__ void plain(float* x) { work<VALUES, STATIC>(x); }
+template <int VALUES, int STATIC, int THREADS, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS) bounded(float* x) { work<VALUES, STATIC>(x); }
+"""
+DYNAMIC = (0, 1000, 12_000, 40_000, 100_000, 200_000)
+VALUES = (1, 16, 40, 90, 160, 230)
+CASES = [
+    *((f"plain<{v}, {s}>", DYNAMIC[(i + j) % 6]) for i, v in enumerate(VALUES) for j, s in
+      enumerate((0, 1000, 6000))),
+    *((f"bounded<{v}, {s}, {t}, {b}>", d) for v, s, t, b, d in (
+        (1, 0, 32, 1, 0), (1, 0, 100, 1, 0), (16, 0, 1000, 1, 0), (16, 100, 256, 8, 5000),
+        (90, 0, 256, 1, 0), (90, 0, 256, 4, 0), (160, 0, 128, 1, 30_000), (160, 0, 384, 1, 0),
+        (230, 0, 64, 1, 0), (230, 0, 256, 1, 100_000), (40, 6000, 512, 2, 0), (1, 0, 1024, 2, 50_000),
+    )),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    return rtcompile.RawModule(code=SOURCE, name_expressions=[name for name, _ in CASES])
+
+
+def asked(function: str, *arguments: Any) -> tuple[Any, ...]:
+    from cuda.bindings import driver
+
+    status, *values = getattr(driver, function)(*arguments)
+    assert status == driver.CUresult.CUDA_SUCCESS
+    return tuple(values)
+
+
+def test_there_are_thirty_of_many_kinds(module: Any) -> None:
+    assert len(CASES) == 30
+    registers = {module.get_function(name).num_regs for name, _ in CASES}
+    assert len(registers) > 8
+
+
+@pytest.mark.parametrize(("name", "dynamic"), CASES)
+def test_the_driver_names_the_same_block(module: Any, name: str, dynamic: int) -> None:
+    kernel = module.get_function(name)
+    kernel.max_dynamic_shared_size_bytes = dynamic
+    function = kernel.kernel.ptr
+    found = kernel.advise(dynamic)
+    assert found.registers == kernel.num_regs
+    assert found.local_bytes == kernel.local_size_bytes
+    (_, block) = asked("cuOccupancyMaxPotentialBlockSize", function, None, dynamic, 0)
+    assert found.best is not None
+    assert found.smallest is not None
+    assert found.best.block == block
+    ask = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+    for one in (found.best, found.smallest):
+        assert asked(ask, function, one.block, dynamic) == (one.blocks,)
+    if found.smallest.block > 32:
+        less = found.smallest.block - 32
+        (blocks,) = asked(ask, function, less, dynamic)
+        assert blocks * less < found.best.blocks * found.best.block
