@@ -87,11 +87,12 @@ class _Database(diskcache.Cache):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cache's statistics: bytes on disk and counts."""
+    """The cache's statistics: bytes on disk and counts; `fetched` is what shared stores had."""
 
     size: int
     hits: int
     misses: int
+    fetched: int
     refusals: int
 
 
@@ -140,17 +141,19 @@ class Books:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
 
-    def statistics(self, more: Notes = _NONE) -> tuple[int, int, int]:
-        """Add the notes of processes; return how many hits, builds and refusals there were."""
+    def statistics(self, more: Notes = _NONE) -> tuple[int, int, int, int]:
+        """Add the notes of processes; return how many hits, builds, fetched builds and refusals."""
 
-        def count(cache: Any) -> tuple[int, int, int]:
+        def count(cache: Any) -> tuple[int, int, int, int]:
             totals = []
-            for name, added in (("hits", more.hits), ("misses", more.misses)):
+            for name in ("hits", "misses", "fetched"):
+                added = getattr(more, name)
                 row = cache.get(name)
                 totals.append((_NUMBER.unpack(row)[0] if row else 0) + added)
                 if added:
                     cache.set(name, _NUMBER.pack(totals[-1]))
-            return totals[0], totals[1], sum(key.startswith("refusal ") for key in cache)
+            refusals = sum(key.startswith("refusal ") for key in cache)
+            return totals[0], totals[1], totals[2], refusals
 
         return self._transact(count)
 

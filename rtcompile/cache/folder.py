@@ -25,6 +25,7 @@ FOLDERS = (
     "answers",
     "objects",
     "manifests",
+    "portable",
     "pch",
     "locks",
     "books",
@@ -33,7 +34,7 @@ FOLDERS = (
     "reproducers",
 )
 
-_NOTE = struct.Struct("<3q")  # hits, builds, bytes written
+_NOTE = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
 class Notes(NamedTuple):
@@ -42,6 +43,7 @@ class Notes(NamedTuple):
     lines: int = 0
     hits: int = 0
     misses: int = 0
+    fetched: int = 0
     written: int = 0
 
 
@@ -123,14 +125,14 @@ class Folder:
             with suppress(OSError), self.opened(kind) as folder:
                 files.discard(name, dir_fd=folder)
 
-    def note(self, *, hits: int = 0, misses: int = 0, written: int = 0) -> Notes:
+    def note(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> Notes:
         """Add a line to the notes, which outlives a process that ends at once; return them all."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with self.opened(NOTES[0]) as folder:
                 descriptor = os.open(NOTES[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
                 try:
-                    os.write(descriptor, _NOTE.pack(hits, misses, written))
+                    os.write(descriptor, _NOTE.pack(hits, misses, fetched, written))
                 finally:
                     os.close(descriptor)
                 return _sum(trusted.read(NOTES[1], dir_fd=folder))

@@ -13,7 +13,7 @@ from rtcompile.core.request import ObjectCode
 
 __all__ = ["Entry", "damaged", "empty", "entries", "evict", "export", "size", "stored", "sweep"]
 
-_PORTABLE = {"objects": "object", "manifests": "manifest"}
+_PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
 _KINDS = {**_PORTABLE, "answers": "answer"}
 _SEALED = {**_KINDS, "toolchains": "toolchain"}
 _KEEP = 0.9  # of the limit, after eviction: room for the next builds
@@ -142,7 +142,7 @@ def empty(folder: Folder) -> None:
 
 def sweep(folder: Folder) -> None:
     """Remove what killed processes left: temporary files of an hour ago, locks that nobody holds."""
-    for kind in ("answers", "objects", "manifests", "toolchains", "sources", "books"):
+    for kind in ("answers", "objects", "manifests", "portable", "toolchains", "sources", "books"):
         for name, status in folder.listing(kind):
             temporary = name.startswith((".", f"{NOTES[1]}-"))
             if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:

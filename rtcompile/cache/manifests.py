@@ -17,7 +17,7 @@ from rtcompile.cache import files
 from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.request import Header, ObjectCode, SearchDir
 
-__all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode", "hit"]
+__all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode", "hit", "merged", "objects_of"]
 
 MOST_BUILDS = 4  # an edit and its revert, and each under two compilers
 
@@ -68,6 +68,35 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
 
 
 _COLUMNS = 11
+_STATS = 4  # which of them
+
+
+def objects_of(key: str, data: bytes) -> list[str]:
+    """Return the keys of the objects that a manifest leads to, whatever the directories are."""
+    return [*_groups(key, data)]
+
+
+def merged(key: str, newer: bytes, older: bytes | None) -> bytes:
+    """Return a manifest for other machines, with the builds of two, those of the newer first.
+
+    The headers' stats, which say nothing there, are left out.
+    """
+    builds = _groups(key, newer)
+    for object_key, group in (_groups(key, older) if older is not None else {}).items():
+        builds.setdefault(object_key, group)
+    fields = []
+    for group in [*builds.values()][:MOST_BUILDS]:
+        fields += [*group[:_STATS], bytes(len(group[_STATS])), *group[_STATS + 1 :]]
+    return files.seal("manifest", key, fields)
+
+
+def _groups(key: str, data: bytes) -> dict[str, list[bytes]]:
+    """Return the fields of each build by its object's key; none if the file does not verify."""
+    fields = files.unseal("manifest", key, data)
+    if fields is None or len(fields) % _COLUMNS:
+        return {}
+    groups = [fields[at : at + _COLUMNS] for at in range(0, len(fields), _COLUMNS)]
+    return {_split(group[0])[-1]: group for group in groups if group[0]}
 
 
 # Two manifests of one build, and those of a batch's variants, hold the same columns.

@@ -146,7 +146,7 @@ class Store:
         # Nothing is as it was by stat: is it by content, here or moved here from another place?
         objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
         builds += [entry.build for entry in known]
-        builds += self._builds(question.portable_key(), question.search)
+        builds += self._builds(question.portable_key(), question.search, "portable")
         usable = _serving(question, builds)
         for build in usable:
             fresh = headers.refresh(build.dependencies)
@@ -178,15 +178,17 @@ class Store:
             return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
         return "no build of this source with these options"
 
-    def _builds(self, key: str, search: Sequence[SearchDir]) -> list[ManifestEntry]:
+    def _builds(
+        self, key: str, search: Sequence[SearchDir], kind: str = "manifests"
+    ) -> list[ManifestEntry]:
         if not self._readable:
             return []
-        data = self._folder.read("manifests", key)
+        data = self._folder.read(kind, key)
         if data is None:
             return []
         builds = manifests.decode(key, data, search)
         if builds is None:
-            self._folder.discard("manifests", key)
+            self._folder.discard(kind, key)
             return []
         return builds
 
@@ -224,7 +226,7 @@ class Store:
         )
         program = question.name.rpartition("/")[2]
         data = objects.encode(object_key, obj, program, question.summary())
-        self._keep(question, build, obj, data, portable=not path_bound, built=1)
+        self._keep(question, build, obj, data, built=True)
         return True
 
     def adopt(self, question: Question, build: ManifestEntry, data: bytes) -> ObjectCode | None:
@@ -232,7 +234,7 @@ class Store:
         decoded = objects.decode(build.object_key, data)
         if decoded is None:
             return None
-        self._keep(question, build, decoded[1], data, portable=True, built=0)
+        self._keep(question, build, decoded[1], data, built=False)
         return hit(decoded[1], build, "remote")
 
     def entry_of(self, question: Question, obj: ObjectCode) -> ManifestEntry | None:
@@ -247,20 +249,19 @@ class Store:
         obj: ObjectCode,
         data: bytes,
         *,
-        portable: bool,
-        built: int,
+        built: bool,
     ) -> None:
         from rtcompile.core import admission
 
         key = question.lookup_key()
         self._remember(key, build, obj)
-        keys = [key]
-        if portable and admission.portable(build.dependencies, question.search):
-            keys.append(question.portable_key())
-        durable = built > 0  # what was fetched can be fetched again
-        if self._publish("objects", build.object_key, data, misses=built, durable=durable):
-            for each in keys:
-                self._publish_manifest(each, build, question.search, durable=durable)
+        counted = {"misses": 1} if built else {"fetched": 1}
+        # What was fetched can be fetched again: it need not outlast a power cut.
+        if self._publish("objects", build.object_key, data, durable=built, **counted):
+            self._publish_manifest(key, build, question.search, durable=built)
+            if admission.holds_elsewhere(question, obj, build.dependencies):
+                key = question.portable_key()
+                self._publish_manifest(key, build, question.search, "portable", durable=built)
         self._settle_if_due()
 
     def keep_source(self, name: str, source: str) -> None:
@@ -273,15 +274,16 @@ class Store:
         key: str,
         build: ManifestEntry,
         search: Sequence[SearchDir],
+        kind: str = "manifests",
         *,
         durable: bool = True,
     ) -> None:
-        others = [b for b in self._builds(key, search) if b.object_key != build.object_key]
+        others = [b for b in self._builds(key, search, kind) if b.object_key != build.object_key]
         data = manifests.encode(key, [build, *others], search)
-        self._publish("manifests", key, data, durable=durable)
+        self._publish(kind, key, data, durable=durable)
 
     def _publish(
-        self, kind: str, name: str, data: bytes, *, misses: int = 0, durable: bool = True
+        self, kind: str, name: str, data: bytes, *, durable: bool = True, **counted: int
     ) -> bool:
         if not self._folder.writable:
             return False
@@ -300,7 +302,7 @@ class Store:
             else:
                 self._degrade(error)
             return False
-        noted = self._folder.note(hits=self._take_hits(), misses=misses, written=len(data))
+        noted = self._folder.note(hits=self._take_hits(), written=len(data), **counted)
         if noted.lines > _MOST_NOTED or noted.written > self.size / _PART_NOTED:
             self._due = True
         return True

@@ -220,6 +220,10 @@ def _add_cache(sub: argparse.ArgumentParser) -> None:
             action.add_argument("--size", metavar="BYTES", help="instead of the limit, '500M'")
         elif name == "export":
             action.add_argument("path", metavar="DIR", help="the cache directory to fill")
+        elif name == "info":
+            action.add_argument(
+                "--stats", action="store_true", help="ask the shared stores what they hold, too"
+            )
         _add_common(action)
 
 
@@ -231,6 +235,9 @@ _CACHE_ACTIONS = {
     "clear": "remove everything",
     "verify": "read every file; remove the damaged ones",
     "export": "copy all that verifies into another cache directory",
+    "push": "copy what other machines can use to the shared stores (RTCOMPILE_REMOTE)",
+    "pull": "copy what the shared stores hold into the cache",
+    "sync": "pull, then push",
 }
 
 

@@ -66,6 +66,11 @@ def _info(given: Namespace, settings: Settings, store: Store) -> int:
         "entries": len(entries),
         **(asdict(usage) if usage else {}),
     }
+    if given.stats:
+        from rtcompile.cluster import copying
+
+        kept = copying.kept(copying.stores())
+        fields["stores"] = [each._asdict() for each in kept]
     if given.json:
         output.print_json(fields)
         return 0
@@ -74,6 +79,11 @@ def _info(given: Namespace, settings: Settings, store: Store) -> int:
         size, limit = output.human_size(usage.size), output.human_size(settings.cache_size)
         lines.append(f"{size} of {limit}; {usage.hits} hits, {usage.misses} builds")
         lines.append(f"{usage.refusals} sources known to be beyond NVRTC")
+        if usage.fetched:
+            lines.append(f"{usage.fetched} builds fetched from shared stores")
+    for held in fields.get("stores", ()):
+        said = f"{held['builds']} builds, {output.human_size(held['size'])}"
+        lines.append(f"{held['store']}: {held['problem'] or said}")
     print("\n".join(lines))
     return 0
 
@@ -152,7 +162,33 @@ def _export(given: Namespace, settings: Settings, store: Store) -> int:
     return 0
 
 
+def _copy(given: Namespace, settings: Settings, store: Store) -> int:
+    from rtcompile.cluster import copying
+
+    stores = copying.stores()
+    folder = Folder(settings.cache_dir)
+    done = []
+    if given.action in ("pull", "sync"):
+        done += [("from", each) for each in copying.pull(stores, folder)]
+        store.prune()  # within its limit again
+    if given.action in ("push", "sync"):
+        done += [("to", each) for each in copying.push(stores, folder)]
+    lines = []
+    for way, each in done:
+        lines.append(f"{each.copied} builds copied {way} {each.store}, {each.there} there already")
+        if each.problem:
+            lines.append(f"  {each.problem}")
+    fields = [{"direction": way, **each._asdict()} for way, each in done]
+    _say(
+        given, {"ok": not any(each.problem for _, each in done), "stores": fields}, "\n".join(lines)
+    )
+    return 1 if any(each.problem for _, each in done) else 0
+
+
 _ACTIONS = {
+    "push": _copy,
+    "pull": _copy,
+    "sync": _copy,
     "info": _info,
     "list": _list,
     "show": _show,

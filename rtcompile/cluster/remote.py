@@ -243,6 +243,9 @@ class Remote:
         while (task := self._pending.get()) is not None:
             try:
                 task()
+            except Exception as error:  # the next build is pushed whatever became of this one
+                text = f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}."
+                warnings.warn(text, RtcompileWarning, stacklevel=2)
             finally:
                 with self._idle:
                     self._unfinished -= 1

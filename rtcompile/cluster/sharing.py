@@ -7,21 +7,20 @@ shared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.cache import headers, manifests, objects
 from rtcompile.cache.manifests import ManifestEntry
 from rtcompile.core import admission
-from rtcompile.core.includes import placing
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode
 
 if TYPE_CHECKING:
     from rtcompile.cache.store import Store
 
-__all__ = ["Packed", "pack", "packed", "shareable", "unpack", "usable"]
+__all__ = ["Packed", "pack", "packed", "unpack", "usable"]
 
 
 class Packed(NamedTuple):
@@ -43,7 +42,7 @@ class Packed(NamedTuple):
 def pack(question: Question, store: Store, obj: ObjectCode) -> Packed | None:
     """Return a build that is in the cache for another machine; None if it is not for others."""
     build = store.entry_of(question, obj)
-    if build is None or not shareable(question, obj, build):
+    if build is None or not admission.holds_elsewhere(question, obj, build.dependencies):
         return None
     return packed(question, build, obj)
 
@@ -53,11 +52,10 @@ def packed(
 ) -> Packed:
     """Return a build as it travels, in a manifest with those of the manifest `before` it."""
     key = question.portable_key()
-    others = manifests.decode(key, before, question.search) if before is not None else None
-    builds = [build, *(b for b in others or () if b.object_key != build.object_key)]
     program = question.name.rpartition("/")[2]
     data = objects.encode(build.object_key, obj, program, question.summary())
-    return Packed(build.object_key, data, manifests.encode(key, builds, question.search))
+    own = manifests.encode(key, [build], question.search)
+    return Packed(build.object_key, data, manifests.merged(key, own, before))
 
 
 def unpack(question: Question, store: Store, found: Packed) -> ObjectCode | None:
@@ -78,21 +76,3 @@ def usable(question: Question, manifest: bytes) -> Iterator[ManifestEntry]:
             fresh = headers.refresh(replace(read, headers=tuple(foreign)))
             if fresh is not None:
                 yield build._replace(dependencies=fresh)
-
-
-def shareable(question: Question, obj: ObjectCode, build: ManifestEntry) -> bool:
-    """Say whether a build holds on other machines: no path of this one reached it.
-
-    Every file that was looked at lies in a directory that the other machine names too, or among the
-    system's: what NVCC's host compiler reads, whose build is in NVCC's identity.
-    """
-    read = build.dependencies
-    if admission.path_bound(question, obj, read, same_system=True):
-        return False
-    place = placing(question.search)
-    beside = question.name.rpartition("/")[0] or "\0"
-    paths: Sequence[str] = [*(header.path for header in read.headers), *read.absent, *read.present]
-    return all(
-        place(path)[0] >= 0 or (path.startswith("/usr/") and not path.startswith(beside))
-        for path in paths
-    )

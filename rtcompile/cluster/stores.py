@@ -10,8 +10,9 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -58,6 +59,15 @@ class SharedStore(Protocol):
 
     def release(self, key: str, token: str) -> None:
         """Give the lease back, if `token` still has it."""
+
+    def delete(self, key: str) -> None:
+        """Remove what is under `key`, if anything is."""
+
+    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
+        """Yield name and size of what is under ``kind/name``."""
+
+    def clock(self, key: str) -> float:
+        """Return the store's time, in seconds since the epoch; `key` was written just now."""
 
 
 def open_store(address: str, *, ttl: float, group: bool) -> SharedStore:
@@ -146,6 +156,19 @@ class RedisStore:
     def release(self, key: str, token: str) -> None:
         self._ask(lambda: self._redis.eval(_RELEASE, 1, _redis_key(key), token))
 
+    def delete(self, key: str) -> None:
+        self._ask(lambda: self._redis.delete(_redis_key(key)))
+
+    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
+        pattern = _redis_key(f"{kind}/*")
+        found: Iterator[bytes] = self._redis.scan_iter(match=pattern, count=1000)
+        while (key := self._ask(lambda: next(found, None))) is not None:
+            yield key.decode().partition("/")[2], self._ask(partial(self._redis.strlen, key))
+
+    def clock(self, key: str) -> float:
+        seconds, microseconds = self._ask(lambda: self._redis.time())
+        return float(seconds + microseconds / 1e6)
+
     def _ask(self, ask: Callable[[], _T]) -> _T:
         try:
             return ask()
@@ -212,7 +235,7 @@ class CloudStore:
             return True
         held = self.get(key)
         if held is not None and _expired(held):
-            self._delete(key)
+            self.delete(key)
             return self._create(key, _lease(token, seconds))
         return False
 
@@ -222,7 +245,7 @@ class CloudStore:
 
     def release(self, key: str, token: str) -> None:
         if _holder(self.get(key)) == token:
-            self._delete(key)
+            self.delete(key)
 
     def _create(self, key: str, data: bytes) -> bool:
         try:
@@ -239,12 +262,26 @@ class CloudStore:
         try:
             return self._create(probe, b"1") and not self._create(probe, b"2")
         finally:
-            self._delete(probe)
+            self.delete(probe)
 
-    def _delete(self, key: str) -> None:
+    def delete(self, key: str) -> None:
         # A lease ends by its time, and a probe is of one byte.
         with suppress(self._error, OSError, ValueError):
             self._obstore.delete(self._store, key)
+
+    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
+        try:
+            for page in self._obstore.list(self._store, prefix=kind):
+                for found in page:
+                    yield found["path"].rpartition("/")[2], found["size"]
+        except (self._error, OSError, ValueError) as error:
+            raise StoreError(_first_line(error)) from None
+
+    def clock(self, key: str) -> float:
+        try:
+            return float(self._obstore.head(self._store, key)["last_modified"].timestamp())
+        except (self._error, OSError, ValueError) as error:
+            raise StoreError(_first_line(error)) from None
 
 
 def _lease(token: str, seconds: float) -> bytes:
@@ -329,6 +366,21 @@ class FolderStore:
     def release(self, key: str, token: str) -> None:
         if _holder(self.get(key)) == token:
             _discard(self._place(key))
+
+    def delete(self, key: str) -> None:
+        _discard(self._place(key))
+
+    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
+        with suppress(OSError), os.scandir(self._place(kind)) as found:
+            for entry in found:
+                if not entry.name.endswith(".tmp"):
+                    yield entry.name, entry.stat().st_size
+
+    def clock(self, key: str) -> float:
+        try:
+            return os.stat(self._place(key)).st_mtime
+        except OSError as error:
+            raise StoreError(str(error.strerror)) from None
 
     def _place(self, key: str) -> str:
         return os.path.join(self._path, *key.split("/"))

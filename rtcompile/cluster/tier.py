@@ -66,7 +66,11 @@ def build_once(
         release()
         raise
     worth = stores.worth(code.build.compiled_in)
-    if entry is not None and worth and sharing.shareable(question, code, entry):
+    if (
+        entry is not None
+        and worth
+        and admission.holds_elsewhere(question, code, entry.dependencies)
+    ):
         stores.push(partial(_entries, stores, question, entry, code), release)
     else:
         release()

@@ -10,7 +10,7 @@ from rtcompile.core.key import Question
 from rtcompile.core.mentions import scan
 from rtcompile.core.request import ObjectCode, SearchDir
 
-__all__ = ["path_bound", "portable", "reason_against"]
+__all__ = ["holds_elsewhere", "path_bound", "portable", "reason_against"]
 
 
 def reason_against(question: Question) -> str:
@@ -48,9 +48,23 @@ def path_bound(
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
-def portable(dependencies: Dependencies, search: tuple[SearchDir, ...]) -> bool:
-    """Say whether another place has a counterpart for every file that was looked at."""
+def portable(dependencies: Dependencies, search: tuple[SearchDir, ...], beside: str = "") -> bool:
+    """Say whether another place has a counterpart for every file that was looked at.
+
+    It lies in a directory that the other place names too, or is the system's: what NVCC's host
+    compiler reads, whose build is in NVCC's identity. The source's folder, `beside`, is neither.
+    """
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]
     place = placing(search)
-    return all(place(path)[0] >= 0 for path in paths)
+    return all(
+        place(path)[0] >= 0 or (path.startswith("/usr/") and not path.startswith(beside or "\0"))
+        for path in paths
+    )
+
+
+def holds_elsewhere(question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
+    """Say whether another machine, or another place on this one, may use a build."""
+    if path_bound(question, obj, dependencies, same_system=True):
+        return False
+    return portable(dependencies, question.search, question.name.rpartition("/")[0])

@@ -48,7 +48,7 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         As they are done; never raises for what is broken.
     """
     from rtcompile import toolkit
-    from rtcompile.doctor import installation, machine, probing, storage
+    from rtcompile.doctor import installation, machine, probing, sharing, storage
 
     yield from machine.system()
     try:
@@ -62,6 +62,7 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         _Part("device", machine.devices),
         _Part("packages", machine.packages),
         _Part("cache", storage.checks),
+        _Part("shared stores", sharing.checks),
     ]
     if probes:
         parts += [_Part("workers", probing.workers), _Part("probes", probing.probes)]

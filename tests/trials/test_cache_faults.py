@@ -387,7 +387,7 @@ def test_verify_finds_every_swap(tmp_path: Path) -> None:
         with kept.building(question):
             kept.add(question, make_object(code_of(source)), headers.record((), ()))
     missed = count = 0
-    for folder in ("objects", "manifests"):
+    for folder in ("objects", "manifests", "portable"):
         for path, other in itertools.combinations(sorted((tmp_path / folder).iterdir()), 2):
             data = path.read_bytes(), other.read_bytes()
             path.write_bytes(data[1])
@@ -404,7 +404,7 @@ def test_verify_finds_every_swap(tmp_path: Path) -> None:
 # --- two users -----------------------------------------------------------------------------------
 
 VICTIM, ATTACKER = 54321, 54322
-KINDS = ("objects", "manifests", "toolchains")
+KINDS = ("objects", "manifests", "portable", "toolchains")
 
 two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 

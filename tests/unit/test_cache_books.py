@@ -41,14 +41,14 @@ def build(kept: Store, source: str, code: bytes = b"code") -> Question:
 def date_back(cache: Path, hours: float) -> None:
     """Date what was built or used just now so far back."""
     now = time.time()
-    for folder in ("objects", "manifests"):
+    for folder in ("objects", "manifests", "portable"):
         for path in (cache / folder).iterdir():
             if now - path.stat().st_mtime < 600:
                 os.utime(path, (now - 3600 * hours, now - 3600 * hours))
 
 
 def bytes_in(cache: Path) -> int:
-    folders = (cache / "objects", cache / "manifests")
+    folders = [cache / name for name in ("objects", "manifests", "portable")]
     return sum(path.stat().st_size for folder in folders for path in folder.iterdir())
 
 

@@ -271,7 +271,7 @@ def test_a_standard_that_a_header_refuses_ends_it_whatever_follows():
 def test_a_refusal_is_remembered_when_the_code_is_gone(runs):
     # A process that must build it anew spares itself the compiler that cannot.
     compile(target="ptx")
-    for folder in ("objects", "manifests"):
+    for folder in ("objects", "manifests", "portable"):
         shutil.rmtree(os.path.join(os.environ["RTCOMPILE_CACHE_DIR"], folder))
     forget_process()
     code = compile(target="ptx")

@@ -1,0 +1,140 @@
+"""``rtcompile cache push`` and ``pull``: whole caches to and from shared stores."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rtcompile.cache import files, manifests
+from rtcompile.cache.folder import Folder
+from rtcompile.cluster.remote import Remote, Tier
+from rtcompile.cluster.settings import RemoteSettings
+from rtcompile.cluster.stores import StoreError
+from rtcompile.errors import InvalidRequest
+
+__all__ = ["Copied", "Kept", "kept", "pull", "push", "stores"]
+
+_OBJECTS, _MANIFESTS = ("objects", "object"), ("portable", "manifest")
+
+
+class Copied(NamedTuple):
+    """What became of the builds of one store.
+
+    Attributes
+    ----------
+    store : str
+        Its address.
+    copied, there : int
+        Builds that were copied, and that were there already.
+    problem : str
+        Why it ended early, or what was refused; ``""`` if all is well.
+    """
+
+    store: str
+    copied: int
+    there: int
+    problem: str = ""
+
+
+class Kept(NamedTuple):
+    """What a store holds: builds and bytes; or why it cannot be told."""
+
+    store: str
+    builds: int = 0
+    size: int = 0
+    problem: str = ""
+
+
+def stores() -> Remote:
+    """Return the stores that the environment names.
+
+    Raises
+    ------
+    InvalidRequest
+        It names none, or a setting cannot be used.
+    """
+    settings = RemoteSettings.from_environ()
+    if not settings.addresses:
+        raise InvalidRequest(
+            "RTCOMPILE_REMOTE names no shared store: redis://…, s3://… or file:///…"
+        )
+    return Remote(settings)
+
+
+def push(stores: Remote, folder: Folder) -> list[Copied]:
+    """Write to every store what the local cache holds for other machines too.
+
+    Raises
+    ------
+    InvalidRequest
+        ``RTCOMPILE_REMOTE_MODE=ro`` forbids it.
+    """
+    if not stores.writes:
+        raise InvalidRequest("RTCOMPILE_REMOTE_MODE=ro forbids writing to the stores")
+    return [_push(stores, tier, folder) for tier in stores.tiers]
+
+
+def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
+    copied = there = 0
+    for key, _ in folder.listing(_MANIFESTS[0]):
+        own = folder.read(_MANIFESTS[0], key)
+        if own is None or not tier.open:
+            continue
+        before = stores.get("manifest", key, tier)
+        known = manifests.objects_of(key, before) if before is not None else []
+        new = [each for each in manifests.objects_of(key, own) if each not in known]
+        entries = [("object", each, folder.read(_OBJECTS[0], each)) for each in new]
+        found = [(kind, name, data) for kind, name, data in entries if data is not None]
+        if not found:  # all there already, or evicted here
+            there += not new
+        elif stores.put(tier, [*found, ("manifest", key, manifests.merged(key, own, before))]):
+            copied += 1
+    return Copied(tier.store.name, copied, there, tier.problem)
+
+
+def pull(stores: Remote, folder: Folder) -> list[Copied]:
+    """Write to the local cache what every store holds and the team's key signed."""
+    folder.prepare()
+    return [_pull(stores, tier, folder) for tier in stores.tiers]
+
+
+def _pull(stores: Remote, tier: Tier, folder: Folder) -> Copied:
+    copied = there = 0
+    try:
+        keys = [key for key, _ in tier.store.listing("manifest")]
+    except StoreError as error:
+        return Copied(tier.store.name, 0, 0, str(error))
+    for key in keys:
+        manifest = stores.get("manifest", key, tier)
+        if manifest is None:
+            continue
+        own = folder.read(_MANIFESTS[0], key)
+        known = manifests.objects_of(key, own) if own is not None else []
+        wanted = [each for each in manifests.objects_of(key, manifest) if each not in known]
+        got = {each: stores.get("object", each, tier) for each in wanted}
+        whole = {each: data for each, data in got.items() if _is_object(each, data)}
+        for each, data in whole.items():
+            folder.publish(_OBJECTS[0], each, data or b"")
+        if whole:
+            folder.publish(_MANIFESTS[0], key, manifests.merged(key, manifest, own))
+        copied += bool(whole)
+        there += not wanted
+    return Copied(tier.store.name, copied, there, tier.problem)
+
+
+def _is_object(key: str, data: bytes | None) -> bool:
+    return data is not None and files.unseal("object", key, data) is not None
+
+
+def kept(stores: Remote) -> list[Kept]:
+    """Return what every store holds."""
+    found = []
+    for tier in stores.tiers:
+        name = tier.store.name
+        try:
+            builds = list(tier.store.listing("manifest"))
+            objects = list(tier.store.listing("object"))
+        except StoreError as error:
+            found.append(Kept(name, problem=str(error)))
+        else:
+            found.append(Kept(name, len(objects), sum(size for _, size in [*builds, *objects])))
+    return found

@@ -1,0 +1,176 @@
+"""``rtcompile cache push|pull|sync|info --stats`` and what ``rtcompile doctor`` says of stores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+import rtcompile
+from rtcompile.cli import main
+from rtcompile.cluster.stores import FolderStore, StoreError
+from rtcompile.doctor import Check, sharing
+from rtcompile.settings import Settings
+from tests import nodes, servers
+
+
+@pytest.fixture(params=["folder", "redis"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "folder":
+        yield f"file://{tmp_path}/shared"
+    else:
+        with servers.redis() as server:
+            yield server.address
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    def go(node: str, address: str, **more: str) -> None:
+        for name, value in nodes.environment(tmp_path, node, address, **more).items():
+            monkeypatch.setenv(name, value)
+
+    return go
+
+
+def build_locally(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    with monkeypatch.context() as alone:
+        alone.delenv("RTCOMPILE_REMOTE")
+        rtcompile.compile(nodes.source(number), arch="sm_80")
+
+
+def hits_without_a_store(monkeypatch: pytest.MonkeyPatch, number: int) -> str | None:
+    with monkeypatch.context() as alone:
+        alone.delenv("RTCOMPILE_REMOTE")
+        alone.setenv("RTCOMPILE_JIT", "0")
+        return rtcompile.compile(nodes.source(number), arch="sm_80").build.hit
+
+
+def test_a_pushed_cache_is_pulled_elsewhere(on, address, monkeypatch, capsys):
+    on("a", address)
+    for number in range(3):
+        build_locally(monkeypatch, number)
+    assert main(["cache", "push"]) == 0
+    assert main(["cache", "push"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line[:15] for line in said] == ["3 builds copied", "0 builds copied"]
+
+    on("b", address)
+    assert main(["cache", "pull"]) == 0
+    assert [hits_without_a_store(monkeypatch, number) for number in range(3)] == ["disk"] * 3
+
+
+def test_a_sync_takes_and_gives(on, address, monkeypatch, capsys):
+    on("a", address)
+    build_locally(monkeypatch, 1)
+    main(["cache", "push"])
+    on("b", address)
+    build_locally(monkeypatch, 2)
+    capsys.readouterr()
+
+    assert main(["cache", "sync", "--json"]) == 0
+
+    done = json.loads(capsys.readouterr().out)["stores"]
+    assert [(each["direction"], each["copied"]) for each in done] == [("from", 1), ("to", 1)]
+
+
+def test_what_is_pulled_verifies_or_stays_away(on, tmp_path, monkeypatch, capsys):
+    on("a", f"file://{tmp_path}/shared")
+    build_locally(monkeypatch, 1)
+    main(["cache", "push"])
+    (path,) = (tmp_path / "shared" / "object").iterdir()
+    os.chmod(path, 0o600)
+    path.write_bytes(path.read_bytes()[:-1])
+    on("b", f"file://{tmp_path}/shared")
+
+    with pytest.warns(rtcompile.RtcompileWarning, match="signature"):
+        assert main(["cache", "pull"]) == 1
+    with pytest.raises(rtcompile.JitDisabled):
+        hits_without_a_store(monkeypatch, 1)
+
+
+def test_the_stores_say_what_they_hold(on, address, monkeypatch, capsys):
+    on("a", address)
+    build_locally(monkeypatch, 1)
+    main(["cache", "push"])
+    on("b", address)
+    assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit == "remote"
+    capsys.readouterr()
+
+    assert main(["cache", "info", "--stats", "--json"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert (told["fetched"], told["misses"]) == (1, 0)
+    assert [store["builds"] for store in told["stores"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        pytest.param({"RTCOMPILE_REMOTE": ""}, "names no shared store", id="none"),
+        pytest.param({"RTCOMPILE_REMOTE_MODE": "ro"}, "RTCOMPILE_REMOTE_MODE=ro", id="read-only"),
+    ],
+)
+def test_a_push_that_cannot_be_says_which_setting(on, tmp_path, capsys, changes, what):
+    on("a", f"file://{tmp_path}/shared", **changes)
+    assert main(["cache", "push"]) != 0
+    assert what in capsys.readouterr().err
+
+
+# --- doctor -----------------------------------------------------------------------------------
+
+
+def looked_at() -> Check:
+    (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
+    return check
+
+
+def test_a_store_that_does_all_is_well(on, address):
+    on("a", address)
+    check = looked_at()
+    assert check.status == "ok"
+    for word in ("a round trip", "reads", "writes", "clock", "gives leases"):
+        assert word in check.detail
+
+
+def test_a_store_to_be_read_alone_is_well(on, address):
+    on("a", address, RTCOMPILE_REMOTE_MODE="ro")
+    assert (looked_at().status, "nothing is written" in looked_at().detail) == ("ok", True)
+
+
+def refuse(*_: object) -> None:
+    raise StoreError("Permission denied")
+
+
+def no_lease(*_: object) -> None:
+    raise OSError(95, "Operation not supported")
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "harm", "what"),
+    [
+        pytest.param(FolderStore, "put", refuse, "cannot write", id="read-only"),
+        pytest.param(os, "link", no_lease, "not supported", id="no leases"),
+        pytest.param(FolderStore, "clock", lambda *_: 5.0, "NTP", id="another time"),
+    ],
+)
+def test_what_a_store_lacks_is_said(on, tmp_path, monkeypatch, target, name, harm, what):
+    on("a", f"file://{tmp_path}/shared")
+    monkeypatch.setattr(target, name, harm)
+    check = looked_at()
+    assert (check.status, what in check.detail + check.hint) == ("warning", True)
+
+
+def test_a_store_that_is_not_there_is_an_error_and_shows_no_password(on):
+    on("a", f"redis://:hunter2@127.0.0.1:{servers.free_port()}/0")
+    check = looked_at()
+    assert (check.status, "hunter2" in str(check)) == ("error", False)
+
+
+def test_a_setting_that_cannot_be_used_is_an_error(on, tmp_path):
+    on("a", f"file://{tmp_path}/shared", RTCOMPILE_REMOTE_KEY_FILE="/none/such")
+    assert "RTCOMPILE_REMOTE_KEY_FILE" in looked_at().detail
