@@ -20,7 +20,7 @@ from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
-from rtcompile.watching.logs import announce, listeners
+from rtcompile.watching.logs import announce, counters, listeners
 
 __all__ = ["build", "for_this_device", "is_cached", "plan", "with_headers"]
 
@@ -41,7 +41,7 @@ def build(
     try:
         code = _found_or_compiled(request, settings, words)
     except RtcompileError as error:
-        for listen in tuple(listeners):
+        for listen in (*listeners, *counters):
             listen(request, error)
         raise
     milliseconds = (time.perf_counter() - started) * 1e3
@@ -124,7 +124,7 @@ def _cached_or_compiled(
     by_nvcc = code.build.backend == "nvcc"
     setting = plans.nvcc_setting(decided.options) if by_nvcc else ""
     if words is not None and read is not None and not setting:
-        capability = device.compute_capability()
+        capability = device.compute_capability() if request.arch is None else (0, 0)
         depends = decided.toolchain.depends
         answers.keep(words, capability, code, read, depends, store.publish)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))

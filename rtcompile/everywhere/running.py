@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
+from rtcompile.cache import answers
+from rtcompile.cache.answers import Answer
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, JitDisabled, RtcompileError
 from rtcompile.everywhere import seam
@@ -40,27 +42,42 @@ class Build(NamedTuple):
     spared: float
 
 
+def _build(name: str, code: ObjectCode) -> Build:
+    build = code.build
+    spared = build.compiled_in if build.hit else 0.0
+    return Build(name, str(code.arch), build.backend, build.hit or "", build.milliseconds, spared)
+
+
+def _of_answer(name: str, answer: Answer) -> Build:
+    return _build(name, answer.object_code())
+
+
 class Tally:
     """What a run asked for.
 
     Attributes
     ----------
-    builds : list of Build
-        In the order in which they were asked for.
     missing : list of str
         What was asked for under ``RTCOMPILE_JIT=0`` and was not there.
     """
 
     def __init__(self) -> None:
-        self.builds: list[Build] = []
+        self._built: list[Build] = []
+        self._answers: list[tuple[str, Answer]] = []
         self.missing: list[str] = []
+
+    @property
+    def builds(self) -> list[Build]:
+        """What was asked for, hits of the short road first."""
+        return [_of_answer(*pair) for pair in self._answers] + self._built
 
     def line(self) -> str:
         """Return one line: kernels, hits, built, seconds spared."""
-        built = [build for build in self.builds if not build.hit]
+        builds = self.builds
+        built = [build for build in builds if not build.hit]
         spent = sum(build.milliseconds for build in built) / 1e3
-        spared = sum(build.spared for build in self.builds) / 1e3
-        kernels = len(self.builds)
+        spared = sum(build.spared for build in builds) / 1e3
+        kernels = len(builds)
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache, "
             f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared"
@@ -72,28 +89,24 @@ class Tally:
             self.missing.append(str(outcome).partition("\n")[0])
         if not isinstance(outcome, ObjectCode):
             return
-        code, build = outcome, outcome.build
-        self.builds.append(
-            Build(
-                request.name,
-                str(code.arch),
-                build.backend,
-                build.hit or "",
-                build.milliseconds,
-                build.compiled_in if build.hit else 0.0,
-            )
-        )
+        self._built.append(_build(request.name, outcome))
+
+    def note_answer(self, words: Sequence[str], answer: Answer) -> None:
+        """Take a hit of the short road into account; its story is read when it is told."""
+        self._answers.append((seam.program_name(words[0]), answer))
 
 
 @contextmanager
 def counting() -> Iterator[Tally]:
     """Count what is asked for meanwhile, in all threads."""
     tally = Tally()
-    logs.listeners.append(tally.note)
+    logs.counters.append(tally.note)
+    answers.watchers.append(tally.note_answer)
     try:
         yield tally
     finally:
-        logs.listeners.remove(tally.note)
+        answers.watchers.remove(tally.note_answer)
+        logs.counters.remove(tally.note)
 
 
 class Program(NamedTuple):

@@ -12,10 +12,12 @@ from rtcompile.errors import InvalidRequest, RtcompileError, shown
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["announce", "listeners"]
+__all__ = ["announce", "counters", "listeners"]
 
 # Called with each request and what became of it, in the thread that asked.
 listeners: list[Callable[[CompileRequest, ObjectCode | RtcompileError], object]] = []
+# The same, for those to whom a hit need not be told: it may take the short road (`cache.answers`).
+counters: list[Callable[[CompileRequest, ObjectCode | RtcompileError], object]] = []
 
 
 def check_stream(stream: IO[str] | None) -> None:
@@ -45,7 +47,7 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
     level : str or None
         ``RTCOMPILE_LOG``: a level to show on stderr; None leaves that to the application.
     """
-    for listen in tuple(listeners):
+    for listen in (*listeners, *counters):
         listen(request, code)
     # Where nobody has imported logging nobody listens, and a cache hit need not load it.
     if level is None and "logging" not in sys.modules:

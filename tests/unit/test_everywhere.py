@@ -17,6 +17,8 @@ cupy = pytest.importorskip("cupy")
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
+from rtcompile.building import pipeline  # noqa: E402
+from rtcompile.cache import answers  # noqa: E402
 from rtcompile.cli import main  # noqa: E402
 from rtcompile.everywhere import recording, seam, warming  # noqa: E402
 from rtcompile.everywhere.running import counting  # noqa: E402
@@ -96,6 +98,16 @@ def test_name_expressions_are_mapped(installed):
     module = installed(TEMPLATE, name_expressions=["f<float>", "f<int>"])
 
     assert module.mapping == {"f<float>": "_Z1fIfEvPT_", "f<int>": "_Z1fIiEvPT_"}
+
+
+def test_what_was_built_before_is_found_on_the_short_road(installed, monkeypatch):
+    built = installed(TEMPLATE, name_expressions=["f<float>"])
+    monkeypatch.setattr(answers, "_environment", None)
+    monkeypatch.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
+
+    again = installed(TEMPLATE, name_expressions=["f<float>"])
+
+    assert (again.code, again.mapping) == (built.code, built.mapping)
 
 
 def test_an_error_is_cupys(installed):
