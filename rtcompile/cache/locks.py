@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from rtcompile.cache import files
 
-__all__ = ["SingleFlight", "machine_wide"]
+__all__ = ["SingleFlight", "hand_over", "machine_wide", "release", "take"]
 
 PATIENCE = 900.0  # seconds to wait for another process's build before building as well
 
@@ -39,20 +39,34 @@ def machine_wide(path: str, patience: float = PATIENCE) -> Iterator[bool]:
     or when the holder outlasts `patience` (seconds): two builds of one thing are better than none.
     The kernel frees the lock of a process that dies.
     """
-    descriptor = _acquire(path, patience)
+    descriptor = take(path, patience)
     try:
         yield descriptor is not None
     finally:
-        # In a child forked meanwhile the descriptor is closed and the lock is the parent's.
-        if descriptor in _held:
-            _held.discard(descriptor)
-            # Unlinked while held, so that who waits on this file sees that it is gone.
-            files.discard(path)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        if descriptor is not None:
+            release(path, descriptor)
 
 
-def _acquire(path: str, patience: float) -> int | None:
+def release(path: str, descriptor: int) -> None:
+    """Give back a lock that was taken."""
+    # In a child forked meanwhile the descriptor is closed and the lock is the parent's.
+    if descriptor in _held:
+        _held.discard(descriptor)
+        # Unlinked while held, so that who waits on this file sees that it is gone.
+        files.discard(path)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def hand_over(descriptor: int) -> None:
+    """Leave a lock to a process that was started with a copy of its descriptor."""
+    if descriptor in _held:
+        _held.discard(descriptor)
+        os.close(descriptor)  # and no LOCK_UN, which would be for all copies
+
+
+def take(path: str, patience: float) -> int | None:
+    """Take the lock as `machine_wide` does; return its descriptor, or None."""
     deadline = time.monotonic() + patience
     pause = 0.001
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

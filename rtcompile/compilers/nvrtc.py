@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ __all__ = ["compile", "identify", "start"]
 
 # The first NVRTC that can be told what to name internal symbols after; before, it is the process id.
 _FIRST_WITH_SEED = (12, 9)
+_FIRST_WITH_PCH = (12, 8)
 # Options that name a place: two machines give the same kernel the same seed.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
 
@@ -69,9 +69,8 @@ def compile(
             outcome, _ = _run(unit, library, limits, meanwhile)
             if isinstance(outcome, Compiled):
                 prefix.blame(f"without it a build went well that did not with it: {reason}")
-        elif header is None and isinstance(outcome, Compiled) and outcome.trace is not None:
-            front_end = outcome.milliseconds.get("front end", 0.0)
-            prefix.built(outcome.trace, front_end / 1000)
+        elif header is None and outcome.trace:
+            prefix.built(outcome.trace, _front_end(outcome, unit) / 1000)
         return outcome
 
 
@@ -99,11 +98,13 @@ def identify(library: Library) -> str:
 def _prefix(
     unit: TranslationUnit, library: Library, cache_dir: str, search: Sequence[SearchDir]
 ) -> Prefix | None:
+    if library.version_pair < _FIRST_WITH_PCH:
+        return None
     text = includes.pch_prefix(unit.source)
     folder = precompiled_files.private_folder(cache_dir) if text else None
     if folder is None:
         return None
-    return Prefix(text, unit, library, search, folder, functools.partial(_job, library))
+    return Prefix(text, unit, library, search, folder, _job(library, "precompile", {}))
 
 
 def _run(
@@ -208,6 +209,13 @@ def _outcome(
     )
 
 
+def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> float:
+    """Return the milliseconds it took to read the source; 0 where it was not read to its own text."""
+    if isinstance(outcome, Compiled):
+        return outcome.milliseconds.get("front end", 0.0)
+    return outcome.milliseconds if _is_own_mistake(outcome, unit) else 0.0
+
+
 def _acquits(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
     """Say whether an outcome holds although a precompiled header had a part in it.
 
@@ -218,6 +226,10 @@ def _acquits(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
         return bool(outcome.notes)
     if outcome.kind in ("timeout", "memory", "start"):
         return True
+    return _is_own_mistake(outcome, unit)
+
+
+def _is_own_mistake(outcome: CompileFailure, unit: TranslationUnit) -> bool:
     first = re.search(r"^(.*)\(\d+\): (?:catastrophic )?error", outcome.log, re.MULTILINE)
     return first is not None and first[1] == unit.name
 

@@ -2,55 +2,83 @@
 
 NVRTC uses whatever file it is given, stale or not, so all that decides is ours: a header's key has
 the compiler, its heap's place, the options and the prefix; its record has the dependencies, by
-content. It is made beside the second build that wants it, in a process of its own, so no build waits
-for it; only of a batch with more builds than can run at once the rest waits. It is tried before it
-is published; what fails with it is built again without.
+content. `worth_making` says when one is made: by a process of its own (`precompiled_maker`), begun
+when the build that wanted it is done and not ended with the program, so no build waits for it; only
+of a batch with more builds than can run at once the rest waits. It is tried before it is published;
+what fails with it is built again without.
 """
 
 from __future__ import annotations
 
 import contextvars
-import functools
 import os
-import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile._version import __version__
 from rtcompile.cache import files, headers, locks
 from rtcompile.compilers import precompiled_files as disk
+from rtcompile.compilers import precompiled_maker as maker
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
-from rtcompile.core import includes
 from rtcompile.core.key import digest, field
 from rtcompile.core.request import SearchDir
-from rtcompile.core.units import Limits, TranslationUnit
+from rtcompile.core.units import TranslationUnit
 from rtcompile.settings import Settings
-from rtcompile.watching import tracing
 from rtcompile.workers import heap, pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rtcompile.core.includes import Dependencies
     from rtcompile.toolkit.model import Library
 
-__all__ = ["MAKER", "Precompiled", "Prefix", "siblings"]
+__all__ = ["MAKER", "Precompiled", "Prefix", "siblings", "worth_making"]
 
 # Options that neither the front end sees nor NVRTC compares: one header serves all their values.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 MAKER = "rtcompile-pch"  # the name of the threads that wait for one to be made
-_WORTH_SECONDS = 0.1
-_TIMEOUT = 300.0
 _FRESH_SECONDS = 0.5
-_OTHERS_FAULT = (signal.SIGKILL, signal.SIGBUS)
 _PATIENCE = 0.05  # seconds between two looks whether a build that waits was cancelled
+_LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
+
+# What a header costs and spares, in seconds (CuTe, CUB and CuPy's headers, on a machine of 2026).
+_SPARED_PART = 0.8  # of the front end's time: the rest is the user's own text
+_USE = 0.015  # to look whether it is current, and to map it
+_START = 0.3  # of the process that makes it
+_LEAST_SPARED = 0.005
 
 # How many builds of a batch, this one included, open with the same prefix.
 siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
+
+
+def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
+    """Say whether a prefix is worth a precompiled header: the one rule.
+
+    As many builds are expected as there were, and what is spared in both must be worth the making,
+    which reads the headers twice. The seconds of a process that gives way to all others count half.
+    So the second build has one made from a tenth of a second on, and the third one of CuPy's own
+    kernels, whose headers take 80 ms. One build alone never has.
+
+    Parameters
+    ----------
+    builds : int
+        The builds that had to do without, since a file of the prefix changed last.
+    front_end : float
+        The seconds that the last of them spent on reading its source.
+    makings : int
+        How often one was begun and came to nothing: each time the next must be worth twice as much.
+    """
+    spared = _spared(front_end)
+    if builds < 2 or spared < _LEAST_SPARED:
+        return False
+    cost = (2 * front_end + _START) / 2
+    return 2 * builds * spared >= cost * 2 ** min(makings, 64)
+
+
+def _spared(front_end: float) -> float:
+    return _SPARED_PART * front_end - _USE
 
 
 class Precompiled(NamedTuple):
@@ -64,19 +92,10 @@ class Precompiled(NamedTuple):
     dependencies: Dependencies
 
 
-class _Making:
-    """A header on its way."""
-
-    def __init__(self) -> None:
-        self.cancellation = pool.Cancellation()
-        self.done = threading.Event()
-
-
 _guard = threading.Lock()
 _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
-_making: dict[str, _Making] = {}
-_no_heap: set[str] = set()  # libraries whose workers cannot place their heap
+_making: dict[str, threading.Event] = {}  # set when the maker that this process started has ended
 
 # One thread at a time looks whether a header is current, and those of its batch take its word:
 # sixteen that each ask for 392 files at once take 150 ms, of which 145 go to passing on the GIL.
@@ -94,7 +113,7 @@ class Prefix:
         library: Library,
         search: Sequence[SearchDir],
         folder: str,
-        make_job: Callable[..., pool.Job],
+        job: pool.Job,
     ) -> None:
         self.text = text
         self.name = unit.name
@@ -115,29 +134,18 @@ class Prefix:
         )
         self._path = os.path.join(folder, self.key + ".pch")
         self._record = os.path.join(folder, self.key + ".record")
-        self._library = library.path
-        self._make_job = make_job
+        self._lock = os.path.join(folder, self.key + ".lock")
+        self._job = job
         self._began = time.monotonic()
 
     @contextmanager
     def wanted(self) -> Iterator[None]:
-        """Hold while a build that could use the header is under way.
-
-        Two at once have it made. Who leaves as the last by a cancellation takes the making along.
-        """
+        """Hold while a build that could use the header is under way."""
         with _guard:
             _wanted[self.key] += 1
-            several = _wanted[self.key] > 1
         try:
-            if several and self._state() in ("", SEEN):
-                self._make_beside()
             self._wait_if_worth()
             yield
-        except (pool.Cancelled, KeyboardInterrupt):
-            with _guard:
-                if _wanted[self.key] == 1 and self.key in _making:
-                    _making[self.key].cancellation.cancel()
-            raise
         finally:
             with _guard:
                 _wanted[self.key] -= 1
@@ -157,11 +165,7 @@ class Prefix:
 
     def _look(self) -> Precompiled | None:
         record = Record.read(self._record, self.search)
-        if record is None:
-            return None
-        if record.state == SEEN and not disk.changed_since(record.trace, self._record):
-            self._make_beside()
-        if record.state != READY:
+        if record is None or record.state != READY:
             return None
         now = headers.current(record.dependencies)
         if now is None or record.image != disk.image(self._path):
@@ -173,9 +177,37 @@ class Prefix:
         return Precompiled(self._path, record.trace, now)
 
     def built(self, trace: Sequence[str], seconds: float) -> None:
-        """Note a build that had to do without: it was the first, and worth sparing the next one."""
-        if seconds >= _WORTH_SECONDS and trace and self._state() in ("", SEEN):
-            Record(SEEN, tuple(trace)).write(self._record, self.search)
+        """Note a build that had to do without, and have the header made if it is worth it now."""
+        if trace and _spared(seconds) >= _LEAST_SPARED:  # else no number of builds makes it so
+            self._count(tuple(trace), seconds)
+
+    def _count(self, trace: tuple[str, ...], seconds: float | None) -> None:
+        """Count a build in the record, or have the header made; without seconds in any case."""
+        with _guard:
+            if self.key in _making:
+                return
+            # Who cannot have the lock leaves the record alone: a header is being made, or this file
+            # system has no locks, and two makers would be at one file.
+            lock = locks.take(self._lock, 0.0)
+            if lock is None:
+                return
+            try:
+                known = Record.read(self._record, self.search) or Record(SEEN)
+                if known.state != SEEN:
+                    return
+                edited = disk.changed_since(known.trace, self._record)
+                builds = 1 if edited else known.builds + 1
+                wanted = seconds is None or worth_making(builds, seconds, known.makings)
+                makings = known.makings + wanted
+                record = Record(SEEN, trace or known.trace, builds=builds, makings=makings)
+                if not record.write(self._record, self.search) or not wanted:
+                    return
+                if self._start_maker(lock, awaited=seconds is None):
+                    locks.hand_over(lock)
+                    lock = None
+            finally:
+                if lock is not None:
+                    locks.release(self._lock, lock)
 
     def blame(self, reason: str) -> None:
         """Remove a header with which a compiler failed; make another only if this one was damaged."""
@@ -207,112 +239,64 @@ class Prefix:
         """Of more builds than can run at once let some go ahead, a slot less; the rest waits.
 
         To parse the headers once and then not thirty times is sooner done than to parse them thirty
-        times, with the making in the way. The first never waits.
+        times, with the making in the way. The first never waits. Who is cancelled waits no longer;
+        the header is made all the same, for the next run.
         """
         slots = pool.slots()
-        if siblings.get() <= slots or self._state() in (READY, REFUSED):
+        record = Record.read(self._record, self.search) or Record(SEEN)
+        if siblings.get() <= slots or record.state != SEEN:
             return
-        self._make_beside()
+        if not record.makings:  # else one that came to nothing, or one of another program
+            self._count((), None)
         with _guard:
             making = _making.get(self.key)
             if _ahead[self.key] < max(1, slots - 1):
                 _ahead[self.key] += 1
                 making = None
         cancellation = pool.Cancellation.current.get()
-        while making is not None and not making.done.wait(_PATIENCE):
+        until = time.monotonic() + _LONGEST_WAIT
+        while making is not None and not making.wait(_PATIENCE):
+            if self._state() in (READY, REFUSED) or time.monotonic() > until:
+                break
             if cancellation is not None:
                 cancellation.check()
 
-    def _make_beside(self) -> None:
-        with _guard:
-            if self.key in _making or self._library in _no_heap:
-                return
-            making = _making[self.key] = _Making()
-        context = contextvars.copy_context()
-        context.run(pool.Cancellation.current.set, making.cancellation)
-        run = functools.partial(context.run, self._make, making)
+    def _start_maker(self, lock: int, *, awaited: bool) -> bool:
+        order = {
+            "text": self.text,
+            "name": self.name,
+            "options": self.options,
+            "search": [(directory.label, directory.path) for directory in self.search],
+            "path": os.path.abspath(self._path),
+            "record": os.path.abspath(self._record),
+            "lock": os.path.abspath(self._lock),
+            "job": (self._job.function, self._job.prepare, self._job.argument),
+            "most_bytes": Settings.from_environ().cache_size // 2,
+            "nice": maker.NICE_WHEN_AWAITED if awaited else maker.NICE,
+        }
         try:
-            threading.Thread(target=run, name=MAKER, daemon=True).start()
+            pid = maker.start(order, lock)
+        except OSError:  # no more processes
+            return False
+        done = _making[self.key] = threading.Event()
+        try:
+            # It reaps the maker while this program lives, and tells those that wait.
+            threading.Thread(target=self._await, args=(pid, done), name=MAKER, daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is on its way out
-            self._made(making)
-
-    def _make(self, making: _Making) -> None:
-        try:
-            with suppress(pool.Cancelled):
-                self.make(making.done.set)
-        finally:
-            self._made(making)
-
-    def _made(self, making: _Making) -> None:
-        with _guard:
-            if _making.get(self.key) is making:
-                del _making[self.key]
-        making.done.set()
-
-    def make(self, ready: Callable[[], object]) -> bool:
-        """Make the header unless it is there, refused, or being made; say whether it is there.
-
-        `ready` is called as soon as it can be used.
-        """
-        with locks.machine_wide(os.path.join(self.folder, self.key + ".lock"), 0.0) as held:
-            state = self._state()
-            if not held or state not in ("", SEEN):
-                return state == READY
-            started_ns = headers.file_clock_ns()
-            temporary = f"{self._path}.tmp"
-            job = self._make_job(
-                "precompile",
-                {
-                    "source": self.text.encode(),
-                    "name": self.name.encode(),
-                    "options": [option.encode() for option in self.options],
-                    "temporary": os.fsencode(temporary),
-                    "path": os.fsencode(self._path),
-                },
-                warm=True,
-            )
-            with tracing.span("precompile", prefix=self.text):
-                outcome = pool.run_beside(job, Limits(timeout=_TIMEOUT), (temporary,))
-            if isinstance(outcome, pool.Death):
-                # Killed by somebody who needed the memory, or writing to a full disk, or never run:
-                # no fault of the prefix.
-                innocent = outcome.kind == "start" or outcome.signal in _OTHERS_FAULT
-                self._drop("" if innocent else f"making it ended in a {outcome.kind}")
-                return False
-            return self._publish(outcome.value, started_ns, ready)
-
-    def _publish(self, made: dict[str, Any], started_ns: int, ready: Callable[[], object]) -> bool:
-        if not made["heap"]:
-            _no_heap.add(self._library)  # a matter of this process's limits, not of this prefix
-            return False
-        if made["problem"]:
-            self._drop("" if made["full"] else made["problem"])
-            return False
-        spared = made["make"] - made["use"]
-        if spared < _WORTH_SECONDS:
-            self._drop(f"it would spare {spared * 1000:.0f} ms")
-            return False
-        trace = includes.parse_trace(made["trace"])
-        dependencies = headers.record(trace, self.search, source=self.text, name=self.name)
-        if dependencies.uncacheable:
-            self._drop(dependencies.uncacheable)
-            return False
-        if dependencies.newest_ns >= started_ns:
-            self._drop()  # edited while we read it: which text is in there, nobody knows
-            return False
-        record = Record(READY, trace, disk.image(self._path), b"", dependencies)
-        if not record.write(self._record, self.search):
-            self._drop()
-            return False
-        ready()
-        # What nobody need wait for: half a second, for a file that is read once more.
-        record._replace(checksum=disk.checksum(self._path)).write(self._record, self.search)
-        disk.evict(self.folder, Settings.from_environ().cache_size // 2, keep=self.key)
+            del _making[self.key]
         return True
+
+    def _await(self, pid: int, done: threading.Event) -> None:
+        with suppress(ChildProcessError):  # reaped by somebody's os.wait(), or SIGCHLD is ignored
+            os.waitpid(pid, 0)
+        with _guard:
+            if _making.get(self.key) is done:
+                del _making[self.key]
+        done.set()
 
 
 def _forget_after_fork() -> None:
-    # The makers are threads of the parent: here nobody would ever finish.
+    # The makers are the parent's children: here nobody would hear of their end.
     global _guard, _looking
     _guard, _looking = threading.Lock(), threading.Lock()
     _found.clear()

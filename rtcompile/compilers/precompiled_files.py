@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
@@ -26,11 +27,15 @@ __all__ = [
     "evict",
     "image",
     "private_folder",
+    "sweep",
 ]
 
 _MOST_BYTES = 1 << 34
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
+
+_UNFINISHED_SECONDS = 3600.0  # after which a record that is not yet published never will be
+_COUNTS = struct.Struct("<2q")
 
 SEEN, READY, REFUSED = "seen", "ready", "refused"
 _NO_DEPENDENCIES = Dependencies()
@@ -41,7 +46,11 @@ _MOST_PARSED = 64
 
 
 class Record(NamedTuple):
-    """What is known of a prefix: seen once, ready to be used, or refused."""
+    """What is known of a prefix: seen in builds, ready to be used, or refused.
+
+    While it is only seen, `builds` is how many had to do without a header since one of its files
+    changed, and `makings` how often it was begun to make one.
+    """
 
     state: str
     trace: tuple[str, ...] = ()
@@ -49,6 +58,8 @@ class Record(NamedTuple):
     checksum: bytes = b""
     dependencies: Dependencies = _NO_DEPENDENCIES
     reason: str = ""
+    builds: int = 0
+    makings: int = 0
 
     @classmethod
     def read(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
@@ -76,12 +87,13 @@ class Record(NamedTuple):
             fields = files.unseal("pch", key, trusted.read_path(path))
         except OSError:
             return None
-        if fields is None or len(fields) != 6:
+        if fields is None or len(fields) != 7:
             return None
-        state, trace, image, checksum, dependencies, reason = fields
+        state, trace, image, checksum, dependencies, reason, counts = fields
         builds = manifests.decode(key, dependencies, search)
         if not builds:
             return None
+        made_without, makings = _COUNTS.unpack(counts)
         paths = trace.decode("utf-8", "surrogateescape").split("\0")
         return cls(
             state.decode(),
@@ -90,6 +102,8 @@ class Record(NamedTuple):
             checksum,
             builds[0].dependencies,
             reason.decode(),
+            made_without,
+            makings,
         )
 
     def write(self, path: str, search: Sequence[SearchDir]) -> bool:
@@ -103,9 +117,10 @@ class Record(NamedTuple):
             self.checksum,
             manifests.encode(key, [build], search),
             self.reason.encode(),
+            _COUNTS.pack(self.builds, self.makings),
         ]
         try:
-            files.publish(path, files.seal("pch", key, fields))
+            files.publish(path, files.seal("pch", key, fields), durable=False)
         except OSError:
             return False
         return True
@@ -151,8 +166,24 @@ def changed_since(paths: Sequence[str], record: str) -> bool:
         return True
 
 
+def sweep(folder: str) -> None:
+    """Remove what makers left that were killed together with all that would have cleared up."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            key, _, suffix = entry.name.partition(".")
+            with suppress(OSError):
+                if not key and suffix.endswith(".tmp"):
+                    if time.time() - entry.stat().st_mtime > _UNFINISHED_SECONDS:
+                        os.unlink(entry.path)
+                elif suffix == "lock":
+                    with locks.machine_wide(entry.path, 0.0):
+                        pass  # It removes the file at its end.
+                elif suffix.startswith("pch") and _abandoned(folder, key, suffix):
+                    os.unlink(entry.path)
+
+
 def evict(folder: str, most_bytes: int, keep: str = "") -> None:
-    """Remove the headers used longest ago beyond `most_bytes`, and what dead makers left.
+    """Remove the headers used longest ago beyond `most_bytes`.
 
     Whoever reads one at that moment keeps it: the file loses its name only.
     """
@@ -166,8 +197,6 @@ def evict(folder: str, most_bytes: int, keep: str = "") -> None:
                     with suppress(OSError):
                         size += os.stat(os.path.join(folder, key + ".pch")).st_size
                     entries.append((entry.stat().st_mtime_ns, size, key))
-                elif suffix in ("pch", "pch.tmp") and _abandoned(folder, key, suffix):
-                    os.unlink(entry.path)
     total = sum(size for _, size, _ in entries)
     with suppress(OSError):
         total += os.stat(os.path.join(folder, keep + ".pch")).st_size

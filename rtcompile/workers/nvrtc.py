@@ -187,7 +187,6 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     if not _heap_is_pinned:
         full = _heap_is_pinned is None
         return {"heap": full, "full": full, "problem": "no room for temporary files"}
-    os.nice(5)  # Somebody else is waiting for this processor.
     unit = {**job, "expressions": [], "target": "ptx"}
     options = job["options"] + _include_trace_options()
     begin = time.monotonic()

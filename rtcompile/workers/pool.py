@@ -230,12 +230,12 @@ class _Zygote:
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
         self._scratch = scratch.new_name()
-        python = _interpreter()
+        python = interpreter()
         self._stderr = os.memfd_create("stderr")
         self._control, theirs = _socket_pair()
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         # By high numbers: the target of one dup2 must not be the source of a later one.
-        sources = [_above_standard(d) for d in (null, self._stderr, theirs.fileno())]
+        sources = [above_standard(d) for d in (null, self._stderr, theirs.fileno())]
         command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
         try:
             self.pid = os.posix_spawn(
@@ -249,7 +249,7 @@ class _Zygote:
                     (os.POSIX_SPAWN_DUP2, sources[2], zygote.CONTROL),
                 ],
                 setsigmask=(),
-                setsigdef=_SIGNALS,  # with SIGCHLD ignored no child could be waited for
+                setsigdef=SIGNALS,  # with SIGCHLD ignored no child could be waited for
             )
         except OSError:
             self.abandon()
@@ -351,17 +351,17 @@ def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
             return protocol.receive(socket)
 
 
-_SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
+SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
 _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
 
 
-def _above_standard(descriptor: int) -> int:
+def above_standard(descriptor: int) -> int:
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, zygote.CONTROL + 1)
 
 
-def _interpreter() -> str:
+def interpreter() -> str:
     """Return a Python to run workers: this one, or where an application embeds it, that of its prefix."""
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     candidates = [

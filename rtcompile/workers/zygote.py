@@ -368,6 +368,7 @@ def _isolate() -> None:
         os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     except PermissionError:
         pass  # It leads a session already: started anew, below.
+    _keep_nice()
     import resource
 
     try:
@@ -390,6 +391,18 @@ def _isolate() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _keep_nice() -> None:
+    """Give way to others as our caller does: where Linux groups processes by session, ours is new."""
+    nice = os.nice(0)
+    if nice <= 0:
+        return
+    try:
+        with open("/proc/self/autogroup", "w") as file:
+            file.write(str(nice))
+    except OSError:
+        pass  # This kernel does not group them.
 
 
 def _die_with_zygote(zygote: int, held: int) -> None:

@@ -1,0 +1,265 @@
+"""The process that makes a precompiled header: when it is begun, what it is, and what it leaves."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile.compilers import precompiled, precompiled_maker
+from rtcompile.compilers.precompiled import worth_making
+from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
+from rtcompile.core.units import CompileFailure
+from tests.unit.test_pch import EXPENSIVE, KERNEL, Builder, builder, impatient, join_makers, used
+
+__all__ = ["builder", "impatient"]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def makers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The process ids of the makers that a test starts."""
+    started: list[int] = []
+    start = precompiled_maker.start
+
+    def noting(order: dict[str, Any], lock: int) -> int:
+        started.append(start(order, lock))
+        return started[-1]
+
+    monkeypatch.setattr(precompiled_maker, "start", noting)
+    return started
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def record(builder: Builder) -> Record:
+    (file,) = builder.files(".record")
+    found = Record.read(str(file), builder.search)
+    assert found is not None
+    return found
+
+
+def names(builder: Builder) -> list[str]:
+    return sorted(path.suffix for path in (builder.cache / "pch").iterdir())
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [found for child in text.split() for found in (int(child), *descendants(int(child)))]
+
+
+# --- the rule ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("front_end", "builds"),
+    [
+        pytest.param(1.4, 2, id="CuTe"),
+        pytest.param(0.5, 2, id="CUB"),
+        pytest.param(0.1, 2, id="a tenth of a second"),
+        pytest.param(0.08, 3, id="CuPy's own"),
+        pytest.param(0.05, 4, id="half of that"),
+    ],
+)
+def test_a_prefix_is_worth_a_header_from_this_build_on(front_end: float, builds: int) -> None:
+    assert not worth_making(builds - 1, front_end)
+    assert worth_making(builds, front_end)
+
+
+def test_what_spares_next_to_nothing_is_never_worth_one() -> None:
+    assert not worth_making(1_000_000, 0.02)
+
+
+def test_each_making_that_came_to_nothing_asks_for_more_builds() -> None:
+    needed = [
+        next(builds for builds in range(1 << 20) if worth_making(builds, 1.4, makings))
+        for makings in range(6)
+    ]
+    assert needed == sorted(needed)
+    assert needed[-1] > 8 * needed[0]
+    assert not worth_making(1 << 20, 1.4, 2000)
+
+
+# --- when it is begun ----------------------------------------------------------------------------
+
+
+def test_it_is_made_after_a_program_that_has_ended(builder: Builder) -> None:
+    script = f"""
+        from pathlib import Path
+        from tests.unit.test_pch import *
+        precompiled_maker.NICE = 0
+        Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
+        os._exit(0)
+    """
+    for _ in range(2):
+        assert builder.files(".pch") == []
+        subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    wait_until(lambda: record(builder).state == READY)
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
+
+
+def test_a_mistake_in_the_users_text_counts_as_a_build(builder: Builder) -> None:
+    for _ in range(2):
+        assert isinstance(builder.run(EXPENSIVE + "mistake;\n"), CompileFailure)
+    join_makers()
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
+
+
+def test_a_prefix_of_less_than_a_tenth_of_a_second_is_made_when_it_is_used_often(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = precompiled.Prefix.built
+    monkeypatch.setattr(
+        precompiled.Prefix, "built", lambda self, trace, _: built(self, trace, 0.08)
+    )
+    outcomes = []
+    for _ in range(4):
+        outcomes.append(used(builder.compiled(EXPENSIVE + KERNEL)))
+        join_makers()
+    assert outcomes == [False, False, False, True]
+
+
+def test_one_is_made_at_a_time(builder: Builder, makers: list[int]) -> None:
+    for _ in range(2):
+        builder.compiled(EXPENSIVE + KERNEL)
+    script = f"""
+        from pathlib import Path
+        from tests.unit.test_pch import *
+        precompiled_maker.start = None
+        Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
+    """
+    os.kill(makers[0], signal.SIGSTOP)
+    try:
+        subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    finally:
+        os.kill(makers[0], signal.SIGCONT)
+    join_makers()
+    assert len(makers) == 1
+    assert record(builder).state == READY
+
+
+def test_without_locks_none_is_made(
+    builder: Builder, makers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    for _ in range(3):
+        builder.compiled(EXPENSIVE + KERNEL)
+    assert makers == []
+
+
+def test_switched_off_none_is_counted_or_made(builder: Builder, makers: list[int]) -> None:
+    for _ in range(3):
+        builder.without().compiled(EXPENSIVE + KERNEL)
+    assert makers == []
+    assert not (builder.cache / "pch").exists()
+
+
+def test_with_no_process_to_be_had_the_build_is_right(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(precompiled_maker, "start", refuse)
+    for _ in range(2):
+        builder.compiled(EXPENSIVE + KERNEL)
+    assert names(builder) == [".record"]
+
+
+# --- what it is ----------------------------------------------------------------------------------
+
+
+def test_it_is_detached_and_gives_way(
+    builder: Builder, makers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompiled_maker, "NICE", 10)
+    monkeypatch.setenv("A_PASSWORD", "not for compilers")
+    ours, theirs = os.pipe()
+    os.set_inheritable(theirs, True)
+    for _ in range(2):
+        builder.compiled(EXPENSIVE + KERNEL)
+    (pid,) = makers
+    wait_until(lambda: descendants(pid))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert os.getsid(pid) == pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) >= 10
+        assert os.getpriority(os.PRIO_PROCESS, descendants(pid)[0]) >= 10
+        process = Path("/proc", str(pid))
+        assert b"A_PASSWORD" not in (process / "environ").read_bytes()
+        standard = {os.readlink(process / "fd" / name) for name in "012"}
+        assert standard == {"/dev/null"}
+        assert os.readlink(process / "cwd") == "/"
+        pipes = {os.readlink(file) for file in (process / "fd").iterdir()}
+        assert os.readlink(f"/proc/self/fd/{theirs}") not in pipes
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        os.close(ours)
+        os.close(theirs)
+    join_makers()
+    assert not process.exists()  # no zombie
+
+
+def test_killed_it_takes_its_compiler_along_and_the_next_one_is_made(
+    builder: Builder, makers: list[int]
+) -> None:
+    for _ in range(2):
+        builder.compiled(EXPENSIVE + KERNEL)
+    wait_until(lambda: len(descendants(makers[0])) >= 2)  # its zygote, and the compiler
+    theirs = descendants(makers[0])
+    os.kill(makers[0], signal.SIGKILL)
+    join_makers()
+    wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in theirs))
+    assert record(builder).state == SEEN
+    assert set(names(builder)) <= {".record", ".lock"}
+    builder.compiled(EXPENSIVE + KERNEL)
+    builder.compiled(EXPENSIVE + KERNEL)
+    join_makers()
+    assert names(builder) == [".pch", ".record"]
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "state"), [("_BYTES", 1 << 20, REFUSED), ("_SECONDS", 0, SEEN)]
+)
+def test_beyond_its_limits_it_leaves_nothing(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, state: str
+) -> None:
+    monkeypatch.setattr(precompiled_maker, limit, value)
+    for _ in range(2):
+        builder.compiled(EXPENSIVE + KERNEL)
+    join_makers()
+    assert names(builder) == [".record"]
+    assert record(builder).state == state
+
+
+def test_another_version_of_it_makes_nothing(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompiled_maker, "__version__", "0.0")
+    for _ in range(2):
+        builder.compiled(EXPENSIVE + KERNEL)
+    join_makers()
+    assert names(builder) == [".record"]
