@@ -59,11 +59,15 @@ def find_entry(what: str) -> Entry:
 def _info(given: Namespace, settings: Settings, store: Store) -> int:
     entries = list(store.entries())
     usage = store.usage()
+    listing = Folder(settings.cache_dir, writable=False).listing("pch")
+    precompiled = [status.st_size for name, status in listing if name.endswith(".pch")]
     fields: dict[str, Any] = {
         "directory": settings.cache_dir,
         "on_disk": settings.cache_on_disk,
         "limit": settings.cache_size,
         "entries": len(entries),
+        "precompiled_headers": len(precompiled),
+        "precompiled_bytes": sum(precompiled),
         **(asdict(usage) if usage else {}),
     }
     if given.stats:
@@ -81,6 +85,9 @@ def _info(given: Namespace, settings: Settings, store: Store) -> int:
         lines.append(f"{usage.refusals} sources known to be beyond NVRTC")
         if usage.fetched:
             lines.append(f"{usage.fetched} builds fetched from shared stores")
+    if precompiled:
+        size = output.human_size(sum(precompiled))
+        lines.append(f"{len(precompiled)} precompiled headers, {size}")
     for held in fields.get("stores", ()):
         said = f"{held['builds']} builds, {output.human_size(held['size'])}"
         lines.append(f"{held['store']}: {held['problem'] or said}")

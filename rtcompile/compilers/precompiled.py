@@ -66,7 +66,7 @@ def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
     builds : int
         The builds that had to do without, since a file of the prefix changed last.
     front_end : float
-        The seconds that the last of them spent on reading its source.
+        The least seconds that one of them spent on reading its source.
     makings : int
         How often one was begun and came to nothing: each time the next must be worth twice as much.
     """
@@ -74,7 +74,7 @@ def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
     if builds < 2 or spared < _LEAST_SPARED:
         return False
     cost = (2 * front_end + _START) / 2
-    return 2 * builds * spared >= cost * 2 ** min(makings, 64)
+    return 2 * builds * spared >= cost * (1 << min(makings, 64))
 
 
 def _spared(front_end: float) -> float:
@@ -195,11 +195,18 @@ class Prefix:
                 known = Record.read(self._record, self.search) or Record(SEEN)
                 if known.state != SEEN:
                     return
-                edited = disk.changed_since(known.trace, self._record)
-                builds = 1 if edited else known.builds + 1
-                wanted = seconds is None or worth_making(builds, seconds, known.makings)
-                makings = known.makings + wanted
-                record = Record(SEEN, trace or known.trace, builds=builds, makings=makings)
+                if disk.changed_since(known.trace, self._record):
+                    known = Record(SEEN, makings=known.makings)
+                builds = known.builds + 1
+                least = known.seconds if seconds is None else min(seconds, known.seconds)
+                wanted = seconds is None or worth_making(builds, least, known.makings)
+                record = Record(
+                    SEEN,
+                    trace or known.trace,
+                    builds=builds,
+                    makings=known.makings + wanted,
+                    seconds=least,
+                )
                 if not record.write(self._record, self.search) or not wanted:
                     return
                 if self._start_maker(lock, awaited=seconds is None):

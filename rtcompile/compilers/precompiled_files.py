@@ -35,7 +35,8 @@ _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 
 _UNFINISHED_SECONDS = 3600.0  # after which a record that is not yet published never will be
-_COUNTS = struct.Struct("<2q")
+_UNKNOWN = float("inf")
+_COUNTS = struct.Struct("<2qd")
 
 SEEN, READY, REFUSED = "seen", "ready", "refused"
 _NO_DEPENDENCIES = Dependencies()
@@ -49,7 +50,8 @@ class Record(NamedTuple):
     """What is known of a prefix: seen in builds, ready to be used, or refused.
 
     While it is only seen, `builds` is how many had to do without a header since one of its files
-    changed, and `makings` how often it was begun to make one.
+    changed, and `makings` how often it was begun to make one;
+    `seconds` is the least that one of the builds spent on reading (the others shared the processor).
     """
 
     state: str
@@ -60,6 +62,7 @@ class Record(NamedTuple):
     reason: str = ""
     builds: int = 0
     makings: int = 0
+    seconds: float = _UNKNOWN
 
     @classmethod
     def read(cls, path: str, search: Sequence[SearchDir]) -> Record | None:
@@ -93,7 +96,7 @@ class Record(NamedTuple):
         builds = manifests.decode(key, dependencies, search)
         if not builds:
             return None
-        made_without, makings = _COUNTS.unpack(counts)
+        builds_without, makings, seconds = _COUNTS.unpack(counts)
         paths = trace.decode("utf-8", "surrogateescape").split("\0")
         return cls(
             state.decode(),
@@ -102,8 +105,9 @@ class Record(NamedTuple):
             checksum,
             builds[0].dependencies,
             reason.decode(),
-            made_without,
+            builds_without,
             makings,
+            seconds,
         )
 
     def write(self, path: str, search: Sequence[SearchDir]) -> bool:
@@ -117,7 +121,7 @@ class Record(NamedTuple):
             self.checksum,
             manifests.encode(key, [build], search),
             self.reason.encode(),
-            _COUNTS.pack(self.builds, self.makings),
+            _COUNTS.pack(self.builds, self.makings, self.seconds),
         ]
         try:
             files.publish(path, files.seal("pch", key, fields), durable=False)

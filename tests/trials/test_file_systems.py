@@ -237,6 +237,28 @@ def test_a_full_file_system(what: str, tmp_path: Path) -> None:
                 assert said[6:] == [*["right"] * 4, "1 precompiled"], f"{size} KiB: {said}"
 
 
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system read-only")
+@pytest.mark.parametrize("builds", [0, 1, 2])
+def test_a_cache_that_becomes_read_only(builds: int, tmp_path: Path) -> None:
+    """Also while a header is being made: after the second build."""
+    script = f"""
+        os.mkdir("folder", 0o700)
+        os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath("folder")
+        said = [build(number, HEADER) for number in range({builds})]
+        while os.system("mount -o remount,ro . 2>/dev/null"):  # a file is being written
+            pass
+        said += [build(number, HEADER) for number in range(3, 6)]
+        join_makers()
+        names = os.listdir("folder/pch") if {builds} else []
+        said.append([name for name in names if ".tmp" in name])
+        print(json.dumps(said))
+    """
+    *said, unfinished = on_tmpfs(program(script), tmp_path / "mounted", 1 << 20)
+    assert said == ["right"] * (builds + 3)
+    assert len(unfinished) <= 1  # what cannot be removed now is by the next maker
+
+
 # --- a file system without locks -----------------------------------------------------------------
 
 NO_LOCKS = """

@@ -342,6 +342,18 @@ def test_the_cache_is_listed_shown_verified_exported_and_cleared(
     assert said("cache", "list")[1]["entries"] == []
 
 
+def test_precompiled_headers_are_counted(
+    said: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "pch"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "a.pch").write_bytes(bytes(1000))
+    (folder / "a.record").write_bytes(bytes(100))
+    info = said("cache", "info")[1]
+    assert (info["precompiled_headers"], info["precompiled_bytes"]) == (1, 1000)
+
+
 def test_a_cache_that_others_can_write_to_is_not_said_to_be_empty(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
