@@ -1,8 +1,9 @@
-"""Every error a caller can meet is an `RtcompileError`; those of a build are CuPy's too.
+"""Every error a caller can meet is an `RtcompileError`; errors of a build are CuPy's types too.
 
 Nothing here imports CuPy. Where CuPy is loaded, `adopt_cupy()` puts CuPy's exception classes
 under ours, so that ``except cupy.cuda.compiler.CompileException`` written for `cupy.RawModule`
-keeps catching. It is called wherever CuPy enters (`kernels`) and before an error of a build is raised.
+keeps catching. It is called wherever CuPy enters (`kernels`) and before an error of a build is
+raised.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _caller(error: BaseException) -> list[Piece]:
             found = file, trace.tb_lineno
         trace = trace.tb_next
     text = linecache.getline(*found).strip() if found else ""
-    # A cell that is nothing but a magic has a line that the caller has not written.
+    # A notebook cell that is only a magic is run as `get_ipython()…`, which the user did not write.
     if found is None or not text or text.startswith("get_ipython()"):
         return []
     is_cell = "ipykernel" in found[0] or found[0].startswith("<")
@@ -89,7 +90,7 @@ def _caller(error: BaseException) -> list[Piece]:
 
 
 class RtcompileWarning(UserWarning):
-    """Something works less well than it should: a cache that cannot be written, for one."""
+    """A build works, but less well than it should, for example because the cache is read-only."""
 
 
 class InvalidRequest(RtcompileError, TypeError, ValueError):
@@ -110,7 +111,8 @@ class _BuildError(RtcompileError):
         options: tuple[str, ...] = (),
         backend: str = "nvrtc",
     ) -> None:
-        # CuPy's __init__ is not called: it would reset args, and ours already carries its fields.
+        # CuPy's __init__ is not called: it would reset `args`, and this class already has its
+        # fields.
         Exception.__init__(self, msg)
         self._msg = printable(msg)
         self.source = source
@@ -204,7 +206,7 @@ class CompileError(_BuildError):
 
     @classmethod
     def told(cls, story: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any) -> Any:
-        """Return an error whose message is `story`, a message in styles, and then `advice`."""
+        """Return an error whose message is the styled text `story` followed by `advice`."""
         pieces = (*story, *(("", f"\n{paragraph}") for paragraph in advice))
         from rtcompile.text import styling
 
@@ -221,7 +223,7 @@ class CompileError(_BuildError):
 
     @property
     def html(self) -> str:
-        """The message as a notebook shows it; empty where the text is all there is."""
+        """The message as HTML for a notebook; empty where only plain text exists."""
         from rtcompile.text import styling
 
         return styling.as_html(self._story) if self._story else ""
@@ -297,7 +299,7 @@ class BatchError(RtcompileError):
 
 
 def printable(text: str) -> str:
-    """Return text that can be printed: a path may hold bytes that are no UTF-8, as lone surrogates."""
+    """Return text with its lone surrogates escaped: Python puts a path's non-UTF-8 bytes into them."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -307,7 +309,7 @@ def shown(value: object) -> str:
     if value is None or isinstance(value, bool):
         return str(value)
     if not isinstance(value, (str, bytes, int, float)):
-        return kind  # the repr of an array or of a module tells nobody anything
+        return kind  # the repr of an array or a module does not help the reader
     try:
         said = repr(value)
     except ValueError:  # an int of more than 4,300 digits
@@ -370,7 +372,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         except RtcompileError as caught:
             error = caught
             adopt_cupy()
-        # Outside of the clause: what is chained here is what the caller himself is handling.
+        # Raised outside the except clause, so that Python chains only what the caller was handling.
         raise alone(error)
 
     return edge

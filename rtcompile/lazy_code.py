@@ -41,8 +41,8 @@ _NOT_FOUND = 500
 _NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
 DEFAULT_NAME = "kernel.cu"  # as `core.request` has it
 
-# A kernel that is made again within this time is the one that was made before, although it reads
-# headers, which may have been edited meanwhile. `compile()` looks at once, in any case.
+# A kernel made again within this time shares the earlier one's code without checking whether a
+# header was edited in between. `compile()` always checks.
 _SETTLED_SECONDS = 1.0
 _FOR_EVER = float("inf")
 
@@ -50,17 +50,17 @@ _FOR_EVER = float("inf")
 class LazyCode:
     """What `RawModule` and `RawKernel` share: the arguments of one build, and its results.
 
-    What it built it keeps, per device: an instance builds once, as CuPy's does. A *new* `RawModule`
-    of the same source asks the cache again, and so sees an edited header; see `shared`.
+    An instance builds once per device and keeps the result, as CuPy's classes do. A *new*
+    `RawModule` of the same source asks the cache again, and so sees an edited header; see `shared`.
 
     Attributes
     ----------
     functions : dict
         Kernel's name to device to ``cupy.cuda.function.Function``.
     settled_until : float
-        Until when, by the monotonic clock, another kernel of the same words may share this.
+        Time of the monotonic clock until which another kernel of the same arguments may share this.
     words : tuple of str or None
-        What was said of the build, where that is all; None where more than words was given.
+        The arguments, where all of them are plain strings; None where any is something else.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class LazyCode:
 
     @classmethod
     def checked(cls, **given: Any) -> LazyCode:
-        """Return the code of any arguments; raise `InvalidRequest` for what is no build."""
+        """Return the code for any arguments; raise `InvalidRequest` where they describe no build."""
         from rtcompile.code_arguments import checked  # with what plain words do without
 
         return cls(*checked(**given))
@@ -121,7 +121,8 @@ class LazyCode:
     def _request(self) -> CompileRequest | None:
         """Return the request; one of plain words is made when it is first needed.
 
-        None for a file, which the driver loads; but PTX with options for the linker is linked with them.
+        None for a file, which the driver loads; but PTX with options for the linker is linked with
+        them.
         """
         if self.path is not None:
             if self.request is None and self.arguments["options"]:
@@ -185,7 +186,7 @@ class LazyCode:
 
     @property
     def program(self) -> str:
-        """What messages call it."""
+        """The name of the module or kernel in messages."""
         return self.path or str(self.arguments["name"])
 
     def _absent(self, explain: Callable[..., str], name: str, **more: str) -> DriverError:
@@ -298,19 +299,19 @@ def _linked(path: str, arguments: dict[str, Any]) -> CompileRequest | None:
 
 # --- the same words again ------------------------------------------------------------------------
 
-# CuPy keeps what its kernels were made of in memos of its own, which cupy.clear_memo() empties: this
-# one too. A memo's entry is a list, whose one element can be replaced.
+# The entries live in a memo of CuPy's, so that cupy.clear_memo() empties it like CuPy's own. Each
+# entry is a list of one element, because a memo's entry itself cannot be replaced.
 _cells = cupy.memoize()(lambda code, options, names, cooperative, name, here: [None])
 
 
 def shared(
     code: object, options: object, names: object, cooperative: object, name: str = DEFAULT_NAME
 ) -> LazyCode | None:
-    """Return the code that kernels and modules of the same plain words have in common.
+    """Return the code that kernels and modules of the same plain arguments have in common.
 
-    Code that read no header is shared for as long as the process lives: nothing that it depends on
-    is looked at again. Code that read headers is shared for a second; a kernel made later looks at
-    them again. None where the arguments need a closer look: they are more than plain words, or wrong.
+    Code that read no header is shared for as long as the process lives. Code that read headers is
+    shared for a second; a kernel made later has its headers checked again. None where the arguments
+    need a full check, since one of them is not a plain string or is wrong.
     """
     try:
         here = os.getcwd() if options else ""  # a relative directory may be in them
@@ -355,7 +356,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def _is_plain(code: object, options: object, names: object) -> bool:
-    """Say whether these are what every check of a request lets pass."""
+    """Say whether these arguments are plain strings that pass every check of a request."""
     if type(options) is not tuple or (names is not None and type(names) is not tuple):
         return False
     words = (*options, *(names or ()))

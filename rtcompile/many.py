@@ -35,12 +35,12 @@ from rtcompile.workers import pool
 
 __all__ = ["BuildFuture", "compile_many", "request_of", "submit_many"]
 
-# For each build that runs another that waits for its slot with everything decided, so that no slot
-# is empty while the results of the last builds are being kept; and two that wait for a header that
-# is being precompiled.
+# Beside each running build one more is prepared and waits for its slot, so that no slot is empty
+# while finished results are being stored.
 _THREADS_PER_SLOT = 2
 _THREADS_BESIDE = 2
-# Where there is a limit on processes: a thread, its zygote, its compiler, and what that may start.
+# Counted against a limit on processes (`ulimit -u`): the thread, its zygote, its compiler, and one
+# process that the compiler may start.
 _PROCESSES_PER_THREAD = 4
 
 _BUILDS = "CompileRequests, or RawModules and RawKernels with code"
@@ -65,7 +65,7 @@ class BuildFuture(Future[ObjectCode]):
         return True
 
     def run(self, build: Callable[[], ObjectCode], siblings: int) -> None:
-        """Do the build in this thread; so many of its batch have its includes and options."""
+        """Do the build in this thread; `siblings` of its batch have the same includes and options."""
         if self.cancelled():
             return
         token = pool.Cancellation.current.set(self._cancellation)
@@ -146,10 +146,10 @@ def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFu
 
 
 def _start_threads(count: int, work: Callable[[], None]) -> int:
-    """Have threads do the work; return how many. Fewer than asked for where the system has no more.
+    """Start threads that do the work; return how many the system allowed.
 
-    Threads count as processes (``ulimit -u``). Where they run out, most of those that could be had
-    are given back, for the compilers' processes.
+    Threads count as processes (``ulimit -u``). Where no more can be started, most of the started
+    ones end again, to leave processes for the compilers.
     """
     decided = threading.Event()
     at_work = 0
@@ -162,8 +162,8 @@ def _start_threads(count: int, work: Callable[[], None]) -> int:
     started = 0
     try:
         for index in range(count):
-            # Each in the caller's context, so that where he traces to holds here; daemons, so that a
-            # program that is interrupted need not wait for a compiler.
+            # Each thread runs in a copy of the caller's context, which holds the trace in use. The
+            # threads are daemons, so that an interrupted program does not wait for a compiler.
             run = contextvars.copy_context().run
             arguments = (start, index)
             threading.Thread(target=run, args=arguments, name=f"build {index}", daemon=True).start()
@@ -262,10 +262,10 @@ def compile_many(
 
 
 def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCode]]:
-    """Yield futures as they are done, like `concurrent.futures.as_completed`; hear every Ctrl-C.
+    """Yield futures as they are done, like `concurrent.futures.as_completed`, but react to Ctrl-C.
 
-    One that comes just before Python begins to wait is heard when that wait ends, which was seen to
-    take until the next build was done: no wait here is long.
+    A Ctrl-C that arrives just before Python begins to wait is only handled when that wait ends,
+    which was seen to take until the next build was done. So each wait here is short.
     """
     pending: set[Future[ObjectCode]] = set(futures)
     while pending:

@@ -18,7 +18,7 @@ from rtcompile.storage import places
 __all__ = ["Settings", "flag", "seconds"]
 
 FALLBACKS = ("auto", "never", "always")
-# Longer and larger is as good as unlimited, and more than timers and limits of processes can hold.
+# A larger limit is the same as none, and overflows timers and the limits of processes.
 _SECONDS_MAX = 1e8  # three years
 _BYTES_MAX = 1 << 60
 _JOBS_MAX = 4096

@@ -1,4 +1,4 @@
-"""May a build be kept, and for which places does it hold? Pure."""
+"""Decides whether a build may be cached, and whether other machines and folders may use it. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["holds_elsewhere", "path_bound", "portable", "reason_against"]
 
 
 def reason_against(question: Question) -> str:
-    """Return why the answer hangs on more than files that can be checked, ``""`` if it does not."""
+    """Return why the result depends on more than files that can be checked; ``""`` if it does not."""
     if clock := scan(question.source).clock:
         return f"{clock} is different in every build"
     for _, value in question.options:
-        # A macro defined by an option is not scanned for the names that it is used with.
+        # Files are not searched for the uses of a macro that an option defines.
         if "has_include" in value.lower() or scan(value).clock:
             return f"the option {value!r} asks for what changes without a header changing"
     return ""
@@ -27,12 +27,14 @@ def reason_against(question: Question) -> str:
 def path_bound(
     question: Question, obj: ObjectCode, dependencies: Dependencies, *, same_system: bool = False
 ) -> bool:
-    """Say whether a path reached the code: then it is the object of this place alone.
+    """Say whether a path got into the code, which then may be used with these folders only.
 
-    With `same_system` headers outside all directories lie at the same path wherever it is used.
+    With `same_system` True, headers outside all search directories (the host compiler's) lie at the
+    same path wherever the object is used.
 
-    The user's own ``__FILE__`` may have been computed with, so a mention is enough; a toolkit
-    header's is an assertion's, and shows in the code. LTO-IR is packed and shows nothing.
+    In the user's own files a mention of ``__FILE__`` is enough, because the program may have
+    computed with it. A toolkit header uses it in assertions, where the path is visible in the code.
+    LTO-IR is compressed, so that no path in it can be seen.
     """
     own_texts = (question.source, *(value for _, value in question.options))
     if question.paths_matter or any(scan(text).own_path for text in own_texts):

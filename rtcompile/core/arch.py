@@ -60,7 +60,7 @@ class Arch:
             raise InvalidRequest(
                 f"an architecture must be a str, not {shown(text)}; write {_meant(text)!r}"
             )
-        # By hand: a hit parses one, and a regular expression takes 0.3 ms to be compiled.
+        # Parsed by hand: every hit parses one, and compiling a regular expression takes 0.3 ms.
         kind, underscore, name = text.strip().lower().rpartition("_")
         suffix = name[-1:] if name.endswith(("a", "f")) else ""
         digits = name.removesuffix(suffix)
@@ -120,7 +120,7 @@ _KNOWN: tuple[tuple[str, Version, Version | None], ...] = (
 )
 _NEWEST_MEASURED: Version = (13, 5)
 
-# One piece of hardware, two names: drivers before CUDA 13 report the first, later ones the second.
+# The same hardware under two names: drivers before CUDA 13 report the first, later ones the second.
 _RENAMED: dict[Capability, Capability] = {(10, 1): (11, 0)}
 
 # NVIDIA promises no binary compatibility to or from integrated GPUs (Jetson, Drive). 8.8 is on no
@@ -208,8 +208,8 @@ def check(arch: Arch, target: str, nvrtc: Version) -> None:
 def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
     """Say whether code of `arch` can run on a device.
 
-    Made for refusing: between integrated and discrete GPUs of one generation, where NVIDIA
-    promises nothing either way, the answer is True and the driver decides.
+    The answer is used to refuse code. Between integrated and discrete GPUs of one generation NVIDIA
+    promises neither yes nor no, so it is True there and the driver decides.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
 
 
 def _one_generation(own: Capability, other: Capability) -> bool:
-    # 10.1 is 11.0 under its first name: no kin of 10.0 and 10.3 (nvJitLink refuses 100f for it).
+    # 10.1 is the first name of 11.0 and not of 10.0's generation (nvJitLink refuses 100f for it).
     return _RENAMED.get(own, own)[0] == _RENAMED.get(other, other)[0]
 
 

@@ -1,7 +1,7 @@
 """Options in normal form become the flags of one compiler or linker.
 
-NVCC hands what it is given to a shell, in part unquoted. What it quotes is escaped here; of what it
-does not, only text without a meaning to a shell is passed on, and the rest is refused.
+NVCC passes its arguments on through a shell and quotes only some of them. This module escapes those
+that NVCC quotes, and refuses the others where they hold a character that a shell would act on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def for_nvrtc(
     options : Options
         What the user asks for.
     arch : Arch
-        What to compile for; the options' own `arch` is the caller's to heed.
+        What to compile for; the caller has already read the options' own `arch`.
     target : {"cubin", "ptx", "ltoir"}
         What to make; ``-dlto`` is emitted for LTO-IR and only then.
     nvrtc : (int, int)
@@ -149,7 +149,7 @@ _JITLINK_FLAGS: dict[str, tuple[str, Version]] = {
 
 
 def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:
-    # The target decides about LTO: with -dlto NVRTC would give no cubin at all.
+    # The target decides whether -dlto is passed: with it NVRTC would make no cubin.
     for name, value in options.flags:
         if target == "ltoir" or name not in LTO_FLAGS:
             yield name, value
@@ -168,10 +168,11 @@ def _check_standard(name: str, compiler: str, version: Version) -> None:
         raise InvalidRequest(f"-std={name}: {compiler} {version[0]}.{version[1]} takes {known}")
 
 
-# --- nvcc's shell ----------------------------------------------------------------------------------
+# --- nvcc's shell
+# ----------------------------------------------------------------------------------
 
-# Undocumented, measured with 13.0: nvcc writes definitions and directories between double quotes,
-# and what is for ptxas, the front end or the host compiler as it is.
+# Undocumented, measured with 13.0: nvcc puts definitions and directories between double quotes, and
+# leaves options for ptxas, the front end and the host compiler unquoted.
 _PATHS = frozenset({"compiler-bindir", *SIDE_FILES})
 _PLAIN = re.compile(r"[\w.,:=+/@%^-]*")
 

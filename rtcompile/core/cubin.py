@@ -1,8 +1,8 @@
-"""What a cubin says of itself, read from its ELF sections without a GPU or a CUDA tool. Pure.
+"""Reads a cubin's ELF sections: its kernels, symbols and relocations. Needs no GPU or CUDA tool.
 
-ELF64 as everybody's, with NVIDIA's sections: ``.text.K`` is kernel K's code, ``.nv.info`` and
-``.nv.info.K`` hold attributes (undocumented; the ones below were compared with the log of
-``-Xptxas -v``, CUDA 12.4 to 13.5). Spills are in no section, only in that log.
+A cubin is a plain ELF64 file with sections of NVIDIA's: ``.text.K`` is kernel K's code,
+``.nv.info`` and ``.nv.info.K`` hold attributes (undocumented; the ones below were compared with the
+log of ``-Xptxas -v``, CUDA 12.4 to 13.5). Spills are in no section, only in that log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What compilers get of the caller's environment variables: a short list, and nothing else.
+"""The environment variables that compilers get: a short list of the caller's, and no others.
 
 A source can read its compiler's environment (``#include "/proc/self/environ"`` puts it in the log),
-where services keep their passwords; and each variable that a compiler obeys is one more thing that a
-cached build depends on. This module is the one list; nobody else hands ``os.environ`` to a compiler.
+where services keep their passwords; and each variable that a compiler obeys is one more thing that
+a cached build depends on. This module is the only place that passes ``os.environ`` to a compiler.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Mapping
 
 __all__ = ["for_nvcc", "for_workers", "nvcc_words"]
 
-# How paths are spelled in bytes: a worker must read the same names in them as its caller.
+# They decide how bytes of a path become text, which must be the same in a worker and its caller.
 _ENCODING = ("LANG", "LC_ALL", "LC_CTYPE")
-# Interpreters and compilers of environment modules find their own shared libraries by it.
+# Interpreters and compilers from environment modules need it to find their shared libraries.
 _LIBRARIES = ("LD_LIBRARY_PATH",)
-# NVCC runs programs by name (cicc, ptxas, the host compiler), which may be wrappers with settings of
-# their own in the home directory. Not given to it, and so without effect on a build:
+# NVCC runs programs by name (cicc, ptxas, the host compiler), which may be wrappers with settings
+# of their own in the home directory. These variables are not passed on and so have no effect on a
+# build:
 #   NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS, NVCC_CCBIN: read here (`nvcc_words`, the toolkit's search),
 #       so that the cache knows the directories and the compiler that they name;
 #   CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH: NVRTC never obeyed them, and a directory that one
@@ -29,17 +30,17 @@ _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of worker processes, NVRTC's and nvJitLink's among them.
+    """Return the environment of worker processes, in which NVRTC and nvJitLink run.
 
-    They run no program by name, and set TMPDIR to a folder of their own.
+    Workers run no program by name, so they need no PATH, and each sets TMPDIR to its own folder.
     """
-    # The driver's cache of compiled PTX is not to answer in a compiler's place. NVRTC looks into it
-    # all the same: see `rtcompile.workers.nvrtc`.
+    # The driver's cache of compiled PTX must not replace a compilation. NVRTC looks into it despite
+    # this variable: see `rtcompile.workers.nvrtc`.
     return {**_kept(environ, _ENCODING + _LIBRARIES), "CUDA_CACHE_DISABLE": "1"}
 
 
 def for_nvcc(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of NVCC and of what it runs; its TMPDIR is the worker's."""
+    """Return the environment of NVCC and its programs; the worker adds its own TMPDIR."""
     return _kept(environ, _ENCODING + _LIBRARIES + _NVCC)
 
 

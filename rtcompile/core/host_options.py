@@ -1,6 +1,6 @@
-"""What is given for other programs behind the compiler: which of it the build must know of itself.
+"""Options behind ``-Xcompiler`` and ``-Xptxas``: which of them the cache must know.
 
-Read only where there is such an option.
+Imported only where such an option is given.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from rtcompile.errors import InvalidRequest
 
 __all__ = ["refuse_files", "split"]
 
-# What nvcc's preprocessor, the host compiler, obeys, and nvcc has an option of its own for.
+# Options of the host compiler, which is nvcc's preprocessor, that nvcc has options of its own for.
 _OWN = ("isystem", "idirafter", "include", "I", "D", "U")
 _WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")
 # Options files of the compilers, also as the value of another option.
 _OPTIONS_FILE = re.compile(r"(?:^|[=,])(?:@|--?(?:options-file|optf)(?:[=\s]|$))")
-# What makes a host compiler read or write files, or search directories, that nobody is told of.
+# Options that make a host compiler use files or directories that the cache would not know of.
 _FILES = re.compile(
     r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B/|B$|M)"
     r"|--?(?:specs|sysroot|config)(?:=|$)|-(?:Wp|o)(?:,|$)"
@@ -25,7 +25,7 @@ _FILES = re.compile(
 
 
 def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return what ``-Xcompiler`` says that a compiler's own options say, and the other words.
+    """Split the words after ``-Xcompiler`` into those that nvcc has options for, and all others.
 
     Definitions and directories become the program's own, as if they had been given without
     ``-Xcompiler``: the cache must know each directory that is searched.
@@ -58,7 +58,7 @@ def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def refuse_files(word: str, shown: str, *, of_host: bool = False) -> None:
-    """Raise `InvalidRequest` if an option makes a program read a file that nobody would notice."""
+    """Raise `InvalidRequest` if an option makes a program read a file that the cache cannot see."""
     if _OPTIONS_FILE.search(word) or (of_host and _FILES.match(word)):
         raise InvalidRequest(
             f"{shown!r} makes a compiler read files that the cache does not know of, and a change of "

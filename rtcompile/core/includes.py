@@ -1,4 +1,7 @@
-"""What a build read, and what it would have read had another file been there. Pure."""
+"""The headers that a build read, and the paths where another header would have been found first.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """All that a build's result depends on besides the request.
+    """Everything that the result of a build depends on besides the request.
 
     Attributes
     ----------
@@ -32,7 +35,8 @@ class Dependencies:
     present : tuple of str
         Paths that must exist, though they were not read.
     answers : tuple of str
-        The ``__has_include`` candidates that exist, as label and name: their place-free form.
+        The ``__has_include`` candidates that exist, as a directory's label and a name, without
+        paths.
     newest_ns : int
         Change time (ns since the epoch) of the last changed of these files.
     own_path : tuple of str
@@ -50,7 +54,7 @@ class Dependencies:
     uncacheable: str = ""
 
 
-# --- what the compiler says ------------------------------------------------------------------
+# --- the compiler's include trace ------------------------------------------------------------
 
 
 def parse_trace(raw: bytes) -> tuple[str, ...]:
@@ -64,15 +68,15 @@ def parse_trace(raw: bytes) -> tuple[str, ...]:
 
 
 def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
-    """Return (index of the search directory that holds `path`, the rest); (-1, path) outside all.
+    """Return the index of the search directory that holds `path`, and the rest; (-1, path) if none.
 
-    Of nested directories the innermost: ``include/cccl`` rather than ``include``.
+    Of nested directories the innermost counts: ``include/cccl`` rather than ``include``.
     """
     return placing(search)(path)
 
 
 def placing(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
-    """Return `place` for many paths: CuTe's 392 headers are placed five times in a build."""
+    """Return `place` with a memo: a build places each of CuTe's 392 headers five times."""
     prefixes = [(d.path.rstrip("/") + "/", index) for index, d in enumerate(search)]
     prefixes.sort(key=lambda prefix: -len(prefix[0]))
 
@@ -88,9 +92,9 @@ def placing(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
 def spellings(path: str, search: Sequence[SearchDir]) -> list[tuple[int, str]]:
     """Return every (index of a search directory, name) under which `path` may have been included.
 
-    The trace does not say how a header was spelled. Too many spellings give a check too many,
-    too few a stale hit; so a header outside all directories (a host compiler's own, say) counts
-    as found after all of them, by any of its tails.
+    The trace does not say how the source spelled a header's name. A spelling too many costs an
+    extra check, one too few lets a stale object be used. So a header outside all directories (a
+    host compiler's own) counts as found after all of them, under each tail of its path.
     """
     found = []
     for index, directory in enumerate(search):

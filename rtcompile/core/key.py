@@ -1,7 +1,7 @@
-"""Keys: labelled, length-prefixed fields in, one digest out; each key says what it leaves out.
+"""Cache keys: the digest of labelled, length-prefixed fields.
 
-A field that is in a key twice under different labels, or split differently between two fields, is
-a different key: ``field("a", "bc")`` never equals ``field("ab", "c")``.
+Labels and lengths keep different fields apart: ``field("a", "bc")`` never equals
+``field("ab", "c")``. The docstring of each key says what that key leaves out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def digest(fields: Iterable[bytes]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the cache is asked for: a request with all that its environment adds.
+    """A question to the cache: a request together with everything that its environment adds.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class Question:
     target : str
         The kind of code wanted.
     name_expressions : tuple of str
-        Names to lower; their order means nothing.
+        Names to lower; their order does not matter.
     backend : str
-        The compiler asked for; an object of another is no answer, except to ``"auto"``.
+        The compiler asked for; an object that another made is no answer, except to ``"auto"``.
     compilers : mapping of str to str
-        Backend to the identity of its compiler's build; not in it: there is none to build with.
+        Backend to the identity of its compiler's build; a backend without a compiler is not in it.
     linker : str
         The identity of the linker's build, for what is linked.
     search : tuple of SearchDir
@@ -83,19 +83,20 @@ class Question:
     linker: str = ""
 
     def lookup_key(self) -> str:
-        """Return the manifest's key: all that is known before anything is read, places included."""
+        """Return the manifest's key: everything known before a header is read, paths included."""
         return digest([*self._asked("lookup"), *self._content(), *self._places()])
 
     def portable_key(self) -> str:
-        """Return the key of the manifest that another place with the same contents can use."""
+        """Return the key of the manifest for other folders and machines with the same contents."""
         return digest([*self._asked("portable"), *self._content()])
 
     def object_key(
         self, dependencies: Dependencies, *, backend: str, path_bound: bool = False
     ) -> str:
-        """Return the object's key: who built it, out of which contents.
+        """Return the object's key: the compiler's build and the contents that it read.
 
-        No place is in it unless `path_bound`: two virtual environments make one object.
+        No path is in it unless `path_bound` is True, so that two virtual environments share an
+        object.
         """
         fields = [field("key", "object"), *self._content()]
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
@@ -106,11 +107,12 @@ class Question:
         return digest(fields)
 
     def shipped_key(self) -> str:
-        """Return the key of builds that a package carries: what the package itself decides.
+        """Return the key of builds in a package's bundle: only what the package itself decides.
 
-        Several builds share it: the architecture and the compiler are theirs to say. The toolkit's
-        directories are left out, since there may be no toolkit, and rtcompile's version, since its
-        upgrade must not cost a wheel its builds; the number stands for the options' normal form.
+        Several builds share it, for several architectures and compilers; each states its own. The
+        toolkit's directories are left out, since there may be no toolkit. So is rtcompile's
+        version, so that a wheel's builds outlive an upgrade; the number stands for the options'
+        normal form.
         """
         own = tuple(directory for directory in self.search if directory.is_own)
         return digest([field("key", "shipped 1"), *replace(self, search=own)._given()])
@@ -118,8 +120,8 @@ class Question:
     def serves(self, backend: str, compiler: str) -> bool:
         """Say whether an object that `compiler` made as `backend` answers this question.
 
-        Where there is no NVCC to build with (a service with another PATH, ``RTCOMPILE_JIT=0``), what
-        any NVCC made of these contents does: nothing here could make it anew.
+        Where no NVCC is found (a service with another PATH, ``RTCOMPILE_JIT=0``), an object that
+        any NVCC made of these contents serves, because it could not be built again here.
         """
         if self.backend not in ("auto", backend):
             return False
@@ -134,7 +136,7 @@ class Question:
         return replace(self, compilers=MappingProxyType({**self.compilers, backend: own}))
 
     def summary(self) -> dict[str, str]:
-        """Return what is asked in words, long texts as digests: to tell two questions apart by."""
+        """Return the question's fields as short texts, to show in what two questions differ."""
         named = {
             "source": content_digest(self.source.encode())[:16],
             "program": self.name.rpartition("/")[2],
@@ -151,13 +153,13 @@ class Question:
         return named
 
     def _asked(self, kind: str) -> list[bytes]:
-        # What NVCC was told to build must not become what "auto" gives: that would hang on the
-        # order in which the two were asked for.
+        # An object built with backend="nvcc" must not be found by "auto", whose result would then
+        # depend on which of the two requests came first.
         return [field("key", kind), field("asked of", self.backend)]
 
     def _content(self) -> list[bytes]:
         return [
-            # Another version may spell the same normal form as other flags.
+            # Another version of rtcompile may turn the same normal form into other flags.
             field("rtcompile", __version__),
             field("arch", str(self.arch)),
             field("target", self.target),
@@ -189,13 +191,13 @@ def linked_by(compiler: str, linker: str) -> str:
     return f"{compiler}; linked by {linker}"
 
 
-# Asked for by each key of a question, and by each question of a batch: the same search, the same
-# headers.
+# Memoised, since every key of a question and every question of a batch asks about the same search
+# directories and headers.
 @functools.lru_cache(maxsize=64)
 def _layout(
     search: tuple[SearchDir, ...], program: str, pre_includes: tuple[str, ...]
 ) -> tuple[bytes, ...]:
-    """How the directories lie in each other: it decides which names a header can be found by.
+    """Return how the search directories are nested, which decides the names of each header.
 
     ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file; where the second directory
     is elsewhere they are two, and a manifest of the first place does not hold in the second.

@@ -1,4 +1,4 @@
-"""What a linker's input is, by its bytes, and why it cannot be in a link. Pure."""
+"""The format of a linker's input, by its bytes, and why the input cannot be linked. Pure."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def kind_of(data: bytes) -> str | None:
 def unfit(given: LinkInput, arch: Arch) -> str:
     """Say why an input must not reach the linker; empty if it may.
 
-    These are what linkers crash on, take without a word and leave out, or call an internal error.
+    On such inputs linkers crash, report an internal error, or silently leave the input out.
     """
     kind = kind_of(given.data)
     if kind is None:
         begins = f"begins with {given.data[:8]!r}" if given.data else "is empty"
         return f"'{given.name}' {begins}: no cubin, PTX, LTO-IR, fatbin, object or archive"
-    # "object" is also our word for relocatable machine code, which is a cubin to the linker.
+    # rtcompile also says "object" for relocatable machine code, which the linker calls a cubin.
     if kind != given.kind and (given.kind, kind) != ("object", "cubin"):
         return f"'{given.name}' was given as {_words(given.kind)}, but it is {_words(kind)}"
     return _unfit_cubin(given, arch) if kind == "cubin" else ""
@@ -98,8 +98,8 @@ def from_newer_toolkit(given: LinkInput, linker: tuple[int, int]) -> bool:
     """Whether this is machine code of a toolkit that came after the linker.
 
     Undocumented: the ABI version in a device ELF's header is 7 from CUDA 12 and 8 from CUDA 13.
-    nvJitLink 12.9 takes the newer all the same, and drops the sections that it does not know. A major
-    version without a row is taken to know all.
+    nvJitLink 12.9 accepts the newer one and silently drops the sections that it does not know. A
+    linker of a major version without a row is assumed to know every ABI version.
     """
     known = {12: 7, 13: 8}.get(linker[0])
     return known is not None and kind_of(given.data) == "cubin" and given.data[8] > known

@@ -1,4 +1,4 @@
-"""What a text says that decides a build and is not in the compiler's include trace. Pure."""
+"""Dependencies of a source that the compiler's include trace does not show. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _COMMENT_OR_STRING = re.compile(
 _GAP = r"(?:[ \t]|/\*[^\n]*?\*/)*"
 _INCLUDE = re.compile(rf'include(?:_next)?\b{_GAP}(?:"([^"\n]*)"|(<)|(\w))')
 _HASH = re.compile(rf"(?:#|%:){_GAP}\Z")
-# One expression per spelling, each beginning with its letters: those are found by a plain search,
-# where an alternative or a `\w*` in front would try every position of CuTe's 8 MB, for a second.
+# One expression per spelling, each beginning with literal letters, which `re` finds by a fast
+# search. An alternation or a leading `\w*` would try every position, which takes a second for
+# CuTe's 8 MB.
 _HAS_INCLUDE = tuple(
     re.compile(word + r'\w*[ \t]*(?:\([ \t]*(?:(<[^>\n]*>|"[^"\n]*")|(\w*)))?')
     for word in ("has_include", "HAS_INCLUDE")
@@ -28,9 +29,9 @@ _DEFINE = re.compile(r"[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)(?:\(([^)\n]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """What a file's text says that its result may depend on.
+    """What a file's text mentions that the result of a build may depend on.
 
-    Comments and branches that are not taken count too, where that costs only a check too many.
+    Mentions in comments and in branches not taken count too, where that only costs an extra check.
 
     Attributes
     ----------
@@ -40,7 +41,7 @@ class Mentions:
         Whether a macro is included: any name may have been meant.
     asked : tuple of str
         What ``__has_include`` and its wrappers are asked for: ``<x>``, ``"x"``. A name without
-        delimiters is a macro's, and nobody knows which file it asks for.
+        delimiters is a macro, and the file that it stands for is unknown.
     clock : str
         The first of ``__DATE__``, ``__TIME__``, ``__TIMESTAMP__`` in the code, ``""`` if none.
     own_path : bool
@@ -84,8 +85,9 @@ def _inclusions(text: str) -> tuple[tuple[str, ...], bool]:
 def _asked(text: str) -> tuple[str, ...]:
     """Return what is asked of ``__has_include``, directly or through a macro named for it.
 
-    ``#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)`` hands its parameter on: its uses count, its
-    definition does not. A macro of another name hides its uses, so its parameter comes back.
+    ``#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)`` passes its parameter on: the macro's uses
+    count, its definition does not. The uses of a macro whose name does not contain ``HAS_INCLUDE``
+    are not found, so the parameter itself is returned, as a name whose file is unknown.
     """
     asked: dict[str, None] = {}
     for match in chain.from_iterable(word.finditer(text) for word in _HAS_INCLUDE):
@@ -97,7 +99,8 @@ def _asked(text: str) -> tuple[str, ...]:
         elif define is not None and define.start(1) <= match.start() < define.end(1):
             pass  # the definition's own name
         elif argument is None:
-            # "#ifdef __has_include" asks for nothing; "#define ASK __has_include" for anything.
+            # "#ifdef __has_include" asks about no file; "#define ASK __has_include" may ask about
+            # any.
             if define is not None:
                 asked["__has_include"] = None
         elif argument:
@@ -109,7 +112,7 @@ def _asked(text: str) -> tuple[str, ...]:
 
 
 def _clock(text: str) -> str:
-    """Return the clock's macro that is in the code; a mention in a comment or a string is none.
+    """Return the first date or time macro in the code, not counting comments and strings.
 
     No header of CUDA 12.9, 13.0 or CUTLASS 4.2 has one, so any in the code counts, expanded or not.
     """

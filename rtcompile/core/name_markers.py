@@ -1,4 +1,4 @@
-"""Lowered names from a compiler without name expressions: markers in the source, read in the PTX. Pure."""
+"""Lowered names from NVCC, which has no name expressions: markers in the source, read in the PTX."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _FIRST_EXPRESSION = 2
 class Markers:
     """Variables that hold the addresses of name expressions: their initialisers name the symbols.
 
-    What an initialiser names in PTX is documented, unlike relocations in a cubin. Taken out of the PTX
-    before it is assembled, the markers leave no trace: the machine code is that of the plain source
-    with its templates instantiated. With ``-G`` debug information refers to them, and they stay.
+    What an initialiser names in PTX is documented, unlike relocations in a cubin. Taken out of the
+    PTX before it is assembled, the markers leave no trace: the machine code is that of the plain
+    source with its templates instantiated. With ``-G`` debug information refers to them, and they
+    stay.
     """
 
     prefix: str
@@ -29,7 +30,7 @@ class Markers:
         """Return the markers for a source's name expressions."""
         # Sorted and numbered as NVRTC does, whose messages name them by that number.
         ordered = tuple(sorted(set(expressions)))
-        # Linked together, two units' markers must not clash.
+        # The digest keeps the markers of two units that are linked together apart.
         digest = hashlib.sha256("\0".join((source, *ordered)).encode())
         return cls(f"rtcompile_{digest.hexdigest()[:16]}_", ordered)
 
@@ -41,7 +42,7 @@ class Markers:
             plain = not expression.lstrip().startswith(("&", "("))
             here = f'#line {i + _FIRST_EXPRESSION} "__nv_name_map"'
             start = f'extern "C" __device__ void* const volatile {self.prefix}{i} = (void*)'
-            # On one line: the lines after it are numbered from here.
+            # Kept on one line, since the numbers of the following lines count from here.
             one_line = " ".join(expression.splitlines())
             lines += [here, f"{start}{'&' if plain else ''}(", here, one_line, here, ");"]
         return "\n".join(lines)
@@ -52,9 +53,8 @@ class Markers:
         def rewritten(match: re.Match[str]) -> str:
             place, number, message = match.groups()
             index = int(number) - _FIRST_EXPRESSION
-            if (
-                not 0 <= index < len(self.expressions)
-            ):  # a "#line" of the source's, or a `\` at its end
+            # The source may have a "#line", or end in a `\`.
+            if not 0 <= index < len(self.expressions):
                 return match[0]
             expression = self.expressions[index]
             pragma = "  #pragma nv_mangled_name "

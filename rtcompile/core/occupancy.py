@@ -1,4 +1,4 @@
-"""How many blocks of a kernel share a multiprocessor, computed as cuda_occupancy.h does. Pure."""
+"""How many blocks of a kernel run on one multiprocessor, computed as cuda_occupancy.h does. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _REGISTER_UNIT = 256  # allocated to a warp at once
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a multiprocessor has: warps, blocks, registers in a block, shared memory in bytes."""
+    """The resources of a multiprocessor: warps, blocks, registers, shared memory in bytes."""
 
     warps: int
     blocks: int
     block_registers: int
     shared: int
     block_shared: int  # static and dynamic together, after opting in
-    reserved_shared: int  # that the system takes of each block
+    reserved_shared: int  # bytes of each block that the system uses
     partitions: int = 4  # each with its share of the registers
 
     @property
@@ -43,7 +43,7 @@ def _limits(
     registers: int = _REGISTERS,
     partitions: int = 4,
 ) -> Limits:
-    # From 8.0 on the system keeps 1 KiB of each block, and the units are smaller.
+    # From 8.0 on the system uses 1 KiB of each block, and the allocation units are smaller.
     reserved = _KIB if block_kib == shared_kib - 1 else 0
     shared, block = shared_kib * _KIB, block_kib * _KIB
     return Limits(warps, blocks, registers, shared, block, reserved, partitions)
@@ -86,9 +86,10 @@ class Occupancy:
     blocks : int
         Blocks on one multiprocessor; 0 where not one fits.
     share : float
-        Resident warps over the most there can be.
+        Resident warps divided by the maximum.
     limited_by : tuple of str
-        What keeps another block out: "warps", "blocks", "registers", "shared memory".
+        The resources that another block would lack: "warps", "blocks", "registers", "shared
+        memory".
     """
 
     block: int
@@ -140,8 +141,8 @@ def best_blocks(
 ) -> tuple[Occupancy, Occupancy] | None:
     """Return the largest and the smallest block of highest occupancy; None where no block fits.
 
-    The largest is that of ``cuOccupancyMaxPotentialBlockSize``: like it, this counts resident threads
-    and tries `max_threads` and the multiples of 32 below.
+    The largest is that of ``cuOccupancyMaxPotentialBlockSize``: like it, this counts resident
+    threads and tries `max_threads` and the multiples of 32 below.
 
     Parameters
     ----------

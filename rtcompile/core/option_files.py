@@ -1,7 +1,7 @@
-"""Options files: what they say takes the place of the option that names them.
+"""Options files (``--options-file``): their content replaces the option that names them.
 
-A compiler that read one itself would be told something else after an edit, and a cached build would
-not show it.
+If the compiler read the file itself, an edit of that file would change the build without changing
+the cache key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every compiler option, one row each: its spellings, what it takes, and which compiler knows it."""
+"""One row per compiler option: its spellings, its kind of value, the compilers that accept it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Spec(NamedTuple):
     `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing",
     "boolean", "number", "value" or "values" (comma-separated, gathered over all occurrences);
     `implied` is the value when none follows. `nvrtc` is the first release that takes it, None
-    where none does. `why` explains a drop; empty where there is nothing to say, since the other
-    compiler behaves so anyway.
+    where none does. `why` tells the user why a compiler is not given the option; it is empty where
+    that compiler behaves so anyway.
     """
 
     name: str
@@ -94,7 +94,7 @@ SPECS = (
     Spec("builtin-move-forward", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
     Spec("builtin-initializer-list", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
     Spec("no-cache", nvrtc=(12, 9), nvcc=False, why=_LIBRARY_ONLY),
-    # Ours to decide.
+    # Options that rtcompile sets itself.
     Spec("pch", nvrtc=None, nvcc=False, why=_OURS),
     Spec("create-pch", takes="value", nvrtc=None, nvcc=False, why=_OURS),
     Spec("use-pch", takes="value", nvrtc=None, nvcc=False, why=_OURS),
@@ -122,7 +122,7 @@ SPECS = (
         nvrtc=None,
         why="NVRTC has every lambda on the device",
     ),
-    # What of it the preprocessor obeys is read before: see `host_options`.
+    # The parts that the preprocessor obeys are handled earlier, in `host_options`.
     Spec("compiler-options", takes="values", nvrtc=None, why=_HOST_ONLY),
     Spec("compiler-bindir", ("ccbin",), takes="value", nvrtc=None, why=_HOST_ONLY),
     Spec("allow-unsupported-compiler", nvrtc=None, why=_HOST_ONLY),

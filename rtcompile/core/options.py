@@ -1,7 +1,7 @@
-"""Every spelling of every compiler option becomes one normal form: each option once, as it wins.
+"""Every spelling of every compiler option becomes one normal form: each option once, the last wins.
 
-What an option takes and who knows it is a row of `option_table`; what a compiler is given of it is
-said by `command_lines`.
+`option_table` has the rows that say which values an option takes; `command_lines` turns the normal
+form into one compiler's flags.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Options(NamedTuple):
     ptxas : tuple of str
         Options for ptxas, one each, in order.
     unknown : tuple of str
-        What no row of the table knows, in order; passed through, the compiler decides.
+        Options without a row in the table, in order; they are passed on, and the compiler decides.
     notes : tuple of str
         What was changed while reading, and why.
     """
@@ -211,7 +211,7 @@ def parse(options: Iterable[str]) -> Options:
     ------
     InvalidRequest
         A value is missing or impossible, something other than a kernel is asked for, or a compiler
-        would read a file that nobody would notice a change of.
+        would read a file whose changes the cache could not notice.
     """
     reader = _Reader(list(_all_words(options)))
     while reader.words:
@@ -220,7 +220,7 @@ def parse(options: Iterable[str]) -> Options:
 
 
 class _Reader:
-    """What has been read so far; `words` holds the rest, the next one last."""
+    """The options read so far; `words` holds those still to be read, in reverse order."""
 
     def __init__(self, words: list[str]) -> None:
         self.words = words[::-1]
@@ -354,7 +354,7 @@ class _Reader:
         self.codes = self.arch_list(value)
 
     def generate_code(self, value: str) -> None:
-        # arch= only says which PTX the code is made by way of.
+        # arch= only names the PTX version that the machine code is made through.
         virtual, comma, code = value.partition(",code=")
         if not comma or not virtual.startswith("arch="):
             raise InvalidRequest(f"-gencode={value}: expected arch=compute_80,code=sm_80")

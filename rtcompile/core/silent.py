@@ -1,6 +1,7 @@
-"""What a compiler accepted without a word, and a device would not run as meant.
+"""Warnings about code that a compiler accepted silently and that a device would not run as meant.
 
-Apart from the catalogue of messages: every build is looked at, and the catalogue takes 40 ms to load.
+Every build is checked by this module. It does not use the catalogue of messages, which takes 40 ms
+to import.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _STATIC_SHARED_LIMIT = 48 << 10
 
 
 def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
-    """Find what a compiler accepted in silence and a device would not run as meant.
+    """Find code that a compiler accepted silently and that a device would not run as meant.
 
     Parameters
     ----------
     code : bytes
-        A cubin, or anything else, in which nothing is found.
+        A cubin; in code of any other kind nothing is found.
     arch : Arch
         The architecture it was compiled for.
 
@@ -33,13 +34,14 @@ def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
     -------
     tuple of str
         One warning each: instructions that CuTe or CUTLASS replaced by a trap because the
-        architecture has them not; more static shared memory than a kernel may have.
+        architecture does not have them; more static shared memory than a kernel may have.
     """
     return (*_traps(code, arch), *_oversized(code))
 
 
 def _traps(code: bytes, arch: Arch) -> list[str]:
-    # CuTe guards each instruction by a macro of its own; without it the call prints and aborts.
+    # CuTe compiles each instruction only where its feature macro is set; else the call prints this
+    # message and aborts.
     found = {match[0].decode("ascii"): match for match in _TRAPS.finditer(code)}
     if not found:
         return []

@@ -1,4 +1,4 @@
-"""What a mangled symbol is called in C++."""
+"""Mangled symbols become C++ names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ def simple_name(symbol: str) -> str:
 
 
 def demangled(symbol: str) -> str:
-    """Return the C++ declaration of a mangled symbol, ``ns::k(float*)``; its name where none knows.
+    """Return the C++ declaration of a mangled symbol, ``ns::k(float*)``; else its simple name.
 
-    The C++ runtime library is asked, which is loaded wherever CuPy or a compiler is.
+    The C++ runtime library does it, which is loaded wherever CuPy or a compiler is. Without that
+    library only the simple name is known.
     """
     if not symbol.startswith("_Z"):
         return symbol
@@ -50,5 +51,5 @@ def names_in(symbol: str) -> list[str]:
         rest = rest[end:]
         if not symbol.startswith("_ZN"):
             break
-    # NVRTC puts what is in no named namespace into one of its own.
+    # NVRTC puts declarations of unnamed namespaces into a namespace of its own.
     return [name for name in found if not name.startswith(("_INTERNAL_", "_GLOBAL__N_"))]

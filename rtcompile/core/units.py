@@ -1,4 +1,4 @@
-"""What one run of a compiler or linker is given, and what it gives. A hit imports none of it."""
+"""Input and output of one run of a compiler or linker. A cache hit does not import this module."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LinkInput:
 
 @dataclass(frozen=True, slots=True)
 class TranslationUnit:
-    """What one run of a compiler is given: all decided, nothing left to find."""
+    """The input of one run of a compiler, with every option and path already decided."""
 
     source: str
     name: str
@@ -44,12 +44,12 @@ class TranslationUnit:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What one run of a compiler gave.
+    """The output of one run of a compiler.
 
     `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
-    None where the compiler does not say, and nobody can tell later whether they changed.
-    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `before` is what a
-    precompiled header, which stood for the first of `trace`, depended on.
+    None where the compiler does not say, so that a later change of them cannot be noticed.
+    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `before` holds
+    what the precompiled header depended on that replaced the first headers of `trace`.
     """
 
     code: bytes
@@ -67,8 +67,8 @@ class CompileFailure:
     """Why there is no code. Crosses processes as a value; errors are raised at the public edge.
 
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
-    "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that the
-    compiler had read, as far as it is known of one that died; None where it does not say.
+    "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that
+    the compiler had read, as far as it is known of one that died; None where it does not say.
     """
 
     kind: str

@@ -1,7 +1,7 @@
-"""A kernel or variable that a module has not: which of three mistakes it is, and what the module has.
+"""Explains why a module lacks a kernel or variable, and lists what the module has.
 
-A wrong name; a C++ name where a C name was meant, since ``extern "C"`` is missing; or a template
-that nothing instantiates.
+The three usual mistakes are a misspelled name, a missing ``extern "C"``, and a template that is
+never instantiated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KERNEL = re.compile(
     r"(?P<template>template\s*<[^;{}]*?>\s*(?:requires[^;{}]*?)?)?"
     r"(?:\b(?:static|inline|extern|void|\"C\")\s+)*__global__\b[^;{}]*?\b(?P<name>\w+)\s*\("
 )
-# Between __global__ and the name of the kernel something else may have parentheses.
+# Between __global__ and the kernel's name these may stand, which have parentheses too.
 _BOUNDS = re.compile(
     r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
 )
@@ -64,7 +64,7 @@ def kernel_absent(
 def variable_absent(
     name: str, code: bytes, *, program: str = "the module", lowered_names: Mapping[str, str] | None
 ) -> str:
-    """Say why a module has no ``__device__`` or ``__constant__`` variable of a name; as the other."""
+    """Say why a module has no ``__device__`` or ``__constant__`` variable of a name."""
     lowered = lowered_names or {}
     symbols = _variables(code)
     same = [symbol for symbol in symbols if simple_name(symbol) == name and symbol != name]

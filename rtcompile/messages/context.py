@@ -1,4 +1,4 @@
-"""What a hint may say about a build: the values that are true of this one."""
+"""The facts about one build that a hint may mention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """One build, as far as it is known where a message is explained.
+    """What is known of a build where a message about it is explained.
 
     Every field has a default, so that a log alone can be explained too.
 
@@ -51,7 +51,7 @@ class BuildContext:
     source : str
         The program.
     package_of : callable
-        Name of a header to what brings it and why it is not there (`toolkit.packages`), or None.
+        Function of a header's name: the package that has it and why it was not found, or None.
     """
 
     arch: Arch | None = None

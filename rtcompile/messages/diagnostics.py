@@ -31,7 +31,7 @@ class Diagnostic:
     excerpt : str
         The source line and caret as the compiler printed them.
     hint : str
-        What to do about it, true of this build; empty where nothing is known.
+        What to do about it in this build; empty where nothing is known.
     notes : tuple of Diagnostic
         Notes, details and instantiation contexts that belong to this message, innermost first.
     """
@@ -56,7 +56,7 @@ class Diagnostic:
         return f"{place_of(self)}{word}: {self.message}"
 
 
-# A log beyond this is read at both ends only: 200 MB of template errors must not hang the caller.
+# Only both ends of a longer log are read, since 200 MB of template errors would take minutes.
 _READ_AT_EACH_END = 4 << 20
 _LONGEST_LINE = 32 << 10
 _MOST_CONTINUATION_LINES = 100
@@ -77,7 +77,7 @@ _SEVERITY = {
     "note": "note",
 }
 
-# What a line that begins a message looks like, by who writes it. A new format is a new row.
+# The first line of a message, in each tool's format. A new format is a new row.
 _EDG = (
     r"(?P<severity>[Cc]atastrophic error|[Ii]nternal error|[Ee]rror|[Ww]arning|[Rr]emark|[Nn]ote)"
 )
@@ -111,7 +111,7 @@ _FORMATS = tuple(
     )
 )
 
-# gcc says where it is before it says what is wrong; these lines become notes of what follows.
+# gcc prints the place before the error; these lines become notes of the message that follows.
 _GCC_CONTEXT = re.compile(
     r"\s*(?:In file included )?from (?P<file>[^:]+):(?P<line>\d{1,9})(?::\d+)?[,:]$"
     r"|(?P<in_file>[^\s:][^:]*): (?P<message>(?:In|At) [^:].*):$"
@@ -124,17 +124,17 @@ _COUNTS = re.compile(
     r"|Remark: The warnings can be suppressed|Error limit reached)"
 )
 
-# Errors that only say that there were errors: left out when there is another.
+# Errors that only count errors; they are left out where there is any other.
 _AFTERMATH = re.compile(r"Ptx assembly aborted due to errors|JIT the PTX|finish$|empty elfw")
 
-# Errors that another error has caused: never shown first when there is another.
+# Errors that another error caused; never shown first where there is any other.
 _CONSEQUENCES = re.compile(
     r"attribute \"__global__\" does not apply here"
     r"|incomplete type \"void\" is not allowed"
     r"|A namespace scope variable without memory space annotations"
 )
 
-# The folders nvcc and our workers run in say nothing to the user.
+# The temporary folders in which nvcc and the workers run mean nothing to the user.
 _OUR_FOLDER = re.compile(
     r"(?:/[^\s/'\"]{1,255}){0,12}/(?:rtcompile-workers-[\w-]+/zygote-[\w-]+/\d+/\w+/"
     r"|tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_)"
@@ -160,7 +160,7 @@ def parse(log: str) -> tuple[Diagnostic, ...]:
     -------
     tuple of Diagnostic
         Errors first, then warnings, then remarks, each in the log's order, but what another error
-        caused after its cause. Text in no known format comes last, as a note holding it as it is.
+        caused after its cause. Text in no known format comes last, unchanged, in one note.
     """
     drafts: list[_Draft] = []
     context: list[Diagnostic] = []
@@ -219,7 +219,7 @@ class _Draft:
     def belongs_to(self, other: _Draft) -> bool:
         if self.severity == "note":
             return True
-        # NVRTC says what is wrong with a name expression and then, in a second error, with which.
+        # NVRTC writes two errors about a name expression: what is wrong, and then which one it is.
         return self.message.startswith("Error in parsing name expression") and (
             self.file == other.file and self.line == other.line
         )

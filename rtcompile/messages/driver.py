@@ -1,4 +1,4 @@
-"""What the driver says when code is loaded or launched, as errors that say what is true of this code."""
+"""Errors for code that the driver refused to load or to launch, with what is known of that code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def driver_error(
     status : int
         Its number.
     program : str
-        What the code is called.
+        The name of the code in the message.
     code : bytes
         The cubin or PTX.
     capability : (int, int), optional

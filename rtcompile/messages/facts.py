@@ -1,7 +1,7 @@
-"""What rows of the catalogue say about one build: tables of facts, and the functions that look.
+"""Fills the templates of the catalogue's rows: tables of facts, and functions that look them up.
 
-Each function takes the match of a row's pattern and the `BuildContext`, and returns names for the
-row's templates, or None where the row does not fit this build after all.
+Each function takes the match of a row's pattern and the `BuildContext`. It returns values for the
+row's templates, or None where the row does not fit this build.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _NEEDS_ARCH = _table(
     (90, "this_cluster cluster_group __cluster_dims__"),
 )
 
-# what went with compute capability 7.0: the same with _sync takes a mask
+# functions removed with compute capability 7.0; the ones with _sync and a mask replace them
 _NEEDS_MASK = _words("__shfl __shfl_up __shfl_down __shfl_xor __ballot __any __all")
 
 # member of std that our shims declare for device code -> the header
@@ -158,7 +158,7 @@ _PTX_RELEASE = {
     "8.6": "12.7", "8.7": "12.8", "8.8": "12.9", "9.0": "13.0",
 }  # fmt: skip
 
-_WORDS = {"Segmentation fault": "11", "Aborted": "6"}  # a shell says, where nvcc runs through one
+_WORDS = {"Segmentation fault": "11", "Aborted": "6"}  # a shell's words for these signals
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
 
 

@@ -1,6 +1,6 @@
-"""NVRTC refused a source: is that NVRTC's limit, a missing flag, or the user's mistake? Pure.
+"""Decides what to do after NVRTC refused a source: use NVCC, add a flag, or show the error. Pure.
 
-The answer is read from the messages; NVRTC numbers none of its errors.
+The messages' texts decide, since NVRTC gives its errors no numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Decision", "HostDeclarations", "decide", "decide_nvcc"]
 
 
 class HostDeclarations(Protocol):
-    """What the headers that NVCC would read declare; `toolkit.declared` asks those of this machine."""
+    """What the headers that NVCC reads declare; `toolkit.declared` searches those of this machine."""
 
     def runtime(self, name: str) -> bool:
         """Say whether CUDA's runtime declares `name`."""
@@ -36,7 +36,7 @@ class HostDeclarations(Protocol):
         """Say whether `name` is the C library's."""
 
     def brought_along(self, name: str) -> bool:
-        """Say whether `name` is a type or macro of every source that NVCC compiles."""
+        """Say whether `name` is a type or macro that NVCC knows without any include."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Case(NamedTuple):
     def in_device_code(self) -> bool:
         """Whether the error is in a function or variable that NVCC would compile for the device too.
 
-        A header's text is not at hand; what is in it is taken for the host's.
+        The text of a header is not available here; an error in a header counts as one in host code.
         """
         line = line_in_source(self.error, self.source, self.name)
         return line > 0 and spaces.says_device(self.source, line, self.error.column)
@@ -83,7 +83,7 @@ _Test = Callable[[re.Match[str], _Case], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A message that, where it `holds`, calls for an action.
+    """A pattern of messages, and the action to take where `holds` is true of the error.
 
     In `reason` and `flags` ``{0}`` is the pattern's group, a name, and ``{std_header}`` and
     ``{global_header}`` are the standard headers that bring it.
@@ -141,7 +141,8 @@ def _in_std(match: re.Match[str], case: _Case) -> bool:
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
     """Whether the name that the caret points at is looked for in std, not in cuda::std.
 
-    With the shims one is the other to NVRTC, but cuda::std is no wider for NVCC.
+    For NVRTC with the shims both are the same. For NVCC they differ, and cuda::std has no name more
+    than it has for NVRTC.
     """
     line, __, caret = case.error.excerpt.partition("\n")
     at = caret.find("^")
@@ -181,7 +182,7 @@ _NO_MEMBER = r'namespace "std" has no (?:actual )?member (?:\w+ )?"(\w+)"'
 _NO_FILE = r'(?:cannot|could not) open source file "([^"]+)"'
 _LAUNCH = r"device-side kernel launch could not be processed"
 
-# The first row that fits an error and holds for it counts. What none fits is the user's mistake.
+# The first row that fits an error and holds for it counts. An error without a row is the user's.
 _RULES = (
     _rule(
         r"explicitly marked as a __host__ function is not allowed in JIT mode"
@@ -283,12 +284,12 @@ _RULES = (
         "NVRTC has no annotated lambdas",
         _asks_for_extended_lambda,
     ),
-    # Not curable by shims; whatever goes wrong in there follows from host code.
+    # Any error inside these headers follows from their being host code, which no shim can mend.
     _rule(r"", "nvcc", "Thrust and CUB's device-wide algorithms are host code", _in_host_library),
 )
 
 
-# These decide whatever other errors there are: those follow from them, and NVCC says the same.
+# These decide whatever other errors there are: the others follow from them, with NVCC too.
 _FINAL_RULES = (
     _rule(
         r"requires at least C\+\+ ?\d\d",
@@ -309,22 +310,22 @@ def decide(
 ) -> Decision:
     """Decide what to do about a source that NVRTC refused.
 
-    One error that is NVRTC's limit sends the whole source to NVCC, which alone can judge the rest of
-    it; else the first error decides.
+    One error that is a limit of NVRTC sends the whole source to NVCC, since only NVCC can tell what
+    else is wrong with it. Without such an error the first error decides.
 
     Parameters
     ----------
     log : str
         NVRTC's log.
     source, name : str
-        The program, and its name in the log: what is a mistake in a function for the device is none
-        in one for the host.
+        The program, and its name in the log. An error in a device function may be correct host
+        code.
     options : iterable of str
         The user's options.
     package_of : callable
         Name of a header to what is known of the package that brings it, or None.
     declared : HostDeclarations
-        Tells what NVCC would know from a typing error.
+        Tells names that NVCC would know from misspelled ones.
 
     Returns
     -------
@@ -340,7 +341,8 @@ def decide(
     verdicts = [_verdict(case) for case in cases]
     for verdict in verdicts:
         if verdict.action == "nvcc":
-            # What else was missing NVCC needs too: a device launch needs -rdc=true of either.
+            # NVCC needs the missing flags too: for example both need -rdc=true for a device-side
+            # launch.
             return replace(verdict, flags=_flags(verdicts))
     if not verdicts:
         return _MISTAKE
@@ -350,14 +352,14 @@ def decide(
 
 
 def decide_nvcc(log: str) -> Decision:
-    """Decide what to do about a source that NVCC refused: what it lacks, or that it is at fault."""
+    """Decide what to do about a source that NVCC refused: add missing flags, or show the error."""
     for pattern, reason, flag in _NVCC_LACKS:
         if pattern.search(log):
             return Decision("add-flags", reason, (flag,))
     return _MISTAKE
 
 
-# NVRTC stops at the first header that it does not have, before it comes to what these are about.
+# Flags whose absence only NVCC reports, because NVRTC stops at the first header it does not have.
 _NVCC_LACKS = (
     (
         re.compile(r"kernel launch from __device__ or __global__ functions requires separate comp"),

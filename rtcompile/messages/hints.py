@@ -1,4 +1,4 @@
-"""What to do about a compiler's message: the catalogue looked up, its answer true of this build.
+"""Hints: what to do about a compiler's message in this build, looked up in the catalogue.
 
 >>> context = BuildContext(arch=Arch(9, 0), versions={"nvrtc": "12.9.86"})
 >>> hint_for("Instruction 'wgmma.fence' not supported on .target 'sm_90'", context)
@@ -17,7 +17,7 @@ from rtcompile.messages.known import KnownMessage
 
 __all__ = ["BuildContext", "KnownMessage", "annotate", "explain", "hint_for"]
 
-_MOST_ANNOTATED = 50  # a log of a thousand errors has one cause; its first ones tell
+_MOST_ANNOTATED = 50  # a log of a thousand errors has one cause, which the first ones show
 _LONGEST_SUBJECT = 20_000
 
 

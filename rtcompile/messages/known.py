@@ -1,7 +1,7 @@
-"""What the catalogue knows of one message.
+"""A row of the catalogue of messages.
 
-``{names}`` in a row are filled in from the build: its `BuildContext`, the groups of the
-pattern, and what the row's `values` function (in `facts`) makes of both.
+``{names}`` in a row are filled in from the build: from its `BuildContext`, from the groups of the
+pattern, and from the result of the row's `values` function (in `facts`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["KnownMessage", "row"]
 
 @dataclass(frozen=True, slots=True)
 class KnownMessage:
-    """One message and its true cause.
+    """A message of a compiler, linker or driver, with its cause and what to do.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class KnownMessage:
     cause, fix : str
         Templates: what is wrong with this build, and the next step.
     since : str
-        The earliest release that was seen to say it.
+        The earliest release that was seen to print it.
     values : callable
         Further names for the templates; None where the row does not fit this build after all.
     """

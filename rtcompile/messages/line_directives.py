@@ -1,4 +1,4 @@
-"""Where a compiler's place is in the source: ``#line`` gives lines other numbers and files."""
+"""Undoes ``#line``, which gives lines other numbers and file names: finds a message's source line."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     Returns
     -------
     int
-        0 where it is about no line of this source. Where several lines have that number, the one
-        whose text the compiler printed, and else the last of them.
+        0 where the message is about no line of this source. Where several lines have the number,
+        the one whose text the compiler printed, and else the last of them.
     """
     if diagnostic.line <= 0:
         return 0
@@ -55,5 +55,5 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
 
 
 def _same(one: str, other: str) -> bool:
-    # nvcc names a file by the folder that it was given it in.
+    # nvcc puts the folder in front of the name.
     return one == other or os.path.basename(one) == os.path.basename(other) != ""

@@ -1,7 +1,8 @@
-"""Which standard header brings a name that a source uses without including it, as data.
+"""A table of the standard header that declares each name, for sources that forgot the include.
 
-NVCC's own headers include much of the standard library, so that code written for NVCC often includes
-less than it uses. NVRTC includes nothing; of these headers we have versions for the device.
+NVCC's own headers include much of the standard library, so that code written for NVCC often
+includes less than it uses. NVRTC includes nothing; of these headers we have versions for the
+device.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _STD = {
     "memory": "addressof",
 }
 
-# Only what NVCC has without an include: another name is missing there too.
+# Only names that NVCC declares without an include: others are missing there too.
 _GLOBAL = {
     "climits": (
         "CHAR_BIT CHAR_MAX CHAR_MIN INT_MAX INT_MIN LLONG_MAX LLONG_MIN LONG_MAX LONG_MIN "
@@ -94,6 +95,6 @@ _GLOBAL = {
     "cstdint": "int16_t int32_t int64_t int8_t",
 }
 
-# Name to header; of namespace std, and of none.
+# Name to header, for namespace std and for the global namespace.
 STD = _by_name(_STD)
 GLOBAL = _by_name(_GLOBAL)

@@ -1,4 +1,4 @@
-"""`Diagnostic`s become a message worth reading: the cause, the user's line, what to do about it."""
+"""`Diagnostic`s become the message of an error: the cause, the user's line, what to do about it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def render(
     width: int = 100,
     color: bool = False,
 ) -> str:
-    """Tell what went wrong: the cause, the user's line, the hint, what else there is.
+    """Return the message of a failed build: the cause, the user's line, the hint, further errors.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
     if not diagnostics:
         return []
     first = diagnostics[0]
-    if first.severity == "note":  # no known format: the words as they are
+    if first.severity == "note":  # the log is in no known format and is shown as it is
         pieces = [("", printable(first.message))]
         if first.hint:
             pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
@@ -157,7 +157,7 @@ def _asm_line(first: Diagnostic, source: list[str]) -> int:
 def _column_in(text: str, diagnostic: Diagnostic) -> int:
     """Find the caret's place in the user's line: nvcc shows ``__global__`` and macros expanded."""
     printed = diagnostic.excerpt.partition("\n")[0]
-    # gcc counts columns right, but shows a line of the file that it was given, with our #line in it.
+    # gcc's columns are right, but the line it prints is of the file with the "#line" of rtcompile.
     if printed in ("", text) or printed.startswith("#line "):
         return diagnostic.column
     after = printed[diagnostic.column - 1 :]

@@ -1,7 +1,7 @@
-"""Which lines of a source are device code because they say so. Pure.
+"""Finds the declarations of a source that are marked ``__device__`` or ``__global__``. Pure.
 
-With a default execution space every function is device code to NVRTC; for NVCC one that does not say
-``__device__`` or ``__global__`` is the host's. What is wrong in the one is right in the other.
+NVRTC compiles every function as device code by default, NVCC one without a mark as host code. The
+same line can so be an error for NVRTC and correct for NVCC.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
 def says_device(source: str, line: int, column: int = 0) -> bool:
     """Whether the declaration around a place (from 1) is marked for the device.
 
-    Looked for is the function, or the variable, whose text holds the place, in whatever namespaces
-    and classes; a macro of the source that hides the mark counts. Without a column the first
-    declaration that reaches the line is meant.
+    The declaration is the function or variable whose text holds the place, inside any namespaces
+    and classes. A macro of the source that expands to the mark counts as the mark. Without a column
+    the first declaration that reaches the line is taken.
     """
     lines = source.split("\n")
     begin = sum(len(text) + 1 for text in lines[: line - 1])

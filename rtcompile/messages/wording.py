@@ -1,6 +1,6 @@
-"""How a message names rtcompile's options where it is read: in Python, at the command, in a cell.
+"""Spells rtcompile's options as the reader can use them: in Python, in a shell, in a notebook cell.
 
-Messages are written with Python's names; `spelled` is the one place that turns them into options.
+Messages are written with Python's names; `spelled` alone turns them into command line options.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rtcompile.text.styling import Styled
 __all__ = ["spelled", "told"]
 
 
-# As Python spells it, as the command does, and as a ``%%cuda`` line does.
+# The spelling in Python, in a shell, and in a ``%%cuda`` line.
 _ROWS = (
     (r"backend='auto'", "--backend auto", "--backend auto"),
     (r"backend='nvrtc', fallback='always'", "--backend nvcc", "--backend nvcc"),
@@ -44,9 +44,9 @@ def spelled(text: str, face: str) -> str:
 
 
 def told(error: RtcompileError, face: str, *, width: int = 100) -> Styled:
-    """Return all that an error says, in the words of `face`: its message, hints and advice.
+    """Return an error's message, hints and advice, with options spelled as `face` spells them.
 
-    Where a compiler named a place the first line begins with it, so that an editor can go there.
+    Where a compiler named a place, the first line begins with it, so that editors can jump to it.
     """
     pieces = error.styled()
     if isinstance(error, CompileError) and error.diagnostics:

@@ -1,4 +1,4 @@
-"""Where the compilers and their headers are, and whether they are of one version.
+"""Finds the compilers and their headers, and checks that their versions go together.
 
 >>> toolchain = current()
 >>> toolchain.nvrtc.version, [d.label for d in toolchain.search]
@@ -14,7 +14,7 @@ __all__ = ["Library", "Program", "Toolchain", "current", "find", "missing_header
 
 
 def __getattr__(name: str) -> object:
-    # The search and its tables are not needed while the last answer is remembered.
+    # Imported on demand: while the last result is remembered, no search takes place.
     if name == "find":
         from rtcompile.toolkit.search import find
 

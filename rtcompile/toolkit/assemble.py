@@ -1,4 +1,4 @@
-"""Turn what was found into a `Toolchain`: the search path in order, and sentences for what lacks."""
+"""Turns the parts that were found into a `Toolchain`: the search path, and what is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CUTLASS_MARKER = "cutlass/version.h"
 
 
 class _Draft:
-    """The answer while it is being put together; every finding says how it was found."""
+    """A `Toolchain` that is being put together; each part notes how it was found."""
 
     def __init__(self) -> None:
         self.search: list[SearchDir] = []
@@ -62,10 +62,10 @@ def assemble(
 ) -> Toolchain:
     """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims.
 
-    The order of the search path: CUDA, what stands on it (CUTLASS, CuPy, other packages), ours
-    last, so that a shim never hides a header that somebody really ships. Before all of them stands
-    what forwards ``<cccl/X>``, as CUTLASS 4 spells it for CUDA 13, to ``<X>``: the runtime headers'
-    folder may hold a folder ``cccl`` that is not the one chosen.
+    The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims
+    last, so that a shim never hides a real header. Before all of them comes a folder that forwards
+    ``<cccl/X>``, as CUTLASS 4 spells it for CUDA 13, to ``<X>``: the runtime headers' folder may
+    hold another folder ``cccl`` than the chosen one.
     """
     draft = _Draft()
     draft.problems.extend(useless_variables(where, places))
@@ -156,8 +156,8 @@ def _headers(draft: _Draft, chosen: Toolset, where: Surroundings) -> None:
 def _the_only_cccl(chosen: Toolset) -> Hit | None:
     """Return the CCCL in the runtime headers' own folder, if there is one, else the set's.
 
-    Toolkits before 13 keep CCCL and the runtime headers in one folder: a second CCCL beside it
-    would be mixed with it header by header.
+    Toolkits before 13 keep CCCL and the runtime headers in one folder. A second CCCL in another
+    folder would be mixed with it header by header.
     """
     cudart, cccl = chosen.hits.get("cudart"), chosen.hits.get("cccl")
     if cudart and cccl and cccl.directory != cudart.directory:
@@ -180,11 +180,11 @@ def _use_cupy_cccl(draft: _Draft, where: Surroundings) -> bool:
     return True
 
 
-# --- what stands on CUDA -------------------------------------------------------------------------
+# --- libraries that build on CUDA ----------------------------------------------------------------
 
 
 def _cutlass(draft: _Draft, where: Surroundings) -> None:
-    """Add CUTLASS: what our own variable names and nothing else, then CUTLASS_PATH's, the wheel's."""
+    """Add CUTLASS: RTCOMPILE_CUTLASS alone if it is set, else CUTLASS_PATH's, else the wheel's."""
     for name in given(CUTLASS_ENVIRONMENT, where):
         root = os.path.abspath(where.environ[name])
         folders = os.path.join(root, "include"), root
@@ -266,7 +266,7 @@ def _nvcc(
 ) -> Program | None:
     """Return the nvcc of NVRTC's version if there is one, else the first that works.
 
-    nvcc brings its own headers, so another version does no harm that a missing nvcc would not.
+    nvcc has its own headers, so one of another version is still better than none.
     """
     best: tuple[Program, str] | None = None
     nvrtc = chosen.nvrtc if chosen else None
@@ -321,15 +321,15 @@ def _nvcc_in(place: Place) -> Iterator[tuple[str, str, Place]]:
 
 
 def _out_of_step(nvcc: Program, place: Place | None, nvrtc: Hit | None) -> str:
-    """Return what is wrong with an nvcc's own toolkit: it runs its cicc on its own headers.
+    """Return what is wrong with the toolkit around an nvcc, which must be of one version.
 
-    pip lets them drift apart (``nvidia-cuda-nvcc`` asks for any ``nvidia-nvvm``), and nvcc 13.5
-    then fails with ``invalid option: --simt-only``.
+    pip can install other versions of its parts (``nvidia-cuda-nvcc`` allows any ``nvidia-nvvm``),
+    and nvcc 13.5 then fails with ``invalid option: --simt-only``.
     """
     if place is None:
         return ""
     own = Hit(_PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, place)
-    # What shares NVRTC's folders is to become of NVRTC's version, and not NVRTC's headers of nvcc's.
+    # In a folder shared with NVRTC, the other parts are to get NVRTC's version, not NVRTC nvcc's.
     mend = install_nvcc(nvrtc if nvrtc and nvrtc.place == place else own)
     for name in ("nvvm", "crt", "cudart"):
         part = _PART[name]
@@ -350,7 +350,7 @@ def _out_of_step(nvcc: Program, place: Place | None, nvrtc: Hit | None) -> str:
 def _host_compiler(draft: _Draft, where: Surroundings) -> str | None:
     named = [where.environ[name] for name in given(HOST_COMPILER_ENVIRONMENT, where)]
     for candidate in (*named, "g++", "c++"):
-        # nvcc's -ccbin may be a folder as well as a program.
+        # nvcc's -ccbin may name a folder instead of a program.
         found = candidate if os.path.isdir(candidate) else which(candidate, where.environ)
         if found:
             draft.depends.append(found)
@@ -365,13 +365,14 @@ def _host_compiler(draft: _Draft, where: Surroundings) -> str | None:
     return None
 
 
-# --- what the answer stands on ---------------------------------------------------------------------
+# --- what the result depends on
+# --------------------------------------------------------------------
 
 
 def _depends(draft: _Draft, where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
-    """Yield what changes on disk when this answer might: the files found and where others appear.
+    """Yield the paths whose change can change this result: files found, and folders searched.
 
-    Folders' times change when something is installed into them or removed.
+    The modification time of a folder changes when something is installed into it or removed.
     """
     yield from draft.depends
     yield from where.site_dirs

@@ -1,4 +1,4 @@
-"""The parts of a toolkit and where each layout keeps them, as data: a new layout is a new column.
+"""A table of the parts of a toolkit and where each layout keeps them; a new layout is a new column.
 
 A *layout* is one way in which NVIDIA ships the same files:
 
@@ -58,17 +58,17 @@ class Part:
     Attributes
     ----------
     name : str
-        Our name for it, and its label in the search path.
+        rtcompile's name for it, and its label in the search path.
     markers : tuple of str
-        Files that show it is there; the first that exists is the one meant.
+        Files whose presence shows that it is installed; the first that exists counts.
     dirs : mapping of str to tuple of str
         By layout: where under the root, in order.
     packages : mapping of str to str
-        By layout: the package that brings it (``toolkit``: its entry in ``version.json``).
+        By layout: the package that has it (``toolkit``: its entry in ``version.json``).
     states : tuple of str and str, optional
         The header, relative to the marker's folder, and the macro in it that holds the version.
     required : bool
-        Without it something a user may write in a kernel does not compile.
+        Whether some kernels cannot be compiled without it.
     what : str
         How a message calls it.
     """

@@ -1,8 +1,8 @@
-"""What NVCC's headers declare: read from the headers themselves, and only after a compile has failed.
+"""Finds out whether NVCC's headers declare a name, by reading them after a failed compile.
 
-Whether an unknown name is one that NVCC would know, or a typing error, is a question to the
-headers of CUDA and of the host compiler. Where there is no host compiler NVCC cannot be used; then
-only members of namespace std are taken for known ones, so that the user hears what NVCC lacks.
+NVRTC reports an unknown name. If a header of CUDA or of the host compiler declares it, NVCC can
+compile the source; else the name is misspelled. Without a host compiler NVCC cannot be used. Then
+only members of namespace std count as declared, so that the user is told what NVCC needs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Declared"]
 
 _RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h", "cuda_device_runtime_api.h")
 _DRIVER = ("cuda.h",)
-# What cuda_runtime.h includes by itself, so that a source for NVCC has it without asking.
+# The C headers that cuda_runtime.h includes, which every source for NVCC therefore has.
 _ALWAYS = ("stdlib.h", "string.h", "time.h", "math.h", "limits.h")
 _COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDED = re.compile(rb"^[ \t]*#[ \t]*include(?:_next)?[ \t]*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
-# A type or a macro, which device code may use too: `typedef … NAME;`, `#define NAME`.
+# Matches a type or a macro, which device code may use too: `typedef … NAME;`, `#define NAME`.
 _TYPE_OR_MACRO = rb"typedef\b[^;{]*\b%s\s*;|#[ \t]*define[ \t]+%s\b"
 
 
@@ -33,7 +33,7 @@ class Declared:
     Parameters
     ----------
     toolchain : Toolchain
-        Whose CUDA headers are asked, and the headers of whose host compiler.
+        Names the folders of CUDA's headers, and the host compiler whose headers are read.
     """
 
     def __init__(self, toolchain: Toolchain) -> None:
@@ -54,22 +54,22 @@ class Declared:
 
     def host_header(self, name: str) -> bool:
         """Say whether ``#include <name>`` finds a header of the host compiler or its system."""
-        if not self._host:  # a name without a suffix is the standard library's
+        if not self._host:  # assume that a name without a suffix is the standard library's
             return name.isidentifier()
         return any(os.path.isfile(os.path.join(d, name)) for d in self._host)
 
     def std(self, name: str) -> bool:
-        """Say whether `name` is a word of the C++ standard library's headers."""
+        """Say whether `name` occurs in the C++ standard library's headers."""
         standard = [directory for directory in self._host if _is_standard(directory)]
         files = (file for directory in standard for file in _standard_files(directory))
         return not standard or _mentioned(name, files)
 
     def c_library(self, name: str) -> bool:
-        """Say whether `name` is a word of the C library's headers, those that C++ wraps."""
+        """Say whether `name` occurs in those of the C library's headers that C++ wraps."""
         return _mentioned(name, _closure(tuple(_wrapped(self._host)), self._c))
 
     def brought_along(self, name: str) -> bool:
-        """Say whether `name` is a type or macro that every source has which NVCC compiles."""
+        """Say whether `name` is a type or macro that NVCC knows without any include."""
         word = re.escape(name.encode())
         pattern = re.compile(_TYPE_OR_MACRO % (word, word))
         return any(pattern.search(_text(file)) for file in _closure(_ALWAYS, self._c))
@@ -80,7 +80,7 @@ class Declared:
 
 
 def host_directories(compiler: str | None) -> list[str]:
-    """Return the directories that GCC at `compiler` searches for headers, as its layout has them."""
+    """Return the header directories of the GCC at `compiler`, found by GCC's usual layout."""
     if compiler is None:
         return []
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(compiler)))
@@ -124,12 +124,13 @@ def _wrapped(directories: Iterable[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _closure(names: tuple[str, ...], directories: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files of these headers and of all that they include."""
+    """Return the files of these headers and of every header that they include."""
     waiting = list(names)
     seen = set(waiting)
     files = []
     while waiting:
-        # In all directories: GCC's own <limits.h> includes the system's by `include_next`.
+        # All directories are searched, since GCC's <limits.h> includes the system's by
+        # `include_next`.
         for path in _paths(directories, [waiting.pop()]):
             if not os.path.isfile(path):
                 continue
@@ -148,12 +149,12 @@ def _paths(directories: Iterable[str], names: Sequence[str]) -> Iterator[str]:
 
 def _mentioned(name: str, files: Iterable[str]) -> bool:
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-    # The plain search first: comments are taken out of few files then.
+    # The plain search comes first, so that comments are removed from few files only.
     return any(word.search(_bytes(file)) and word.search(_text(file)) for file in files)
 
 
 def _text(path: str) -> bytes:
-    """Return a header's text without its comments, which are English."""
+    """Return a header's text without comments, whose English words could look like names."""
     return _COMMENT.sub(b" ", _bytes(path))
 
 

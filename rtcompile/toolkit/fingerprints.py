@@ -1,7 +1,7 @@
-"""Which build of a program or library is it? Read from its files: nothing is run, nothing is loaded.
+"""Identifies the build of a program or library from its files, without running or loading it.
 
-Two machines with the same packages give the same answer, since no path and no time goes into it. It
-is found with the toolchain and remembered with it, for as long as the files' stats stay.
+No path and no time goes into the identity, so two machines with the same packages agree on it. It
+is computed with the toolchain and remembered until the stat of a file changes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rtcompile.toolkit.model import Library, Program
 
 __all__ = ["files_of_nvcc", "of_file", "of_host_compiler", "of_nvcc", "of_nvjitlink"]
 
-# Wrappers, profiles and drivers are read whole; of the compilers proper, tens of megabytes each, the
-# size and both ends, where the build's number and the table of sections are.
+# Wrappers, profiles and drivers are read whole. Of the compilers themselves (tens of megabytes) the
+# size and both ends are read, where the build's number and the table of sections are.
 _READ_WHOLE = 4 << 20
 _END = 64 << 10
 
-# What NVCC runs and reads besides headers, below the folder that holds its `bin`.
+# The files that NVCC runs and reads besides headers, below the folder that holds its `bin`.
 _NVCC_FILES = (
     "bin/nvcc",
     "bin/nvcc.profile",
@@ -38,12 +38,12 @@ _NVCC_FILES = (
 )
 # `exec /usr/local/cuda/bin/nvcc "$@"`, after comments.
 _SCRIPT = re.compile(rb"""(?:\s*\#[^\n]*\n)*\s*(?:exec\s+)?["']?(/[^"'\s]+)["']?\s+"\$@"\s*""")
-# What NVCC calls in a folder that is given to it by -ccbin.
+# The programs that NVCC runs in a folder given by -ccbin.
 _HOST_COMPILERS = ("gcc", "g++", "clang")
 
 
 def of_file(path: str) -> str:
-    """Return what changes when the file's contents do, ``""`` if it cannot be read."""
+    """Return an identity of the file's contents, ``""`` if it cannot be read."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -86,7 +86,7 @@ def of_nvjitlink(library: Library, cudadevrt: str | None) -> str:
 
 
 def _files_below(program: Program) -> dict[str, str]:
-    """Return NVCC's files by their names below its folder, the same through every link and wrapper."""
+    """Return NVCC's files by their names below its folder, which no link or wrapper changes."""
     binary = os.path.realpath(program.binary)
     root = os.path.dirname(os.path.dirname(binary))
     found = {name: os.path.join(root, name) for name in _NVCC_FILES}
@@ -94,9 +94,10 @@ def _files_below(program: Program) -> dict[str, str]:
 
 
 def _only_leads_to(path: str, binary: str) -> bool:
-    """Say whether a program is the binary, or a script that runs it and does nothing else.
+    """Say whether a program is the binary itself, or a script that only runs it.
 
-    One shell finds NVCC by such a script, another in the toolkit's folder: it is the same compiler.
+    One shell may find NVCC through such a script and another in the toolkit's folder; both are one
+    compiler and must get one identity.
     """
     if os.path.realpath(path) == os.path.realpath(binary):
         return True

@@ -1,4 +1,4 @@
-"""What the search found: frozen values that know how to say what is missing."""
+"""The result of the search: frozen values, and the errors for what is missing."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Library:
     preload : tuple of str
         Libraries to open first: NVRTC opened by path does not find its own builtins.
     build : str
-        Which build it is: NVRTC's own word, filled in by the worker and empty until then; of
-        nvJitLink, from its file.
+        Which build it is. NVRTC tells it, in a worker, and until then it is empty; nvJitLink's is
+        read from its file.
     """
 
     path: str
@@ -48,9 +48,10 @@ class Library:
         return version_pair(self.version)
 
     def identity(self) -> str:
-        """Return what changes when the file does: path, size, mtime.
+        """Return an identity of the file: path, size, mtime.
 
-        Not ctime or the link count: package managers that hard-link from a store change those.
+        Neither ctime nor the link count is in it, since package managers that use hard links change
+        them.
         """
         return _identity(self.path)
 
@@ -62,13 +63,14 @@ class Program:
     Attributes
     ----------
     path : str
-        What to run.
+        The program to run.
     version : str
         ``"13.0.88"``.
     binary : str
-        The program behind a wrapper script; `path` where there is none.
+        The program that a wrapper script runs; equal to `path` where there is no wrapper.
     build : str
-        Which build it is, from the files of all that it runs, its host compiler included.
+        Which build it is, from the files of every program that it runs, including the host
+        compiler.
     """
 
     path: str
@@ -82,7 +84,7 @@ class Program:
         return version_pair(self.version)
 
     def identity(self) -> str:
-        """Return what changes when the compiler behind `path` does."""
+        """Return an identity of the compiler behind `path`."""
         return _identity(self.binary)
 
 
@@ -99,7 +101,7 @@ class Toolchain:
     ----------
     nvrtc, nvjitlink : Library or None
     nvcc : Program or None
-        May be of another version than NVRTC: it brings its own CUDA headers.
+        It may be of another version than NVRTC, since it has its own CUDA headers.
     cudadevrt, host_compiler : str or None
         Paths.
     search : tuple of SearchDir
@@ -107,13 +109,13 @@ class Toolchain:
     versions, found_via : mapping of str to str
         By part ("nvrtc", "cudart", "crt", "cccl", …): its version, and how it was found.
     missing : mapping of str to str
-        By part: why it is not here and what to install.
+        By part: why it was not found and what to install.
     problems : tuple of str
-        What will hurt: missing headers, versions that do not go together.
+        Problems that builds will meet: missing headers, versions that do not go together.
     depends : tuple of str
-        Files and folders whose change makes this answer stale.
+        Files and folders whose change makes this result outdated.
     doubts : tuple of str
-        Programs that are there and did not answer: such an answer is not remembered for long.
+        Programs that exist and did not answer; the result is then remembered only for a short time.
     """
 
     nvrtc: Library | None = None
@@ -129,13 +131,13 @@ class Toolchain:
     depends: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
-    # nvcc finds CUDA's and the host's headers itself: the shims would hide the host's, and CUDA
-    # headers of NVRTC's version would mix with its own.
+    # nvcc finds the headers of CUDA and of the host itself. The shims would hide the host's, and
+    # CUDA headers of NVRTC's version would mix with its own.
     _FOR_NVCC: ClassVar[frozenset[str]] = frozenset({"cutlass", "cupy", "rtcompile"})
 
     @property
     def nvcc_search(self) -> tuple[SearchDir, ...]:
-        """The directories of `search` that nvcc does not bring itself."""
+        """The directories of `search` that nvcc does not search by itself."""
         return tuple(d for d in self.search if d.label in self._FOR_NVCC or d.is_provided)
 
     def require_nvrtc(self) -> Library:

@@ -1,4 +1,4 @@
-"""Which package brings a header, and why it is not there: for `cannot open source file`."""
+"""Advice for `cannot open source file`: which package has a header, and why it was not found."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Package:
     names : tuple of str
         Headers; a name that ends in ``/`` or ``*`` stands for all that begin with it.
     what : str
-        How a message calls them.
+        Their name in messages.
     pip : tuple of str
         What to install for CUDA 12, and for CUDA 13 where that is another package.
     conda : str
         The conda-forge package; empty where there is none.
     part : str
-        The part of a toolchain that they are; empty where they are none.
+        The part of a toolchain that they belong to, if any.
     then : str
-        What is left to do after installing.
+        A further step after installing.
     """
 
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Package:
 
 
 class HeaderAdvice(NamedTuple):
-    """What a missing header is of (`what`), `why` it is not there, and the next `step`.
+    """What a missing header belongs to (`what`), `why` it was not found, and the next `step`.
 
     >>> "crt/mma.h comes with {what}, {why}. {step}".format_map(advice._asdict())
     """
@@ -116,7 +116,7 @@ _PACKAGES = (
 def missing_header(
     name: str, toolchain: Toolchain | None = None, backend: str = "nvrtc"
 ) -> HeaderAdvice | None:
-    """Return what brings the header `name`, and why it was not found; None if we do not know.
+    """Return which package has the header `name`, and why it was not found; None if unknown.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def missing_header(
 
 
 def _of_build(package: Package, toolchain: Toolchain, backend: str) -> tuple[str, str]:
-    """Return why this toolchain does not have it, and what to do; empty where it does not say."""
+    """Return why this toolchain does not have it, and what to do; both empty if unknown."""
     part = package.part
     if part in toolchain.missing:
         fact, _, step = toolchain.missing[part].partition(". ")
@@ -166,15 +166,15 @@ def _of_build(package: Package, toolchain: Toolchain, backend: str) -> tuple[str
 
 
 def _into_nvccs(package: Package, found_via: str, nvcc: Program, folder: str) -> str:
-    """Return how the headers get into nvcc's own toolkit, or to it."""
+    """Return how to make the headers visible to nvcc."""
     from rtcompile.toolkit.sentences import wheel_version
 
     major, minor = nvcc.version_pair
-    if found_via == "site-packages":  # wheels, and no wheel of CUDA 12 has nvcc
+    if found_via == "site-packages":  # this is CUDA 13, since no wheel of CUDA 12 has nvcc
         return f'`pip install "{package.pip[-1]}=={wheel_version(package.part, major, minor)}.*"`.'
     if found_via == "conda":
         return f"`conda install {package.conda} cuda-version={major}.{minor}`."
-    # cuRAND's folder holds nothing else; another's would be mixed with nvcc's.
+    # A folder that holds only cuRAND is safe as -I; others would mix with nvcc's own headers.
     add = f", or add -I{folder} to the options" if package.part == "curand" else ""
     return f"Install it into the toolkit that nvcc is of{add}."
 

@@ -1,4 +1,4 @@
-"""The places that may hold a toolkit, and what a look into one finds."""
+"""The places that may hold a toolkit, and the search for a part in one of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PART = {part.name: part for part in PARTS}
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the search depends on, so that it can be pointed at a made-up tree.
+    """Everything that the search depends on; a test passes a made-up tree of folders.
 
     `prefix` is ``sys.prefix``: the folder of the Python that runs.
     """
@@ -72,7 +72,8 @@ class Place:
     def _own_version(self, part: Part) -> str:
         """Return the version of the runtime headers, for a part that states none.
 
-        A toolkit's folder is of one version; wheels are not, and nvcc can be asked.
+        All parts in a toolkit's folder have one version. Wheels can differ, and nvcc itself tells
+        its own.
         """
         if self.layout not in ("toolkit", "conda") or part.name in ("cudart", "nvcc"):
             return ""
@@ -82,7 +83,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Hit:
-    """A part in a place. `version` is empty where nothing states it."""
+    """A part found in a place. `version` is empty where no file states it."""
 
     part: Part
     directory: str
@@ -92,8 +93,8 @@ class Hit:
 
 
 def _has_host_headers(directory: str) -> bool:
-    # Debian's nvidia-cuda-toolkit lives in /usr/include: as an -I it would give NVRTC the host's
-    # libc and libstdc++, which it cannot compile.
+    # Debian installs nvidia-cuda-toolkit into /usr/include. Passed as -I, that folder would give
+    # NVRTC the host's libc and libstdc++, which it cannot compile.
     return os.path.exists(os.path.join(directory, "stdlib.h"))
 
 
@@ -147,16 +148,18 @@ def beside_nvcc(where: Surroundings) -> Iterator[Place]:
 
 
 def by_pathfinder(where: Surroundings) -> Iterator[Place]:
-    """Whatever else cuda.pathfinder knows. It loads nothing into this process to find headers."""
+    """Places that only cuda.pathfinder knows. It finds headers without loading a library here."""
     import warnings
 
     from cuda.pathfinder import find_nvidia_header_directory
 
     try:
-        with warnings.catch_warnings():  # of CUDA_PATH and CUDA_HOME that differ: both are places
+        with (
+            warnings.catch_warnings()
+        ):  # it warns where CUDA_PATH and CUDA_HOME differ; both are searched
             warnings.simplefilter("ignore")
             include = find_nvidia_header_directory("cudart")
-    except (RuntimeError, OSError):  # its child process, which asks the loader, did not start
+    except (RuntimeError, OSError):  # its child process, which queries the loader, did not start
         return
     if include is not None:
         yield _toolkit(os.path.dirname(include), "cuda.pathfinder", where)

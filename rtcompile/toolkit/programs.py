@@ -1,4 +1,4 @@
-"""Executables: where they are on PATH and what they say of themselves."""
+"""Finds executables on PATH and asks them for their version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rtcompile.toolkit.model import Program
 
 __all__ = ["describe_nvcc", "which"]
 
-_SECONDS = 30.0  # a cold network file system, not a hang
+_SECONDS = 30.0  # enough for a cold network file system; longer counts as a hang
 
 
 def which(name: str, environ: Mapping[str, str]) -> str | None:
@@ -24,7 +24,7 @@ def which(name: str, environ: Mapping[str, str]) -> str | None:
 
 
 def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Program | None:
-    """Return the nvcc at `path`, asked for its version if that is not known; None if it fails."""
+    """Return the nvcc at `path`; it is run if `version` is unknown. None if that fails."""
     if not version:
         said = _output([path, "--version"], environ)
         match = re.search(r"release \d+\.\d+, V(\d+\.\d+\.\d+)", said)
@@ -35,10 +35,10 @@ def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Progra
 
 
 def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
-    """Return the binary that a wrapper script runs: the script stays when the toolkit is upgraded.
+    """Return the binary that a wrapper script runs, since the script survives an upgrade unchanged.
 
-    nvcc states its own folder in a dry run (``#$ _HERE_=``; the format is not documented): where
-    that does not lead to an nvcc, the script itself is taken.
+    nvcc prints its own folder in a dry run (``#$ _HERE_=``; the format is not documented). Where
+    that folder has no nvcc, the script itself is returned.
     """
     with open(path, "rb") as file:
         if file.read(2) != b"#!":

@@ -1,13 +1,13 @@
-"""Packages that say "these are my headers": found by entry points, without importing any of them.
+"""Header folders that installed packages declare by entry points; no package is imported.
 
 ::
 
     [project.entry-points."rtcompile.headers"]
     mylib = "mylib.include"
 
-makes the folder ``include`` of the package ``mylib`` part of the search, behind CUDA's headers and
-CUTLASS's. Several entries give several folders. Read when the toolkit is searched for: on the first
-build after something was installed.
+adds the folder ``include`` of the package ``mylib`` to the search path, after CUDA's and CUTLASS's
+headers. Several entries give several folders. They are read when the toolkit is searched for, which
+is at the first build after an installation.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Provided:
     name : str
         The entry's name.
     package, version : str
-        The distribution that it is of.
+        The distribution that declares it.
     directory : str
-        The folder, ``""`` if it is not where the package says.
+        The folder, ``""`` if the declared one does not exist.
     said : str
-        Where the package says that it is.
+        The declared folder, as the entry spells it.
     """
 
     name: str
@@ -49,15 +49,15 @@ class Provided:
 
     @property
     def search_dir(self) -> SearchDir:
-        """The folder as a part of the search."""
+        """The folder as an entry of the search path."""
         return SearchDir(f"{SearchDir.PROVIDED}{self.name}", self.directory)
 
 
 def provided(site_dirs: Sequence[str]) -> Iterator[Provided]:
-    """Yield what the packages installed in these folders provide, by name; of two alike the first."""
+    """Yield the declared folders of packages in these directories, the first of each name."""
     found: dict[str, Provided] = {}
     for distribution in metadata.distributions(path=list(site_dirs)):
-        # Most packages have no entry of ours: seen without parsing theirs.
+        # Most packages declare none, which a plain search of the text shows without parsing it.
         if GROUP not in (distribution.read_text("entry_points.txt") or ""):
             continue
         for entry in distribution.entry_points:
@@ -75,7 +75,9 @@ def _directory(distribution: metadata.Distribution, dotted: str) -> str:
     parts = dotted.split(".")
     candidates = [str(distribution.locate_file(os.path.join(*parts)))]
     try:
-        spec = importlib.util.find_spec(parts[0])  # an editable install; not imported
+        spec = importlib.util.find_spec(
+            parts[0]
+        )  # for an editable install; this does not import it
     except (ImportError, ValueError):
         spec = None
     for location in (spec.submodule_search_locations or ()) if spec is not None else ():

@@ -1,8 +1,8 @@
 """The toolchain of this environment, searched for once and remembered in a small file.
 
-While nothing that the search looked at has changed (some forty `stat`s), it is not repeated, and
-neither cuda.pathfinder nor CuPy nor package metadata is touched. What counts of PATH is which
-programs it leads to: another shell, a service and a scheduler have one answer where those are the same.
+The search is repeated only when something that it looked at has changed, which some forty `stat`s
+tell without cuda.pathfinder, CuPy or package metadata. Of PATH only the programs count that it
+leads to, so that a shell, a service and a scheduler share one result where those are the same.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _VARIABLES = (
     "RTCOMPILE_CUTLASS_PATH",
 )
 
-# What the search takes for the host compiler, from PATH, is the first of those that these variables
-# name and these.
+# The search takes as host compiler the first that it finds on PATH: of those that these variables
+# name, then of the usual names.
 _HOST_VARIABLES = ("NVCC_CCBIN", "CUDAHOSTCXX")
 _HOST_COMPILERS = ("g++", "c++")
 
@@ -49,14 +49,14 @@ Stamp = tuple[int, int] | None
 
 
 class Known(NamedTuple):
-    """An answer, and the state of what it depends on when it was found."""
+    """A result of the search, and the state of the files that it depends on."""
 
     toolchain: Toolchain
     stamps: Mapping[str, Stamp]
     until: float = float("inf")  # of the monotonic clock
 
     def holds(self) -> bool:
-        """Is everything that the answer depends on as it was?"""
+        """Is everything that the result depends on unchanged?"""
         return time.monotonic() < self.until and all(
             _stamp(path) == stamp for path, stamp in self.stamps.items()
         )
@@ -71,13 +71,13 @@ def current(settings: Settings | None = None) -> Toolchain:
     Parameters
     ----------
     settings : Settings, optional
-        Where the answer is remembered (``cache_dir``) and whether it may be (``cache_on_disk``).
+        Where the result is remembered (``cache_dir``) and whether it may be (``cache_on_disk``).
 
     Returns
     -------
     Toolchain
-        Never raises for what is missing: `Toolchain.problems` tells, and `require_nvrtc` and its
-        like raise when the part is needed.
+        A missing part raises no error here: `Toolchain.problems` lists it, and `require_nvrtc` and
+        its like raise when the part is needed.
     """
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
@@ -106,14 +106,14 @@ def _unsupported() -> Toolchain:
 
 
 def remember_build(part: str, build: str, settings: Settings) -> None:
-    """Keep a compiler's own word on its build, for this process and the next ones.
+    """Remember the build that a compiler reported of itself, for this process and later ones.
 
     Parameters
     ----------
     part : {"nvrtc", "nvcc"}
         A part of the toolchain that `current` returned last.
     build : str
-        What the compiler says of itself.
+        The build, as the compiler reports it.
     settings : Settings
         As for `current`.
     """
@@ -128,8 +128,8 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
 def _site_dirs(sys_path: Sequence[str]) -> list[str]:
     """Return the entries of sys.path that packages are installed in.
 
-    Not scripts' own folders: each would have an answer of its own, and every file saved there
-    would change its time.
+    The folders of scripts are left out: each would get a result of its own, and every file saved
+    in one would make the result outdated.
     """
     return [
         entry
@@ -141,19 +141,19 @@ def _site_dirs(sys_path: Sequence[str]) -> list[str]:
 
 
 def _here(site_dirs: Sequence[str]) -> tuple[str, str]:
-    """Return what the answer hangs on before the disk is looked at: variables and folders, and PATH."""
+    """Return what the result depends on besides the disk: variables and folders, and PATH."""
     values = [f"{name}={_absolute(name, os.environ.get(name, ''))}" for name in _VARIABLES]
     return "\n".join([__version__, sys.prefix, *values, *site_dirs]), os.environ.get("PATH", "")
 
 
 def _absolute(name: str, value: str) -> str:
-    """Return the folder that a variable names: a relative one is another one in each project."""
+    """Return the absolute path of the folder that a variable names."""
     folder = name.endswith(("_PATH", "_HOME", "_PREFIX")) and name != "LD_LIBRARY_PATH"
     return os.path.abspath(value) if value and folder else value
 
 
 def _key(here: tuple[str, str]) -> str:
-    """Return the name of the file: of PATH the programs that it leads to count, and nothing else."""
+    """Return the file's name; of PATH only the programs that it leads to go into it."""
     variables, path = here
     named = filter(None, (os.environ.get(name) for name in _HOST_VARIABLES))
     hosts = (_on_path(name, path) for name in (*named, *_HOST_COMPILERS))
@@ -162,7 +162,7 @@ def _key(here: tuple[str, str]) -> str:
 
 
 def _on_path(name: str, path: str) -> str:
-    """Return where PATH leads to; `shutil.which` would say the same after 4 ms of imports."""
+    """Return the program's path, like `shutil.which`, whose imports take 4 ms."""
     for folder in path.split(os.pathsep) if "/" not in name else [""]:
         program = f"{folder or '.'}/{name}" if "/" not in name else name
         if os.access(program, os.X_OK) and os.path.isfile(program):
@@ -175,12 +175,12 @@ def _search(site_dirs: Sequence[str]) -> Known:
 
     toolchain = find(os.environ, [*site_dirs, *_editable_cupy(site_dirs)], prefix=sys.prefix)
     known = Known(toolchain, {path: _stamp(path) for path in toolchain.depends})
-    # A program that did not answer may do so the next time: memory was short, a disk was slow.
+    # A program that did not answer may do so next time, when the disk is faster or memory is free.
     return known._replace(until=time.monotonic() + _DOUBT_SECONDS) if toolchain.doubts else known
 
 
 def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
-    """Return where CuPy is if an import hook knows it and the folders do not. Does not import it."""
+    """Return the folder of a CuPy that only an import hook can find. Does not import it."""
     if any(os.path.isdir(os.path.join(folder, "cupy")) for folder in site_dirs):
         return ()
     import importlib.util
@@ -201,11 +201,12 @@ def _stamp(path: str) -> Stamp:
 
 
 def _read(settings: Settings, key: str) -> Known | None:
-    """Return what is remembered; None if there is nothing, or nothing to be trusted.
+    """Return the remembered result; None if there is none, or none that may be trusted.
 
-    The file names libraries that will be loaded: by `trusted`'s rule, and by its digest.
+    The file names libraries that will be loaded, so `trusted` checks its owner, and a digest its
+    content.
     """
-    import json  # 1.5 ms that an import alone does not pay
+    import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
 
     folder = Folder(settings.cache_dir, writable=settings.jit)
     data = folder.read("toolchains", key)
@@ -224,7 +225,7 @@ def _read(settings: Settings, key: str) -> Known | None:
 
 
 def _stamps_of_path(toolchain: Toolchain) -> dict[str, Stamp]:
-    """Return the state of the folders of PATH where a program is missing that may come to be there."""
+    """Return the state of the folders on PATH in which a missing program may be installed."""
     if not {"nvcc", "host_compiler"} & set(toolchain.missing):
         return {}
     return {folder: _stamp(folder) for folder in _path_folders()}
@@ -235,15 +236,16 @@ def _path_folders() -> list[str]:
 
 
 def _write(settings: Settings, key: str, known: Known) -> None:
-    """Publish by rename: a reader sees the whole file or none. Without a place to write, nothing.
+    """Write the result by rename, so that a reader sees a whole file or none.
 
-    Where compiling is forbidden nothing else is to appear on the disk either.
+    Nothing is written where there is no writable folder, or where RTCOMPILE_JIT=0 forbids
+    compiling.
     """
     if known.toolchain.doubts or not (settings.cache_on_disk and settings.jit):
         return
     import json
 
-    # Of PATH's folders each process looks at its own; one that a toolkit is in counts for all.
+    # Each process checks the folders of its own PATH; only those that hold a toolkit are recorded.
     apart = {folder for folder in _path_folders() if os.path.dirname(folder) not in known.stamps}
     stamps = {path: stamp for path, stamp in known.stamps.items() if path not in apart}
     record = {"stamps": stamps, "toolchain": dataclasses.asdict(known.toolchain)}

@@ -1,15 +1,15 @@
-"""Find one consistent toolkit: every place is looked at as a whole, parts are never mixed.
+"""Finds one consistent toolkit: each place is judged as a whole, and versions are never mixed.
 
 The order of places is cuda.pathfinder's: this environment's wheels, conda, CUDA_PATH/CUDA_HOME,
-the system. cuda.pathfinder answers part by part, each from the first place that has it, which is
-how NVRTC of one version ends up with headers of another; so the places are ours to walk, and it is
-asked last, for what it knows and we do not (the loader's own paths, layouts newer than ours).
+the system. cuda.pathfinder searches for each part by itself and takes it from the first place that
+has it, so that NVRTC of one version can end up with headers of another. Therefore rtcompile walks
+the places itself and asks cuda.pathfinder last, for the loader's own paths and for newer layouts.
 
 The first place with a complete set wins. A part that a place lacks, or has in another version, is
-taken from a later place of the same major.minor; for CCCL, CuPy's own copy will do. What goes
-together is decided by `toolset.unfit` alone. If nothing is
-complete, the place that lacks least wins and `Toolchain.problems` says what to install. Where CuPy
-is installed, a CUDA of its major version goes first: its driver may not load the other's code.
+taken from a later place of the same major.minor; for CCCL, CuPy's own copy is used too. Only
+`toolset.unfit` decides which parts go together. If no place is complete, the one that lacks the
+fewest parts wins and `Toolchain.problems` says what to install. Where CuPy is installed, a CUDA of
+CuPy's major version is preferred, since the driver may not load code of another one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def find(
     last_steps: Sequence[Step] = LAST_STEPS,
     prefix: str = "",
 ) -> Toolchain:
-    """Search, given everything the answer depends on.
+    """Search for a toolkit; the arguments are all that the result depends on.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ def find(
     usual_roots : sequence of str
         Patterns of folders where toolkits are installed.
     machine : str, optional
-        ``"x86_64"`` or ``"aarch64"``; None: this one.
+        ``"x86_64"`` or ``"aarch64"``; None means this machine's.
     shims : str, optional
-        The folder ``include_shims``; None: ours.
+        The folder ``include_shims``; None means the one of this installation.
     last_steps : sequence of find steps
-        Steps taken when the others gave no complete set.
+        Steps taken only if the others gave no complete set.
     prefix : str
         The folder of the Python that runs (``sys.prefix``): it may be a conda environment.
 

@@ -1,4 +1,4 @@
-"""What is said of what is not there: fact, evidence, next step."""
+"""Sentences about missing parts of a toolkit: fact, evidence, next step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSTALL_ANYTHING = (
 )
 
 
-# The extras bound the toolkit to what the newest CUTLASS wheel compiles with.
+# These extras limit the toolkit to versions that the newest CUTLASS wheel compiles with.
 INSTALL_CUTLASS = 'pip install "rtcompile[cuda13,cutlass]"'
 
 
@@ -37,7 +37,7 @@ def given(names: Sequence[str], where: Surroundings) -> Iterator[str]:
 
 
 def looked_in(where: Surroundings) -> str:
-    """Return the places, for "looked in …"."""
+    """Return the places that were searched, for "looked in …"."""
     named = [f"{name}={where.environ[name]}" for name in given(CUDA_ENVIRONMENT, where)]
     named[:0] = [f"conda's {prefix}" for prefix in conda_prefixes(where)]
     return ", ".join(["site-packages/nvidia", *named, *where.usual_roots])
@@ -80,10 +80,10 @@ def why_missing(part: Part, chosen: Toolset) -> str:
 
 
 def _complete(part: Part, chosen: Toolset) -> str:
-    """Return the command for `part`; for one that many kernels need, for all such that lack."""
+    """Return the command that installs `part`, together with all other missing required parts."""
     lacking = chosen.lacking() if part.required else []
     wanted = [part, *(other for other in PARTS if other.name in lacking)]
-    # What makes a folder unfit is to be replaced, not what lies there beside it.
+    # The part that makes a folder unfit is to be replaced, not the others in that folder.
     culprits = {
         chosen.rejected[p.name][1].part.name if p.name in chosen.rejected else p.name
         for p in wanted
@@ -92,7 +92,7 @@ def _complete(part: Part, chosen: Toolset) -> str:
 
 
 def install(parts: Sequence[Part], nvrtc: Hit) -> str:
-    """Return the command that brings `parts` at NVRTC's version, in the way NVRTC itself came."""
+    """Return the command that installs `parts` at NVRTC's version, by NVRTC's package manager."""
     major, minor = version_pair(nvrtc.version)
     layout = nvrtc.place.layout
     if layout == "toolkit":
@@ -110,16 +110,16 @@ def install(parts: Sequence[Part], nvrtc: Hit) -> str:
 
 
 def wheel_version(part: str, major: int, minor: int) -> str:
-    """Return how the wheel of a part is numbered that came with CUDA `major`.`minor`."""
+    """Return the version of a part's wheel that came with CUDA `major`.`minor`."""
     if part == "curand":
         return f"10.{major - 9}.{minor + 1 if major == 12 else minor}"
-    if part == "cccl" and (major, minor) >= (13, 3):  # numbered 13.<CCCL's own> since then
+    if part == "cccl" and (major, minor) >= (13, 3):  # since then numbered 13.<CCCL's own version>
         return f"{major}.3.{minor}"
     return f"{major}.{minor}"
 
 
 def install_nvcc(compiler: Hit | None) -> str:
-    """Return how nvcc is installed that goes with a compiler; with any, where there is none."""
+    """Return how to install an nvcc of a compiler's version; of any version without a compiler."""
     if compiler is None:
         return (
             '`pip install "rtcompile[cuda13]"` brings it; for CUDA 12 no wheel does: install a CUDA '
@@ -132,7 +132,7 @@ def install_nvcc(compiler: Hit | None) -> str:
 
 
 def install_toolkit(nvrtc: Hit) -> str:
-    """Return what to do for a part that is in no wheel of NVRTC's version."""
+    """Return what to do for a part that no wheel of NVRTC's version has."""
     major, minor = version_pair(nvrtc.version)
     return (
         f"Install the CUDA toolkit {major}.{minor}, NVIDIA's or by `conda install cuda-toolkit "

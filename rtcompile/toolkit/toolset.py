@@ -1,9 +1,9 @@
-"""The choice: parts of one version, and never a mix. Pure, given what the places hold.
+"""Chooses the parts of a toolkit so that all are of one version. Pure, given what places hold.
 
-The rule is `unfit`, and it goes by folders, because a compiler reads folders: a folder of headers
-is searched if every part of the toolkit in it goes with the compiler. pip lays ten wheels into one
-folder for CUDA 13, and what one of them brings in another version cannot be kept out of a search
-that the others are found by.
+The rule is in `unfit`. It decides about whole folders, because a compiler searches folders: one is
+searched only if every part of the toolkit in it has the compiler's version. pip installs ten wheels
+of CUDA 13 into one folder. If one wheel is of another version, its headers cannot be left out of a
+search of that folder.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def unfit(hit: Hit, compiler: Hit) -> Hit | None:
 
 
 def _goes_with(hit: Hit, compiler: Hit) -> bool:
-    """Is it of the compiler's major.minor? Unstated versions are believed within one place."""
+    """Is it of the compiler's major.minor? A part without a version passes within the same place."""
     if hit.part.name == "curand":  # numbered apart from CUDA: 10.3 in 12.9 and in 12.6
         major = _MAJOR_OF_WHEELS.get(hit.place.layout)
         return major in (None, version_pair(compiler.version)[0])
     if not hit.version:
         return hit.place == compiler.place
     own, wanted = version_pair(hit.version), version_pair(compiler.version)
-    if hit.part.name == "nvjitlink":  # links what older compilers of its major version made
+    if hit.part.name == "nvjitlink":  # it links the output of older compilers of its major version
         return own[0] == wanted[0] and own >= wanted
     return own == wanted
 
@@ -53,11 +53,11 @@ class Toolset:
     Attributes
     ----------
     nvrtc : Hit
-        The compiler that all is chosen for.
+        The compiler that the other parts are chosen for.
     hits : mapping of str to Hit
         By part: where it is taken from.
     rejected : mapping of str to (Hit, Hit)
-        By part that is only there unfit: where it is, and the part that makes it unfit.
+        By part that exists only in unfit folders: where it is, and the part that makes it unfit.
     """
 
     nvrtc: Hit
@@ -65,7 +65,7 @@ class Toolset:
     rejected: Mapping[str, tuple[Hit, Hit]]
 
     def lacking(self, spare: Collection[str] = ()) -> list[str]:
-        """Return the required parts that neither the set has nor somebody else can spare."""
+        """Return the required parts that are neither in the set nor in `spare`."""
         return [
             part.name
             for part in PARTS
@@ -99,9 +99,9 @@ def _toolsets(places: Sequence[Place]) -> Iterator[Toolset]:
 
 
 def choose(places: Sequence[Place], major: int | None, spare: Collection[str]) -> Toolset | None:
-    """Return the first of the sets that lack least, one of CUDA `major` before all others.
+    """Return the set that lacks the fewest parts; sets of CUDA `major` go before all others.
 
-    `spare` names the parts that somebody else can lend.
+    `spare` names the parts that can be taken from elsewhere (CuPy's own CCCL).
     """
 
     def rank(found: Toolset) -> tuple[bool, int]:

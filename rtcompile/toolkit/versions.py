@@ -1,4 +1,4 @@
-"""Read versions from what lies beside the files: metadata, headers, file names. Loads nothing."""
+"""Reads versions from metadata, headers and file names, without loading any library."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ def of_toolkit(root: str) -> Mapping[str, str]:
 
 
 def of_part(part: Part, directory: str, path: str, package: str) -> str:
-    """Return the CUDA version of a part: what its files say, in the words of its package.
+    """Return the CUDA version of a part, from its files and from its package's metadata.
 
-    The package knows more digits ("12.9.86" where the file says 12.9). But metadata can be left
-    behind by an upgrade, and not every package is numbered as CUDA is (``nvidia-cuda-cccl``
-    13.3.5.0 is CUDA 13.5's): where the two differ in major.minor, the file is right.
+    The package's version has more digits ("12.9.86" where the file says 12.9). But metadata can be
+    left behind by an upgrade, and some packages are not numbered as CUDA is (``nvidia-cuda-cccl``
+    13.3.5.0 is CUDA 13.5's). So where the two differ in major.minor, the file's version is
+    returned.
     """
     if part.states is not None:
         header, macro = part.states
@@ -128,7 +129,7 @@ def of_cutlass(directory: str) -> str:
 
 
 def newer_than_cutlass(cccl: str) -> bool:
-    """Is a CCCL of the versions that CUTLASS 4.2 does not compile with under NVRTC?
+    """Is this a version of CCCL with which NVRTC cannot compile CUTLASS 4.2?
 
     Since 3.2 CCCL declares ``std::tuple_size`` for NVRTC, as a template of one type.
     """

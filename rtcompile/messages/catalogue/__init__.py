@@ -1,6 +1,6 @@
-"""The catalogue of compiler, linker and driver messages: what each really means and what to do.
+"""The catalogue of compiler, linker and driver messages: the cause of each and what to do.
 
-A message is a row; the first row that fits is meant, so narrow ones come before wide ones.
+Each message is a row. The first row that fits is used, so specific rows come before general ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ptxas, nvlink and nvJitLink say."""
+"""Messages of ptxas, nvlink and nvJitLink."""
 
 from __future__ import annotations
 

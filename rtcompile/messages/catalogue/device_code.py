@@ -1,4 +1,4 @@
-"""Host code where device code is compiled."""
+"""Messages about host code that is compiled as device code."""
 
 from __future__ import annotations
 

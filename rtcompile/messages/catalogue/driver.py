@@ -1,4 +1,4 @@
-"""What the driver says when code is loaded or launched."""
+"""Messages of the driver when code is loaded or launched."""
 
 from __future__ import annotations
 

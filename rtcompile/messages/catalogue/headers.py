@@ -1,4 +1,4 @@
-"""Headers that are missing, or of another version."""
+"""Messages about headers that are missing or of another version."""
 
 from __future__ import annotations
 

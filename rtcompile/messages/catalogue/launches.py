@@ -1,4 +1,4 @@
-"""What the driver and the runtime say of a kernel that was launched, and of a machine without a device.
+"""Messages of the driver and the runtime about a launched kernel, and about a missing device.
 
 The driver's name, the runtime's name and the sentence that both print belong to one row: CuPy shows
 a name, PyTorch only the sentence.

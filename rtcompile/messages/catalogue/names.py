@@ -1,4 +1,4 @@
-"""Names, templates and what a kernel may declare."""
+"""Messages about names, templates, and what a kernel may declare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nvcc and its host compiler say."""
+"""Messages of nvcc and its host compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that a compiler does not take."""
+"""Messages about options that a compiler does not accept."""
 
 from __future__ import annotations
 

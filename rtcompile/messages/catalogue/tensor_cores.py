@@ -1,4 +1,4 @@
-"""WMMA and CuTe."""
+"""Messages about WMMA and CuTe."""
 
 from __future__ import annotations
 
