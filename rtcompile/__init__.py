@@ -23,6 +23,7 @@ _NAMES = {
     "everywhere.seam": "Installation install uninstall",
     "kernels": "RawKernel RawModule",
     "packages.library": "KernelLibrary",
+    "watching.profiling": "Profile",
     "many": "BuildFuture compile_many submit_many",
     "messages.diagnostics": "Diagnostic",
     "notebook": "load_ipython_extension",

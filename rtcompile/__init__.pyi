@@ -36,3 +36,4 @@ from rtcompile.many import submit_many as submit_many
 from rtcompile.messages.diagnostics import Diagnostic as Diagnostic
 from rtcompile.notebook import load_ipython_extension as load_ipython_extension
 from rtcompile.packages.library import KernelLibrary as KernelLibrary
+from rtcompile.watching.profiling import Profile as Profile

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rtcompile.core.arch import Arch
     from rtcompile.core.request import BuildInfo, ObjectCode
     from rtcompile.watching.advice import Advice
+    from rtcompile.watching.profiling import Profile
     from rtcompile.watching.report import Report
 
 __all__ = ["RawKernel", "RawModule"]
@@ -68,6 +69,25 @@ class _Built:
         True
         """
         return self._build.is_cached()
+
+    @public
+    def profile(self) -> Profile:
+        """Compile anew, beside the cache, and return where the time goes.
+
+        Returns
+        -------
+        Profile
+            Phases, headers and templates with their cost; ``print`` shows tables, ``save("p.html")``
+            writes a flame graph.
+
+        Raises
+        ------
+        CompileError
+            The source does not compile.
+        InvalidRequest
+            The module is a file, which is compiled already.
+        """
+        return self._build.profile()
 
 
 class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]

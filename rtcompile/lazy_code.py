@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rtcompile.core.request import CompileRequest, ObjectCode
     from rtcompile.settings import Settings
     from rtcompile.watching.advice import Advice
+    from rtcompile.watching.profiling import Profile
     from rtcompile.watching.report import Report
 
 __all__ = [
@@ -126,7 +127,10 @@ class LazyCode:
         """
         if self.path is not None:
             if self.request is None and self.arguments["options"]:
-                self.request = _linked(self.path, self.arguments)
+                from rtcompile.building import links
+
+                given = self.arguments
+                self.request = links.of_ptx(self.path, given["options"], given["arch"])
         elif self.request is None:
             from rtcompile.core.request import CompileRequest
 
@@ -273,28 +277,19 @@ class LazyCode:
             return advice.advise(_read(self.path), kernel=kernel, shared_mem=shared_mem)[0]
         return advice.of_source(request, self._compiled, kernel, shared_mem, bounds)[0]
 
+    def profile(self) -> Profile:
+        """Compile anew for the current device, or for `arch`, and say where the time goes."""
+        from rtcompile.building import pipeline
+        from rtcompile.watching.profiling import profile
+
+        request = self._request()
+        if request is None:
+            raise InvalidRequest(f"{self.program} is compiled already: there is nothing to profile")
+        request, settings = self._asked(request)
+        return profile(pipeline.for_this_device(request, settings), settings)
+
     def _place(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()
-
-
-def _linked(path: str, arguments: dict[str, Any]) -> CompileRequest | None:
-    """Return the request that links a PTX file with options; None where there is nothing to link with."""
-    from rtcompile.core import command_lines
-    from rtcompile.core import options as compiler_options
-    from rtcompile.core.arch import Arch
-    from rtcompile.core.linkable import kind_of
-    from rtcompile.core.request import CompileRequest
-    from rtcompile.core.units import LinkInput
-
-    options = compiler_options.parse(arguments["options"])
-    _arch, *flags = command_lines.for_nvjitlink(options, Arch(7, 5), (99, 0))
-    data = _read(path)
-    if not flags or kind_of(data) != "ptx":  # as CuPy: options say nothing of machine code
-        return None
-    given = LinkInput("ptx", os.path.basename(path), data)
-    return CompileRequest(
-        "", options=arguments["options"], arch=arguments["arch"], link=(given,), name="linked.cu"
-    )
 
 
 # --- the same words again ------------------------------------------------------------------------

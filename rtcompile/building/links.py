@@ -17,7 +17,7 @@ from rtcompile.errors import InvalidRequest, shown
 from rtcompile.settings import Settings
 from rtcompile.storage import trusted
 
-__all__ = ["given", "inputs", "needed_option"]
+__all__ = ["given", "inputs", "needed_option", "of_ptx"]
 
 Build = Callable[[CompileRequest, Settings], ObjectCode]
 
@@ -57,6 +57,27 @@ def inputs(
 def needed_option(links: Sequence[LinkInput]) -> str:
     """Return the option that makes a translation unit fit to be linked with these."""
     return "-dlto" if any(link.kind == "ltoir" for link in links) else "-rdc=true"
+
+
+def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> CompileRequest | None:
+    """Return the request that links a PTX file with options.
+
+    None where the file is no PTX, or the options say nothing to a linker: the driver loads it, as CuPy
+    has it do with every file, whatever the options.
+    """
+    from rtcompile.core import command_lines
+
+    _, *flags = command_lines.for_nvjitlink(compiler_options.parse(options), Arch(7, 5), (99, 0))
+    if not flags:
+        return None
+    try:
+        data = trusted.read_given(path)
+    except OSError as error:
+        raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None
+    if kind_of(data) != "ptx":
+        return None
+    ptx = LinkInput("ptx", os.path.basename(path), data)
+    return CompileRequest("", options=options, arch=arch, link=(ptx,), name="linked.cu")
 
 
 def given(item: Any, index: int) -> LinkInput | CompileRequest:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtcompile._version import __version__
-from rtcompile.cli import parsing, program_arguments
+from rtcompile.cli import author_arguments, parsing, program_arguments
 
 __all__ = ["parse", "parser"]
 
@@ -268,6 +268,11 @@ def _add_headers(sub: argparse.ArgumentParser) -> None:
     _add_build(sub)
 
 
+def _add_profile(sub: argparse.ArgumentParser) -> None:
+    author_arguments.add_profile(sub)
+    _add_build(sub)
+
+
 def _add_bundle(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "targets",
@@ -390,6 +395,16 @@ _VERBS = (
         "Runs the compiler's front end and shows the headers that it reads, as a tree.",
         "  rtcompile headers gemm.cu --arch sm_90a --time",
         _add_headers,
+    ),
+    _Verb(
+        "profile",
+        "profiling",
+        "where the time of a build goes: phases, headers, templates",
+        "Compiles the source anew with NVRTC, beside the cache and without a precompiled header, and\n"
+        "shows what the front end, the optimiser and ptxas took, what each header and each template\n"
+        "costs by itself, and what a precompiled header spares.",
+        "  rtcompile profile gemm.cu --arch sm_90a --html gemm.html",
+        _add_profile,
     ),
     _Verb(
         "bundle",

@@ -21,7 +21,7 @@ from rtcompile.workers import pool
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Library
 
-__all__ = ["compile", "identify", "start"]
+__all__ = ["compile", "identify", "observe", "start"]
 
 # The first NVRTC that can be told what to name internal symbols after; before, it is the process id.
 _FIRST_WITH_SEED = (12, 9)
@@ -78,6 +78,27 @@ def start(library: Library) -> None:
     """Start the worker process for a library, without waiting: 25 ms of the first build."""
     job = _job(library, "", {})
     pool.start(job.prepare, job.argument)
+
+
+def observe(
+    function: str, unit: TranslationUnit, library: Library, limits: Limits
+) -> tuple[dict[str, Any] | CompileFailure, float]:
+    """Have a worker compile a unit by ``time_unit`` or ``time_headers``, as a profile needs it.
+
+    Returns its reply, or how it died, and the seconds that the unit waited for a worker.
+    """
+    arguments = {
+        "source": unit.source.encode(),
+        "name": unit.name.encode(),
+        "options": [flag.encode() for flag in unit.flags],
+        "expressions": [expression.encode() for expression in unit.name_expressions],
+        "target": unit.target,
+        "pch": b"",
+    }
+    answer = pool.run(_job(library, function, arguments), limits)
+    if isinstance(answer, pool.Death):
+        return _death(answer, unit.flags, limits), 0.0
+    return answer.value, answer.queued
 
 
 def identify(library: Library) -> str:

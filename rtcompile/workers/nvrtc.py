@@ -155,6 +155,57 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
+def time_unit(job: dict[str, Any]) -> dict[str, Any]:
+    """Compile as `compile_unit` does, without a precompiled header, and have NVRTC say what it did.
+
+    Adds ``events``: its time trace, JSON, ``b""`` from an NVRTC before 12.6, which writes none.
+    """
+    path = os.path.join(os.environ["TMPDIR"], "events")  # it adds .json
+    traced = [*job["options"], b"--fdevice-time-trace=" + os.fsencode(path)]
+    reply = compile_unit({**job, "options": traced, "pch": b""})
+    if reply["error"] and "time-trace" in reply["log"]:
+        reply = compile_unit({**job, "pch": b""})
+    try:
+        with open(f"{path}.json", "rb") as file:
+            reply["events"] = file.read()
+    except OSError:
+        reply["events"] = b""
+    return reply
+
+
+def time_headers(job: dict[str, Any]) -> dict[str, Any]:
+    """Run the front end, and note when it opens each header.
+
+    Returns ``error`` and ``log`` as `compile_unit`, ``begin``, ``end`` and ``opened``: (seconds, what
+    the include trace said at that time), in pieces as they came.
+    """
+    import threading
+
+    opened: list[tuple[float, bytes]] = []
+    before = os.dup(2)
+    reader, writer = os.pipe()
+
+    def read() -> None:
+        while piece := os.read(reader, 1 << 16):
+            opened.append((time.monotonic(), piece))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    os.dup2(writer, 2)
+    os.close(writer)
+    begin = time.monotonic()
+    options = [*job["options"], *_include_trace_options(), b"--fdevice-syntax-only"]
+    try:
+        reply = _compile(job, options)
+    finally:
+        end = time.monotonic()
+        os.dup2(before, 2)  # the last writer: the reader comes to its end
+        thread.join()
+    # There is no code to be had after the syntax alone.
+    error = reply["error"] if ": error" in reply["log"] else ""
+    return {"error": error, "log": reply["log"], "begin": begin, "end": end, "opened": opened}
+
+
 _PHASES = {
     "CUDA C++ Frontend": "front end",
     "NVVM Optimizer": "optimizer",

@@ -1,0 +1,161 @@
+"""A profile names what takes long, adds up, and fails as a build fails."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+from pathlib import Path
+
+import pytest
+
+from rtcompile import CompileError, CompileRequest, InvalidRequest
+from rtcompile.cli import main
+from rtcompile.settings import Settings
+from rtcompile.watching import header_times
+from rtcompile.watching.profiling import Profile, profile
+
+SLOW = "#pragma once\n" + "".join(
+    f"template <int N> struct S{i} {{ static const int v = S{i}<N - 1>::v + 1; }};\n"
+    f"template <> struct S{i}<0> {{ static const int v = 0; }};\n"
+    f'static_assert(S{i}<190>::v == 190, "");\n'
+    for i in range(12)
+)
+SOURCE = """
+#include "outer.cuh"
+#include "quick.cuh"
+template <class T> __global__ void k(T* out) { *out = quick() + sum; }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Headers: outer includes slow and then has text of its own, quick includes nothing."""
+    (tmp_path / "slow.cuh").write_text(SLOW)
+    (tmp_path / "outer.cuh").write_text(
+        '#include "slow.cuh"\nconstexpr int sum = S0<190>::v;\n' + "// text\n" * 500
+    )
+    (tmp_path / "quick.cuh").write_text("inline __device__ int quick() { return 1; }\n")
+    (tmp_path / "k.cu").write_text(SOURCE + "// a long source\n" * 500)
+    return tmp_path
+
+
+def _profile(folder: Path, source: str = SOURCE, **more: object) -> Profile:
+    given: dict[str, object] = {"options": (f"-I{folder}",), "name_expressions": ["k<float>"]}
+    request = CompileRequest(source, arch="sm_80", **{**given, **more})
+    return profile(request, Settings.from_environ())
+
+
+def test_a_slow_header_is_named_first_and_not_the_one_that_includes_it(folder: Path):
+    found = _profile(folder)
+    headers = {Path(header.path).name: header for header in found.headers}
+    own = [header for header in found.headers if header.path.startswith(str(folder))]
+    assert Path(own[0].path).name == "slow.cuh"
+    assert headers["outer.cuh"].own < headers["slow.cuh"].own / 2
+    assert headers["outer.cuh"].total >= headers["slow.cuh"].total
+    assert own[0].name == "slow.cuh  (user0)"
+
+
+def test_the_sums_are_the_whole(folder: Path):
+    found = _profile(folder)
+    assert sum(cost for _, cost in found.phases) == pytest.approx(found.milliseconds, rel=0.05)
+    front_end = dict(found.phases)["front end"]
+    own = sum(header.own for header in found.headers)
+    assert own + found.source == pytest.approx(front_end, rel=0.05)
+    assert found.source > 0
+    assert 0 < found.spared < front_end
+
+
+def test_the_templates_are_counted_by_name(folder: Path):
+    templates = {template.name: template for template in _profile(folder).templates}
+    assert templates["S0"].instances >= 190
+    assert templates["S0"].own > 0
+    assert "S0<" in templates["S0"].slowest
+
+
+def test_without_headers_the_source_is_all(folder: Path):
+    found = _profile(folder, 'extern "C" __global__ void f() {}', name_expressions=[])
+    assert [header.path for header in found.headers if header.path.startswith("/")] == []
+    assert found.spared == 0
+
+
+def test_a_source_that_does_not_compile_shows_its_error(folder: Path):
+    with pytest.raises(CompileError, match="undeclared_name"):
+        _profile(folder, "__global__ void k() { undeclared_name(); }", name_expressions=[])
+
+
+def test_headers_that_cannot_be_marked_are_said_not_to_be_timed(folder: Path):
+    (folder / "quick.cuh").write_text("inline __device__ int quick() { return 1; }\n/* \\\n*/ //\\")
+    found = _profile(folder)
+    assert found.headers or found.note
+
+
+def test_the_source_beside_its_headers_is_found(folder: Path, capsys):
+    assert main(["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>"]) == 0
+    said = capsys.readouterr().out
+    assert "front end" in said
+    assert "slow.cuh" in said
+
+
+def test_the_page_and_the_trace_hold_what_was_measured(folder: Path, tmp_path: Path, capsys):
+    page, trace = tmp_path / "<p>.html", tmp_path / "p.json"
+    arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>", "--json"]
+    assert main([*arguments, "--html", str(page), "--trace", str(trace)]) == 0
+    (fields,) = json.loads(capsys.readouterr().out)["profiles"]
+    text = page.read_text()
+    html.parser.HTMLParser().feed(text)
+    assert "slow.cuh" in text
+    assert "http" not in text.replace("http-equiv", "")
+    assert "color-scheme: light dark" in text
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"build", "front end"} <= {event["name"] for event in events}
+    assert any(event["name"].endswith("slow.cuh") for event in events)
+    assert fields["headers"][0]["own"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--html", "p.txt"], ["--trace", "p.txt"], ["--arch", "sm_80,sm_90", "--html", "p.html"]],
+)
+def test_files_that_cannot_be_written_are_refused_before_anything_is_compiled(folder, arguments):
+    assert main(["profile", str(folder / "k.cu"), "--arch", "sm_80", *arguments]) == 2
+
+
+def test_a_profile_is_saved_as_html_or_json_alone(folder: Path):
+    found = _profile(folder)
+    with pytest.raises(InvalidRequest, match=r"\.html or \.json"):
+        found.save(folder / "p.txt")
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        found.save(folder / "no" / "p.html")
+
+
+def test_a_module_has_a_profile(folder: Path):
+    rtcompile = pytest.importorskip("rtcompile.kernels", exc_type=ImportError)
+    options = (f"-I{folder}",)
+    module = rtcompile.RawModule(
+        code=SOURCE, options=options, name_expressions=["k<int>"], arch="sm_80"
+    )
+    assert module.profile().headers
+    with pytest.raises(InvalidRequest, match="compiled already"):
+        rtcompile.RawModule(path="x.cubin").profile()
+
+
+def test_frames_close_where_their_marks_are():
+    marks = f"/t/{header_times._MARKERS}"
+    lines = [
+        (1, "/t/0/a.h"),
+        (2, " /t/0/b.h"),
+        (5, f"  {marks}/1"),
+        (6, f" {marks}/0"),
+        (9, "/x.h"),
+    ]
+    opened = [(float(at), f"{line}\n".encode()) for at, line in lines]
+    reply = {"begin": 0.0, "end": 10.0, "opened": opened}
+    root = header_times._frames(reply, ["/inc"], "/t")
+    a, x = root.included
+    (b,) = a.included
+    assert [(f.path, f.begin, f.end) for f in (a, b, x)] == [
+        ("/inc/a.h", 1, 6),
+        ("/inc/b.h", 2, 5),
+        ("/x.h", 9, 10),
+    ]
+    assert (root.own_seconds, a.own_seconds) == (4, 2)
