@@ -23,6 +23,10 @@ HeaderTexts = tuple[tuple[str, str], ...]
 _KIND = "texts"
 _IN_USE_SECONDS = 3600.0  # longer than any build that reads a folder
 
+# Files have times of 4 ms: a build that begins in the one in which a header was written is not kept,
+# since the header could have changed while it ran.
+_TICK_SECONDS = 0.01
+
 _compared: set[str] = set()  # folders that this process has found to be as they should
 _own: list[tuple[int, str]] = []  # this process, and its folder for when there is no cache
 
@@ -79,6 +83,7 @@ def _placed(parent: str, name: str, headers: HeaderTexts) -> str:
             shutil.rmtree(made, ignore_errors=True)
         if not _holds(path, headers):
             raise OSError(f"{path} does not hold the headers that were written to it")
+        time.sleep(_TICK_SECONDS)
     _compared.add(path)
     return path
 
