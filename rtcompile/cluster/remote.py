@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
@@ -129,9 +130,11 @@ class Lease:
     def _renew(self) -> None:
         until = time.monotonic() + _MOST_HELD_SECONDS
         while not self._ended.wait(_RENEW_SECONDS) and time.monotonic() < until:
-            self._tier.ask(
-                lambda store: store.renew(self._key, self._token, LEASE_SECONDS), waiting=False
-            )
+            # Where warnings are errors, this one has no caller to be told.
+            with suppress(RtcompileWarning):
+                self._tier.ask(
+                    lambda store: store.renew(self._key, self._token, LEASE_SECONDS), waiting=False
+                )
 
     def release(self) -> None:
         """Give it back."""
