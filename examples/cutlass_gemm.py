@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import rtcompile
-from examples import matrices, sm90_gemm, tensor_maps
+from examples import matrices, sm90_gemm
 
 SOURCE = r"""
 #include <algorithm>
@@ -196,9 +196,10 @@ def bind(a: Any, b: Any, out: Any) -> Callable[[], None]:
         shared = int(plan["shared_bytes"])
         kernel.max_dynamic_shared_size_bytes = shared
     data = bytearray(params)
-    for name, matrix in (("a", left), ("b", right), ("out", product)):
+    for name, matrix, array in (("a", left, a), ("b", right, b), ("out", product, out)):
         offset, box = plan[name]
-        data[offset : offset + 128] = tensor_maps.encode_matrix(matrix, box).tobytes()
+        box = [int(extent) for extent in box[::-1]]  # CUTLASS counts the contiguous elements first
+        data[offset : offset + 128] = sm90_gemm.tensor_map(matrix, array, box).tobytes()
     arguments = (matrices.by_value(bytes(data)),)
     grid, block = tuple(map(int, plan["grid"])), (int(plan["threads"]),)
 

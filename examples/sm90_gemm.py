@@ -9,13 +9,13 @@ Takes CuPy arrays and torch tensors. Run it: ``python -m examples.sm90_gemm``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import rtcompile
-from examples import matrices, tensor_maps
+from examples import matrices
 
 BLOCK_M, BLOCK_N, BLOCK_K, STAGES, CLUSTER = 128, 256, 64, 4, 2
 
@@ -287,8 +287,8 @@ def operands(a: Any, b: Any) -> tuple[matrices.Matrix, matrices.Matrix]:
         raise ValueError(
             f"wgmma needs a Hopper GPU (90), not one of compute capability {capability}"
         )
-    tensor_maps.require_tma("a", left)
-    tensor_maps.require_tma("b", right)
+    if max(*left.shape, *right.shape) >= 2**31:
+        raise ValueError(f"a has shape {left.shape}, b {right.shape}; TMA coordinates have 31 bits")
     return left, right
 
 
@@ -309,10 +309,23 @@ def result(name: str, array: Any, left: matrices.Matrix, columns: int) -> matric
         )
     if not matrix.row_major:
         raise ValueError(f"{name} has strides {matrix.strides}; its rows must be contiguous")
-    tensor_maps.require_tma(name, matrix)
     if matrix.strides[0] < shape[1] and shape[0] > 1:
         raise ValueError(f"{name} has strides {matrix.strides}; its rows must not overlap")
     return matrix
+
+
+def tensor_map(matrix: matrices.Matrix, array: Any, box: Sequence[int]) -> Any:
+    """Describe an array to TMA, its rows first (columns, if column-major), for boxes of 64 elements.
+
+    A box of three dimensions makes the matrix the only one of a batch, as CUTLASS sees it.
+    """
+    if not matrices.is_torch(array):
+        import cupy as cp
+
+        array = cp.asarray(array)  # a view: never a copy
+    array = array if matrix.row_major else array.T
+    array = array[(None,) * (len(box) - 2)]
+    return rtcompile.tensor_map(array, box, swizzle=2 * box[-1])
 
 
 def bind(a: Any, b: Any, out: Any) -> Callable[[], None]:
@@ -344,11 +357,9 @@ def bind(a: Any, b: Any, out: Any) -> Callable[[], None]:
         kernel.max_dynamic_shared_size_bytes = SHARED_BYTES
         clusters = min(tiles_m * tiles_n, device.attributes["MultiProcessorCount"] // CLUSTER)
     arguments = (
-        tensor_maps.encode_matrix(left, (BLOCK_K, BLOCK_M)),
-        tensor_maps.encode_matrix(
-            right, (64, BLOCK_K) if right.row_major else (BLOCK_K, BLOCK_N // CLUSTER)
-        ),
-        tensor_maps.encode_matrix(product, (64, 64)),
+        tensor_map(left, a, (BLOCK_M, BLOCK_K)),
+        tensor_map(right, b, (BLOCK_K, 64) if right.row_major else (BLOCK_N // CLUSTER, BLOCK_K)),
+        tensor_map(product, out, (64, 64)),
         *map(np.int32, (tiles_m, tiles_n, -(-k // BLOCK_K))),
     )
 

@@ -27,6 +27,7 @@ _NAMES = {
     "many": "BuildFuture compile_many submit_many",
     "messages.diagnostics": "Diagnostic",
     "notebook": "load_ipython_extension",
+    "tensors": "tensor_map",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _NOT_LISTED = {"load_ipython_extension"}  # for IPython alone

@@ -36,4 +36,5 @@ from rtcompile.many import submit_many as submit_many
 from rtcompile.messages.diagnostics import Diagnostic as Diagnostic
 from rtcompile.notebook import load_ipython_extension as load_ipython_extension
 from rtcompile.packages.library import KernelLibrary as KernelLibrary
+from rtcompile.tensors import tensor_map as tensor_map
 from rtcompile.watching.profiling import Profile as Profile

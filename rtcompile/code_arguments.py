@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import DEFAULT_NAME, CompileRequest, one_of, text, truth
+from rtcompile.core.request import path as checked_path
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 
-__all__ = ["BACKENDS", "checked"]
+__all__ = ["checked"]
 
-BACKENDS = ("nvrtc", "nvcc")
+_BACKENDS = ("nvrtc", "nvcc")
 
 # cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
 _CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"
@@ -26,7 +28,7 @@ _CUPY_HEADERS = tuple(
 def checked(
     *,
     code: str | None,
-    path: str | None,
+    path: str | os.PathLike[str] | None,
     options: Sequence[str] | str,
     backend: str,
     translate_cucomplex: bool,
@@ -50,7 +52,21 @@ def checked(
     InvalidRequest
         An argument of a wrong type or value, or two that contradict each other.
     """
-    backend = one_of("backend", backend, BACKENDS)
+    if (code is None) == (path is None):
+        given = "neither was" if code is None else "both were"
+        raise InvalidRequest(f"exactly one of code= and path= must be given; {given}")
+    jitify = None if jitify is None else truth("jitify", jitify)
+    path = None if path is None else checked_path("path", path)
+    if path is not None and (name_expressions is not None or jitify):
+        raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
+    backend = one_of("backend", "nvcc" if code is None else backend, _BACKENDS)
+    if name_expressions is not None and backend == "nvcc":
+        # The first half is CuPy's own message, which existing code may match.
+        raise InvalidRequest(
+            "only nvrtc supports retrieving the mangled names for the given name expressions; "
+            "with backend='nvrtc', fallback='always' builds with NVCC and retrieves them too"
+        )
+    translate_cucomplex = code is not None and translate_cucomplex
     if jitify and backend != "nvrtc":
         raise InvalidRequest("jitify=True is for backend='nvrtc'")
     translate_cucomplex = truth("translate_cucomplex", translate_cucomplex)

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
-from rtcompile.errors import InvalidRequest, RtcompileError, alone, public
+from rtcompile.errors import RtcompileError, public
 from rtcompile.lazy_code import (
     DEFAULT_NAME,
     CUDADriverError,
@@ -166,7 +166,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         if build is not None and type(name) is str:
             self._bind(build, name)
             return
-        from rtcompile.core.request import text, truth
+        from rtcompile.core.request import text
 
         build = LazyCode.checked(
             code=text("code", code),
@@ -176,7 +176,7 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             translate_cucomplex=translate_cucomplex,
             enable_cooperative_groups=enable_cooperative_groups,
             name_expressions=None,
-            jitify=None if jitify is None else truth("jitify", jitify),
+            jitify=jitify,
             arch=arch,
             link=link,
             headers=headers,
@@ -242,30 +242,64 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
             return
         except (CUDARuntimeError, CUDADriverError, RtcompileError) as error:
             refused = error
-        raise self._refused(refused, block, kwargs.get("shared_mem", 0))
+        from rtcompile import launching
 
-    def _refused(self, error: Any, block: Any, shared: Any) -> Any:
-        if isinstance(error, CUDARuntimeError):
-            try:
-                ordinal()
-            except RtcompileError as no_device:
-                error = no_device
-            else:
-                return error
-        if isinstance(error, RtcompileError):
-            return alone(error)
-        from contextlib import suppress
+        raise launching.refused(self, refused, block, kwargs.get("shared_mem", 0))
 
-        from rtcompile.messages.driver import launch_error
+    @public
+    def launch(
+        self,
+        grid: Any,
+        block: Any,
+        args: Any,
+        *,
+        cluster: Any = None,
+        cooperative: bool = False,
+        programmatic: bool = False,
+        shared_mem: int = 0,
+        stream: Any = None,
+        priority: int | None = None,
+    ) -> None:
+        """Launch the kernel by ``cuLaunchKernelEx``, with what CuPy's launch has no words for.
 
-        limits = {}
-        with suppress(Exception):  # a context that an earlier error destroyed answers no question
-            limits = {
-                "threads": self.max_threads_per_block,
-                "static": self.shared_size_bytes,
-                "dynamic": self.max_dynamic_shared_size_bytes,
-            }
-        return launch_error(str(error), error.status, self.name, block, shared, limits)
+        Parameters
+        ----------
+        grid, block, cluster : int or tuple of int
+            Blocks, threads in a block, and blocks in a cluster; 16 of them where the device can.
+        args : sequence
+            As CuPy takes them; PyTorch's tensors and what has ``__cuda_array_interface__`` or DLPack.
+        cooperative : bool
+            The kernel may synchronise its whole grid.
+        programmatic : bool
+            The kernel may begin before the one ahead in its stream has ended.
+        shared_mem : int
+            Bytes of dynamic shared memory, also more than 48 KiB.
+        stream : stream, optional
+            Of any library. Without it PyTorch's current one where a tensor is passed, else CuPy's.
+        priority : int, optional
+            The launch's own; the lower the sooner.
+
+        Raises
+        ------
+        InvalidRequest
+            An argument does not fit its parameter; the device has no such cluster or priority.
+        DriverError
+            The driver refuses the launch; a stream is captured and the kernel is not loaded yet.
+        """
+        from rtcompile import launching
+
+        launching.launch(
+            self,
+            grid,
+            block,
+            args,
+            cluster=cluster,
+            cooperative=cooperative or self._cooperative,
+            programmatic=programmatic,
+            shared_mem=shared_mem,
+            stream=stream,
+            priority=priority,
+        )
 
     @public
     def compile(self, log_stream: IO[str] | None = None) -> None:
@@ -343,19 +377,10 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         Compiler options, in NVRTC's or nvcc's spelling. A PTX file is linked with those that mean
         something to a linker (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); of other
         files they are ignored.
-    backend : {"nvrtc", "nvcc"}
-        ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` says no.
-    translate_cucomplex : bool
-        Replace ``cuComplex.h`` by CuPy's complex types.
-    enable_cooperative_groups : bool
-        Launch with ``cuLaunchCooperativeKernel``.
     name_expressions : iterable of str
         C++ names, ``"f<float>"``, that `get_function` and `get_global` will be asked for.
-    jitify : bool, optional
-        Accepted as CuPy's: headers are searched for anyway. A failed compile raises an error that
-        is CuPy's ``JitifyException`` too.
-    arch : str or Arch, optional
-        Compile for this architecture and not for the current device's.
+    backend, translate_cucomplex, enable_cooperative_groups, jitify, arch
+        As `RawKernel` takes them.
     link, headers, fallback, pch, timeout, memory_limit, recompile, name
         As in `rtcompile.compile`.
 
@@ -411,29 +436,12 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
                 self._build = build
                 self._hand_to_cupy()
                 return
-        from rtcompile.code_arguments import BACKENDS
-        from rtcompile.core.request import one_of, truth
-        from rtcompile.core.request import path as checked_path
-
-        if (code is None) == (path is None):
-            given = "neither was" if code is None else "both were"
-            raise InvalidRequest(f"exactly one of code= and path= must be given; {given}")
-        jitify = None if jitify is None else truth("jitify", jitify)
-        path = None if path is None else checked_path("path", path)
-        if path is not None and (name_expressions is not None or jitify):
-            raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
-        if name_expressions is not None and one_of("backend", backend, BACKENDS) == "nvcc":
-            # The first half is CuPy's own message, which existing code may match.
-            raise InvalidRequest(
-                "only nvrtc supports retrieving the mangled names for the given name expressions; "
-                "with backend='nvrtc', fallback='always' builds with NVCC and retrieves them too"
-            )
         self._build = LazyCode.checked(
             code=code,
             path=path,
             options=options,
-            backend="nvcc" if code is None else backend,
-            translate_cucomplex=code is not None and translate_cucomplex,
+            backend=backend,
+            translate_cucomplex=translate_cucomplex,
             enable_cooperative_groups=enable_cooperative_groups,
             name_expressions=name_expressions,
             jitify=jitify,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 import rtcompile
-from examples import cutlass_gemm, layout_conversion, sm90_gemm, tensor_maps, wmma_gemm
+from examples import cutlass_gemm, layout_conversion, sm90_gemm, wmma_gemm
 from examples.matrices import Matrix
 from rtcompile import toolkit
 from rtcompile.core import cubin
@@ -142,32 +140,6 @@ def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones() -> None:
     """
     with pytest.raises(rtcompile.CompileError, match=r"4, 8 or 16 bytes; rtcompile::copy_async"):
         rtcompile.compile(source, arch="sm_80")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param({"strides": (65, 1)}, "65 elements apart; TMA wants a multiple", id="pitch"),
-        pytest.param({"strides": (1, 65)}, "65 elements apart", id="column-major pitch"),
-        pytest.param({"strides": (128, 2)}, "must be contiguous", id="gaps"),
-        pytest.param({"strides": (-64, 1)}, "TMA wants them positive", id="backwards"),
-        pytest.param({"strides": (0, 1)}, "TMA wants them positive", id="repeated"),
-        pytest.param({"pointer": 4098}, "x starts at 0x1002", id="pointer"),
-        pytest.param({"shape": (2**31, 64)}, "31 bits", id="too long"),
-    ],
-)
-def test_what_tma_cannot_address_is_refused_and_says_why(
-    change: dict[str, Any], message: str
-) -> None:
-    good = Matrix(4096, (64, 64), (64, 1), "float16", 0)
-    tensor_maps.require_tma("x", good)
-    with pytest.raises(ValueError, match=message):
-        tensor_maps.require_tma("x", replace(good, **change))
-
-
-def test_one_row_may_have_any_length() -> None:
-    tensor_maps.require_tma("x", Matrix(4096, (1, 65), (65, 1), "float16", 0))
-    tensor_maps.require_tma("x", Matrix(4096, (65, 1), (1, 65), "float16", 0))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,168 @@
+"""What `kernel.launch` asks of the driver happens on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+cp = pytest.importorskip("cupy")
+
+import rtcompile  # noqa: E402
+
+SOURCE = """
+extern "C" __global__ void cluster_size(int* out) {
+  unsigned x = 1, y = 1;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(x));
+  asm("mov.u32 %0, %%cluster_nctaid.y;" : "=r"(y));
+#endif
+  if (threadIdx.x == 0) { atomicMax(out, x); atomicMax(out + 1, y); atomicAdd(out + 2, 1); }
+}
+struct Pair { int a; float b; };
+struct Opaque { char bytes[128]; };
+extern "C" __global__ void types(
+    double* out, bool t, signed char i8, short i16, int i32, long long i64, unsigned long long u64,
+    float f, double d, double2 z, Pair pair, const __grid_constant__ Opaque opaque, void* none) {
+  double values[] = {double(t), double(i8), double(i16), double(i32), double(i64), double(u64), f, d,
+                     z.x, z.y, double(pair.a), pair.b, double(opaque.bytes[127]), double(none == 0)};
+  for (int i = 0; i < 14; i++) out[i] = values[i];
+}
+extern "C" __global__ void dynamic(int* out, int n) {
+  extern __shared__ int s[];
+  s[n - 1] = 5;
+  *out = s[n - 1];
+}
+extern "C" __global__ void add(int* x) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < 1 << 20; i += gridDim.x * blockDim.x)
+    x[i] = x[i] * 3 + 1;
+}
+extern "C" __global__ void meet(int* count, int* seen) {
+  if (threadIdx.x) return;
+  __threadfence();
+  atomicAdd(count, 1);
+  while (atomicAdd(count, 0) < int(gridDim.x)) {}
+  atomicAdd(seen, 1);
+}
+"""
+HOPPER = int(cp.cuda.Device().compute_capability) >= 90 if cp.cuda.is_available() else False
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    return rtcompile.RawModule(code=SOURCE)
+
+
+@pytest.mark.skipif(not HOPPER, reason="no clusters before compute capability 9.0")
+@pytest.mark.parametrize("cluster", [(1,), (2,), (2, 4), (16,)])
+def test_a_cluster_has_the_size_that_was_asked_for(module: Any, cluster: tuple[int, ...]) -> None:
+    out = cp.zeros(3, cp.int32)
+    module.get_function("cluster_size").launch((32, 4), 64, (out,), cluster=cluster)
+    assert out.tolist() == [cluster[0], (*cluster, 1)[1], 128]
+
+
+@pytest.mark.skipif(HOPPER or not cp.cuda.is_available(), reason="this device has clusters")
+def test_a_device_without_clusters_says_so(module: Any) -> None:
+    with pytest.raises(rtcompile.InvalidRequest, match="has no clusters"):
+        module.get_function("cluster_size").launch(2, 32, (cp.zeros(3, cp.int32),), cluster=2)
+
+
+def test_arguments_of_all_types_arrive_as_they_are(module: Any) -> None:
+    out = cp.zeros(14)
+    opaque = np.frombuffer(bytes(range(128)), "V128")
+    arguments = (
+        out, True, -8, np.int16(-16), -32, -(1 << 40), 1 << 63, np.float32(0.5), 0.25, 1 + 2j,
+        np.array([(3, 4.5)], "i4,f4"), opaque, None,
+    )  # fmt: skip
+    module.get_function("types").launch(1, 1, arguments)
+    expected = [1, -8, -16, -32, -(1 << 40), 1 << 63, 0.5, 0.25, 1, 2, 3, 4.5, 127, 1]
+    assert out.tolist() == expected
+
+
+class OnlyDlpack:
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_an_array_of_dlpack_is_written_in_place(module: Any) -> None:
+    out = cp.zeros(3, cp.int32)
+    module.get_function("cluster_size").launch(3, 32, (OnlyDlpack(out),))
+    assert out[2] == 3
+
+
+def test_shared_memory_above_48_kib_needs_no_further_call(module: Any) -> None:
+    out = cp.zeros(1, cp.int32)
+    module.get_function("dynamic").launch(1, 1, (out, 15_000), shared_mem=60_000)
+    assert out[0] == 5
+    with pytest.raises(rtcompile.DriverError, match="more than a block of this device can have"):
+        module.get_function("dynamic").launch(1, 1, (out, 1), shared_mem=1 << 20)
+
+
+def test_dependent_launches_with_priority_keep_their_order(module: Any) -> None:
+    x = cp.zeros(1 << 20, cp.int32)
+    add = module.get_function("add")
+    cp.cuda.Device().synchronize()
+    with cp.cuda.Stream(non_blocking=True) as stream:
+        for _ in range(5):
+            add.launch(64, 256, (x,), programmatic=HOPPER, priority=0)
+        stream.synchronize()
+    assert bool((x == 121).all())
+
+
+def test_a_cooperative_grid_meets_and_one_that_is_too_large_is_an_error(module: Any) -> None:
+    meet, counts = module.get_function("meet"), cp.zeros(2, cp.int32)
+    blocks = cp.cuda.Device().attributes["MultiProcessorCount"]
+    meet.launch(blocks, 32, (counts, counts[1:]), cooperative=True)
+    assert counts.tolist() == [blocks, blocks]
+    with pytest.raises(rtcompile.DriverError, match="COOPERATIVE_LAUNCH_TOO_LARGE"):
+        meet.launch(1 << 20, 1024, (counts, counts[1:]), cooperative=True)
+
+
+def test_a_kernel_that_is_not_loaded_leaves_a_capture_as_it_was() -> None:
+    source = 'extern "C" __global__ void one(int* x) { atomicAdd(x, 1); }'
+    x = cp.zeros(1, cp.int32)
+    loaded = rtcompile.RawKernel(source, "one")
+    loaded.launch(1, 1, (x,))
+    cp.cuda.Device().synchronize()
+    with cp.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        other = rtcompile.RawKernel(source + "\n// another", "one")
+        with pytest.raises(rtcompile.DriverError, match=r"^one would have to be compiled"):
+            other.launch(1, 1, (x,))
+        loaded.launch(1, 1, (x,))
+        graph = stream.end_capture()
+        for _ in range(3):
+            graph.launch(stream)
+        stream.synchronize()
+    assert x[0] == 4
+
+
+def test_tensors_of_pytorch_are_worked_on_in_its_stream(module: Any) -> None:
+    torch = pytest.importorskip("torch")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(100_000_000)  # long enough for another stream to overtake
+        x = torch.zeros(1 << 20, dtype=torch.int32, device="cuda")
+        module.get_function("add").launch(64, 256, (x,))
+        assert bool((x == 1).all())
+
+
+def test_a_launch_from_a_fresh_thread_has_a_context(module: Any) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    out = cp.zeros(3, cp.int32)
+    kernel = module.get_function("cluster_size")
+    cp.cuda.Device().synchronize()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(lambda: kernel.launch(2, 32, (out,))).result()
+    cp.cuda.Device().synchronize()
+    assert out[2] == 2

@@ -1,0 +1,392 @@
+"""`kernel.launch` up to the driver, which is played here: what it is asked, and what it never sees."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+cupy = pytest.importorskip("cupy")
+real = pytest.importorskip("cuda.bindings.driver")
+
+import rtcompile  # noqa: E402
+from rtcompile import launching, tensors  # noqa: E402
+
+OK = real.CUresult.CUDA_SUCCESS
+INVALID = real.CUresult.CUDA_ERROR_INVALID_VALUE
+CODE = 'extern "C" __global__ void k() {}'
+
+
+class Driver:
+    """A driver that keeps what it is asked; values and classes are the real one's."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = sizes
+        self.launched: list[Any] = []
+        self.parameters: list[bytes] = []
+        self.attributes: dict[str, int] = {}
+        self.has_clusters = 1
+        self.largest_cluster = 8
+        self.answer = OK
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real, name)
+
+    def cuFuncGetParamInfo(self, function: Any, index: int) -> Any:
+        if index >= len(self.sizes):
+            return INVALID, 0, 0
+        return OK, 8 * index, self.sizes[index]
+
+    def cuFuncGetAttribute(self, name: Any, function: Any) -> Any:
+        return OK, self.attributes.get(name.name, 49152)
+
+    def cuFuncSetAttribute(self, function: Any, name: Any, value: int) -> Any:
+        if value > 200_000:
+            return (INVALID,)
+        self.attributes[name.name] = value
+        return (OK,)
+
+    def cuDeviceGetAttribute(self, name: Any, device: Any) -> Any:
+        return OK, self.has_clusters
+
+    def cuOccupancyMaxPotentialClusterSize(self, function: Any, config: Any) -> Any:
+        allowed = self.attributes.get("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED")
+        return OK, 16 if allowed else self.largest_cluster
+
+    def cuCtxGetStreamPriorityRange(self) -> Any:
+        return OK, 0, -5
+
+    def cuGetErrorString(self, status: Any) -> Any:
+        return OK, b"words of the driver"
+
+    def cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: Any) -> Any:
+        if self.answer is OK:
+            self.launched.append(config)
+            pointers = (ctypes.c_void_p * len(self.sizes)).from_address(parameters)
+            self.parameters = [
+                ctypes.string_at(pointer, size)
+                for pointer, size in zip(pointers, self.sizes, strict=True)
+            ]
+        return (self.answer,)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Launch a loaded kernel whose parameters have these sizes; return what the driver saw."""
+
+    def launch(sizes: tuple[int, ...] = (), args: Any = (), **how: Any) -> Driver:
+        driver = how.pop("driver", None) or Driver(*sizes)
+        monkeypatch.setattr(launching, "bindings", lambda: driver)
+        monkeypatch.setattr(launching, "ordinal", lambda: 0)
+        stream = SimpleNamespace(ptr=7)
+        monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
+        capturing = how.pop("capturing", False)
+        runtime = SimpleNamespace(setDevice=lambda d: None, streamIsCapturing=lambda s: capturing)
+        monkeypatch.setattr(launching, "runtime", runtime)
+        kernel = rtcompile.RawKernel(CODE, "k")
+        if how.pop("loaded", True):
+            kernel._functions = {0: SimpleNamespace(ptr=99)}
+        else:
+            kernel._functions = {}
+        kernel.launch(how.pop("grid", 4), how.pop("block", 32), args, **how)
+        return driver
+
+    return launch
+
+
+def device_memory(address: int = 4096) -> Any:
+    interface = {"shape": (4,), "typestr": "<f4", "data": (address, False), "version": 3}
+    return SimpleNamespace(__cuda_array_interface__=interface)
+
+
+@pytest.mark.parametrize(
+    ("value", "size", "expected"),
+    [
+        pytest.param(None, 8, bytes(8), id="None"),
+        pytest.param(True, 1, b"\1", id="bool"),
+        pytest.param(-2, 4, b"\xfe\xff\xff\xff", id="int"),
+        pytest.param(1 << 63, 8, bytes(7) + b"\x80", id="large int"),
+        pytest.param(1.5, 8, np.float64(1.5).tobytes(), id="float"),
+        pytest.param(1.5j, 16, np.complex128(1.5j).tobytes(), id="complex"),
+        pytest.param(np.float32(1.5), 4, np.float32(1.5).tobytes(), id="float32"),
+        pytest.param(np.float16(1.5), 2, np.float16(1.5).tobytes(), id="float16"),
+        pytest.param(np.frombuffer(bytes(range(128)), "V128"), 128, bytes(range(128)), id="opaque"),
+        pytest.param(np.array([(1, 2)], "i4,f4"), 8, b"\1\0\0\0\0\0\0@", id="struct"),
+        pytest.param(np.array([(1, 2)], "i4,f4")[0], 8, b"\1\0\0\0\0\0\0@", id="void"),
+        pytest.param(device_memory(), 8, (4096).to_bytes(8, "little"), id="array interface"),
+        pytest.param(
+            cupy.ndarray((3,), "f", memptr=cupy.cuda.MemoryPointer(
+                cupy.cuda.UnownedMemory(8192, 12, None, 0), 0)),
+            8, (8192).to_bytes(8, "little"), id="cupy",
+        ),
+    ],
+)  # fmt: skip
+def test_an_argument_becomes_the_bytes_of_its_parameter(launched, value, size, expected):
+    assert launched((size,), (value,)).parameters == [expected]
+
+
+@pytest.mark.parametrize(
+    ("value", "size", "says"),
+    [
+        pytest.param(1.5, 4, "a Python float, a double, .* pass numpy.float32 of it", id="float"),
+        pytest.param(np.float64(1), 4, "float64 of 8 bytes, and the parameter has 4", id="float64"),
+        pytest.param(300, 1, "is 300, which 1 bytes cannot hold", id="int"),
+        pytest.param(1, 128, "it is a struct", id="no struct"),
+        pytest.param(np.zeros(9), 8, "of 72 bytes, .* pass cupy.asarray of it", id="host array"),
+        pytest.param(np.zeros(0), 8, "not one value", id="empty"),
+        pytest.param(device_memory(), 4, "an address of 8 bytes, .* has 4", id="array for int"),
+        pytest.param("x", 8, "argument 0 is .*neither an array .* nor a number", id="text"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_named_and_nothing_is_launched(
+    launched, value, size, says
+):
+    driver = Driver(size)
+    with pytest.raises(rtcompile.InvalidRequest, match=says):
+        launched(args=(value,), driver=driver)
+    assert not driver.launched
+
+
+def test_too_few_arguments_are_an_error_and_no_read_beside_them(launched):
+    with pytest.raises(rtcompile.InvalidRequest, match="k takes 2 arguments, not 1"):
+        launched((8, 8), (None,))
+
+
+def test_where_the_driver_does_not_tell_the_sizes_arguments_are_as_in_cupy(launched):
+    class Older(Driver):
+        def cuFuncGetParamInfo(self, function: Any, index: int) -> Any:
+            raise RuntimeError("Function 'cuFuncGetParamInfo' not found")
+
+    assert launched(args=(5,), driver=Older(8)).parameters == [b"\5" + bytes(7)]
+
+
+def test_what_was_asked_for_is_in_the_launch(launched):
+    driver = launched(
+        grid=(16, 2), block=(64,), cluster=(8, 2), cooperative=True, programmatic=True,
+        shared_mem=100_000, priority=-3,
+    )  # fmt: skip
+    (config,) = driver.launched
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (16, 2, 1)
+    assert (config.blockDimX, config.sharedMemBytes, int(config.hStream)) == (64, 100_000, 7)
+    cluster, cooperative, programmatic, priority = config.attrs[:4]
+    size = cluster.value.clusterDim
+    assert (size.x, size.y, size.z) == (8, 2, 1)
+    assert cooperative.value.cooperative == 1
+    assert programmatic.value.programmaticStreamSerializationAllowed == 1
+    assert priority.value.priority == -3
+    assert [one.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for one in config.attrs[:4]] == [
+        "CLUSTER_DIMENSION", "COOPERATIVE", "PROGRAMMATIC_STREAM_SERIALIZATION", "PRIORITY",
+    ]  # fmt: skip
+    assert driver.attributes == {
+        "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES": 100_000,
+        "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        pytest.param({"cluster": 3}, r"grid \(4, 1, 1\) is no whole number of clusters", id="grid"),
+        pytest.param({"cluster": 32, "grid": 32}, "no device has more than 16", id="32 blocks"),
+        pytest.param({"cluster": 0}, r"cluster\[0\] must be an integer from 1", id="none"),
+        pytest.param({"priority": -9}, r"priority=-9 is none of this device's, -5", id="priority"),
+        pytest.param({"grid": (1, 1, 1, 1)}, "grid has 4 dimensions", id="four"),
+        pytest.param({"stream": "s"}, "stream must be a stream", id="stream"),
+    ],
+)
+def test_a_launch_that_no_device_has_is_refused_before_the_driver(launched, how, says):
+    with pytest.raises(rtcompile.InvalidRequest, match=says):
+        launched(**how)
+
+
+def test_a_cluster_that_this_device_has_not_is_an_error_that_says_what_it_has(launched):
+    driver = Driver()
+    driver.largest_cluster = 4
+    with pytest.raises(
+        rtcompile.InvalidRequest, match=r"has 8 blocks, .* k can have 4 with 0 bytes"
+    ):
+        launched(driver=driver, cluster=8, grid=8)
+    driver.has_clusters = 0
+    with pytest.raises(rtcompile.InvalidRequest, match=r"no clusters .* compute capability 9.0"):
+        launched(driver=driver, cluster=2)
+
+
+def test_shared_memory_that_no_block_can_have_is_an_error(launched):
+    with pytest.raises(rtcompile.DriverError, match="more than a block of this device can have"):
+        launched(shared_mem=500_000)
+
+
+def test_what_the_driver_refuses_has_its_words_and_its_number(launched):
+    driver = Driver()
+    driver.answer = INVALID
+    with pytest.raises(
+        rtcompile.DriverError, match=r"launch of k was refused: .*words of"
+    ) as caught:
+        launched(driver=driver)
+    assert caught.value.status == 1
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(SimpleNamespace(ptr=5), id="cupy"),
+        pytest.param(SimpleNamespace(cuda_stream=5), id="torch"),
+        pytest.param(SimpleNamespace(__cuda_stream__=lambda: (0, 5)), id="protocol"),
+        pytest.param(5, id="handle"),
+    ],
+)
+def test_a_stream_may_be_anybodys(launched, stream):
+    (config,) = launched(stream=stream).launched
+    assert int(config.hStream) == 5
+
+
+class Tensor:
+    """A tensor of a PyTorch that is not installed here."""
+
+    dtype = "torch.bfloat16"
+    shape = (2, 16)
+
+    def __init__(self, device: int | None) -> None:
+        self.is_cuda = device is not None
+        self.device = SimpleNamespace(index=device)
+
+    def data_ptr(self) -> int:
+        return 12288
+
+    def stride(self) -> tuple[int, ...]:
+        return (16, 1)
+
+    def element_size(self) -> int:
+        return 2
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = SimpleNamespace(
+        current_stream=lambda device: SimpleNamespace(cuda_stream=70 + device)
+    )
+    monkeypatch.setitem(
+        __import__("sys").modules, "torch", SimpleNamespace(Tensor=Tensor, cuda=streams)
+    )
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_tensor_of_pytorch_brings_its_current_stream(launched):
+    driver = launched((8,), (Tensor(0),))
+    assert driver.parameters == [(12288).to_bytes(8, "little")]
+    assert int(driver.launched[0].hStream) == 70
+    (config,) = launched((8,), (Tensor(0),), stream=5).launched
+    assert int(config.hStream) == 5
+
+
+@pytest.mark.usefixtures("torch")
+@pytest.mark.parametrize(
+    ("device", "says"), [(1, "on device 1, and the current one is 0"), (None, "pass .*cuda")]
+)
+def test_a_tensor_that_lies_elsewhere_is_an_error(launched, device, says):
+    with pytest.raises(rtcompile.InvalidRequest, match=says):
+        launched((8,), (Tensor(device),))
+
+
+def test_a_kernel_that_is_not_loaded_is_an_error_in_a_capture_that_names_it(launched):
+    with pytest.raises(rtcompile.DriverError, match=r"^k would have to be compiled or loaded") as e:
+        launched(loaded=False, capturing=True)
+    assert e.value.status == 900
+    launched(loaded=True, capturing=True)
+
+
+# --- tensor maps -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what the driver is asked to encode; its answer is 16 numbers."""
+
+    def encode(array: Any, box: Any, **more: Any) -> Any:
+        asked: list[Any] = []
+
+        def answer(*arguments: Any) -> Any:
+            asked[:] = arguments
+            return OK, SimpleNamespace(opaque=range(16))
+
+        driver = SimpleNamespace(
+            **{name: getattr(real, name) for name in dir(real) if "CUtensorMap" in name},
+            cuuint32_t=int,
+            cuuint64_t=int,
+            cuTensorMapEncodeTiled=answer,
+        )
+        monkeypatch.setattr(tensors, "bindings", lambda: driver)
+        found = rtcompile.tensor_map(array, box, **more)
+        assert (found.shape, found.dtype) == ((1,), np.dtype("V128"))
+        assert found.tobytes() == np.arange(16, dtype=np.uint64).tobytes()
+        return asked
+
+    return encode
+
+
+def array(shape=(64, 64), strides=(128, 2), pointer=4096, typestr="<f2") -> Any:
+    interface = {
+        "shape": shape, "strides": strides, "data": (pointer, False), "typestr": typestr,
+        "version": 3,
+    }  # fmt: skip
+    return SimpleNamespace(__cuda_array_interface__=interface)
+
+
+def test_a_tensor_map_describes_the_contiguous_dimension_first(encoded):
+    kind, rank, pointer, shape, strides, box, steps, layout, swizzle, promotion, fill = encoded(
+        array((40, 64), (256, 2)), (32, 64), swizzle=128, l2_promotion=64, fill="nan"
+    )
+    assert (kind.name, rank, pointer) == ("CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2, 4096)
+    assert (shape, strides, box, steps) == ([64, 40], [256], [64, 32], [1, 1])
+    assert swizzle.name == "CU_TENSOR_MAP_SWIZZLE_128B"
+    assert layout.name == "CU_TENSOR_MAP_INTERLEAVE_NONE"
+    assert promotion.name == "CU_TENSOR_MAP_L2_PROMOTION_L2_64B"
+    assert fill.name == "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA"
+
+
+def test_a_dimension_of_one_element_may_have_any_stride(encoded):
+    strides = encoded(array((1, 1, 65), (0, 2, 2)), (1, 1, 64))[4]
+    assert strides == [144, 144]
+    assert encoded(array((5,), None), (8,))[4] == []
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_bfloat16_tensor_of_pytorch_is_mapped(encoded):
+    assert encoded(Tensor(0), (2, 16))[0].name == "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"
+    assert encoded(array(typestr="<u2"), (1, 8), dtype="bfloat16")[0].name.endswith("BFLOAT16")
+
+
+@pytest.mark.parametrize(
+    ("given", "box", "more", "says"),
+    [
+        pytest.param({"strides": (130, 2)}, (8, 8), {}, "dimension 0 has 130", id="pitch"),
+        pytest.param({"strides": (2, 130)}, (8, 8), {}, r"pass array\.T", id="transposed"),
+        pytest.param({"strides": (256, 4)}, (8, 8), {}, "pass a contiguous copy", id="gaps"),
+        pytest.param({"strides": (-128, 2)}, (8, 8), {}, "wants them positive", id="backwards"),
+        pytest.param({"strides": (0, 2)}, (8, 8), {}, "wants them positive", id="repeated"),
+        pytest.param({"pointer": 4098}, (8, 8), {}, "array starts at 0x1002", id="pointer"),
+        pytest.param({"shape": (0, 64)}, (8, 8), {}, "extents are 1 to", id="empty"),
+        pytest.param({"typestr": "<c8"}, (8, 8), {}, "complex64", id="type"),
+        pytest.param({}, (8, 8), {"dtype": "float32"}, "none that TMA knows", id="size"),
+        pytest.param({}, (8,), {}, "has 1 dimensions, and array has 2", id="box's rank"),
+        pytest.param({}, (8, 300), {}, r"box\[1\] must be an integer from 1 to 256", id="box"),
+        pytest.param({}, (8, 4), {}, "moves 8 bytes .* multiple of 16", id="box's row"),
+        pytest.param({}, (8, 64), {"swizzle": 64}, "swizzle=64 allows 64", id="swizzled row"),
+        pytest.param(
+            {}, (8, 8), {"swizzle": 7}, "swizzle must be one of None, 0, 32", id="swizzle"
+        ),
+        pytest.param({}, (8, 8), {"interleave": 16}, "needs 3 dimensions", id="interleave"),
+    ],
+)
+def test_what_tma_cannot_address_is_refused_and_says_why(encoded, given, box, more, says):
+    with pytest.raises(rtcompile.InvalidRequest, match=says):
+        encoded(array(**given), box, **more)
+
+
+@pytest.mark.parametrize("value", [np.zeros((4, 8)), 3, None])
+def test_what_is_no_array_in_device_memory_has_no_tensor_map(encoded, value):
+    with pytest.raises(rtcompile.InvalidRequest, match="no array in device memory"):
+        encoded(value, (4, 8))
