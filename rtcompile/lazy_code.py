@@ -42,10 +42,10 @@ _NOT_FOUND = 500
 _NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
 DEFAULT_NAME = "kernel.cu"  # as `core.request` has it
 
-# A kernel made again within this time shares the earlier one's code without checking whether a
-# header was edited in between. `compile()` always checks.
+# A kernel made again within this time shares the earlier one's code if no header of the user's own was
+# edited in between; those of the toolkit, hundreds, are checked after it. `compile()` always checks.
 _SETTLED_SECONDS = 1.0
-_FOR_EVER = float("inf")
+_FOR_EVER, _NEVER = float("inf"), float("-inf")
 
 
 class LazyCode:
@@ -59,7 +59,8 @@ class LazyCode:
     functions : dict
         Kernel's name to device to ``cupy.cuda.function.Function``.
     settled_until : float
-        Time of the monotonic clock until which another kernel of the same arguments may share this.
+        Time of the monotonic clock until which another kernel of the same arguments may share this,
+        where no header of the user's own has changed.
     words : tuple of str or None
         The arguments, where all of them are plain strings; None where any is something else.
     """
@@ -112,12 +113,22 @@ class LazyCode:
         found = _loaded(_load, answer.code, answer.names, program=self.program)
         self.answers[place] = answer
         self.modules[place] = found
-        self._settle(answer.read_headers)
+        if answer.depends_on_files:
+            self.settled_until = time.monotonic() + _SETTLED_SECONDS
         return found
 
-    def _settle(self, read_headers: bool) -> None:
-        if read_headers:
-            self.settled_until = time.monotonic() + _SETTLED_SECONDS
+    def is_settled(self) -> bool:
+        """Say whether another kernel of the same words may share this."""
+        if self.settled_until == _FOR_EVER:
+            return True
+        return self.settled_until > time.monotonic() and all(
+            answer.own_files_hold() for answer in self.answers.values()
+        )
+
+    def _may_have_asked_for_files(self) -> bool:
+        """Say whether the build may have looked at a file without reading one: ``__has_include``."""
+        texts = (self.arguments["code"], *self.arguments["options"])
+        return any("include" in text.replace("\\\n", "") for text in texts)
 
     def _request(self) -> CompileRequest | None:
         """Return the request; one of plain words is made when it is first needed.
@@ -160,7 +171,10 @@ class LazyCode:
             self.objects[self._place()] = code
             names = tuple(code.lowered_names.items())
             module = _loaded(_load, code.code, names, program=request.name)
-            self._settle(bool(code.build.headers))
+            if self.words is not None and (code.build.headers or self._may_have_asked_for_files()):
+                self.settled_until = (
+                    _NEVER  # the next one asks for an answer, which knows the files
+                )
         self.functions.clear()
         self.modules[place] = module
         return module
@@ -304,9 +318,10 @@ def shared(
 ) -> LazyCode | None:
     """Return the code that kernels and modules of the same plain arguments have in common.
 
-    Code that read no header is shared for as long as the process lives. Code that read headers is
-    shared for a second; a kernel made later has its headers checked again. None where the arguments
-    need a full check, since one of them is not a plain string or is wrong.
+    Code that depends on no file is shared for as long as the process lives. Code that does is shared
+    while the user's own headers are unchanged, and for a second: a kernel made later has the
+    toolkit's checked again. None where the arguments need a full check, since one of them is not a
+    plain string or is wrong.
     """
     try:
         here = os.getcwd() if options else ""  # a relative directory may be in them
@@ -317,9 +332,7 @@ def shared(
     except TypeError:  # a list, or what cannot be hashed
         return None
     lazy: LazyCode | None = cell[0]
-    if lazy is not None and (
-        lazy.settled_until == _FOR_EVER or lazy.settled_until > time.monotonic()
-    ):
+    if lazy is not None and lazy.is_settled():
         return lazy
     if not _is_plain(code, options, names):
         return None

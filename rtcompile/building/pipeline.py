@@ -126,7 +126,8 @@ def _cached_or_compiled(
     if words is not None and read is not None and not setting:
         capability = device.compute_capability() if request.arch is None else (0, 0)
         depends = decided.toolchain.depends
-        answers.keep(words, capability, code, read, depends, store.publish)
+        provided = [directory.path for directory in decided.toolchain.search]
+        answers.keep(words, capability, code, read, depends, provided, store.publish)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     return replace(code, build=replace(code.build, notes=notes)) if notes else code
 

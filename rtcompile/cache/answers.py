@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from rtcompile.core.includes import Dependencies
     from rtcompile.core.request import ObjectCode
 
+    Stat = tuple[str, tuple[int, ...]]
+
 __all__ = ["ENVIRONMENT", "Answer", "find", "keep", "take_hits", "watchers"]
 
 # Every environment variable that a build's result or the way to it can depend on.
@@ -89,10 +91,17 @@ _PLACES = (
     "RTCOMPILE_CUTLASS_PATH",
 )
 
+# A relative entry of one of these, or of sys.path, does not: an interactive session has one.
+_SEARCHED = ("LD_LIBRARY_PATH", "PATH")
+
 _FOLDER, _SEAL = "answers", "answer"
 _MOST_CODE_BYTES = 1 << 20  # loading more takes milliseconds, next to which the full road is short
 _LOOK_AGAIN_SECONDS = 1.0  # at the toolchain, within one process
 _STATS = struct.Struct("<4q")  # size, mtime, ctime, inode
+_OWN, _PROVIDED = (
+    slice(3, 7),
+    slice(7, 11),
+)  # an answer's fields of files: the user's, the toolkit's
 
 _NAMES = tuple(name.encode() for name in ENVIRONMENT)
 _hits = 0
@@ -107,19 +116,35 @@ class Answer:
         The machine code.
     names : tuple of (str, str)
         Name expression and its symbol.
-    read_headers : bool
-        Whether the build read any file.
+    depends_on_files : bool
+        Whether the build read any file, or asked whether there is one.
     """
 
-    __slots__ = ("_object", "_objects_key", "_read", "code", "names", "read_headers")
+    __slots__ = (
+        "_object",
+        "_objects_key",
+        "_own",
+        "_read",
+        "code",
+        "depends_on_files",
+        "names",
+    )
 
     def __init__(self, key: str, code: bytes, fields: Sequence[bytes]) -> None:
         names = fields[0].decode().split("\0")[:-1]
         self.code = code
         self.names = tuple(zip(names[::2], names[1::2], strict=True))
-        self.read_headers = bool(fields[3])
+        self.depends_on_files = any(fields[3:11])
         self._objects_key = key
         self._object, self._read = fields[1:3]
+        self._own = fields[_OWN]
+
+    def own_files_hold(self) -> bool:
+        """Say whether the user's own headers are as they were, and none has come or gone.
+
+        Not so the toolkit's, which are hundreds: `find` looks at them too.
+        """
+        return _hold(*self._own)
 
     def object_code(self) -> ObjectCode:
         """Return the code with its story, as the full road would give it."""
@@ -135,16 +160,36 @@ class Answer:
 class _Environment:
     """What variables and sys.path were when it was looked at, and what follows from them."""
 
-    __slots__ = ("checked", "folder", "full_road", "key", "sys_path", "variables")
+    __slots__ = (
+        "checked",
+        "folder",
+        "full_road",
+        "key",
+        "sys_path",
+        "toolchain",
+        "variables",
+        "where",
+    )
 
     def __init__(self, variables: tuple[bytes | None, ...], sys_path: list[str]) -> None:
         self.variables = variables
         self.sys_path = sys_path[:]
         self.folder = places.cache_dir(os.environ)
+        self.where = _where() if self._is_relative() else None
         words = [value or b"" for value in variables] + [os.fsencode(path) for path in sys_path]
-        self.key = _digest("environment", words)
+        self.key = _digest("environment", [*words, self.where or b""])
+        self.toolchain = b""
         self.checked = float("-inf")
-        self.full_road = self._full_road()
+        self.full_road = self._full_road() or self.where == b""
+
+    def _is_relative(self) -> bool:
+        """Say whether packages or programs are searched for in the working directory too."""
+        values = dict(zip(ENVIRONMENT, self.variables, strict=True))
+        folders = [os.fsencode(path) for path in self.sys_path]
+        for name in _SEARCHED:
+            said = values[name]
+            folders += said.split(b":") if said else []
+        return not all(path[:1] == b"/" for path in folders)
 
     def _full_road(self) -> bool:
         values = dict(zip(ENVIRONMENT, self.variables, strict=True))
@@ -158,10 +203,15 @@ class _Environment:
         if now - self.checked < _LOOK_AGAIN_SECONDS:
             return True
         fields = _unsealed(self.folder, self.key)
-        if fields is None or not _same(fields[0], fields[1], _stamp):
+        if fields is None or not _same(_stamp, *fields):
             return False
-        self.checked = now
+        self.saw(fields)
         return True
+
+    def saw(self, toolchain: Sequence[bytes]) -> None:
+        """Note the state of the toolchain: answers that came from another one are none here."""
+        self.toolchain = _digest("toolchain", toolchain).encode()
+        self.checked = time.monotonic()
 
 
 _environment: _Environment | None = None
@@ -169,7 +219,7 @@ _environment: _Environment | None = None
 # Called with the words of each hit and its answer.
 watchers: list[Callable[[Sequence[str], Answer], object]] = []
 
-# What was found unchanged a moment ago, by the headers and their stats: see `find`.
+# What was found unchanged a moment ago, by the toolkit's headers and their stats: see `find`.
 _settled: dict[tuple[bytes, bytes], float] = {}
 _SETTLED_SECONDS = 1.0
 _MOST_SETTLED = 256
@@ -187,8 +237,8 @@ def find(
     capability : (int, int)
         The compute capability of the device.
     settled : bool
-        Whether headers that another answer had in common, and that were found unchanged within the
-        last second, are taken as they were: CuPy's own kernels share a hundred of them.
+        Whether the toolkit's headers that another answer had in common, and that were found
+        unchanged within the last second, are taken as they were: CuPy's own kernels share a hundred.
     """
     global _hits
     here = _here()
@@ -212,17 +262,18 @@ def find(
 
 def _unchanged(fields: Sequence[bytes], settled: bool) -> bool:
     """Say whether every header is as it was, and none has come or gone."""
-    if not fields[3]:
-        return _probed(*fields[5:7])
-    read, now = (fields[3], fields[4]), time.monotonic()
-    if not (settled and now - _settled.get(read, float("-inf")) < _SETTLED_SECONDS):
-        if not _same(*read, _stat):
+    if not _hold(*fields[_OWN]):
+        return False
+    paths, stats, *probes = fields[_PROVIDED]
+    read, now = (paths, stats), time.monotonic()
+    if paths and not (settled and now - _settled.get(read, float("-inf")) < _SETTLED_SECONDS):
+        if not _same(_stat, *read):
             return False
         if settled:
             if len(_settled) >= _MOST_SETTLED:
                 _settled.clear()
             _settled[read] = now
-    return _probed(*fields[5:7])
+    return _probed(*probes)
 
 
 def keep(
@@ -231,6 +282,7 @@ def keep(
     obj: ObjectCode,
     read: Dependencies,
     toolchain: Sequence[str],
+    toolkits: Sequence[str],
     publish: Callable[[str, str, bytes], object],
 ) -> None:
     """Keep what the full road answered.
@@ -245,6 +297,8 @@ def keep(
         What the build read.
     toolchain : sequence of str
         The files and folders on which the choice of the toolchain depends.
+    toolkits : sequence of str
+        The directories of headers that are not the user's own.
     publish : callable
         Puts bytes into a folder of the cache under a name.
     """
@@ -254,18 +308,18 @@ def keep(
     if here is None or len(obj.code) > _MOST_CODE_BYTES or obj.kind != "cubin":
         return
     if not here.holds():
-        stamps = [(path, _stamp(path)) for path in toolchain]
-        publish(_FOLDER, here.key, files.seal(_SEAL, here.key, _packed(stamps)))
+        stamps = _packed([(path, _stamp(path)) for path in toolchain])
+        publish(_FOLDER, here.key, files.seal(_SEAL, here.key, stamps))
+        here.saw(stamps)
     name = _name(here, words, capability)
     build = manifests.ManifestEntry(obj.build.backend, obj.build.compiler, "", read)
-    stats = [(header.path, header[4:]) for header in read.headers]
+    provided = tuple(path.rstrip("/") + "/" for path in toolkits)
     fields: list[str | bytes] = [
         "".join(f"{expression}\0{symbol}\0" for expression, symbol in obj.lowered_names.items()),
         objects.encode(name, obj, ""),
         manifests.encode(name, [build], ()),
-        *_packed(stats),
-        "".join(f"{path}\0" for path in read.absent),
-        "".join(f"{path}\0" for path in read.present),
+        *_packed_files(read, lambda path: not path.startswith(provided)),
+        *_packed_files(read, lambda path: path.startswith(provided)),
     ]
     raw = [f if isinstance(f, bytes) else f.encode("utf-8", "surrogateescape") for f in fields]
     publish(_FOLDER, name, files.seal(_SEAL, name, raw))
@@ -283,7 +337,12 @@ def _here() -> _Environment | None:
     global _environment
     variables = _variables()
     here = _environment
-    if here is None or here.variables != variables or here.sys_path != sys.path:
+    if (
+        here is None
+        or here.variables != variables
+        or here.sys_path != sys.path
+        or (here.where is not None and here.where != _where())
+    ):
         here = _environment = _Environment(variables, sys.path)
     if here.full_road or _somebody_listens():
         return None
@@ -302,6 +361,14 @@ def _variables() -> tuple[bytes | None, ...]:
     return tuple(map(data.get, _NAMES))
 
 
+def _where() -> bytes:
+    """Return the working directory; nothing where it was removed."""
+    try:
+        return os.getcwdb()
+    except OSError:
+        return b""
+
+
 def _somebody_listens() -> bool:
     """Say whether builds are recorded, logged, or answered by bundles: the full road sees to it."""
     logs, bundles = sys.modules.get("rtcompile.watching.logs"), sys.modules.get("rtcompile.bundles")
@@ -312,7 +379,7 @@ def _somebody_listens() -> bool:
 
 
 def _name(here: _Environment, words: Sequence[str], capability: tuple[int, int]) -> str:
-    said = [here.key.encode(), b"%d.%d" % capability]
+    said = [here.key.encode(), here.toolchain, b"%d.%d" % capability]
     return _digest("answer", said + [word.encode("utf-8", "surrogateescape") for word in words])
 
 
@@ -352,12 +419,26 @@ def _note_use(descriptor: int) -> None:
         pass
 
 
-def _packed(stats: Sequence[tuple[str, tuple[int, ...]]]) -> list[bytes]:
+def _packed_files(read: Dependencies, of_these: Callable[[str], bool]) -> list[str | bytes]:
+    """Return what `_hold` looks at, of the files that it is to look at."""
+    return [
+        *_packed([(header.path, header[4:]) for header in read.headers if of_these(header.path)]),
+        "".join(f"{path}\0" for path in read.absent if of_these(path)),
+        "".join(f"{path}\0" for path in read.present if of_these(path)),
+    ]
+
+
+def _hold(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:
+    """Say whether every file is as it was, and none has come or gone."""
+    return _same(_stat, paths, stats) and _probed(absent, present)
+
+
+def _packed(stats: Sequence[Stat]) -> list[bytes]:
     paths = "".join(f"{path}\0" for path, _ in stats).encode("utf-8", "surrogateescape")
     return [paths, b"".join(_STATS.pack(*stat) for _, stat in stats)]
 
 
-def _same(paths: bytes, stats: bytes, look: Callable[[bytes], tuple[int, ...]]) -> bool:
+def _same(look: Callable[[bytes], tuple[int, ...]], paths: bytes, stats: bytes) -> bool:
     """Say whether every file is as it was."""
     if not paths:
         return True

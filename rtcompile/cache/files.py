@@ -13,7 +13,7 @@ from rtcompile.storage.digest import content_digest
 
 __all__ = ["USE_RESOLUTION", "discard", "note_use", "publish", "seal", "unseal"]
 
-_SCHEMA = 2
+_SCHEMA = 3
 USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
 
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest

@@ -154,6 +154,8 @@ def _record(
         if mentions.clock:
             uncacheable = f"{mentions.clock} is different in every build"
 
+    if probes.unreadable:  # the compiler went on to the next directory
+        uncacheable = f"{probes.unreadable} comes first in the search and may not be read"
     changed = [header.ctime_ns for header in headers] + [probes.newest_ns]
     return Dependencies(
         # Of a batch's variants the same tuple, where each has but what came precompiled.
@@ -176,6 +178,7 @@ class _Probes:
         self.present = dict.fromkeys(before.present)
         self.answers = set(before.answers)
         self.newest_ns = 0
+        self.unreadable = ""
         self._search = search
         self._looked: set[tuple[str, str]] = set()
         self._there: dict[str, bool] = {}
@@ -198,6 +201,8 @@ class _Probes:
                 return
         if os.path.isdir(path):  # no header; a file could take its place
             self.present[f"{path}/."] = None
+        elif not os.access(path, os.R_OK):
+            self.unreadable = path
 
     def ask(self, own_directory: str, name: str) -> None:
         """Note what ``__has_include`` finds for `name`, in all places and not in the first alone.

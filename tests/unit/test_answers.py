@@ -68,7 +68,7 @@ def test_the_same_words_get_the_same_code_with_its_story():
 
     built = rtcompile.compile(CODE % 1, arch="sm_80")
     assert answer.code == built.code
-    assert (answer.names, answer.read_headers) == ((), False)
+    assert (answer.names, answer.depends_on_files) == ((), False)
     code = answer.object_code()
     assert (code.code, code.build.hit, code.build.backend) == (built.code, "disk", "nvrtc")
 
@@ -109,12 +109,44 @@ def test_a_change_in_the_toolchain_leads_back_to_the_full_road(tmp_path):
     part.write_text("one")
     code = rtcompile.compile(CODE % 1, arch="sm_80")
     store = Store.open(Settings.from_environ())
-    answers.keep(("words",), CAPABILITY, code, Dependencies(), [str(part)], store.publish)
+    answers.keep(("words",), CAPABILITY, code, Dependencies(), [str(part)], [], store.publish)
     assert found(("words",)) is not None
 
     part.write_text("another")
 
     assert found(("words",)) is None
+
+
+def test_answers_of_another_toolchain_stay_none_after_one_is_kept_for_this_one(tmp_path):
+    part = tmp_path / "part of a toolkit"
+    part.write_text("one")
+    code = rtcompile.compile(CODE % 1, arch="sm_80")
+    publish = Store.open(Settings.from_environ()).publish
+    for word in ("first", "second"):
+        answers.keep((word,), CAPABILITY, code, Dependencies(), [str(part)], [], publish)
+
+    part.write_text("another")
+    answers._environment = None
+    answers.keep(("first",), CAPABILITY, code, Dependencies(), [str(part)], [], publish)
+
+    assert found(("first",)) is not None
+    assert found(("second",)) is None
+
+
+@pytest.mark.parametrize("searched", ["sys.path", "PATH", "LD_LIBRARY_PATH"])
+def test_a_search_in_the_working_directory_is_another_question_elsewhere(
+    tmp_path, monkeypatch, searched
+):
+    if searched == "sys.path":
+        monkeypatch.setattr(sys, "path", ["", *sys.path])
+    else:
+        monkeypatch.setenv(searched, f"/usr/bin:{os.environ.get(searched, '')}:")
+    words = build(CODE % 1)
+    assert answers.find(words, CAPABILITY) is not None
+
+    monkeypatch.chdir(tmp_path)
+
+    assert answers.find(words, CAPABILITY) is None
 
 
 @pytest.mark.parametrize("name", [n for n in answers.ENVIRONMENT if n != "RTCOMPILE_CACHE_DIR"])
@@ -243,15 +275,38 @@ def test_a_kernel_made_again_is_the_kernel_that_was_made_before(kernel):
     assert kernel(CODE % 1, "k", ("-DX",)).kernel is not first
 
 
-def test_a_header_edit_is_seen_by_a_kernel_that_is_made_a_moment_later(kernel, header, monkeypatch):
+def test_kernels_of_a_header_that_is_written_anew_for_each_are_different(kernel, header):
     options = (f"-I{header.parent}",)
-    before = kernel(WITH_HEADER, "k", options).kernel
-    header.write_text("#define VALUE 2\n")
+    kernels = set()
+    for value in (1, 2, 3):
+        header.write_text(f"#define VALUE {value}\n")
+        kernels.add(kernel(WITH_HEADER, "k", options).kernel)
+        assert kernel(WITH_HEADER, "k", options).kernel in kernels
 
-    assert kernel(WITH_HEADER, "k", options).kernel is before
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 2)
-    assert kernel(WITH_HEADER, "k", options).kernel != before
+    assert len(kernels) == 3
+
+
+@pytest.mark.parametrize("asks", ["__has_include", "__has_\\\ninclude"])
+def test_a_file_that_was_asked_for_and_came_is_seen_though_no_header_was_read(kernel, header, asks):
+    code = f"#if {asks}(<new.h>)\n{CODE % 2}\n#else\n{CODE % 1}\n#endif"
+    options = (f"-I{header.parent}",)
+    before = kernel(code, "k", options).kernel
+    assert kernel(code, "k", options).kernel == before  # from an answer
+
+    (header.parent / "new.h").touch()
+
+    assert kernel(code, "k", options).kernel != before
+
+
+def test_a_kernel_that_reads_a_header_is_shared_while_the_header_is_as_it_was(
+    kernel, header, monkeypatch
+):
+    options = (f"-I{header.parent}",)
+    assert kernel(WITH_HEADER, "k", options).kernel  # by the full road
+    answered = kernel(WITH_HEADER, "k", options).kernel
+    monkeypatch.setattr(answers, "find", lambda *_: pytest.fail("an answer was looked for"))
+
+    assert kernel(WITH_HEADER, "k", options).kernel is answered
 
 
 def test_a_relative_directory_is_another_one_elsewhere(kernel, header, monkeypatch):

@@ -358,3 +358,15 @@ def test_a_named_pipe_in_a_header_s_place_is_not_waited_for(place: Place, when: 
         assert "not a regular file" in place.record("user0/pipe.h").uncacheable
     else:
         assert headers.refresh(known) is None
+
+
+def test_a_build_that_passed_over_a_file_that_it_may_not_read_is_not_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write("user0/a.h", "somebody else's")
+    unreadable = place.path("user0/a.h")
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not (path == unreadable and mode & os.R_OK)
+    )
+
+    assert unreadable in place.record("user1/a.h").uncacheable
