@@ -294,7 +294,7 @@ def _add_bundle(sub: argparse.ArgumentParser) -> None:
         default=[],
         help="of a kernel.cu: an instance of a template, as 'f<float>'; may be repeated",
     )
-    sub.add_argument("--list", action="store_true", help="show what is in a bundle: TARGET")
+    author_arguments.add_proof(sub)
 
 
 def _add_doctor(sub: argparse.ArgumentParser) -> None:
@@ -412,7 +412,8 @@ _VERBS = (
         "compile a package's kernels for its users' devices, into one file",
         "Kernels found in a bundle need no compiler, no headers and no cache; those that are not in\n"
         "it, or were edited since, are compiled as usual. Build hooks for hatchling and setuptools\n"
-        "do the same while a wheel is built.",
+        "do the same while a wheel is built. `rtcompile bundle verify FILE` reads every byte of one;\n"
+        "`rtcompile bundle verify FILE TARGET… --rebuild` compiles it again and compares.",
         "  rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
         _add_bundle,
     ),

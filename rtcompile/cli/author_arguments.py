@@ -1,10 +1,10 @@
-"""What ``profile`` may be told: the verbs for who writes a kernel."""
+"""What verbs for authors of kernels and of packages may be told."""
 
 from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_profile"]
+__all__ = ["add_profile", "add_proof"]
 
 
 def add_profile(sub: argparse.ArgumentParser) -> None:
@@ -13,3 +13,21 @@ def add_profile(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--html", metavar="FILE", help="write a flame graph: one page, no network")
     sub.add_argument("--trace", metavar="FILE", help="write a Chrome trace, for Perfetto")
     sub.add_argument("--top", type=int, default=15, metavar="N", help="rows of a table")
+
+
+def add_proof(sub: argparse.ArgumentParser) -> None:
+    """Declare what ``rtcompile bundle`` tells of a bundle that is there: TARGET is its file."""
+    sub.add_argument("--list", action="store_true", help="show what is in a bundle: TARGET")
+    sub.add_argument(
+        "--matrix",
+        action="store_true",
+        help="show what each GPU gets from a bundle (cubin, PTX, nothing), and the least driver",
+    )
+    sub.add_argument(
+        "--provenance",
+        action="store_true",
+        help="print as JSON what each build was made of: compiler, options, header digests",
+    )
+    sub.add_argument(
+        "--rebuild", action="store_true", help="with verify: compile again, compare byte by byte"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -12,15 +13,23 @@ from rtcompile.bundles.file import Bundle
 from rtcompile.cli import output
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
-from rtcompile.packages import bundling
+from rtcompile.packages import bundling, proof
 
 __all__ = ["run"]
 
 
 def run(given: Namespace) -> int:
-    """Build a bundle, or list what is in one."""
+    """Build a bundle, or tell of one."""
     if given.list:
         return _list(given)
+    if given.matrix:
+        return _matrix(given)
+    if given.provenance:
+        return _provenance(given)
+    if given.targets[0] == "verify":
+        return _verify(given)
+    if given.rebuild:
+        raise InvalidRequest("--rebuild is for rtcompile bundle verify FILE TARGET… --rebuild")
     if given.output in (None, "-"):
         raise InvalidRequest("a bundle is written to a file: name it by -o FILE")
     sys.path.insert(0, os.getcwd())  # as `python -m` does: the package need not be installed
@@ -50,15 +59,68 @@ def run(given: Namespace) -> int:
 
 def _list(given: Namespace) -> int:
     for path in given.targets:
-        bundle = Bundle(path)
         rows = [
             (row.program, row.arch, row.kind, row.compiler, ", ".join(row.names))
-            for row in bundle.rows()
+            for row in _bundle(path).rows()
         ]
-        if bundle.problem:
-            raise InvalidRequest(f"{path}: {bundle.problem}")
         _show(given, path, ("program", "arch", "kind", "compiler", "names"), rows)
     return 0
+
+
+def _matrix(given: Namespace) -> int:
+    for path in given.targets:
+        bundle = _bundle(path)
+        served = proof.matrix(bundle)
+        # A line per program only where programs differ.
+        rows = [(s.gpu, s.code, s.driver, f"CUDA {s.cuda}", s.program) for s in served]
+        if len({row[-1] for row in rows}) > 1 and all(
+            len({r[1:3] for r in rows if (r[0], r[3]) == (row[0], row[3])}) == 1 for row in rows
+        ):
+            rows = list(dict.fromkeys((*row[:-1], "all") for row in rows))
+        _show(given, path, ("gpu", "code", "least driver", "made with", "program"), rows)
+    return 0
+
+
+def _provenance(given: Namespace) -> int:
+    found = [{"path": path, "builds": proof.provenance(_bundle(path))} for path in given.targets]
+    output.print_json({"bundles": found})
+    return 0
+
+
+def _verify(given: Namespace) -> int:
+    """Verify every byte of a bundle; with --rebuild also compile it again and compare."""
+    _, *files = given.targets
+    path, *names = files or [""]
+    if not path or (bool(names) is not given.rebuild):
+        raise InvalidRequest(
+            "write rtcompile bundle verify FILE, or rtcompile bundle verify FILE TARGET… --rebuild "
+            "with the targets that it was made of"
+        )
+    bundle = _bundle(path)
+    count = len(proof.provenance(bundle))
+    if not given.rebuild:
+        rows = [(row.program, row.arch, row.kind, "verified") for row in bundle.rows()]
+        _show(given, path, ("program", "arch", "kind", "outcome"), rows)
+        return 0
+    sys.path.insert(0, os.getcwd())
+    with ExitStack() as stack:
+        targets = [target for name in names for target in _targets(given, name, [], stack)]
+        rebuilt = proof.rebuild(bundle, targets)
+    _show(given, path, ("program", "arch", "kind", "outcome"), rebuilt)
+    same = sum(row.outcome == "same" for row in rebuilt)
+    if not given.json:
+        print(f"{same} of {count} builds are the same, byte by byte")
+    return 0 if same == count else 1
+
+
+def _bundle(path: str) -> Bundle:
+    bundle = Bundle(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is an error here
+        bundle.rows()
+    if bundle.problem:
+        raise InvalidRequest(f"{path}: {bundle.problem}")
+    return bundle
 
 
 def _targets(

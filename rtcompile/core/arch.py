@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch, shown
 
-__all__ = ["Arch", "Choice", "check", "choose", "runs_on", "supported"]
+__all__ = [
+    "Arch",
+    "Choice",
+    "check",
+    "choose",
+    "first_release",
+    "generations",
+    "runs_on",
+    "supported",
+]
 
 Version = tuple[int, int]
 Capability = tuple[int, int]
@@ -144,6 +153,25 @@ def supported(nvrtc: Version) -> tuple[Arch, ...]:
             for name in names.split()
         )
     )
+
+
+def generations() -> list[Capability]:
+    """Return the compute capabilities that a compiler knows now, from 7.5 on, under their newest name."""
+    known = {(arch.major, arch.minor) for arch in supported(_NEWEST_MEASURED)}
+    return sorted(known - {*_RENAMED})
+
+
+def first_release(capability: Capability) -> Version:
+    """Return the first CUDA release, 12.0 or later, that compiles for a device."""
+    names = [capability, *(old for old, new in _RENAMED.items() if new == capability)]
+    return min(
+        (first for release in names for first in _first_releases(Arch(*release))),
+        default=_NEWEST_MEASURED,
+    )
+
+
+def _first_releases(arch: Arch) -> list[Version]:
+    return [first for known, first, _ in _KNOWN if str(arch)[3:] in known.split()]
 
 
 @lru_cache(maxsize=64)

@@ -29,7 +29,7 @@ from rtcompile.storage.digest import content_digest
 if TYPE_CHECKING:
     from rtcompile.packages.library import Kernel
 
-__all__ = ["Built", "bundle", "requests_of", "resolve"]
+__all__ = ["Built", "Work", "bundle", "requests_of", "resolve", "works"]
 
 
 _OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
@@ -44,7 +44,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """A build, the arguments that its `RawModule` gives besides, and the kernels it declares."""
 
     request: CompileRequest
@@ -95,14 +95,7 @@ def bundle(
     BatchError
         Some did not compile. The file is then left as it was.
     """
-    archs = strings("archs", archs)
-    work = [
-        w
-        for target in items("targets", targets, "objects or names")
-        for w in _for_archs(_works(target), archs)
-    ]
-    if not work:
-        raise InvalidRequest("nothing to bundle: the targets declare no kernels")
+    work = works(targets, archs)
     with bundles.out_of_use():
         codes = _compile(work, progress)
         for w, code in zip(work, codes, strict=True):
@@ -118,7 +111,20 @@ def bundle(
     return [Built(w.request, code) for w, code in zip(work, codes, strict=True)]
 
 
-def _compile(work: Sequence[_Work], progress: Any) -> list[ObjectCode]:
+def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
+    """Return the builds of targets for architectures, as for `bundle`."""
+    archs = strings("archs", archs)
+    work = [
+        w
+        for target in items("targets", targets, "objects or names")
+        for w in _for_archs(_works(target), archs)
+    ]
+    if not work:
+        raise InvalidRequest("nothing to bundle: the targets declare no kernels")
+    return work
+
+
+def _compile(work: Sequence[Work], progress: Any) -> list[ObjectCode]:
     codes: dict[int, ObjectCode] = {}
     for overrides in dict.fromkeys(w.overrides for w in work):  # one and the same, mostly
         batch = [index for index, w in enumerate(work) if w.overrides == overrides]
@@ -128,7 +134,7 @@ def _compile(work: Sequence[_Work], progress: Any) -> list[ObjectCode]:
     return [codes[index] for index in range(len(work))]
 
 
-def _contents(work: _Work, code: ObjectCode) -> writing.Contents:
+def _contents(work: Work, code: ObjectCode) -> writing.Contents:
     request, name = work.request, work.request.name
     settings = work.settings()
     question = shipped.question(request, settings)
@@ -167,7 +173,7 @@ def _contents(work: _Work, code: ObjectCode) -> writing.Contents:
     return writing.contents(row, code, read, plan.search)
 
 
-def _for_archs(works: Iterable[_Work], archs: Sequence[str]) -> Iterator[_Work]:
+def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
     for work in works:
         request = pipeline.with_headers(work.request, work.settings())
         work = replace(work, request=request)
@@ -240,12 +246,12 @@ def resolve(name: str) -> list[Any]:
     return [found]
 
 
-def _works(target: Any) -> Iterator[_Work]:
+def _works(target: Any) -> Iterator[Work]:
     if isinstance(target, str):
         for found in resolve(target):
             yield from _works(found)
     elif isinstance(target, CompileRequest):
-        yield _Work(target)
+        yield Work(target)
     elif _is_library(target):
         for module in getattr(target, "modules", [target]):
             kernels = tuple(module[name] for name in module)
@@ -253,12 +259,12 @@ def _works(target: Any) -> Iterator[_Work]:
                 _ = (
                     kernel.parameters
                 )  # a signature that is none is an error before anything is built
-            yield _Work(module.request, kernels=kernels)
+            yield Work(module.request, kernels=kernels)
     elif _is_raw(target):
         if target._build.request is None:
             raise InvalidRequest(f"{target!r} is a file already: nothing to build")
         given = target._build.arguments
-        yield _Work(target._build.request, tuple(given[name] for name in _OVERRIDES))
+        yield Work(target._build.request, tuple(given[name] for name in _OVERRIDES))
     elif isinstance(target, (list, tuple)):
         for item in target:
             yield from _works(item)

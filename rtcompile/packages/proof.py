@@ -1,0 +1,224 @@
+"""Proof of what a bundle ships: for which GPUs, made by what out of what, and that it can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from rtcompile import bundles
+from rtcompile.building import pipeline, shipped
+from rtcompile.bundles.file import Bundle, Row
+from rtcompile.cache import manifests, objects
+from rtcompile.core import arch as archs
+from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.errors import InvalidRequest
+from rtcompile.packages import bundling
+from rtcompile.storage.digest import content_digest
+from rtcompile.workers import pool
+
+__all__ = ["Rebuilt", "Served", "matrix", "provenance", "rebuild"]
+
+Version = tuple[int, int]
+
+# The first Linux driver branch of each CUDA release, from the release notes of the CUDA toolkit.
+_BRANCHES: dict[Version, int] = {
+    (12, 0): 525,
+    (12, 1): 530,
+    (12, 2): 535,
+    (12, 3): 545,
+    (12, 4): 550,
+    (12, 5): 555,
+    (12, 6): 560,
+    (12, 8): 570,
+    (12, 9): 575,
+    (13, 0): 580,
+}
+
+
+class Served(NamedTuple):
+    """What one generation of GPUs gets from a bundle where nothing can be compiled.
+
+    Attributes
+    ----------
+    gpu : str
+        Its compute capability, ``"9.0"``.
+    program : str
+        The source, with its name expressions where it has some.
+    cuda : int
+        The major version of CUDA that the code was made with, and CuPy must have; 0 for nothing.
+    code : str
+        ``"cubin sm_90a"``, ``"ptx compute_80"`` or ``"nothing"``.
+    driver : str
+        The least driver, as the CUDA release that it came with; ``""`` for nothing.
+    """
+
+    gpu: str
+    program: str
+    cuda: int
+    code: str
+    driver: str
+
+
+def matrix(bundle: Bundle) -> list[Served]:
+    """Return what each generation from 7.5 on gets, for each program and major version of CUDA."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in bundle.rows():
+        groups.setdefault((row.key, row.cuda), []).append(row)
+    served = []
+    for capability in archs.generations():
+        for (_, cuda), rows in groups.items():
+            name = rows[0].program
+            name += f" ({', '.join(rows[0].names)})" if rows[0].names else ""
+            gpu = f"{capability[0]}.{capability[1]}"
+            usable = [
+                row
+                for row in rows
+                if row.kind in ("cubin", "ptx") and archs.runs_on(row.arch, row.kind, capability)
+            ]
+            if not usable:
+                served.append(Served(gpu, name, cuda, "nothing", ""))
+                continue
+            # As `shipped` chooses: machine code before PTX, then the nearest.
+            best = max(usable, key=lambda row: (row.kind == "cubin", row.arch))
+            arch = best.arch if best.kind == "cubin" else best.arch.virtual
+            least = _least_driver(best, capability)
+            served.append(Served(gpu, name, cuda, f"{best.kind} {arch}", _driver(least)))
+    return served
+
+
+def _least_driver(row: Row, capability: Version) -> Version:
+    """Return the CUDA release whose driver is the oldest that runs a build on a device.
+
+    Machine code of CUDA 12.x runs on every driver for CUDA 12 (NVIDIA's minor version compatibility);
+    PTX is compiled by the driver, which must be as new as the compiler that wrote it. And the driver must
+    know the device.
+    """
+    words = row.compiler.split()
+    release = tuple(int(part) for part in words[1].split(".")[:2]) if len(words) > 1 else (0, 0)
+    made_by = (release[0], release[1] if row.kind == "ptx" else 0)
+    return max(made_by, archs.first_release(capability))
+
+
+def _driver(release: Version) -> str:
+    said = f"CUDA {release[0]}.{release[1]}"
+    branch = _BRANCHES.get(release)
+    return f"{said} (R{branch})" if branch else said
+
+
+def provenance(bundle: Bundle) -> list[dict[str, Any]]:
+    """Return for each build of a bundle what it was made of and by what, as plain values.
+
+    Raises
+    ------
+    InvalidRequest
+        The file is damaged or no bundle.
+    """
+    return [_fields(*build) for build in _contents(bundle)]
+
+
+def _contents(bundle: Bundle) -> list[tuple[Row, ObjectCode, list[Any]]]:
+    found = []
+    for row, data, record in bundle.contents():
+        decoded = objects.decode(row.sealed_key(), data)
+        places = [SearchDir(label, f"<{label}>") for label in row.labels]
+        read = manifests.decode(row.sealed_key(), record, places)
+        if decoded is None or read is None:
+            raise InvalidRequest(f"{bundle.path}: the build of {row.program} does not verify")
+        headers = [header for entry in read for header in entry.dependencies.headers]
+        found.append((row, decoded[1], headers))
+    if bundle.problem:
+        raise InvalidRequest(f"{bundle.path}: {bundle.problem}")
+    return found
+
+
+def _fields(row: Row, code: ObjectCode, headers: Sequence[Any]) -> dict[str, Any]:
+    return {
+        "program": row.program,
+        "arch": str(row.arch),
+        "kind": row.kind,
+        "bytes": len(code.code),
+        "digest": content_digest(code.code),
+        "backend": row.backend,
+        "compiler": row.compiler,
+        "options": list(row.options),
+        "name expressions": dict(code.lowered_names),
+        "source digest": row.source,
+        "headers": [
+            {"from": h.label, "name": h.relative, "bytes": h.size, "digest": h.digest}
+            for h in headers
+        ],
+        "digests": "BLAKE2b, 32 bytes",
+    }
+
+
+class Rebuilt(NamedTuple):
+    """A build of a bundle that was made again: `outcome` is ``"same"``, or says what differs."""
+
+    program: str
+    arch: str
+    kind: str
+    outcome: str
+
+
+def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
+    """Compile every build of a bundle again, past all caches, and compare the code byte by byte.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    targets : iterable
+        What it was made of, as for `bundling.bundle`.
+
+    Raises
+    ------
+    InvalidRequest
+        The bundle cannot be used, or a target cannot be built.
+    CompileError
+        One does not compile.
+    """
+    wanted = _contents(bundle)
+    names = dict.fromkeys(
+        row.arch.virtual if row.kind == "ptx" else str(row.arch) for row, _, _ in wanted
+    )
+    work = {}
+    for each in bundling.works(targets, list(names)):
+        question = shipped.question(each.request, each.settings())
+        if question is not None:
+            arch, kind = each.request.arch, each.request.target
+            work[question.shipped_key(), None if arch is None else str(arch), kind] = each
+    chosen = []
+    for row, code, _ in wanted:
+        exact = work.get((row.key, str(row.arch), row.kind))
+        # One whose options fix the architecture has none in its request.
+        chosen.append((row, code, exact or work.get((row.key, None, row.kind))))
+    known = [each for _, _, each in chosen if each is not None]
+    with bundles.out_of_use(), ThreadPoolExecutor(pool.slots()) as executor:
+        again = executor.map(_anew, known)
+        return [
+            Rebuilt(
+                row.program,
+                str(row.arch),
+                row.kind,
+                _outcome(row, code, next(again) if each is not None else None),
+            )
+            for row, code, each in chosen
+        ]
+
+
+def _anew(work: bundling.Work) -> ObjectCode:
+    return pipeline.build(work.request, work.settings().override(recompile=True))
+
+
+def _outcome(row: Row, shipped_code: ObjectCode, again: ObjectCode | None) -> str:
+    if again is None:
+        return "not among the targets: another source, other options, or not named"
+    same = again.code == shipped_code.code
+    if same and dict(again.lowered_names) == dict(shipped_code.lowered_names):
+        return "same"
+    if again.build.compiler != row.compiler:
+        return f"differs: made by {row.compiler}, here is {again.build.compiler}"
+    pairs = enumerate(zip(again.code, shipped_code.code, strict=False))
+    at = next((at for at, (one, other) in pairs if one != other), None)
+    where = f"from byte {at} on" if at is not None else "in its length or its names"
+    return f"differs {where}, by the same compiler"

@@ -1,0 +1,147 @@
+"""What a bundle ships is proven: for which GPUs, out of what, and that it can be made again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rtcompile.bundles.file import Bundle, Row
+from rtcompile.cli import main
+from rtcompile.core.arch import Arch, first_release, generations
+from rtcompile.packages import proof
+from tests.packages import SOURCE, Package
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    """A package in the current folder."""
+    package = Package(tmp_path, "proven_kernels", monkeypatch)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, package.name, raising=False)
+    return package
+
+
+@pytest.fixture
+def built(package: Package) -> Package:
+    """The same, with k.rtcb built for sm_80, and as PTX."""
+    assert main(["bundle", package.name, "--arch", "sm_80,compute_80", "-o", "k.rtcb"]) == 0
+    return package
+
+
+def _rows(monkeypatch: pytest.MonkeyPatch, *made: tuple[str, str, str]) -> Bundle:
+    rows = [
+        Row("key", Arch.parse(arch), kind, "nvrtc", compiler, 12, "k.cu", "s", (), (), ())
+        for arch, kind, compiler in made
+    ]
+    bundle = Bundle("made-up.rtcb")
+    monkeypatch.setattr(bundle, "rows", lambda: rows)
+    return bundle
+
+
+def _served(bundle: Bundle) -> dict[str, tuple[str, str]]:
+    return {served.gpu: (served.code, served.driver) for served in proof.matrix(bundle)}
+
+
+def test_each_gpu_gets_machine_code_of_its_generation_then_ptx_then_nothing(monkeypatch):
+    made = [("sm_80", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")]
+    served = _served(_rows(monkeypatch, *((*each, "nvrtc 12.9.86 CL-1") for each in made)))
+    assert served["7.5"] == ("nothing", "")
+    assert served["8.0"] == ("cubin sm_80", "CUDA 12.0 (R525)")
+    assert served["8.6"] == ("cubin sm_80", "CUDA 12.0 (R525)")
+    assert served["9.0"] == ("cubin sm_90a", "CUDA 12.0 (R525)")
+    assert served["10.0"] == ("ptx compute_80", "CUDA 12.9 (R575)")
+    assert served["12.1"] == ("ptx compute_80", "CUDA 12.9 (R575)")
+
+
+def test_the_driver_must_know_the_gpu_too(monkeypatch):
+    compiler = "nvrtc 12.8.93 CL-1"
+    made = (("sm_120", "cubin", compiler), ("sm_80", "ptx", "nvrtc 12.4.1 CL-1"))
+    served = _served(_rows(monkeypatch, *made))
+    assert served["12.0"] == ("cubin sm_120", "CUDA 12.8 (R570)")
+    assert served["12.1"] == ("cubin sm_120", "CUDA 12.9 (R575)")
+    assert served["9.0"] == ("ptx compute_80", "CUDA 12.4 (R550)")
+
+
+def test_what_cuda_13_made_needs_its_driver(monkeypatch):
+    served = _served(_rows(monkeypatch, ("sm_80", "cubin", "nvrtc 13.0.88 CL-1")))
+    assert served["8.0"] == ("cubin sm_80", "CUDA 13.0 (R580)")
+
+
+def test_the_generations_are_those_that_are_made_now():
+    found = generations()
+    assert {(7, 5), (8, 6), (9, 0), (10, 3), (11, 0), (12, 1)} <= {*found}
+    assert (10, 1) not in found
+    assert first_release((11, 0)) == (12, 8)  # under its first name, 10.1
+
+
+def test_the_matrix_is_shown(built: Package, capsys):
+    capsys.readouterr()
+    assert main(["bundle", "--matrix", "k.rtcb", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["builds"]
+    by_gpu = {row["gpu"]: row["code"] for row in rows}
+    assert (by_gpu["7.5"], by_gpu["8.6"], by_gpu["9.0"]) == (
+        "nothing",
+        "cubin sm_80",
+        "ptx compute_80",
+    )
+
+
+def test_the_provenance_names_compiler_options_and_headers(built: Package, capsys):
+    capsys.readouterr()
+    assert main(["bundle", "--provenance", "k.rtcb"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["bundles"]
+    cubin, _ = found["builds"]
+    assert (cubin["kind"], cubin["arch"]) == ("cubin", "sm_80")
+    assert cubin["compiler"].startswith("nvrtc ")
+    assert "common.cuh" in [header["name"] for header in cubin["headers"]]
+    assert all(len(header["digest"]) == 64 for header in cubin["headers"])
+    assert set(cubin["name expressions"]) == {"scale<float>", "fill"}
+
+
+def test_it_can_be_built_again_byte_by_byte(built: Package, capsys):
+    assert main(["bundle", "verify", "k.rtcb", built.name, "--rebuild"]) == 0
+    assert "2 of 2 builds are the same, byte by byte" in capsys.readouterr().out
+
+
+def test_another_source_is_told(built: Package, capsys):
+    built.write("scale.cu", SOURCE.replace("*=", "+="))
+    for loaded in [name for name in sys.modules if name.split(".")[0] == built.name]:
+        del sys.modules[loaded]
+    assert main(["bundle", "verify", "k.rtcb", built.name, "--rebuild"]) == 1
+    said = capsys.readouterr().out
+    assert "not among the targets" in said
+    assert "0 of 2" in said
+
+
+def test_another_header_makes_other_bytes(built: Package, capsys):
+    text = "__device__ inline int index() { return threadIdx.x; }\n"
+    built.write("common.cuh", text)
+    assert main(["bundle", "verify", "k.rtcb", built.name, "--rebuild"]) == 1
+    assert "differs from byte" in capsys.readouterr().out
+
+
+def test_every_byte_is_verified(built: Package, capsys):
+    assert main(["bundle", "verify", "k.rtcb"]) == 0
+    data = bytearray(Path("k.rtcb").read_bytes())
+    data[-100] ^= 1
+    Path("k.rtcb").write_bytes(data)
+    assert main(["bundle", "verify", "k.rtcb"]) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["verify"], "write rtcompile bundle verify FILE"),
+        (["verify", "k.rtcb", "--rebuild"], "write rtcompile bundle verify FILE"),
+        (["verify", "no.rtcb"], "it is not there"),
+        (["x", "--rebuild"], "--rebuild is for"),
+    ],
+)
+def test_what_is_missing_is_told(package: Package, arguments, says, capsys):
+    assert main(["bundle", *arguments]) == 2
+    assert says in capsys.readouterr().err
