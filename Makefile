@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test lint types unit trials test-gpu sanitize environments mistakes clean
+.PHONY: demo test lint types unit trials test-slow mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -24,7 +24,15 @@ types: $(VENV)/.made
 	$(BIN)/mypy --strict rtcompile
 
 unit: $(VENV)/.made $(CUDA13)/.made
-	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/trials
+	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/trials
+
+# The tests that `make test` leaves out: each compiles for minutes (CUTLASS's collective GEMM).
+test-slow: $(VENV)/.made
+	$(BIN)/python -m pytest -m slow tests/unit
+
+# Faults that a test must catch, each put into a copy of the tree.
+mutations: $(VENV)/.made
+	$(BIN)/python -m tests.mutations
 
 # Each trial as often as docs/security.md says; its table is written there. As root it tries two users.
 trials: COUNTS := $(VENV)/trials.jsonl

@@ -149,6 +149,15 @@ def test_prune_removes_what_killed_processes_left(cache: Path) -> None:
     assert kept.find(make_question(source="a"))
 
 
+def test_prune_leaves_the_locks_of_builds_under_way(cache: Path) -> None:
+    kept = open_store(cache)
+    with kept.building(make_question()):
+        held = list((cache / "locks").iterdir())
+        kept.prune()
+        assert held
+        assert list((cache / "locks").iterdir()) == held
+
+
 def test_clear_forgets_everything(cache: Path) -> None:
     kept = open_store(cache)
     question = build(kept, "a")

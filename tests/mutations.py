@@ -1,0 +1,127 @@
+"""Proves that tests catch five faults: each is put into a copy of the tree, where its test must fail.
+
+``make mutations`` runs this. A fault is a text replacement in one file. The script fails where the
+text to replace is no longer found exactly once, where the test fails without the fault too, and where
+the test passes with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+
+class Mutation(NamedTuple):
+    """A fault: in `file` the text `code` becomes `fault`, and `test` must fail."""
+
+    what: str
+    file: str
+    code: str
+    fault: str
+    test: str
+
+
+MUTATIONS = (
+    Mutation(
+        "the sweep of workers' folders ignores their locks",
+        "rtcompile/workers/scratch.py",
+        "            locked = _lock(descriptor)\n",
+        "            locked = True\n",
+        "tests/unit/test_scratch.py::test_what_is_locked_is_in_use",
+    ),
+    Mutation(
+        "the sweep of the cache ignores the locks of builds",
+        "rtcompile/cache/inventory.py",
+        '        with locks.machine_wide(folder.file("locks", name), patience=0.0):\n',
+        '        folder.discard("locks", name)\n        if True:\n',
+        "tests/unit/test_cache_books.py::test_prune_leaves_the_locks_of_builds_under_way",
+    ),
+    Mutation(
+        "what NVRTC refused is never remembered",
+        "rtcompile/building/miss.py",
+        "        self.store.remember_refusal(self.plan.question, reason)\n",
+        "        pass\n",
+        "tests/unit/test_fallback_end_to_end.py::test_a_refusal_is_remembered_when_the_code_is_gone",
+    ),
+    Mutation(
+        "a refusal is remembered by this process alone",
+        "rtcompile/cache/store.py",
+        "        self._ask_books(lambda books: books.remember_refusal(key, reason))\n",
+        "",
+        "tests/unit/test_cache_books.py::test_a_refusal_is_known_to_the_next_process",
+    ),
+    Mutation(
+        "the file of a precompiled header is not compared with its record",
+        "rtcompile/compilers/precompiled.py",
+        "if now is None or record.image != disk.image(self._path):",
+        "if now is None:",
+        "tests/unit/test_pch.py::test_another_file_in_its_place_is_not_used",
+    ),
+    Mutation(
+        "a worker is not what the kernel kills first when memory runs out",
+        "rtcompile/workers/zygote.py",
+        "            _prefer_for_oom()\n",
+        "",
+        "tests/unit/test_workers.py::test_a_worker_is_what_the_kernel_kills_first_for_memory",
+    ),
+    Mutation(
+        "a slot is not returned when its job has ended",
+        "rtcompile/workers/pool.py",
+        "            self._slots.release()\n",
+        "            pass\n",
+        "tests/unit/test_workers.py::test_a_slot_is_returned_however_its_job_ended",
+    ),
+)
+
+
+def run(test: str, tree: Path) -> subprocess.CompletedProcess[str]:
+    """Run a test in a copy of the tree, on the package of that copy."""
+    command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test)
+    environ = {**os.environ, "PYTHONPATH": str(tree)}
+    return subprocess.run(command, cwd=tree, env=environ, capture_output=True, text=True)
+
+
+def problem(mutation: Mutation, tree: Path) -> str:
+    """Return why a mutation is not shown to be caught, ``""`` if it is."""
+    path = tree / mutation.file
+    text = path.read_text()
+    if text.count(mutation.code) != 1:
+        return f"{mutation.file} has {mutation.code!r} {text.count(mutation.code)} times, not once"
+    whole = run(mutation.test, tree)
+    if whole.returncode != 0:
+        return f"{mutation.test} fails without the fault too:\n{whole.stdout[-2000:]}"
+    path.write_text(text.replace(mutation.code, mutation.fault))
+    mutated = run(mutation.test, tree)
+    path.write_text(text)
+    if mutated.returncode != 1:  # 0: it passed; others: it did not run
+        return f"{mutation.test} did not notice it:\n{mutated.stdout[-2000:]}"
+    return ""
+
+
+def main() -> int:
+    """Try every mutation, print a line for each, and return 1 if one is not caught."""
+    status = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        for name in ("rtcompile", "tests", "include_shims", "examples", "docs", "benchmarks"):
+            shutil.copytree(ROOT / name, tree / name)
+        for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
+            shutil.copy(ROOT / name, tree)
+        for mutation in MUTATIONS:
+            found = problem(mutation, tree)
+            print("caught    " if not found else "NOT CAUGHT", mutation.what, flush=True)
+            if found:
+                print(found)
+                status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
