@@ -1,0 +1,28 @@
+"""The page on the architecture shows the code as it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from docs import pictures
+
+PAGE = pictures.PAGE.read_text()
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_picture_is_of_todays_imports():
+    """`python -m docs.pictures` draws it anew."""
+    assert pictures.drawn_in(PAGE) == PAGE
+
+
+def test_every_part_of_the_picture_is_described():
+    described = set(re.findall(r"`(\w+)`", PAGE.partition("| Part |")[2].partition("## One")[0]))
+    assert {box.partition(":")[0] for box in pictures.imports()} <= described
+
+
+def test_the_files_that_the_page_names_are_there():
+    named = re.findall(r"`([\w/]+/\w+\.py)`", PAGE)
+    assert named
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "rtcompile" / name).exists(), name
