@@ -13,16 +13,16 @@ from tests.unit.test_imports import MODULES, imported_by, module_of
 PAGE = Path(__file__).parent / "architecture.md"
 BEGIN, END = "<!-- drawn by docs/pictures.py -->\n", "<!-- end of the picture -->\n"
 
-# Modules of cluster/ that use `building`; the others are below it.
-_ENGINES = {"executors", "dask", "ray", "warming"}
+# cluster/ stands on three floors: stores below `building`, executors above it, warming above `many`.
+_CLUSTER = {"executors": "executors", "dask": "warming", "ray": "warming", "warming": "warming"}
 _LEFT_OUT = {"_version", "__main__", ""}
 
 
 def _box(module: str) -> str:
     """Return the box that a module is drawn in."""
     parts = module.split(".")[1:]
-    if parts[:1] == ["cluster"] and len(parts) > 1:
-        return "cluster: engines" if parts[1] in _ENGINES else "cluster: stores"
+    if parts[:1] == ["cluster"]:
+        return f"cluster: {_CLUSTER.get(parts[-1], 'stores')}"
     return (
         {"lazy_code": "kernels", "code_arguments": "kernels"}.get(parts[0], parts[0])
         if parts
