@@ -1,71 +1,98 @@
 """Draws the import picture of docs/architecture.md from the code: ``python -m docs.pictures``.
 
 Each box is a folder or module of the package, each arrow leads from it to what it imports. Arrows
-that follow from others are left out. A test compares the page with the code.
+that follow from others are left out. No module imports itself by way of others, but folders would: the
+modules of a folder that use what uses the rest of the folder have a box of their own, with their
+names. A test compares the page with the code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from tests.unit.test_imports import MODULES, imported_by, module_of
 
 PAGE = Path(__file__).parent / "architecture.md"
 BEGIN, END = "<!-- drawn by docs/pictures.py -->\n", "<!-- end of the picture -->\n"
+_LEFT_OUT = ("_version", "__main__")
 
-# cluster/ stands on three floors: stores below `building`, executors above it, warming above `many`.
-_CLUSTER = {"executors": "executors", "dask": "warming", "ray": "warming", "warming": "warming"}
-_LEFT_OUT = {"_version", "__main__", ""}
+_Node = TypeVar("_Node", bound=Hashable)
 
 
-def _box(module: str) -> str:
-    """Return the box that a module is drawn in."""
-    parts = module.split(".")[1:]
-    if parts[:1] == ["cluster"]:
-        return f"cluster: {_CLUSTER.get(parts[-1], 'stores')}"
-    return (
-        {"lazy_code": "kernels", "code_arguments": "kernels"}.get(parts[0], parts[0])
-        if parts
-        else ""
-    )
+def closure(edges: Mapping[_Node, set[_Node]]) -> dict[_Node, set[_Node]]:
+    """Return everything that each node leads to."""
+    reached = {node: set(others) for node, others in edges.items()}
+    grown = True
+    while grown:
+        grown = False
+        for others in reached.values():
+            more = others.union(*(reached.get(other, set()) for other in others))
+            grown = grown or more != others
+            others |= more
+    return reached
+
+
+def module_imports() -> dict[str, set[str]]:
+    """Return each module, without the package's name, with the modules that it imports."""
+    short = {module_of(file).partition(".")[2]: imported_by(file) for file in MODULES}
+    return {
+        name: {other.partition(".")[2] for other in others} & set(short) - set(_LEFT_OUT)
+        for name, others in short.items()
+        if name not in _LEFT_OUT
+    }
+
+
+def box_imports(boxes: Mapping[str, str], edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Return each box with the boxes that its modules import."""
+    found: dict[str, set[str]] = {box: set() for box in sorted(set(boxes.values()))}
+    for module, others in edges.items():
+        found[boxes[module]] |= {boxes[other] for other in others} - {boxes[module]}
+    return found
 
 
 def imports() -> dict[str, set[str]]:
-    """Return each box with the boxes that it imports."""
-    found: dict[str, set[str]] = {}
-    for file in MODULES:
-        box = _box(module_of(file))
-        found.setdefault(box, set()).update(_box(name) for name in imported_by(file))
-    return {
-        box: others - {box} - _LEFT_OUT
-        for box, others in sorted(found.items())
-        if box not in _LEFT_OUT
-    }
+    """Return each box with the boxes that it imports, in no circle."""
+    edges = module_imports()
+    reached = closure(edges)
+    boxes = {module: module.partition(".")[0] for module in edges}
+    while True:
+        found = box_imports(boxes, edges)
+        leads_to = closure(found)
+        circle = {box for box in found if box in leads_to[box]}
+        if not circle:
+            return found
+        # The split is made that leaves the fewest circles, then the one that moves fewest modules.
+        choices = []
+        for box in sorted(circle):
+            others = {b for b in circle if b != box and box in leads_to[b] and b in leads_to[box]}
+            own = {module for module, its in boxes.items() if its == box}
+            upper = {m for m in own if {boxes[other] for other in reached[m]} & others}
+            if upper != own:
+                split = {**boxes, **_named(upper), **(_named(own - upper) if ":" in box else {})}
+                leads = closure(box_imports(split, edges))
+                choices.append((sum(b in leads[b] for b in leads), len(upper), box, split))
+        boxes = min(choices, key=lambda choice: choice[:3])[3]
 
 
-def without_detours(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the edges that do not follow from others: an arrow from a to c goes where a-b-c is."""
-
-    def reached(start: str, seen: frozenset[str] = frozenset()) -> set[str]:
-        if start in seen:
-            raise ValueError(f"{start} imports itself, by way of {', '.join(sorted(seen))}")
-        others = edges.get(start, set())
-        return others.union(*(reached(other, seen | {start}) for other in others))
-
-    return {
-        box: {other for other in others if not any(other in reached(o) for o in others - {other})}
-        for box, others in edges.items()
-    }
+def _named(modules: set[str]) -> dict[str, str]:
+    """Return a box of their own for some modules of a folder."""
+    folder = min(modules).partition(".")[0]
+    names = ", ".join(sorted(module.rpartition(".")[2] for module in modules))
+    return dict.fromkeys(modules, f"{folder}: {names}")
 
 
 def picture() -> str:
     """Return the picture as a Mermaid diagram."""
-    edges = without_detours(imports())
-    names = {box: box.replace(": ", "_") for box in edges}
-    lines = [f'    {names[box]}["{box}"]' for box in edges]
-    lines += [
-        f"    {names[a]} --> {names[b]}" for a, others in edges.items() for b in sorted(others)
-    ]
+    edges = imports()
+    leads_to = closure(edges)
+    number = {box: f"b{index}" for index, box in enumerate(edges)}
+    lines = [f'    {number[box]}["{box}"]' for box in edges]
+    for box, others in edges.items():
+        for other in sorted(others):
+            if not any(other in leads_to[between] for between in others - {other}):
+                lines.append(f"    {number[box]} --> {number[other]}")
     return "\n".join(("```mermaid", "flowchart TD", *lines, "```", ""))
 
 
