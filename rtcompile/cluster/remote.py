@@ -60,7 +60,7 @@ class Tier:
         self.hits = self.misses = self.written = self.failures = 0
         self.problem = ""
         self._waited = 0.0
-        self._closed_until = 0.0
+        self._closed_until = self._not_written_until = 0.0
         self._warned = False
 
     @property
@@ -68,9 +68,30 @@ class Tier:
         """Whether it is to be asked now."""
         return time.monotonic() >= self._closed_until
 
-    def ask(self, question: Callable[[SharedStore], _T], *, waiting: bool = True) -> _T | None:
-        """Return the store's answer, None where it gives none; `waiting`: somebody waits for it."""
-        if not self.open:
+    @property
+    def writable(self) -> bool:
+        """Whether it is to be written to now: one that is full, or forbids it, can still be read."""
+        return self.open and time.monotonic() >= self._not_written_until
+
+    def ask(
+        self,
+        question: Callable[[SharedStore], _T],
+        *,
+        waiting: bool = True,
+        writing: bool = False,
+    ) -> _T | None:
+        """Return the store's answer, None where it gives none.
+
+        Parameters
+        ----------
+        question : callable
+            Asks the store.
+        waiting : bool
+            Whether a build waits for the answer.
+        writing : bool
+            Whether it writes.
+        """
+        if not (self.writable if writing else self.open):
             return None
         begin = time.monotonic()
         answer, problem = None, ""
@@ -85,8 +106,14 @@ class Tier:
         self._waited += took if slow else 0.0
         # Another answer that takes as long would be one too many.
         too_slow = slow and self._waited + took > _MOST_WAITED_SECONDS
-        if problem or too_slow:
-            self._fail(problem or f"an answer took {took:.1f} s", for_good=too_slow)
+        if too_slow or (problem and (not writing or took > _PROMPT_SECONDS)):
+            until = float("inf") if too_slow else time.monotonic() + _CLOSED_SECONDS
+            self._closed_until = until
+            how = f"left alone {'from now on' if too_slow else 'for a minute'}"
+            self._fail(problem or f"an answer took {took:.1f} s", how)
+        elif problem:
+            self._not_written_until = time.monotonic() + _CLOSED_SECONDS
+            self._fail(problem, "not written to for a minute")
         return answer
 
     def refused(self, problem: str) -> None:
@@ -102,15 +129,13 @@ class Tier:
                 stacklevel=2,
             )
 
-    def _fail(self, problem: str, *, for_good: bool) -> None:
+    def _fail(self, problem: str, how: str) -> None:
         self.failures += 1
         self.problem = problem
-        self._closed_until = float("inf") if for_good else time.monotonic() + _CLOSED_SECONDS
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"RTCOMPILE_REMOTE: {self.store.name} is left alone "
-                f"{'from now on' if for_good else 'for a minute'}: {problem}. "
+                f"RTCOMPILE_REMOTE: {self.store.name} is {how}: {problem}. "
                 "Builds go on without it; `rtcompile doctor` tries it.",
                 RtcompileWarning,
                 stacklevel=2,
@@ -133,14 +158,18 @@ class Lease:
             # Where warnings are errors, this one has no caller to be told.
             with suppress(RtcompileWarning):
                 self._tier.ask(
-                    lambda store: store.renew(self._key, self._token, LEASE_SECONDS), waiting=False
+                    lambda store: store.renew(self._key, self._token, LEASE_SECONDS),
+                    waiting=False,
+                    writing=True,
                 )
 
     def release(self) -> None:
         """Give it back."""
         if not self._ended.is_set():
             self._ended.set()
-            self._tier.ask(lambda store: store.release(self._key, self._token), waiting=False)
+            self._tier.ask(
+                lambda store: store.release(self._key, self._token), waiting=False, writing=True
+            )
 
 
 Entry = tuple[str, str, bytes]  # kind, key, data
@@ -218,7 +247,7 @@ class Remote:
         def write() -> None:
             try:
                 for tier in self.tiers if tiers is None else tiers:
-                    if tier.open:
+                    if tier.writable:
                         self.put(tier, entries(tier))
             finally:
                 then()
@@ -237,7 +266,7 @@ class Remote:
         """Write entries to a store now; say whether it took them."""
         for kind, key, data in entries:
             place, sealed = f"{kind}/{key}", self._envelope.seal(kind, key, data)
-            if tier.ask(_putting(place, sealed), waiting=False) is None:
+            if tier.ask(_putting(place, sealed), waiting=False, writing=True) is None:
                 return False
             tier.written += 1
         return True
@@ -248,7 +277,8 @@ class Remote:
                 task()
             except Exception as error:  # the next build is pushed whatever became of this one
                 text = f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}."
-                warnings.warn(text, RtcompileWarning, stacklevel=2)
+                with suppress(RtcompileWarning):  # an error where the caller's filter says so
+                    warnings.warn(text, RtcompileWarning, stacklevel=2)
             finally:
                 with self._idle:
                     self._unfinished -= 1
@@ -276,7 +306,7 @@ class Remote:
             begin = time.monotonic()
             pause = 0.02
             try:
-                while (taken := tier.ask(_acquiring(place, token))) is False:
+                while (taken := tier.ask(_acquiring(place, token), writing=True)) is False:
                     found = look()
                     if found is not None:
                         return found

@@ -17,7 +17,7 @@ from rtcompile.cache import headers, locks
 from rtcompile.cache.store import Store
 from rtcompile.core.key import Question
 from rtcompile.core.request import CompileRequest
-from rtcompile.errors import CompileTimeout
+from rtcompile.errors import CompileTimeout, RtcompileWarning
 from rtcompile.settings import Settings
 from tests.questions import make_object, make_question
 
@@ -125,3 +125,32 @@ def test_a_clock_that_is_stepped_back_holds_nobody_up(
         # What is edited from now on carries a time of that clock, and must look edited.
         assert list(kept._started.values()) == [an_hour_ago]
     assert time.monotonic() - begin < 5
+
+
+def hang(descriptor: int, operation: int) -> None:
+    time.sleep(30)
+
+
+def refuse(descriptor: int, operation: int) -> None:
+    raise OSError(37, "No locks available")
+
+
+@pytest.mark.parametrize(
+    ("flock", "what"), [(hang, "no answer in 1 s"), (refuse, "No locks available")]
+)
+def test_locks_that_do_not_work_cost_a_second_once_and_are_said_once(
+    tmp_path, monkeypatch, flock, what
+):
+    monkeypatch.setattr(locks, "_answering", {})
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    begin = time.monotonic()
+    with pytest.warns(RtcompileWarning, match=what) as warned:
+        had = [taken(tmp_path / name) for name in "abc"]
+
+    assert (had, len(warned)) == ([False] * 3, 1)
+    assert time.monotonic() - begin < 2.0
+
+
+def taken(path: Path) -> bool:
+    with locks.machine_wide(str(path), 5.0) as held:
+        return held

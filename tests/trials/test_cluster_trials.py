@@ -1,0 +1,244 @@
+"""A cluster with a shared store: strangers' entries, stores that fail in mid-run, one compile for all."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+import rtcompile
+from rtcompile.cluster.envelope import Envelope
+from rtcompile.cluster.remote import Remote, Tier
+from rtcompile.cluster.settings import RemoteSettings
+from tests import nodes, servers
+from tests.trials.record import record, times
+
+# --- entries of strangers ------------------------------------------------------------------------
+
+Harm = Callable[[random.Random, dict[str, bytes]], tuple[str, bytes]]
+
+
+def flipped(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
+    place = chance.choice([*entries])
+    data = bytearray(entries[place])
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return place, bytes(data)
+
+
+def cut(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
+    place = chance.choice([*entries])
+    return place, entries[place][: chance.randrange(len(entries[place]))]
+
+
+def longer(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
+    place = chance.choice([*entries])
+    return place, entries[place] + chance.randbytes(chance.randint(1, 100))
+
+
+def swapped(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
+    place, other = chance.sample([*entries], 2)
+    return place, entries[other]
+
+
+def forged(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
+    place = chance.choice([*entries])
+    key = chance.choice([None, chance.randbytes(32), nodes.KEY[:-1]])
+    return place, Envelope(key).seal(*place.split("/"), b"another's code")
+
+
+HARMS: list[Harm] = [flipped, cut, longer, swapped, forged]
+
+
+def test_nothing_of_a_stranger_is_taken_from_a_store(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    settings = RemoteSettings((f"file://{tmp_path}/shared",), key_file=nodes.key_file(tmp_path))
+    stores = Remote(settings)
+    (tier,) = stores.tiers
+    envelope = Envelope(nodes.KEY)
+    entries = {
+        f"{kind}/{number}": envelope.seal(kind, str(number), chance.randbytes(200))
+        for kind in ("object", "manifest")
+        for number in range(8)
+    }
+    accepted = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(times(500, 10_000)):
+            place, data = chance.choice(HARMS)(chance, entries)
+            tier.store = Held({place: data})  # type: ignore[assignment]
+            accepted += stores.get(*place.split("/")) is not None
+    record("stranger's entry in a shared store", times(500, 10_000), accepted)
+    assert not accepted
+
+
+class Held:
+    """A store that holds what it is given."""
+
+    name = "held"
+
+    def __init__(self, entries: dict[str, bytes]) -> None:
+        self._entries = entries
+
+    def get(self, place: str) -> bytes | None:
+        return self._entries.get(place)
+
+
+# --- stores that fail ----------------------------------------------------------------------------
+
+
+class Proxy:
+    """Passes bytes on to a port; from `slow` on, an answer takes a second."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.delay = 0.0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                ours, _ = self._listener.accept()
+                theirs = socket.create_connection(("127.0.0.1", self._to))
+                for pair, slow in (((ours, theirs), False), ((theirs, ours), True)):
+                    threading.Thread(target=self._pass, args=(*pair, slow), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, slow: bool) -> None:
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(1 << 16):
+                time.sleep(self.delay if slow else 0.0)
+                target.sendall(data)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def kill(server: servers.Server, proxy: Proxy) -> None:
+    server.kill()
+
+
+def pause(server: servers.Server, proxy: Proxy) -> None:
+    server.pause()
+
+
+def slow(server: servers.Server, proxy: Proxy) -> None:
+    proxy.delay = 1.0
+
+
+def fill(server: servers.Server, proxy: Proxy) -> None:
+    said(server, "CONFIG", "SET", "maxmemory", "1000")
+
+
+def forbid_writing(server: servers.Server, proxy: Proxy) -> None:
+    said(server, "ACL", "SETUSER", "default", "-@write")
+
+
+def said(server: servers.Server, *words: str) -> None:
+    import redis
+
+    with contextlib.closing(redis.Redis(port=server.port)) as client:
+        client.execute_command(*words)
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the caller's thread waited for answers of stores, in seconds."""
+    waited: list[float] = []
+    ask = Tier.ask
+
+    def measured(self: Tier, *given: object, **more: object) -> object:
+        begin = time.monotonic()
+        try:
+            return ask(self, *given, **more)  # type: ignore[arg-type]
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                waited.append(time.monotonic() - begin)
+
+    monkeypatch.setattr(Tier, "ask", measured)
+    return waited
+
+
+@contextlib.contextmanager
+def node(tmp_path: Path, name: str, address: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in nodes.environment(tmp_path, name, address).items():
+            patch.setenv(variable, value)
+        yield
+
+
+@pytest.mark.parametrize(
+    "harm", [kill, pause, slow, fill, forbid_writing], ids=lambda h: h.__name__
+)
+def test_a_store_that_fails_in_mid_run_fails_no_build(tmp_path, lost, harm) -> None:
+    before, after = 3, times(4, 12)
+
+    def built(first: int, count: int) -> int:
+        codes = [rtcompile.compile(nodes.source(first + n), arch="sm_80") for n in range(count)]
+        return sum(code.build.hit is None for code in codes)
+
+    with servers.redis() as server, contextlib.closing(Proxy(server.port)) as proxy:
+        address = f"redis://127.0.0.1:{proxy.port}/0"
+        with node(tmp_path, "a", address):
+            built(0, before)
+            harm(server, proxy)
+            lost.clear()
+            with pytest.warns(rtcompile.RtcompileWarning) as warned:
+                count = built(before, after)
+    record(f"build beside a store that fails ({harm.__name__})", after, after - count)
+    assert count == after
+    assert sum(lost) <= 1.0
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("harm", [fill, forbid_writing], ids=lambda harm: harm.__name__)
+def test_a_store_that_cannot_be_written_is_read_all_the_same(tmp_path, harm) -> None:
+    with servers.redis() as server, contextlib.closing(Proxy(server.port)) as proxy:
+        for name, expected in (("a", None), ("b", "remote")):
+            with node(tmp_path, name, server.address):
+                assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit == expected
+                from rtcompile.cluster.remote import remote
+
+                assert remote().flush(10.0)
+            harm(server, proxy) if name == "a" else None
+        with node(tmp_path, "c", server.address):
+            with pytest.warns(rtcompile.RtcompileWarning, match="not written to"):
+                assert rtcompile.compile(nodes.source(2), arch="sm_80").build.hit is None
+            assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit == "remote"
+
+
+# --- one compile ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("everyday", "full", "kernels"),
+    [
+        pytest.param((2, 2), (4, 16), 1, id="one kernel"),
+        pytest.param((2, 2), (4, 16), 20, id="twenty kernels"),
+    ],
+)
+def test_what_many_processes_of_many_nodes_want_is_compiled_once(
+    tmp_path, everyday, full, kernels
+) -> None:
+    count, each = times(everyday, full)
+    sources = [nodes.source(number) for number in range(kernels)]
+    with servers.redis() as server:
+        at = time.time() + 0.3 * count * each
+        running = [
+            nodes.start(nodes.environment(tmp_path, f"node{which}", server.address), sources, at)
+            for which in range(count)
+            for _ in range(each)
+        ]
+        found = [nodes.result(process, 500) for process in running]
+    compiled = sum(hits["hits"].count(None) for hits in found)  # type: ignore[attr-defined]
+    record("kernel that many processes of many nodes want at once", kernels, compiled - kernels)
+    assert compiled == kernels
