@@ -17,7 +17,7 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.cluster.envelope import Envelope
-from rtcompile.cluster.remote import Remote, Tier
+from rtcompile.cluster.remote import Remote, Tier, remote
 from rtcompile.cluster.settings import RemoteSettings
 from tests import nodes, servers
 from tests.trials.record import record, times
@@ -190,6 +190,7 @@ def test_a_store_that_fails_in_mid_run_fails_no_build(tmp_path, lost, harm) -> N
         address = f"redis://127.0.0.1:{proxy.port}/0"
         with node(tmp_path, "a", address):
             built(0, before)
+            assert remote().flush(10.0)
             harm(server, proxy)
             lost.clear()
             with pytest.warns(rtcompile.RtcompileWarning) as warned:
@@ -206,8 +207,6 @@ def test_a_store_that_cannot_be_written_is_read_all_the_same(tmp_path, harm) -> 
         for name, expected in (("a", None), ("b", "remote")):
             with node(tmp_path, name, server.address):
                 assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit == expected
-                from rtcompile.cluster.remote import remote
-
                 assert remote().flush(10.0)
             harm(server, proxy) if name == "a" else None
         with node(tmp_path, "c", server.address):

@@ -1,0 +1,112 @@
+"""A second node of a cluster: kernels fetched from Redis and from S3, beside compiling them.
+
+49 kernels as CuPy makes them (its prefix, its headers) and 20 small ones without includes, as in 20
+RawModules. The first node compiles and pushes; the second, with an empty cache,
+fetches them one after the other in a fresh process. Then local hits are measured with
+and without a store configured, in processes that take turns. Needs redis-server, and moto for S3; no
+GPU. ROUNDS sets the number of rounds; ``--save`` writes benchmarks/results/cluster.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import _machine
+from tests import nodes, servers
+
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+
+PROGRAM = r"""
+import json, sys, time
+import cupy, rtcompile
+
+folder = cupy.__path__[0] + "/_core/include"
+prefix = "#include <cupy/complex.cuh>\n#include <cupy/carray.cuh>\n#include <cupy/atomics.cuh>\n"
+body = 'extern "C" __global__ void k(const CArray<float, 1, true> a, CArray<float, 1, true> b) {{ b[0] = a[0] * {}; }}'
+cupys = [(prefix + body.format(n), ("-std=c++17", "-ftz=true", "-I" + folder)) for n in range(49)]
+small = [('extern "C" __global__ void k(float* a) {{ a[0] = {}; }}'.format(n), ()) for n in range(20)]
+rtcompile.compile("__global__ void first() {}", arch="sm_80")  # imports, connection, compiler's identity
+found = {"hits": []}
+for name, kernels in (("cupy", cupys), ("small", small)):
+    found[name] = []
+    for source, options in kernels:
+        begin = time.perf_counter()
+        code = rtcompile.compile(source, options=options, arch="sm_80")
+        found[name].append((time.perf_counter() - begin) * 1e3)
+        found["hits"].append(code.build.hit)
+print(json.dumps(found))
+"""
+
+
+def run(environ: dict[str, str]) -> dict[str, list[object]]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[object]] = json.loads(done.stdout)
+    return found
+
+
+def milliseconds(runs: list[dict[str, list[object]]], name: str) -> float:
+    """Return the median of a kernel over all runs."""
+    return round(statistics.median(float(each) for found in runs for each in found[name]), 2)  # type: ignore[arg-type]
+
+
+def second_node(folder: Path, address: str) -> dict[str, object]:
+    """Measure nodes that fetch what the first has pushed."""
+    first = run(nodes.environment(folder, "first", address))
+    assert set(first["hits"]) == {None}
+    fetched = []
+    for number in range(ROUNDS):
+        fetched.append(run(nodes.environment(folder, f"node{number}", address)))
+        assert set(fetched[-1]["hits"]) == {"remote"}, fetched[-1]["hits"]
+    return {
+        name: {
+            "compiled, ms a kernel": milliseconds([first], name),
+            "fetched, ms a kernel": milliseconds(fetched, name),
+        }
+        for name in ("cupy", "small")
+    }
+
+
+def local_hits(folder: Path, address: str) -> dict[str, object]:
+    """Measure local hits of fresh processes, with and without a store."""
+    with_store = nodes.environment(folder, "local", address)
+    alone = {**with_store, "RTCOMPILE_REMOTE": ""}
+    run(with_store), run(alone), run(with_store), run(alone)
+    times: dict[str, list[float]] = {"with": [], "without": []}
+    for _ in range(4 * ROUNDS):
+        for name, environ in (("with", with_store), ("without", alone)):
+            found = run(environ)
+            assert set(found["hits"]) == {"disk"}
+            times[name] += [float(each) for each in found["small"]]  # type: ignore[arg-type]
+    least = {name: statistics.quantiles(of, n=4)[0] for name, of in times.items()}
+    return {
+        "with a store, ms": round(least["with"], 4),
+        "without, ms": round(least["without"], 4),
+        "ratio": round(least["with"] / least["without"], 4),
+    }
+
+
+def main() -> None:
+    results: dict[str, object] = {}
+    for name, server in (("Redis", servers.redis), ("S3 (moto)", servers.s3)):
+        with tempfile.TemporaryDirectory() as folder, server() as store:
+            results[name] = second_node(Path(folder), store.address)
+            if server is servers.redis:
+                results["local hit (lower quartile)"] = local_hits(Path(folder), store.address)
+    _machine.save("cluster", results)
+
+
+if __name__ == "__main__":
+    main()
