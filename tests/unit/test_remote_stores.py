@@ -140,6 +140,17 @@ def test_a_key_file_that_is_no_secret_is_refused(tmp_path, mode, data, what):
         read_key(str(path))
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has files of root's")
+def test_a_key_file_of_roots_may_be_the_groups_to_read(tmp_path, monkeypatch):
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    path.chmod(0o440)
+    with pytest.raises(InvalidRequest, match="chmod 600"):
+        read_key(str(path))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert read_key(str(path)) == KEY
+
+
 # --- settings --------------------------------------------------------------------------------------
 
 
