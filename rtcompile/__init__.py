@@ -14,7 +14,8 @@ _NAMES = {
     "api": "compile",
     "bundles": "use_bundle",
     "core.arch": "Arch",
-    "core.request": "BuildInfo CompileRequest ObjectCode",
+    "core.occupancy": "Occupancy",
+    "core.request": "BuildInfo CompileRequest Header ObjectCode",
     "errors": (
         "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError ExecutorError "
         "InvalidRequest JitDisabled JitifyError LinkError RtcompileError RtcompileWarning "
@@ -22,8 +23,11 @@ _NAMES = {
     ),
     "everywhere.seam": "Installation install uninstall",
     "kernels": "RawKernel RawModule",
-    "packages.library": "KernelLibrary",
-    "watching.profiling": "Profile",
+    "packages.library": "Kernel KernelLibrary KernelModule",
+    "packages.signature": "Parameter",
+    "watching.advice": "Advice",
+    "watching.profiling": "HeaderCost Profile TemplateCost",
+    "watching.report": "KernelReport Report Spills",
     "many": "BuildFuture compile_many submit_many",
     "messages.diagnostics": "Diagnostic",
     "notebook": "load_ipython_extension",

@@ -7,8 +7,10 @@ from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
 from rtcompile.bundles import use_bundle as use_bundle
 from rtcompile.core.arch import Arch as Arch
+from rtcompile.core.occupancy import Occupancy as Occupancy
 from rtcompile.core.request import BuildInfo as BuildInfo
 from rtcompile.core.request import CompileRequest as CompileRequest
+from rtcompile.core.request import Header as Header
 from rtcompile.core.request import ObjectCode as ObjectCode
 from rtcompile.errors import BatchError as BatchError
 from rtcompile.errors import CompileError as CompileError
@@ -35,6 +37,15 @@ from rtcompile.many import compile_many as compile_many
 from rtcompile.many import submit_many as submit_many
 from rtcompile.messages.diagnostics import Diagnostic as Diagnostic
 from rtcompile.notebook import load_ipython_extension as load_ipython_extension
+from rtcompile.packages.library import Kernel as Kernel
 from rtcompile.packages.library import KernelLibrary as KernelLibrary
+from rtcompile.packages.library import KernelModule as KernelModule
+from rtcompile.packages.signature import Parameter as Parameter
 from rtcompile.tensors import tensor_map as tensor_map
+from rtcompile.watching.advice import Advice as Advice
+from rtcompile.watching.profiling import HeaderCost as HeaderCost
 from rtcompile.watching.profiling import Profile as Profile
+from rtcompile.watching.profiling import TemplateCost as TemplateCost
+from rtcompile.watching.report import KernelReport as KernelReport
+from rtcompile.watching.report import Report as Report
+from rtcompile.watching.report import Spills as Spills

@@ -94,6 +94,13 @@ def compile(
         its kinds.
     ToolkitNotFound, UnsupportedArch
         What is needed is not installed, or does not know the architecture.
+
+    Examples
+    --------
+    >>> source = 'extern "C" __global__ void k(int* p) { *p = 1; }'
+    >>> code = rtcompile.compile(source, arch="sm_90a")
+    >>> code.kind, str(code.arch), code.build.backend
+    ('cubin', 'sm_90a', 'nvrtc')
     """
     request = CompileRequest(
         source=source,

@@ -124,6 +124,15 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
         An argument that cannot describe a build.
     CompileError
         At the first use, when the compiler refuses the source.
+
+    Examples
+    --------
+    >>> source = 'extern "C" __global__ void k(int* p) { *p = 1; }'
+    >>> kernel = rtcompile.RawKernel(source, "k")
+    >>> array = cupy.zeros(1, cupy.int32)  # doctest: +SKIP
+    >>> kernel((1,), (1,), (array,))  # doctest: +SKIP
+    >>> rtcompile.RawKernel(source, "k", arch="sm_90").object_code.kind  # needs no GPU
+    'cubin'
     """
 
     @public
@@ -224,6 +233,19 @@ class RawKernel(_Built, cupy.RawKernel):  # type: ignore[misc]
 
     def __call__(self, grid: Any, block: Any, args: Any, **kwargs: Any) -> None:
         """Launch the kernel: ``kernel(grid, block, args, *, shared_mem=0, stream=None)``.
+
+        Parameters
+        ----------
+        grid : tuple of int
+            Blocks in the grid, in up to three dimensions.
+        block : tuple of int
+            Threads in a block, in up to three dimensions.
+        args : tuple
+            The kernel's arguments: arrays of CuPy's, NumPy scalars, Python numbers.
+        shared_mem : int
+            Bytes of dynamic shared memory of a block.
+        stream : cupy.cuda.Stream, optional
+            The stream to launch on; None is the current one.
 
         Raises
         ------
@@ -390,6 +412,14 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         An argument that cannot describe a build: neither or both of `code` and `path`, ….
     CompileError
         At the first use, when the compiler refuses the source.
+
+    Examples
+    --------
+    >>> source = "template <class T> __global__ void f(T* x) { *x += 1; }"
+    >>> module = rtcompile.RawModule(code=source, name_expressions=["f<float>"], arch="sm_90")
+    >>> kernel = module.get_function("f<float>")  # doctest: +SKIP
+    >>> module.object_code.lowered_names["f<float>"]
+    '_Z1fIfEvPT_'
     """
 
     @public

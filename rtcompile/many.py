@@ -93,6 +93,13 @@ def submit_many(
     """Start many builds and return their futures, in order.
 
     Parameters and errors as for `compile_many`; each future gives its own `ObjectCode` or error.
+
+    Examples
+    --------
+    >>> request = rtcompile.CompileRequest("__global__ void k() {}", arch="sm_80")
+    >>> [future] = rtcompile.submit_many([request])
+    >>> future.result().kind
+    'cubin'
     """
     overrides = {
         "fallback": fallback,
@@ -226,6 +233,13 @@ def compile_many(
         Some failed: ``.errors`` maps their position to their error, ``.results`` has the others.
     InvalidRequest
         An item that is none of the above.
+
+    Examples
+    --------
+    >>> template = rtcompile.CompileRequest("__global__ void k(int* p) { *p = N; }", arch="sm_80")
+    >>> variants = [template.replace(options=(f"-DN={n}",)) for n in range(3)]
+    >>> [code.kind for code in rtcompile.compile_many(variants, progress=False)]
+    ['cubin', 'cubin', 'cubin']
     """
     one_of("errors", errors, ("raise", "return"))
     if not (progress is None or isinstance(progress, bool) or callable(progress)):

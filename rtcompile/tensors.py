@@ -189,6 +189,11 @@ def tensor_map(
         not contiguous, the box does not fit; the message names which.
     DriverError
         The driver refuses it all the same.
+
+    Examples
+    --------
+    >>> tiles = rtcompile.tensor_map(array, box=(64, 64), swizzle=128)  # doctest: +SKIP
+    >>> kernel((grid,), (128,), (tiles,))  # doctest: +SKIP
     """
     found = device_array("array", array)
     if found is None:

@@ -38,6 +38,10 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
     ------
     InvalidRequest
         No path.
+
+    Examples
+    --------
+    >>> rtcompile.use_bundle("/site-packages/mykernels/kernels.rtcb")
     """
     _bundles.setdefault(os.path.abspath(checked_path("bundle", path)), None)
 

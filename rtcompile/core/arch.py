@@ -40,6 +40,13 @@ class Arch:
     ------
     InvalidRequest
         Numbers or a suffix that no architecture has.
+
+    Examples
+    --------
+    >>> rtcompile.Arch.parse("sm_90a")
+    Arch(major=9, minor=0, suffix='a')
+    >>> str(rtcompile.Arch(12, 0)), rtcompile.Arch(12, 0).virtual
+    ('sm_120', 'compute_120')
     """
 
     major: int

@@ -70,6 +70,12 @@ class CompileRequest:
     ------
     InvalidRequest
         An argument of a wrong type or value; the message names it.
+
+    Examples
+    --------
+    >>> request = rtcompile.CompileRequest("__global__ void k() {}", arch="sm_80")
+    >>> request.replace(options=("-DN=4",)).options
+    ('-DN=4',)
     """
 
     source: str
@@ -399,6 +405,13 @@ class ObjectCode:
         Name expression to the symbol in `code`.
     build : BuildInfo
         Backend, log, headers, duration, cache hit.
+
+    Examples
+    --------
+    >>> source = "template <class T> __global__ void f(T* x) { *x += 1; }"
+    >>> code = rtcompile.compile(source, arch="sm_80", name_expressions=["f<float>"])
+    >>> code.lowered_names["f<float>"]
+    '_Z1fIfEvPT_'
     """
 
     code: bytes

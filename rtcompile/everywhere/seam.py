@@ -133,7 +133,12 @@ def install_in(compiler: Any) -> Installation:
 
 
 def uninstall() -> None:
-    """Give CuPy its own compiler function back; nothing happens where it has it."""
+    """Give CuPy its own compiler function back; nothing happens where it has it.
+
+    Examples
+    --------
+    >>> rtcompile.uninstall()
+    """
     global _original
     with _guard:
         if _original is None:

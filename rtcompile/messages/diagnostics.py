@@ -34,6 +34,14 @@ class Diagnostic:
         What to do about it in this build; empty where nothing is known.
     notes : tuple of Diagnostic
         Notes, details and instantiation contexts that belong to this message, innermost first.
+
+    Examples
+    --------
+    >>> try:
+    ...     rtcompile.compile("__global__ void k() { x = 1; }", arch="sm_80")
+    ... except rtcompile.CompileError as error:
+    ...     print(error.diagnostics[0].line, error.diagnostics[0].message)
+    1 identifier "x" is undefined
     """
 
     severity: str

@@ -54,6 +54,14 @@ class KernelLibrary:
     ------
     InvalidRequest
         An argument of a wrong type; the message names it.
+
+    Examples
+    --------
+    >>> library = rtcompile.KernelLibrary("mykernels", bundle="kernels.rtcb")
+    >>> vectors = library.module("vectors.cu", {"scale<float>": "float* x, float factor, int n"})
+    >>> list(vectors)
+    ['scale<float>']
+    >>> vectors["scale<float>"]((8,), (128,), (x, 2.0, x.size))  # doctest: +SKIP
     """
 
     def __init__(
@@ -269,6 +277,17 @@ class Kernel:
         shared_mem: int = 0,
     ) -> None:
         """Launch the kernel on the current device and stream.
+
+        Parameters
+        ----------
+        grid : tuple of int
+            Blocks in the grid, in up to three dimensions.
+        block : tuple of int
+            Threads in a block, in up to three dimensions.
+        args : sequence
+            One argument for each parameter of the signature: arrays in device memory, numbers.
+        shared_mem : int
+            Bytes of dynamic shared memory of a block.
 
         Raises
         ------
