@@ -17,7 +17,7 @@ from rtcompile.building.plan import Plan
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
-from rtcompile.core import command_lines
+from rtcompile.core import command_lines, small
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
@@ -64,7 +64,7 @@ def compile_once(
         raise _error(failure, plan)
     with (
         tracing.span("build", program=request.name),
-        store.building(plan.question, settings.timeout) as seconds_left,
+        store.building(plan.question, settings.timeout, reads=_reads(plan)) as seconds_left,
     ):
         code = None if settings.recompile else store.find(plan.question)
         if code is not None:
@@ -265,6 +265,8 @@ class Miss:
             if problem:
                 raise ToolkitNotFound(problem)
         self.why = why
+        if not _reads(self.plan):
+            self.store.reading(self.plan.question)  # NVCC reads headers of its own
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         outcome = self._until_nothing_helps(self._nvcc)
         if isinstance(outcome, CompileFailure):
@@ -384,6 +386,14 @@ class Miss:
             with tracing.span("store", program=plan.request.name):
                 self.store.add(question, built, dependencies)
         return built
+
+
+def _reads(plan: Plan) -> bool:
+    """Say whether the build reads files from its beginning on."""
+    asked = plan.question
+    options = [f"-{label}={value}" for label, value in asked.options]
+    options += [f"-include={header}" for header in asked.pre_includes]
+    return plan.backend == "nvcc" or not small.reads_no_file(asked.source, options)
 
 
 def _error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:

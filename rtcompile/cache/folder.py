@@ -114,10 +114,14 @@ class Folder:
         finally:
             os.close(folder)
 
-    def publish(self, kind: str, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Put a file there in one step; raises as `files.publish` and `trusted.open_folder`."""
+    def publish(self, kind: str, name: str, data: bytes) -> None:
+        """Put a file there in one step; raises as `files.publish` and `trusted.open_folder`.
+
+        Nobody waits for the disk: what is here outlives its process, however that ends. What a power
+        cut takes is found to be damaged, and built again; but a source says nothing of itself.
+        """
         with self.opened(kind) as folder:
-            files.publish(name, data, dir_fd=folder, durable=durable)
+            files.publish(name, data, dir_fd=folder, durable=kind == "sources")
 
     def discard(self, kind: str, name: str) -> None:
         """Remove a file if it is there and can be removed."""

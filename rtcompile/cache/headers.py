@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -19,16 +20,43 @@ from rtcompile.storage.digest import content_digest
 if TYPE_CHECKING:
     from rtcompile.core.mentions import Mentions
 
-__all__ = ["current", "difference", "file_clock_ns", "record", "refresh", "same"]
+__all__ = ["current", "difference", "file_clock_ns", "next_tick", "record", "refresh", "same"]
 
 
 _NONE = Dependencies()
+
+_MOST_TICKING = 0.1  # seconds
+_ticking = threading.Lock()  # one thread of a batch waits for the clock, and the others for it
 
 
 def file_clock_ns() -> int:
     """Return the time (ns since the epoch) that a file changed now would carry: 4 ms coarse."""
     # CLOCK_REALTIME_COARSE, which the time module does not name.
     return time.clock_gettime_ns(5)
+
+
+def next_tick() -> int:
+    """Return the time, once the file clock has reached it (4 ms at most).
+
+    A header written before it carries an earlier time, one written from now on a later one. Since
+    Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
+    """
+    now = time.time_ns()
+    deadline = time.monotonic() + _MOST_TICKING
+    with _ticking:
+        while (tick := file_clock_ns()) < now:
+            if time.monotonic() > deadline:
+                return tick  # The clock was stepped back: so will be the times of files.
+            time.sleep(0.0005)
+    return now
+
+
+def _after_fork() -> None:
+    global _ticking
+    _ticking = threading.Lock()  # A thread of the parent may hold it.
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 # --- recording -------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ import os
 import threading
 import time
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rtcompile.cache import answers, headers, manifests, objects
 from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
 from rtcompile.cache.manifests import ManifestEntry, hit
+from rtcompile.cache.memory import Memory
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode, SearchDir
@@ -36,23 +36,12 @@ __all__ = ["Store"]
 
 _T = TypeVar("_T")
 
-_MEMORY_BYTES = 128 << 20
 # The books are kept when so much was written since, by all processes together: so many files, or
 # this part of the limit, which eviction leaves free.
 _MOST_NOTED = 512
 _PART_NOTED = 16
 
-_MOST_TICKING = 0.1  # seconds
-
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
-_ticking = threading.Lock()  # one thread of a batch waits for the clock, and the others for it
-
-
-class _Known(NamedTuple):
-    """A build whose object is in memory."""
-
-    build: ManifestEntry
-    obj: ObjectCode
 
 
 class Store:
@@ -76,8 +65,7 @@ class Store:
         self._readable = on_disk
         self._prepared = self._warned = False
         self._guard = threading.Lock()
-        self._memory: OrderedDict[str, list[_Known]] = OrderedDict()
-        self._held = 0  # bytes of code in it
+        self._memory = Memory()
         self._flights: SingleFlight | None = None  # made by the first build
         self._started: dict[str, int] = {}
         self._refusing = threading.Lock()
@@ -118,12 +106,12 @@ class Store:
 
     def read_by(self, question: Question) -> Dependencies | None:
         """Return what the build read that answered `question` last; None if it is not kept."""
-        known = self._memory.get(question.lookup_key())
+        known = self._memory.find(question.lookup_key())
         return known[0].build.dependencies if known else None
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Put a file there; say whether that could be done. It costs a warning if it could not."""
-        return self._publish(kind, name, data, durable=False)
+        return self._publish(kind, name, data)
 
     def why(self, question: Question) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
@@ -132,7 +120,7 @@ class Store:
 
     def _search(self, question: Question) -> ObjectCode | str:
         key = question.lookup_key()
-        known = self._memory.get(key, [])
+        known = self._memory.find(key)
         for entry in known:
             if question.serves(entry.build.backend, entry.build.compiler) and headers.same(
                 entry.build.dependencies
@@ -141,7 +129,7 @@ class Store:
         builds = self._builds(key, question.search)
         for build in _serving(question, builds):
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
-                self._remember(key, build, obj)
+                self._memory.remember(key, build, obj)
                 return hit(obj, build, "disk")
         # Nothing is as it was by stat: is it by content, here or moved here from another place?
         objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
@@ -155,7 +143,7 @@ class Store:
             obj = objects_in_memory.get(build.object_key) or self._object(build.object_key)
             if obj is not None:
                 build = build._replace(dependencies=fresh)
-                self._remember(key, build, obj)
+                self._memory.remember(key, build, obj)
                 self._publish_manifest(key, build, question.search)
                 self._settle_if_due()
                 return hit(
@@ -239,7 +227,7 @@ class Store:
 
     def entry_of(self, question: Question, obj: ObjectCode) -> ManifestEntry | None:
         """Return how a build that was made or found just now is kept; None if it is not."""
-        known = self._memory.get(question.lookup_key(), [])
+        known = self._memory.find(question.lookup_key())
         return next((entry.build for entry in known if entry.obj.code is obj.code), None)
 
     def _keep(
@@ -254,14 +242,13 @@ class Store:
         from rtcompile.core import admission
 
         key = question.lookup_key()
-        self._remember(key, build, obj)
+        self._memory.remember(key, build, obj)
         counted = {"misses": 1} if built else {"fetched": 1}
-        # What was fetched can be fetched again: it need not outlast a power cut.
-        if self._publish("objects", build.object_key, data, durable=built, **counted):
-            self._publish_manifest(key, build, question.search, durable=built)
+        if self._publish("objects", build.object_key, data, **counted):
+            self._publish_manifest(key, build, question.search)
             if admission.holds_elsewhere(question, obj, build.dependencies):
                 key = question.portable_key()
-                self._publish_manifest(key, build, question.search, "portable", durable=built)
+                self._publish_manifest(key, build, question.search, "portable")
         self._settle_if_due()
 
     def keep_source(self, name: str, source: str) -> None:
@@ -275,26 +262,21 @@ class Store:
         build: ManifestEntry,
         search: Sequence[SearchDir],
         kind: str = "manifests",
-        *,
-        durable: bool = True,
     ) -> None:
         others = [b for b in self._builds(key, search, kind) if b.object_key != build.object_key]
-        data = manifests.encode(key, [build, *others], search)
-        self._publish(kind, key, data, durable=durable)
+        self._publish(kind, key, manifests.encode(key, [build, *others], search))
 
-    def _publish(
-        self, kind: str, name: str, data: bytes, *, durable: bool = True, **counted: int
-    ) -> bool:
+    def _publish(self, kind: str, name: str, data: bytes, **counted: int) -> bool:
         if not self._folder.writable:
             return False
         try:
             self._prepare()
             try:
-                self._folder.publish(kind, name, data, durable=durable)
+                self._folder.publish(kind, name, data)
             except FileNotFoundError:  # somebody removed the cache under us: make it again
                 self._prepared = False
                 self._prepare()
-                self._folder.publish(kind, name, data, durable=durable)
+                self._folder.publish(kind, name, data)
         except OSError as error:
             if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
                 path = self._folder.file(kind, name)
@@ -330,28 +312,19 @@ class Store:
             text = f"kernel cache {self._folder.path}: {what}."
             warnings.warn(text, RtcompileWarning, stacklevel=2)
 
-    def _remember(self, key: str, build: ManifestEntry, obj: ObjectCode) -> None:
-        with self._guard:
-            before = self._memory.pop(key, [])
-            others = [known for known in before if known.build.object_key != build.object_key]
-            now = [_Known(build, obj), *others][: manifests.MOST_BUILDS]
-            self._memory[key] = now
-            self._held += _weight(now) - _weight(before)
-            while self._held > _MEMORY_BYTES and len(self._memory) > 1:
-                _, dropped = self._memory.popitem(last=False)
-                self._held -= _weight(dropped)
-
     # --- building once -------------------------------------------------------------------
 
     @contextmanager
-    def building(self, question: Question, timeout: float | None = None) -> Iterator[float | None]:
+    def building(
+        self, question: Question, timeout: float | None = None, *, reads: bool = True
+    ) -> Iterator[float | None]:
         """Hold the right to build `question`: one thread of one process on this machine.
 
         Yields what is left of `timeout` (seconds) after waiting for others that build the same.
         Where nothing is left, the right is not had. Ask `find` again inside: whoever held it before
         may have built the same. A thread that waited while the compiler refused the source gets that
         error. Storage without locks, or a holder that never ends, makes for a second build, not for
-        an end of building.
+        an end of building. A build that does not read files yet says so: `reading` costs 4 ms.
         """
         from rtcompile.cache import locks  # with fcntl, what a hit does not pay
 
@@ -374,11 +347,16 @@ class Store:
                     patience = min(patience - (time.monotonic() - begin), locks.PATIENCE)
                     lock = locks.machine_wide(self._folder.file("locks", key), patience)
             with lock:
-                self._started[key] = _next_tick()
+                if reads:
+                    self.reading(question)
                 try:
                     yield None if timeout is None else timeout - (time.monotonic() - begin)
                 finally:
                     self._started.pop(key, None)
+
+    def reading(self, question: Question) -> None:
+        """Note that files are read from now on: what changes while a build runs is not kept."""
+        self._started[question.lookup_key()] = headers.next_tick()
 
     @property
     def failed(self) -> Failed:
@@ -477,7 +455,6 @@ class Store:
 
         with self._guard:
             self._memory.clear()
-            self._held = 0
             self._refusals = None
             self._failed = None
         inventory.empty(self._folder)
@@ -507,10 +484,6 @@ def _serving(question: Question, builds: Sequence[ManifestEntry]) -> list[Manife
     return [build for build in builds if question.serves(build.backend, build.compiler)]
 
 
-def _weight(known: Sequence[_Known]) -> int:
-    return sum(len(entry.obj.code) for entry in known)
-
-
 def _refusal_key(question: Question) -> str:
     return f"{question.lookup_key()} {question.compilers.get('nvrtc', '')}"
 
@@ -519,26 +492,8 @@ def _would_fail_again(error: BaseException) -> bool:
     return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)
 
 
-def _next_tick() -> int:
-    """Return the time, once the file clock has reached it (4 ms at most).
-
-    A header written before it carries an earlier time, one written from now on a later one. Since
-    Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
-    """
-    now = time.time_ns()
-    deadline = time.monotonic() + _MOST_TICKING
-    with _ticking:
-        while (tick := headers.file_clock_ns()) < now:
-            if time.monotonic() > deadline:
-                return tick  # The clock was stepped back: so will be the times of files.
-            time.sleep(0.0005)
-    return now
-
-
 def _after_fork() -> None:
     # A thread of the parent may hold any of their locks, and it is not here to release it.
-    global _ticking
-    _ticking = threading.Lock()
     _stores.clear()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import deaths, precompiled_files
 from rtcompile.compilers.precompiled import Precompiled, Prefix
-from rtcompile.core import includes
+from rtcompile.core import includes, small
 from rtcompile.core.key import digest, field
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -26,6 +26,8 @@ __all__ = ["compile", "identify", "observe", "start"]
 # The first NVRTC that can be told what to name internal symbols after; before, it is the process id.
 _FIRST_WITH_SEED = (12, 9)
 _FIRST_WITH_PCH = (12, 8)
+# The first NVRTC whose code with `--minimal` was compared with that without, byte by byte.
+_FIRST_COMPARED = (12, 9)
 # Options that name a place: two machines give the same kernel the same seed.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
 
@@ -139,6 +141,12 @@ def _run(
     options = unit.flags
     if library.version_pair >= _FIRST_WITH_SEED:
         options += (f"--frandom-seed={_seed(unit)}",)
+    plain = small.reads_no_file(unit.source, unit.flags)
+    minimal = (
+        plain
+        and library.version_pair >= _FIRST_COMPARED
+        and small.needs_no_declarations(unit.source, unit.flags, unit.target)
+    )
     header: Precompiled | None = None
 
     def job() -> pool.Job:
@@ -149,11 +157,13 @@ def _run(
             "source": unit.source.encode(),
             "name": unit.name.encode(),
             "options": [option.encode() for option in options],
+            "minimal": minimal,
+            "plain": plain,
             "expressions": [expression.encode() for expression in unit.name_expressions],
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
         }
-        return _job(library, "compile_unit", arguments, warm=header is not None)
+        return _job(library, "compile_unit", arguments, warm=header is not None, plain=plain)
 
     answer = pool.run(job, limits, meanwhile)
     if isinstance(answer, pool.Death):
@@ -164,12 +174,17 @@ def _run(
 
 
 def _job(
-    library: Library, function: str, arguments: dict[str, Any], *, warm: bool = False
+    library: Library,
+    function: str,
+    arguments: dict[str, Any],
+    *,
+    warm: bool = False,
+    plain: bool = False,
 ) -> pool.Job:
     module = "rtcompile.workers.nvrtc"
     # With its identity: an upgrade under a running notebook must not meet the old zygote.
     what = os.pathsep.join((*library.preload, library.path)) + "\n" + library.identity()
-    return pool.Job(f"{module}:{function}", arguments, f"{module}:load", what, warm)
+    return pool.Job(f"{module}:{function}", arguments, f"{module}:load", what, warm, plain)
 
 
 def _seed(unit: TranslationUnit) -> str:

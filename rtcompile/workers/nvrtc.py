@@ -24,6 +24,7 @@ _NOOP = b'extern "C" __global__ void noop() {}'
 # every worker where there is a GPU, and threads in the zygote. CUDA_CACHE_DISABLE does not prevent it.
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
+_MINIMAL = b"--minimal"
 
 _ROOM = 1 << 20
 _ROOM_TO_START = 16 << 20
@@ -94,11 +95,15 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 class Program:
-    """An `nvrtcProgram`. Never destroyed: its process ends with the job."""
+    """An `nvrtcProgram`."""
 
     def __init__(self, source: bytes, name: bytes) -> None:
         self.handle = ctypes.c_void_p()
         _call("CreateProgram", ctypes.byref(self.handle), source, name, 0, None, None)
+
+    def destroy(self) -> None:
+        """Free its memory: only where the process does not end with the job."""
+        _call("DestroyProgram", ctypes.byref(self.handle))
 
     def add_name_expression(self, expression: bytes) -> None:
         """Ask for the lowered name of an expression."""
@@ -131,8 +136,9 @@ class Program:
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit.
 
-    Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target`` and ``pch``, the path
-    of a precompiled header or ``b""``. Returns ``error`` ("" if all went well, else a kind of
+    Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path of
+    a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out) and
+    ``plain`` (whether this process may go on to another job). Returns ``error`` ("" if all went well, else a kind of
     `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``trace`` (None where this NVRTC gives
     none), ``pch`` (whether the header was used; None if it could not even be tried), ``pid`` and
     ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
@@ -143,8 +149,13 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     use = [b"--use-pch=" + job["pch"]] if tried else []
     times = os.path.join(os.environ["TMPDIR"], "times.csv")
     observe = [*_include_trace_options(), b"--time=" + os.fsencode(times)]
-    reply = _compile(job, options + observe + use)
+    reply = _compile(job, options + observe + use + ([_MINIMAL] if job.get("minimal") else []))
     trace = protocol.stderr_text()
+    if job.get("minimal") and (reply["error"] or reply["log"]):
+        # Whatever it says, it could be for the option's sake.
+        protocol.forget_stderr()
+        reply = _compile(job, options + observe)
+        trace = protocol.stderr_text()
     reply["trace"] = trace
     if _include_trace_refused(reply, trace):
         reply = {**_compile(job, options), "trace": None}
@@ -152,6 +163,8 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     reply["pch"] = used if tried else None
     reply["spans"] = [("compile", begin, time.monotonic()), *_phases(times, begin)]
     reply["pid"] = os.getpid()
+    read = [line for line in (trace or b"/").splitlines() if not line.lstrip().startswith(b"__nv_")]
+    reply["well"] = not reply["error"] and not read
     return reply
 
 
@@ -317,7 +330,10 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         # NVRTC 13 does so for WMMA code compiled without a real architecture.
         log = f"{program.log()}NVRTC reported success but made no {target}.\n"
         return {"error": "error", "log": log}
-    return {"error": "", "log": program.log(), "code": code, "lowered_names": lowered}
+    log = program.log()
+    if job.get("plain"):
+        program.destroy()
+    return {"error": "", "log": log, "code": code, "lowered_names": lowered}
 
 
 def build_string(_: dict[str, Any]) -> str:

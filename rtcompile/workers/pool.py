@@ -50,6 +50,10 @@ class Job(NamedTuple):
         share (a library); jobs with the same two share a zygote. It returns None or a function that
         makes later jobs faster: called with True once the zygote is idle, and before that with
         False by each job that asks for it (`warm`).
+    plain : bool
+        The job reads no file: it may be given to a process that has done such jobs before (see
+        `child`). Its value then says under ``"well"`` whether that process is as it was. With a
+        limit it has a process to itself all the same.
     """
 
     function: str
@@ -57,6 +61,7 @@ class Job(NamedTuple):
     prepare: str = ""
     argument: str = ""
     warm: bool = False
+    plain: bool = False
 
 
 class Answer(NamedTuple):
@@ -293,7 +298,9 @@ class _Zygote:
     ) -> None:
         arguments = protocol.pack(dict(job.arguments))
         try:
-            message = (job.function, limits.timeout, limits.memory, job.warm, *leftovers)
+            plain = job.plain and limits == Limits() and not leftovers
+            how = (limits.timeout, limits.memory, job.warm, plain)
+            message = (job.function, *how, *leftovers)
             protocol.send(self._control, message, (theirs.fileno(), arguments))
         finally:
             os.close(arguments)

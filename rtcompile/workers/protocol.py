@@ -89,6 +89,12 @@ def stderr_text() -> bytes:
     return contents(2)
 
 
+def forget_stderr() -> None:
+    """Empty what `stderr_text` returns."""
+    os.ftruncate(2, 0)
+    os.lseek(2, 0, os.SEEK_SET)
+
+
 def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) -> None:
     """Send one message; the descriptors are duplicated into the receiver."""
     frame = marshal.dumps(value, _MARSHAL_VERSION)

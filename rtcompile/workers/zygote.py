@@ -1,7 +1,7 @@
-"""The zygote: loads one compiler, forks one child per job, and leaves nothing of any job behind.
+"""The zygote: loads one compiler, forks the children that do the jobs, and leaves nothing of any behind.
 
 It has one thread, so forking is safe; it runs no user's code itself, so it outlives every crash.
-It ends with its parent, or after an idle while.
+It ends with its parent, or after an idle while. A child is forked ahead, while nothing waits.
 """
 
 # ruff: noqa: SIM105 -- `contextlib` costs 3 ms of a worker's 20 ms start.
@@ -9,22 +9,24 @@ It ends with its parent, or after an idle while.
 from __future__ import annotations
 
 import _socket
-import fcntl
 import os
 import select
 import sys
 import time
 
 from rtcompile.workers import protocol, scratch
+from rtcompile.workers.child import Child, Order, anonymous_bytes, become, open_pidfd, resolve, tell
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from typing import Any
 
 CONTROL = 3  # the descriptor of the control socket, given by the caller
-_SIGKILL = 9
 _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # seconds without a job before the zygote spends time on making the next one faster
+_QUIET = 0.02  # seconds without a message before it forks ahead
+_KEEP = 30.0  # seconds that a child which has served waits for another plain job
+_ROOMY = 2048  # processes
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
 _MOST_INHERITED = 65536
@@ -43,72 +45,6 @@ def main(arguments: list[str]) -> None:
         zygote.serve()
     finally:
         zygote.end()
-
-
-def resolve(name: str) -> Any:
-    """Return what ``"module:attribute"`` names; only in this package."""
-    module, _, attribute = name.partition(":")
-    if not module.startswith("rtcompile."):
-        raise ValueError(f"{name!r} is not in rtcompile")
-    __import__(module)
-    return getattr(sys.modules[module], attribute)
-
-
-class Order:
-    """A job as it was ordered, with our end of its socket and the descriptor of its arguments."""
-
-    __slots__ = ("arguments", "function", "leftovers", "memory", "socket", "timeout", "warm")
-
-    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
-        self.function, self.timeout, self.memory, self.warm, *self.leftovers = fields
-        self.socket = socket
-        self.arguments = arguments
-
-
-class Child:
-    """A running job, as the zygote sees it."""
-
-    __slots__ = (
-        "deadline",
-        "death",
-        "folder",
-        "leash",
-        "leftovers",
-        "memory",
-        "pid",
-        "pidfd",
-        "socket",
-        "stderr",
-    )
-
-    def __init__(self, pid: int, order: Order, stderr: int, folder: str, leash: int) -> None:
-        self.pid = pid
-        self.leash = leash  # see `_die_with_zygote`
-        self.pidfd = _open_pidfd(pid)
-        self.socket = order.socket
-        self.stderr = stderr
-        self.folder = folder
-        self.leftovers = order.leftovers
-        self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
-        self.memory = order.memory
-        self.death = "crash"  # what its death is called, unless the zygote itself brings it about
-
-    def kill(self, reason: str = "") -> None:
-        """Kill the whole process group: a compiler may have started others."""
-        if reason:
-            self.death = reason
-        try:
-            os.killpg(self.pid, _SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # Nobody is left but the unreaped leader.
-
-    def reap(self) -> int | None:
-        """Return the wait status if the child has ended, else None. Kills what it left running."""
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        if os.waitid(os.P_PID, self.pid, flags) is None:
-            return None
-        self.kill()  # before the process id is given back: the group's number is still ours
-        return os.waitpid(self.pid, 0)[1]
 
 
 class Zygote:
@@ -136,13 +72,17 @@ class Zygote:
         self.poller = select.poll()
         self.poller.register(control.fileno(), select.POLLIN)
         # The control socket's end of file is not enough: a process that the parent forked holds it.
-        self.parent_fd = _open_pidfd(parent)
+        self.parent_fd = open_pidfd(parent)
         if self.parent_fd is not None:
             self.poller.register(self.parent_fd, select.POLLIN)
         self.improve: Any = None
         self.improved = False
         self.postponed: list[Order] = []
         self.serial = 0
+        self.warm = False  # whether what `improve` does for the jobs that ask for it was done
+        self.deaf: set[int] = set()  # children that said no more on their desk's socket
+        # Processes that wait would be missing where there are few: no more than have something to do.
+        self.roomy = self.ahead = _processes_allowed() >= _ROOMY
 
     def prepare(self) -> scratch.Scratch:
         """Have a folder, and in memory what every child will need; return the folder."""
@@ -158,24 +98,56 @@ class Zygote:
         """Fork, watch, clear up; return when the parent has gone or nothing came for long."""
         idle_since = time.monotonic()
         while True:
-            if self.children:
-                timeout = self._next_look()
-            elif self.improve is not None and not self.improved:
-                timeout = _PAUSE
-            else:
-                timeout = idle_since + self.idle - time.monotonic()
-                if timeout <= 0:
-                    return
+            timeout = self._timeout(idle_since)
+            if timeout <= 0:
+                return
             ready = dict(self.poller.poll(timeout * 1000))
             if os.getppid() != self.parent or (self.parent_fd in ready):
                 return
             if self.control.fileno() in ready and not self._accept():
                 return
-            if not ready and not self.children:
-                self._improve(idle=True)
+            if not ready:
+                self._use_the_quiet(time.monotonic() - idle_since)
             for child in list(self.children.values()):
+                if child.order is not None:
+                    idle_since = time.monotonic()
                 self._look_after(child, ready)
-                idle_since = time.monotonic()
+
+    def _timeout(self, idle_since: float) -> float:
+        """Return the seconds after which there is something to do even if nothing happens."""
+        idle_at = idle_since + self.idle - time.monotonic()
+        if any(child.order is not None for child in self.children.values()):
+            idle_at = self._next_look()
+        elif self.improve is not None and not self.improved:
+            idle_at = _PAUSE
+        elif any(child.served for child in self.children.values()):
+            idle_at = min(idle_at, _KEEP)
+        return min(idle_at, _QUIET) if self._wants_one_ahead() and idle_at > 0 else idle_at
+
+    def _use_the_quiet(self, idle: float) -> None:
+        """Do what makes later jobs faster, now that nothing happens."""
+        busy = any(child.order is not None for child in self.children.values())
+        if not busy and idle >= _PAUSE and not self.improved:
+            self._improve(idle=True)
+        if self._wants_one_ahead():
+            try:
+                self._fork(self.prepare())
+            except Exception:
+                self.ahead = False  # The job that needs one is told why.
+        if idle >= _KEEP:
+            self._dismiss(lambda child: child.served > 0)
+
+    def _wants_one_ahead(self) -> bool:
+        return self.ahead and not any(
+            child.order is None and not child.served for child in self.children.values()
+        )
+
+    def _dismiss(self, which: Any) -> bool:
+        """End those of the waiting children; say whether there are any."""
+        found = [c for c in self.children.values() if c.order is None and which(c)]
+        for child in found:
+            child.kill()
+        return bool(found)
 
     def _next_look(self) -> float:
         """Return the seconds until some child must be looked at, whatever happens."""
@@ -190,20 +162,36 @@ class Zygote:
         return min(looks) + 0.001
 
     def _look_after(self, child: Child, ready: dict[int, int]) -> None:
+        if child.desk.fileno() in ready and not self._hear(child):
+            self.poller.unregister(child.desk.fileno())  # It ends.
+            self.deaf.add(child.pid)
         if child.pidfd is None or child.pidfd in ready:
             status = child.reap()
             if status is not None:
                 self._bury(child, status)
                 return
-        if child.socket.fileno() in ready:  # only ever a hang-up: the caller wants it no more
-            self.poller.unregister(child.socket.fileno())
-            child.kill()
+        if child.order is None:
+            return
+        if child.order.socket.fileno() in ready:  # only ever a hang-up: the caller wants it no more
+            self.poller.unregister(child.order.socket.fileno())
+            child.kill("cancelled")
         if child.deadline is not None and time.monotonic() >= child.deadline:
             child.deadline = None
             child.kill("timeout")
-        if child.memory is not None and _anonymous_bytes(child.pid) > child.memory:
+        if child.memory is not None and anonymous_bytes(child.pid) > child.memory:
             child.memory = None
             child.kill("memory")
+
+    def _hear(self, child: Child) -> bool:
+        """Take a child's word that it has answered and waits for another job; False at its end."""
+        try:
+            if protocol.receive(child.desk) is None:
+                return False
+        except OSError:
+            return False
+        self._close(child.lay_down())
+        self._start_postponed()
+        return True
 
     def _accept(self) -> bool:
         """Take one job from the control socket; False at its end."""
@@ -217,39 +205,56 @@ class Zygote:
         self._start(Order(fields, _socket.socket(fileno=socket), arguments))
         return True
 
-    def _start(self, order: Order) -> None:
+    def _start(self, order: Order, *, anew: bool = False) -> None:
+        """Give a job to a child that waits for such, or to a new one."""
         try:
             folder = self.prepare()
             if order.warm:
                 self._improve(idle=False)
             resolve(order.function)  # here rather than in the child: imported once, forked often
-            self._fork(order, folder)
+            order.plain = order.plain and self.roomy
+            fit = [c for c in self.children.values() if not anew and c.may_take(order)]
+            child = max(fit, key=lambda c: c.served) if fit else self._fork(folder)
         except Exception as error:
             if isinstance(error, BlockingIOError) and self.children:
-                self.postponed.append(order)  # `ulimit -u`: when one ends, another may start
+                # `ulimit -u`: when one ends, another may start
+                self._dismiss(lambda child: True)
+                self.postponed.append(order)
                 return
             # What the system refused says so itself; of the rest the type is half the message.
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            _tell(order.socket, (protocol.DEATH, "start", 0, text))
-            order.socket.close()
-        os.close(order.arguments)
+            tell(order.socket, (protocol.DEATH, "start", 0, text))
+            order.close()
+            return
+        self.poller.register(order.socket.fileno(), 0)
+        child.take(order)
+
+    def _start_postponed(self) -> None:
+        if self.postponed:
+            self._start(self.postponed.pop(0))
 
     def _improve(self, *, idle: bool) -> None:
         """Do what makes later jobs faster: once when idle, before that for the jobs that ask for it."""
         if self.improve is not None:
             self.improve(idle)
-        self.improved = self.improved or idle
+        self.warm = True
+        if idle:
+            self.improved = True
+            self._dismiss(lambda child: not child.served)  # forked before
 
-    def _fork(self, order: Order, folder: scratch.Scratch) -> None:
+    def _fork(self, folder: scratch.Scratch) -> Child:
+        """Return a new child, which waits for a job."""
         self.serial += 1
         name = str(self.serial)
         folder.make_job_folder(name)
         stderr = os.memfd_create("stderr")
         held, leash = os.pipe()
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         zygote = os.getpid()
         try:
             pid = os.fork()
         except OSError:
+            ours.close()
             os.close(stderr)
             os.close(leash)
             folder.remove_job_folder(name)
@@ -257,82 +262,60 @@ class Zygote:
         else:
             if pid == 0:
                 os.close(leash)
-                self._become_child(order, stderr, folder, name, zygote, held)
+                ours.close()
+                self.control.close()
+                others = self.children.values()
+                become(theirs, stderr, folder, name, zygote, held, others, self.postponed)
         finally:
             os.close(held)
+            theirs.close()
         try:
             os.setpgid(pid, pid)  # here too: whoever comes first, it is a group before any kill
         except OSError:
             pass  # It has ended already.
-        child = Child(pid, order, stderr, name, leash)
+        child = Child(pid, ours, stderr, name, leash, warm=self.warm)
         self.children[pid] = child
-        self.poller.register(order.socket.fileno(), 0)
+        self.poller.register(ours.fileno(), select.POLLIN)
         if child.pidfd is not None:
             self.poller.register(child.pidfd, select.POLLIN)
-
-    def _become_child(
-        self,
-        order: Order,
-        stderr: int,
-        folder: scratch.Scratch,
-        name: str,
-        zygote: int,
-        held: int,
-    ) -> None:
-        """Run the job and exit. Never returns."""
-        status = 1
-        try:
-            os.setpgid(0, 0)
-            # Other jobs' sockets would look alive for as long as this child is, and so their leashes.
-            for other in self.children.values():
-                other.socket.close()
-                os.close(other.leash)
-            for later in self.postponed:
-                later.socket.close()
-            self.control.close()
-            _die_with_zygote(zygote, held)
-            _prefer_for_oom()
-            os.dup2(stderr, 2)
-            folder.enter_job_folder(name)
-            value = resolve(order.function)(protocol.unpack(os.dup(order.arguments)))
-            protocol.send(order.socket, (protocol.ANSWER,), (protocol.pack(value),))
-            status = 0
-        except BrokenPipeError:
-            pass  # cancelled
-        except BaseException as error:
-            import traceback
-
-            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            _tell(order.socket, (protocol.DEATH, "start", 0, text))
-        finally:
-            os._exit(status)
+        return child
 
     def _bury(self, child: Child, status: int) -> None:
         """Clear up after a child; if it died, tell the caller, who may have had an answer."""
         del self.children[child.pid]
-        try:
-            self.poller.unregister(child.socket.fileno())
-        except KeyError:
-            pass  # The caller had hung up.
+        if child.pid in self.deaf:
+            self.deaf.discard(child.pid)
+        else:
+            self.poller.unregister(child.desk.fileno())
         if child.pidfd is not None:
             self.poller.unregister(child.pidfd)
-            os.close(child.pidfd)
-        os.close(child.leash)
         if self.scratch is not None:
             self.scratch.remove_job_folder(child.folder)
-        for path in child.leftovers:
+        unbelieved = child.served > 0 and child.death == "crash"
+        order = child.lay_down()
+        if order is not None and status != 0 and unbelieved:
+            self.poller.unregister(order.socket.fileno())
+            self._start(order, anew=True)
+        elif order is not None:
+            for path in order.leftovers:
+                try:
+                    os.unlink(path)
+                except OSError:
+                    pass  # It left none.
+            if status != 0:
+                signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+                tell(order.socket, (protocol.DEATH, child.death, signal, ""), (child.stderr,))
+            self._close(order)
+        child.close()
+        self._start_postponed()
+
+    def _close(self, order: Order | None) -> None:
+        if order is not None:
             try:
-                os.unlink(path)
-            except OSError:
-                pass  # It left none.
-        if status != 0:
-            signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            message = (protocol.DEATH, child.death, signal, "")
-            _tell(child.socket, message, (child.stderr,))
-        child.socket.close()
-        os.close(child.stderr)
-        if self.postponed:
-            self._start(self.postponed.pop(0))
+                self.poller.unregister(order.socket.fileno())
+            except KeyError:
+                pass  # The caller had hung up.
+            order.close()
 
     def end(self) -> None:
         """Kill every child and remove every trace."""
@@ -345,21 +328,11 @@ class Zygote:
             self.scratch.remove()
 
 
-def _tell(
-    socket: _socket.socket, message: tuple[Any, ...], descriptors: tuple[int, ...] = ()
-) -> None:
-    try:
-        protocol.send(socket, message, descriptors)
-    except OSError:
-        pass  # The caller has gone.
+def _processes_allowed() -> float:
+    import resource
 
-
-def _open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that is readable when `pid` has ended; None before Linux 5.3."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    return float("inf") if soft == resource.RLIM_INFINITY else soft
 
 
 def _isolate() -> None:
@@ -403,54 +376,3 @@ def _keep_nice() -> None:
             file.write(str(nice))
     except OSError:
         pass  # This kernel does not group them.
-
-
-def _die_with_zygote(zygote: int, held: int) -> None:
-    """Let the kernel kill this job's process group when its zygote ends, even all at once by -9.
-
-    `held` is the reading end of a pipe whose other end only the zygote has, its leash. The kernel
-    sends the signal that we ask for here to the whole group when the last writer has gone, for as
-    long as any process of the group holds our end: what a compiler starts inherits it.
-    """
-    try:
-        fcntl.fcntl(held, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(held, fcntl.F_SETSIG, _SIGKILL)
-        fcntl.fcntl(held, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
-        os.set_inheritable(held, True)
-    except OSError:
-        pass  # A kernel that only looks like Linux: this process still dies, by the next line.
-    import ctypes
-
-    # Safe here only: this signal comes when the parent's *thread* ends, and the zygote has but one.
-    ctypes.CDLL(None).prctl(1, _SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-    if os.getppid() != zygote:
-        os._exit(1)  # It ended before any of this was asked for.
-
-
-def _prefer_for_oom() -> None:
-    """Tell the kernel that, of all processes, it is this one that it may kill for memory."""
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        pass  # Not allowed here: a container's policy.
-
-
-def _anonymous_bytes(pid: int) -> int:
-    """Return the memory that a child and its descendants hold for themselves.
-
-    Watched from outside rather than by RLIMIT_AS: address space counts the gigabytes that NVRTC only
-    reserves, a limit would not add up over nvcc's many processes, and a failing `malloc` makes a
-    compiler crash in ways that do not say why.
-    """
-    total = 0
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, resident, shared, *_ = file.read().split()
-        total += (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                total += sum(_anonymous_bytes(int(child)) for child in file.read().split())
-    except (OSError, ValueError):
-        pass  # It ended while we looked, or the kernel lists no children.
-    return total

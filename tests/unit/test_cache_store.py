@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import headers, locks, manifests, store
+from rtcompile.cache import headers, locks, manifests, memory
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
 from rtcompile.core.key import Question
@@ -130,7 +130,7 @@ def test_a_touched_header_is_a_hit_and_is_read_only_once(
     question = place.question()
     place.build(open_store(cache), question, "user0/a.h")
     os.utime(place.path("user0/a.h"), ns=(1, 1))
-    store._next_tick()
+    headers.next_tick()
     assert open_store(cache).find(question)
     monkeypatch.setattr(headers, "_contents", lambda path: pytest.fail(f"{path} was read again"))
     assert open_store(cache).find(question)
@@ -749,7 +749,7 @@ def test_a_manifest_keeps_the_latest_builds(cache: Path, place: Place) -> None:
 
 
 def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_MEMORY_BYTES", 250)
+    monkeypatch.setattr(memory, "_MOST_BYTES", 250)
     kept = open_store(cache, on_disk=False)
     questions = [make_question(source=str(i)) for i in range(4)]
     for question in questions:

@@ -1,0 +1,51 @@
+"""Sources that need little of a compiler: no file, or none of CUDA's own declarations. Pure.
+
+Both rules read the text and no more, and err on the side of a slower build.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["needs_no_declarations", "reads_no_file"]
+
+# What a text must say to have a file read: `#include`, `#include_next`, `__has_include`, `import`,
+# `#embed`. A name may be torn apart by a backslash at the end of a line, which a trigraph may stand for.
+_READING = re.compile(r"include|import|embed|pch|\\[ \t]*\r?\n|\?\?/", re.IGNORECASE)
+_SEARCH_OPTIONS = ("-I", "--include-path")
+
+# What NVRTC's `--minimal` leaves out: textures and surfaces, the runtime's and the driver's types and
+# functions, launches from kernels; all of it is named for what it is. A macro that is asked for by
+# `#if` could be one of them, and so could any name with two underscores in front.
+_DECLARED = re.compile(
+    r"<<<|(?:#|%:)[ \t]*(?:el|if)|\?\?"
+    r"|(?<![A-Za-z0-9_])_*(?:cu(?:da)?[A-Z_]|CU|cuda|tex|surf|nv|NV)"
+    r"|(?<![A-Za-z0-9_])(?:MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL)"
+)
+# Options with which the code says more of the source than its instructions do, or is not code yet.
+_TELLING_OPTIONS = re.compile(
+    r"-?-(?:G|device-debug|lineinfo|generate-line-info|dc|device-c|rdc|relocatable|dlto|.*minimal"
+    r"|builtin|no-source|split|ofast)"
+)
+
+
+def reads_no_file(source: str, options: Sequence[str]) -> bool:
+    """Say whether a build reads no file besides its source."""
+    telling = (option for option in options if not option.startswith(_SEARCH_OPTIONS))
+    return not (_READING.search(source) or any(_READING.search(option) for option in telling))
+
+
+def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
+    """Say whether NVRTC's ``--minimal`` can make no difference to the code of a source.
+
+    Where this is wrong the compiler refuses, and is asked again without: a name that it does not know
+    is an error.
+    """
+    return (
+        target == "cubin"
+        and reads_no_file(source, options)
+        and not _DECLARED.search(source)
+        and not any(_TELLING_OPTIONS.match(option) for option in options)
+        and not any(_DECLARED.search(o[2:]) for o in options if o.startswith(("-D", "--define")))
+    )

@@ -1,0 +1,314 @@
+"""A child of the zygote: takes a job, answers its caller, and may take another.
+
+A job has a child to itself: what it leaves in its process, and what happens to that, is gone with it.
+*Plain* jobs are the exception. They read no file, and to be the next of the same process spares them
+10 of 28 ms. They share no more than the memory of the compiler:
+
+- Only what went well is told. A child that served before and dies, or whose job fails, is not
+  believed: the zygote gives the job to a child of its own, whose word holds.
+- Between two jobs the folders and what was written on stderr are emptied; a child that finds
+  anything else there does not go on, nor does one that has grown or has served many.
+- Jobs with a limit of time or memory are never plain.
+
+Worker side.
+"""
+
+# ruff: noqa: SIM105 -- `contextlib` costs 3 ms of a worker's 20 ms start.
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import os
+import sys
+import time
+
+from rtcompile.workers import protocol, scratch
+
+TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+NOT_BELIEVED = 3  # exit status: the job is to be done again, by a child of its own
+
+_SIGKILL = 9
+_MOST_JOBS = 256
+_MOST_BYTES = 256 << 20
+
+
+class Order:
+    """A job as it was ordered, with our end of its socket and the descriptor of its arguments."""
+
+    __slots__ = (
+        "arguments",
+        "function",
+        "leftovers",
+        "memory",
+        "plain",
+        "socket",
+        "timeout",
+        "warm",
+    )
+
+    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
+        self.function, self.timeout, self.memory, self.warm, self.plain, *self.leftovers = fields
+        self.socket = socket
+        self.arguments = arguments
+
+    def close(self) -> None:
+        """Let go of its descriptors."""
+        self.socket.close()
+        os.close(self.arguments)
+
+
+class Child:
+    """A child as the zygote sees it: at work on its `order`, or waiting for one (None).
+
+    `served` counts the jobs that it did before; `warm` says that it was forked from a zygote that was
+    made ready for jobs that ask for that.
+    """
+
+    __slots__ = (
+        "deadline",
+        "death",
+        "desk",
+        "folder",
+        "leash",
+        "memory",
+        "order",
+        "pid",
+        "pidfd",
+        "served",
+        "stderr",
+        "warm",
+    )
+
+    def __init__(
+        self, pid: int, desk: _socket.socket, stderr: int, folder: str, leash: int, *, warm: bool
+    ) -> None:
+        self.pid = pid
+        self.desk = desk
+        self.leash = leash  # see `_die_with_zygote`
+        self.pidfd = open_pidfd(pid)
+        self.stderr = stderr
+        self.folder = folder
+        self.warm = warm
+        self.order: Order | None = None
+        self.served = 0
+        self.deadline: float | None = None
+        self.memory: int | None = None
+        self.death = "crash"  # what its death is called, unless the zygote itself brings it about
+
+    def may_take(self, order: Order) -> bool:
+        """Say whether it waits, and for such an order."""
+        if self.order is not None:
+            return False
+        return order.plain or not (self.served or (order.warm and not self.warm))
+
+    def take(self, order: Order) -> None:
+        """Hand it an order."""
+        self.order = order
+        self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
+        self.memory = order.memory
+        try:
+            descriptors = (order.socket.fileno(), order.arguments)
+            protocol.send(self.desk, (order.function, order.plain), descriptors)
+        except OSError:
+            self.served += 1  # It was killed while it waited: that says nothing of the job.
+
+    def lay_down(self) -> Order | None:
+        """Take its order away, when it is done or the child has ended."""
+        order, self.order = self.order, None
+        self.deadline = self.memory = None
+        self.served += 1
+        return order
+
+    def kill(self, reason: str = "") -> None:
+        """Kill the whole process group: a compiler may have started others."""
+        if reason:
+            self.death = reason
+        try:
+            os.killpg(self.pid, _SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # Nobody is left but the unreaped leader.
+
+    def reap(self) -> int | None:
+        """Return the wait status if the child has ended, else None. Kills what it left running."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, self.pid, flags) is None:
+            return None
+        self.kill()  # before the process id is given back: the group's number is still ours
+        return os.waitpid(self.pid, 0)[1]
+
+    def close(self) -> None:
+        """Let go of its descriptors."""
+        self.desk.close()
+        os.close(self.leash)
+        os.close(self.stderr)
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+
+
+def become(
+    desk: _socket.socket,
+    stderr: int,
+    folder: scratch.Scratch,
+    name: str,
+    zygote: int,
+    held: int,
+    others: Iterable[Child],
+    postponed: Iterable[Order],
+) -> None:
+    """Be the child: do jobs and exit. Never returns."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        # Other jobs' sockets would look alive for as long as this child is, and so their leashes.
+        for other in others:
+            other.desk.close()
+            os.close(other.leash)
+            if other.order is not None:
+                other.order.socket.close()
+        for later in postponed:
+            later.socket.close()
+        _die_with_zygote(zygote, held)
+        _prefer_for_oom()
+        os.dup2(stderr, 2)
+        folder.enter_job_folder(name)
+        status = _serve(desk)
+    except BrokenPipeError:
+        pass  # cancelled
+    finally:
+        os._exit(status)
+
+
+def _serve(desk: _socket.socket) -> int:
+    """Do jobs until one is not plain; return the exit status."""
+    for served in range(_MOST_JOBS):
+        message = protocol.receive(desk)
+        if message is None:
+            return 0  # The zygote ends.
+        (function, plain), (number, arguments) = message
+        socket = _socket.socket(fileno=number)
+        if served and not _as_new():
+            return NOT_BELIEVED
+        well = False
+        try:
+            value = resolve(function)(protocol.unpack(arguments))
+            well = plain and value.pop("well")
+            answer = protocol.pack(value)
+        except BaseException as error:
+            if not served:
+                import traceback
+
+                text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+                tell(socket, (protocol.DEATH, "start", 0, text))
+                return 1
+        if served and not well:
+            return NOT_BELIEVED
+        stays = well and served + 1 < _MOST_JOBS and _resident_bytes() < _MOST_BYTES
+        if stays:
+            # Before the caller is told: when he hangs up, the zygote knows that all is well.
+            protocol.send(desk, (protocol.ANSWER,))
+        protocol.send(socket, (protocol.ANSWER,), (answer,))
+        if not stays:
+            return 0
+        socket.close()
+        os.close(answer)
+    return 0
+
+
+def _as_new() -> bool:
+    """Empty what the job before may have left; say whether there is nothing else."""
+    protocol.forget_stderr()
+    for name in os.listdir(os.environ["TMPDIR"]):
+        path = os.path.join(os.environ["TMPDIR"], name)
+        if not os.path.isfile(path) or os.path.islink(path):
+            return False
+        os.unlink(path)
+    return not os.listdir(".")
+
+
+def _resident_bytes() -> int:
+    """Return the memory that this process holds for itself."""
+    with open("/proc/self/statm", "rb") as file:
+        _, resident, shared, *_ = file.read().split()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def resolve(name: str) -> Any:
+    """Return what ``"module:attribute"`` names; only in this package."""
+    module, _, attribute = name.partition(":")
+    if not module.startswith("rtcompile."):
+        raise ValueError(f"{name!r} is not in rtcompile")
+    __import__(module)
+    return getattr(sys.modules[module], attribute)
+
+
+def tell(
+    socket: _socket.socket, message: tuple[Any, ...], descriptors: tuple[int, ...] = ()
+) -> None:
+    try:
+        protocol.send(socket, message, descriptors)
+    except OSError:
+        pass  # The caller has gone.
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that is readable when `pid` has ended; None before Linux 5.3."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _die_with_zygote(zygote: int, held: int) -> None:
+    """Let the kernel kill this job's process group when its zygote ends, even all at once by -9.
+
+    `held` is the reading end of a pipe whose other end only the zygote has, its leash. The kernel
+    sends the signal that we ask for here to the whole group when the last writer has gone, for as
+    long as any process of the group holds our end: what a compiler starts inherits it.
+    """
+    try:
+        fcntl.fcntl(held, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(held, fcntl.F_SETSIG, _SIGKILL)
+        fcntl.fcntl(held, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
+        os.set_inheritable(held, True)
+    except OSError:
+        pass  # A kernel that only looks like Linux: this process still dies, by the next line.
+    import ctypes
+
+    # Safe here only: this signal comes when the parent's *thread* ends, and the zygote has but one.
+    ctypes.CDLL(None).prctl(1, _SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != zygote:
+        os._exit(1)  # It ended before any of this was asked for.
+
+
+def _prefer_for_oom() -> None:
+    """Tell the kernel that, of all processes, it is this one that it may kill for memory."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # Not allowed here: a container's policy.
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the memory that a child and its descendants hold for themselves.
+
+    Watched from outside rather than by RLIMIT_AS: address space counts the gigabytes that NVRTC only
+    reserves, a limit would not add up over nvcc's many processes, and a failing `malloc` makes a
+    compiler crash in ways that do not say why.
+    """
+    total = 0
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+        total += (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                total += sum(anonymous_bytes(int(child)) for child in file.read().split())
+    except (OSError, ValueError):
+        pass  # It ended while we looked, or the kernel lists no children.
+    return total
