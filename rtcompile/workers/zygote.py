@@ -104,14 +104,15 @@ class Zygote:
             ready = dict(self.poller.poll(timeout * 1000))
             if os.getppid() != self.parent or (self.parent_fd in ready):
                 return
-            if self.control.fileno() in ready and not self._accept():
-                return
             if not ready:
                 self._use_the_quiet(time.monotonic() - idle_since)
+            # Before the next job: a child that says that it is free is meant for it.
             for child in list(self.children.values()):
                 if child.order is not None:
                     idle_since = time.monotonic()
                 self._look_after(child, ready)
+            if self.control.fileno() in ready and not self._accept():
+                return
 
     def _timeout(self, idle_since: float) -> float:
         """Return the seconds after which there is something to do even if nothing happens."""

@@ -1,0 +1,308 @@
+"""Small kernels: jobs that read no file share a process one after another, and share nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.cache.store import Store
+from rtcompile.compilers import nvrtc
+from rtcompile.core import small
+from rtcompile.core.units import Limits
+from rtcompile.toolkit.model import Library
+from rtcompile.workers.pool import Answer, Death, Job, Pool
+from tests.questions import Place, make_object
+
+KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
+MISTAKE = "__global__ void k() { nothing_like_this(); }"
+WARNED = "__global__ void k() { int unused; }"
+CRASHES = "template <class T> struct B { friend bool operator==() = default; };"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def pool(scratch: Path) -> Iterator[Pool]:
+    pool = Pool(jobs=2)
+    yield pool
+    pool.close()
+    assert list(scratch.iterdir()) == []
+
+
+def library() -> Library:
+    return toolkit.current().require_nvrtc()
+
+
+def job(source: str, *options: str, **changes: Any) -> Job:
+    arguments: dict[str, Any] = {
+        "source": source.encode(),
+        "name": b"k.cu",
+        "options": [o.encode() for o in ("-arch=sm_90", "--frandom-seed=1", *options)],
+        "expressions": [],
+        "target": "cubin",
+        "pch": b"",
+        "minimal": False,
+        "plain": True,
+    }
+    plain = nvrtc._job(library(), "compile_unit", {**arguments, **changes})
+    return plain._replace(plain=bool(changes.get("plain", True)))
+
+
+def answer(pool: Pool, *arguments: Any, limits: Limits | None = None, **changes: Any) -> Any:
+    outcome = pool.run(job(*arguments, **changes), limits or Limits())
+    assert isinstance(outcome, Answer), outcome
+    return outcome.value
+
+
+def said(reply: Any) -> dict[str, Any]:
+    """What the compiler said; not who said it, and when."""
+    return {key: reply.get(key) for key in ("error", "log", "code", "lowered_names", "trace")}
+
+
+def children(pool: Pool) -> list[int]:
+    """The processes that the pool's only zygote has."""
+    (zygote,) = pool._zygotes.values()
+    path = f"/proc/{zygote.pid}/task/{zygote.pid}/children"
+    return [int(pid) for pid in Path(path).read_text().split()]
+
+
+def within_seconds(seconds: float, holds: Any) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+# --- one process for plain jobs ----------------------------------------------------------------
+
+
+def test_plain_jobs_one_after_another_are_done_by_one_process(pool: Pool) -> None:
+    assert len({answer(pool, KERNEL % n)["pid"] for n in range(4)}) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"plain": False}, id="it reads files"),
+        pytest.param({"limits": Limits(timeout=60.0)}, id="it has a time limit"),
+        pytest.param({"limits": Limits(memory=4 << 30)}, id="it has a memory limit"),
+    ],
+)
+def test_any_other_job_has_a_process_of_its_own(pool: Pool, changes: dict[str, Any]) -> None:
+    shared = answer(pool, KERNEL % 1)["pid"]
+    alone = [answer(pool, KERNEL % n, **changes)["pid"] for n in (2, 3)]
+    assert len({shared, *alone}) == 3
+    assert answer(pool, KERNEL % 4)["pid"] == shared
+
+
+def test_a_source_that_read_a_header_after_all_ends_its_process(pool: Pool, tmp_path: Path) -> None:
+    (tmp_path / "a.h").write_text("")
+    reading = answer(pool, '#include "a.h"\n' + KERNEL % 1, f"-I{tmp_path}")
+    assert reading["trace"]
+    assert answer(pool, KERNEL % 2)["pid"] != reading["pid"]
+
+
+def test_two_plain_jobs_at_once_have_a_process_each(pool: Pool) -> None:
+    pids = []
+    slow = KERNEL % 0 + "".join(
+        f"__global__ void k{n}(float* x) {{ x[{n}] = 1; }}" for n in range(99)
+    )
+    threads = [
+        threading.Thread(target=lambda: pids.append(answer(pool, slow)["pid"])) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(pids)) == 2
+
+
+@pytest.mark.parametrize("source", [KERNEL % 7, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
+@pytest.mark.parametrize("before", [KERNEL % 1, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
+def test_what_a_process_did_before_is_not_seen(pool: Pool, before: str, source: str) -> None:
+    alone = said(answer(pool, source, plain=False))
+    answer(pool, before)
+    assert said(answer(pool, source)) == alone
+
+
+def test_a_crash_is_the_crash_of_one_job(pool: Pool) -> None:
+    shared = answer(pool, KERNEL % 1)["pid"]
+    crashed = pool.run(job(CRASHES, "-std=c++20"), Limits())
+    assert isinstance(crashed, Death)
+    assert (crashed.kind, crashed.signal) == ("crash", signal.SIGSEGV)
+    again = answer(pool, KERNEL % 2)
+    assert again["code"]
+    assert again["pid"] != shared
+
+
+def test_a_process_that_is_killed_while_it_waits_costs_no_job(pool: Pool) -> None:
+    for number in range(3):
+        os.kill(answer(pool, KERNEL % number)["pid"], signal.SIGKILL)
+    assert answer(pool, KERNEL % 3)["code"]
+
+
+def test_a_process_that_finds_what_it_did_not_put_there_does_not_go_on(
+    pool: Pool, scratch: Path
+) -> None:
+    pid = answer(pool, KERNEL % 1)["pid"]
+    folder = Path(os.readlink(f"/proc/{pid}/cwd"))
+    (folder / "b.h").write_text("")
+    assert answer(pool, KERNEL % 2)["pid"] != pid
+
+
+def test_files_of_one_job_are_gone_when_the_next_begins(pool: Pool) -> None:
+    pid = answer(pool, KERNEL % 1)["pid"]
+    temporary = Path(os.readlink(f"/proc/{pid}/cwd")).parent / "tmp"
+    (temporary / "secret").write_text("of the first job")
+    assert answer(pool, KERNEL % 2)["pid"] == pid
+    assert "secret" not in os.listdir(temporary)
+
+
+# --- a child ahead -----------------------------------------------------------------------------
+
+
+def test_a_process_stands_ready_before_its_job_comes(pool: Pool) -> None:
+    first = answer(pool, KERNEL % 1, plain=False)["pid"]
+    # The zygote makes itself ready once, after which it replaces the one that it forked before.
+    time.sleep(0.5)
+    assert within_seconds(10, lambda: len(children(pool)) == 1)
+    (ready,) = children(pool)
+    assert answer(pool, KERNEL % 2, plain=False)["pid"] == ready != first
+
+
+def test_where_processes_are_few_none_waits(scratch: Path) -> None:
+    script = """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NPROC, (1000, 1000))
+        from tests.unit.test_small_misses import KERNEL, Pool, answer, children, time
+        pool = Pool(jobs=2)
+        pids = {answer(pool, KERNEL % n)["pid"] for n in range(3)}
+        time.sleep(0.5)
+        assert len(pids) == 3 and not children(pool), (pids, children(pool))
+    """
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
+
+
+# --- what makes a job plain, and needs no declarations -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("#include <a.h>", ()),
+        ("%:include <a.h>", ()),
+        ("#inc\\\nlude <a.h>", ()),
+        ("#inc??/\nlude <a.h>", ()),
+        ("#if __has_include(<a.h>)\n#endif", ()),
+        ("import a;", ()),
+        ("", ("-include=a.h",)),
+        ("", ("--pre-include=a.h",)),
+        ("ASK", ("-DASK=__has_include(<a.h>)",)),
+    ],
+)
+def test_what_may_read_a_file_is_not_plain(source: str, options: tuple[str, ...]) -> None:
+    assert not small.reads_no_file(source, options)
+
+
+def test_where_headers_would_be_found_does_not_matter_to_who_reads_none() -> None:
+    assert small.reads_no_file(KERNEL, ("-I/usr/include", "--include-path=/opt/include", "-DN=4"))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "target"),
+    [
+        ("__global__ void k(cudaTextureObject_t t) {}", (), "cubin"),
+        ("__global__ void k() { tex2D<float>(0, 0, 0); }", (), "cubin"),
+        ("__global__ void k(CUtexObject t) {}", (), "cubin"),
+        ("__global__ void k() { k<<<1, 1>>>(); }", (), "cubin"),
+        ("#ifdef X\n#endif", (), "cubin"),
+        ("int a = T;", ("-DT=cudaSuccess",), "cubin"),
+        (KERNEL, ("-G",), "cubin"),
+        (KERNEL, ("--generate-line-info",), "cubin"),
+        (KERNEL, ("-rdc=true",), "cubin"),
+        (KERNEL, (), "ptx"),
+    ],
+)
+def test_what_may_need_a_declaration_is_compiled_with_them(
+    source: str, options: tuple[str, ...], target: str
+) -> None:
+    assert small.reads_no_file(source, options)
+    assert not small.needs_no_declarations(source, options, target)
+
+
+BODIES = [
+    "x[0] = __expf(y[1]) + rsqrtf(y[2]) + sinf(y[3]) + fmaf(y[4], y[5], erff(y[6]));",
+    "__shared__ float s[64]; s[threadIdx.x] = y[0]; __syncthreads(); x[0] = s[63 - threadIdx.x];",
+    "x[0] = __shfl_down_sync(~0u, y[threadIdx.x], 4); atomicAdd(x, 1.0f); __threadfence();",
+    "float4 v = make_float4(1, 2, 3, y[0]); x[0] = v.w + __ldg(y + blockIdx.y * gridDim.z);",
+    'printf("%f", y[0]); assert(y[0] > 0); int* p = (int*)malloc(4); free(p);',
+    "double d = y[0]; x[0] = pow(d, 1.5) + floor(d) + __popc(7) + __clzll(clock64());",
+    'asm volatile("bar.sync 0;"); x[0] = __int_as_float(__float_as_int(y[0]) ^ 1); __nanosleep(9);',
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_code_without_declarations_is_the_same_to_the_byte(pool: Pool, body: str) -> None:
+    source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
+    assert small.needs_no_declarations(source, (), "cubin")
+    assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, plain=False))
+
+
+def test_what_minimal_refuses_is_compiled_without_it(pool: Pool) -> None:
+    source = "__global__ void k(cudaError_t* e) { *e = cudaSuccess; }"
+    assert said(answer(pool, source, minimal=True)) == said(answer(pool, source))
+
+
+# --- neither the clock nor the disk -------------------------------------------------------------
+
+
+def test_a_header_that_changes_once_files_are_read_is_noticed(tmp_path: Path) -> None:
+    place = Place(tmp_path / "place", "user0")
+    question = place.question()
+    place.write("user0/a.h", "before")
+    kept = Store(str(tmp_path / "cache"), on_disk=True, size=1 << 30)
+    with kept.building(question, reads=False):
+        kept.reading(question)  # NVCC, say, after NVRTC has refused
+        place.write("user0/a.h", "edited meanwhile")
+        assert not kept.add(question, make_object(), place.record("user0/a.h"))
+
+
+def test_a_build_is_kept_though_its_process_ends_at_once_and_the_disk_is_never_waited_for(
+    tmp_path: Path,
+) -> None:
+    script = f"""
+        import os, sys
+        import rtcompile
+        os.fsync = lambda descriptor: os._exit(3)
+        code = rtcompile.compile({KERNEL % 5!r}, arch="sm_90")
+        sys.stdout.write(str(code.build.hit))
+        sys.stdout.flush()
+        os._exit(0)
+    """
+    environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    hits = [
+        subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert hits == ["None", "disk"]
