@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import os
 
+from rtcompile.core import mentions
 from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.key import Question
-from rtcompile.core.mentions import scan
 from rtcompile.core.request import ObjectCode, SearchDir
 
 __all__ = ["holds_elsewhere", "path_bound", "portable", "reason_against"]
+
+scan = functools.lru_cache(maxsize=64)(mentions.scan)  # a build asks thrice of the same few texts
 
 
 def reason_against(question: Question) -> str:

@@ -231,9 +231,12 @@ def _as_new() -> bool:
 
 
 def _resident_bytes() -> int:
-    """Return the memory that this process holds for itself."""
-    with open("/proc/self/statm", "rb") as file:
-        _, resident, shared, *_ = file.read().split()
+    """Return the memory that this process holds for itself; too many where nobody knows."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+    except OSError:
+        return _MOST_BYTES
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 

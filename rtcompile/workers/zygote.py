@@ -139,8 +139,13 @@ class Zygote:
             self._dismiss(lambda child: child.served > 0)
 
     def _wants_one_ahead(self) -> bool:
-        return self.ahead and not any(
-            child.order is None and not child.served for child in self.children.values()
+        # Where there is nothing to improve a job takes seconds: NVCC's.
+        return (
+            self.ahead
+            and self.improve is not None
+            and not any(
+                child.order is None and not child.served for child in self.children.values()
+            )
         )
 
     def _dismiss(self, which: Any) -> bool:
