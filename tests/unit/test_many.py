@@ -166,12 +166,23 @@ def test_a_cancelled_future_frees_who_waits_and_the_next_build_works() -> None:
 
 
 def workers_of(caller: int) -> list[int]:
-    """Wait until the zygotes of a process have no child; return those that remain."""
+    """Wait until the zygotes of a process have no child at work; return those that remain."""
+
+    def found() -> list[int]:
+        return [pid for pid in grandchildren(caller) if not sleeps(pid)]
 
     deadline = time.monotonic() + 10
-    while (found := grandchildren(caller)) and time.monotonic() < deadline:
+    while (remaining := found()) and time.monotonic() < deadline:
         time.sleep(0.005)
-    return found
+    return remaining
+
+
+def sleeps(pid: int) -> bool:
+    """Say whether a process waits for its next job: a compiler computes."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    except OSError:
+        return True  # it has ended meanwhile
 
 
 def grandchildren(pid: int) -> list[int]:
