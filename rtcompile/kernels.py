@@ -487,6 +487,36 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         )
         self._hand_to_cupy()
 
+    @classmethod
+    @public
+    def from_file(cls, path: Any, *, reload: bool = False, **arguments: Any) -> RawModule:
+        """Return the module of a source file; quoted includes lie beside it.
+
+        Parameters
+        ----------
+        path : path-like
+            The CUDA C++ source.
+        reload : bool
+            Build again, before a launch, when the file or a header that it read has changed. An edit
+            that fails is shown on stderr, and what was built before goes on.
+        **arguments
+            As `RawModule` takes them.
+
+        Raises
+        ------
+        InvalidRequest
+            There is no such file, or it is no text.
+        """
+        from rtcompile.watching.reload import ReloadedCode, source_of
+
+        if not reload:
+            code, name = source_of(path)
+            return cls(code=code, name=name, **arguments)
+        module = cls.__new__(cls)
+        module._build = ReloadedCode(path, arguments)
+        module._hand_to_cupy()
+        return module
+
     def _hand_to_cupy(self) -> None:
         arguments = self._build.arguments
         # CuPy's jitify argument is left out: giving it, even False, warns of its removal.

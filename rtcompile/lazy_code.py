@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rtcompile.watching.report import Report
 
 __all__ = [
+    "ARGUMENTS",
     "CUDADriverError",
     "CUDARuntimeError",
     "LazyCode",
@@ -339,7 +340,7 @@ def shared(
     assert isinstance(code, str)
     assert isinstance(options, tuple)
     assert names is None or isinstance(names, tuple)
-    arguments = {**_DEFAULTS, "code": code, "options": options, "name": name}
+    arguments = {**ARGUMENTS, "code": code, "options": options, "name": name}
     arguments["enable_cooperative_groups"] = bool(cooperative)
     arguments["name_expressions"] = names
     words = (code, name, here, str(len(options)), *options, *(names or ()))
@@ -347,8 +348,12 @@ def shared(
     return lazy
 
 
-_DEFAULTS: dict[str, Any] = {
+# What every argument is that nobody gave.
+ARGUMENTS: dict[str, Any] = {
     "path": None,
+    "options": (),
+    "enable_cooperative_groups": False,
+    "name_expressions": None,
     "backend": "nvrtc",
     "translate_cucomplex": False,
     "jitify": None,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rtcompile.core.request import CompileRequest
-from rtcompile.errors import InvalidRequest
+from rtcompile.watching.files import decoded
 
 __all__ = ["overrides", "read_source", "requests"]
 
@@ -50,8 +50,4 @@ def read_source(file: str) -> tuple[str, str]:
         with open(file, "rb") as opened:
             data = opened.read()
         name = os.path.abspath(file)
-    try:
-        return data.decode("utf-8"), name
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidRequest(f"{file}:{line}: error: not UTF-8 ({error.reason})") from None
+    return decoded(data, file), name

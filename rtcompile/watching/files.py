@@ -1,0 +1,84 @@
+"""Files that are looked at again and again: whether one of them changed since a build read it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable
+
+from rtcompile.errors import InvalidRequest
+
+__all__ = ["Files", "decoded", "read_text"]
+
+_Stamp = tuple[int, int, int, int, int]
+
+
+class Files:
+    """The files that a build read, as they were before it.
+
+    `begin` is called before each build and `note` after it: what is edited meanwhile counts as
+    changed, and is built again.
+    """
+
+    def __init__(self, *paths: str) -> None:
+        self._began = 0
+        self._stamps: dict[str, _Stamp | None] = dict.fromkeys(paths)
+
+    def begin(self) -> None:
+        """Look at all files that are known."""
+        self._began = time.time_ns()
+        self._stamps = {path: _stamp(path) for path in self._stamps}
+
+    def note(self, paths: Iterable[str]) -> None:
+        """Watch what the build has read, and nothing that only earlier builds did."""
+        before, self._stamps = self._stamps, {}
+        for path in paths:
+            if path in before:
+                self._stamps[path] = before[path]
+                continue
+            now = _stamp(path)
+            edited_meanwhile = now is not None and max(now[0], now[1]) >= self._began
+            self._stamps[path] = None if edited_meanwhile else now
+
+    def changed(self) -> bool:
+        """Say whether a file is another than it was, is gone, or is there again."""
+        return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+
+def _stamp(path: str) -> _Stamp | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def read_text(file: str) -> str:
+    """Return the text of a source.
+
+    Raises
+    ------
+    InvalidRequest
+        It is no regular file, cannot be read, or is not UTF-8; the message begins with its path.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(file).st_mode):  # to open a pipe would wait for its other end
+            raise InvalidRequest(f"{file}: not a regular file")
+        with open(file, "rb") as opened:
+            data = opened.read()
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
+    return decoded(data, file)
+
+
+def decoded(data: bytes, file: str) -> str:
+    """Return a source's text; an error names the line that is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidRequest(f"{file}:{line}: error: not UTF-8 ({error.reason})") from None
