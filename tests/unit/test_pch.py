@@ -273,10 +273,11 @@ def at_once(builder: Builder, count: int, siblings: int) -> list[Any]:
     return outcomes
 
 
+@pytest.mark.parametrize("slots", [1, 2])
 def test_most_of_a_large_batch_waits_for_it(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
-    monkeypatch.setattr(pool, "slots", lambda: 2)
+    monkeypatch.setattr(pool, "slots", lambda: slots)
     outcomes = at_once(builder, 4, siblings=4)
     assert sorted(map(used, outcomes)) == [False, True, True, True]
 

@@ -20,7 +20,17 @@ from rtcompile.compilers import precompiled, precompiled_maker
 from rtcompile.compilers.precompiled import worth_making
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
 from rtcompile.core.units import CompileFailure
-from tests.unit.test_pch import EXPENSIVE, KERNEL, Builder, builder, impatient, join_makers, used
+from rtcompile.workers import pool
+from tests.unit.test_pch import (
+    EXPENSIVE,
+    KERNEL,
+    Builder,
+    at_once,
+    builder,
+    impatient,
+    join_makers,
+    used,
+)
 
 __all__ = ["builder", "impatient"]
 
@@ -239,6 +249,23 @@ def test_killed_it_takes_its_compiler_along_and_the_next_one_is_made(
     join_makers()
     assert names(builder) == [".pch", ".record"]
     assert used(builder.compiled(EXPENSIVE + KERNEL))
+
+
+def test_a_batch_does_not_wait_again_where_a_making_came_to_nothing(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[dict[str, Any]] = []
+
+    def refuse(order: dict[str, Any], _: int) -> int:
+        orders.append(order)
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(precompiled_maker, "start", refuse)
+    monkeypatch.setattr(precompiled_maker, "NICE_WHEN_AWAITED", "awaited")
+    monkeypatch.setattr(pool, "slots", lambda: 1)
+    for _ in range(2):
+        at_once(builder, 2, siblings=2)
+        assert [order["nice"] for order in orders].count("awaited") == 1
 
 
 @pytest.mark.parametrize(
