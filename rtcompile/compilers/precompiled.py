@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from rtcompile.core.includes import Dependencies
     from rtcompile.toolkit.model import Library
 
-__all__ = ["MAKER", "Precompiled", "Prefix", "siblings", "worth_making"]
+__all__ = ["MAKER", "Precompiled", "Prefix", "siblings", "worth_making", "worth_waiting"]
 
 # Options that neither the front end sees nor NVRTC compares: one header serves all their values.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 MAKER = "rtcompile-pch"  # the name of the threads that wait for one to be made
 _FRESH_SECONDS = 0.5
-_PATIENCE = 0.05  # seconds between two looks whether a build that waits was cancelled
+_PATIENCE = 0.02  # seconds between two looks of a build that waits
+_AT_ONCE = 0.1
 _LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
 
 # What a header costs and spares, in seconds (CuTe, CUB and CuPy's headers, on a machine of 2026).
@@ -77,6 +78,15 @@ def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
     return 2 * builds * spared >= cost * (1 << min(makings, 64))
 
 
+def worth_waiting(builds: float, front_end: float) -> bool:
+    """Say whether so many builds, one after the other, are sooner done if they wait for the header.
+
+    When the first of a batch has shown how long the source takes to read, the making that was begun
+    beside it has that long to go once more.
+    """
+    return builds * _spared(front_end) > _START + front_end
+
+
 def _spared(front_end: float) -> float:
     return _SPARED_PART * front_end - _USE
 
@@ -95,7 +105,8 @@ class Precompiled(NamedTuple):
 _guard = threading.Lock()
 _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
-_making: dict[str, threading.Event] = {}  # set when the maker that this process started has ended
+_read_in: dict[str, float] = {}  # the least seconds that one of them spent on reading its source
+_making: set[str] = set()  # whose makers this process started, and has not seen end
 
 # One thread at a time looks whether a header is current, and those of its batch take its word:
 # sixteen that each ask for 392 files at once take 150 ms, of which 145 go to passing on the GIL.
@@ -151,6 +162,7 @@ class Prefix:
                 _wanted[self.key] -= 1
                 if not _wanted[self.key]:
                     del _wanted[self.key], _ahead[self.key]
+                    _read_in.pop(self.key, None)
 
     def find(self) -> Precompiled | None:
         """Return the header if there is one and nothing in it has changed since this build began."""
@@ -178,6 +190,8 @@ class Prefix:
 
     def built(self, trace: Sequence[str], seconds: float) -> None:
         """Note a build that had to do without, and have the header made if it is worth it now."""
+        with _guard:
+            _read_in[self.key] = min(seconds, _read_in.get(self.key, seconds))
         if trace and _spared(seconds) >= _LEAST_SPARED:  # else no number of builds makes it so
             self._count(tuple(trace), seconds)
 
@@ -243,30 +257,39 @@ class Prefix:
             Record(REFUSED, reason=reason).write(self._record, self.search)
 
     def _wait_if_worth(self) -> None:
-        """Of more builds than can run at once let some go ahead, a slot less; the rest waits.
+        """Of more builds than can run at once let some go ahead, a slot less; the rest may wait.
 
         To parse the headers once and then not thirty times is sooner done than to parse them thirty
-        times, with the making in the way. The first never waits. Who is cancelled waits no longer;
-        the header is made all the same, for the next run.
+        times, with the making in the way. Nobody waits for longer than the first takes if that shows
+        that it was in vain. Who is cancelled waits no longer; the header is made all the same, for
+        the next run.
         """
         slots = pool.slots()
-        record = Record.read(self._record, self.search) or Record(SEEN)
-        if siblings.get() <= slots or record.state != SEEN:
+        if siblings.get() <= slots:
             return
-        if not record.makings:  # else one that came to nothing, or one of another program
-            self._count((), None)
         with _guard:
-            making = _making.get(self.key)
             if _ahead[self.key] < max(1, slots - 1):
                 _ahead[self.key] += 1
-                making = None
+                return
         cancellation = pool.Cancellation.current.get()
-        until = time.monotonic() + _LONGEST_WAIT
-        while making is not None and not making.wait(_PATIENCE):
-            if self._state() in (READY, REFUSED) or time.monotonic() > until:
-                break
+        began = time.monotonic()
+        while True:
+            record = Record.read(self._record, self.search) or Record(SEEN)
+            waited = time.monotonic() - began
+            seconds = min(record.seconds, _read_in.get(self.key, record.seconds))
+            known = seconds < float("inf")
+            if record.state != SEEN or waited > _LONGEST_WAIT:
+                return
+            if known and not worth_waiting(siblings.get() / slots, seconds):
+                return
+            if known or waited > _AT_ONCE:  # what is not read by then takes long
+                if not record.makings:
+                    self._count((), None)
+                if self.key not in _making:
+                    return  # One came to nothing, or another program makes it.
             if cancellation is not None:
                 cancellation.check()
+            time.sleep(_PATIENCE)
 
     def _start_maker(self, lock: int, *, awaited: bool) -> bool:
         order = {
@@ -285,21 +308,19 @@ class Prefix:
             pid = maker.start(order, lock)
         except OSError:  # no more processes
             return False
-        done = _making[self.key] = threading.Event()
+        _making.add(self.key)
         try:
-            # It reaps the maker while this program lives, and tells those that wait.
-            threading.Thread(target=self._await, args=(pid, done), name=MAKER, daemon=True).start()
+            # It reaps the maker while this program lives.
+            threading.Thread(target=self._await, args=(pid,), name=MAKER, daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is on its way out
-            del _making[self.key]
+            _making.discard(self.key)
         return True
 
-    def _await(self, pid: int, done: threading.Event) -> None:
+    def _await(self, pid: int) -> None:
         with suppress(ChildProcessError):  # reaped by somebody's os.wait(), or SIGCHLD is ignored
             os.waitpid(pid, 0)
         with _guard:
-            if _making.get(self.key) is done:
-                del _making[self.key]
-        done.set()
+            _making.discard(self.key)
 
 
 def _forget_after_fork() -> None:
@@ -309,6 +330,7 @@ def _forget_after_fork() -> None:
     _found.clear()
     _wanted.clear()
     _ahead.clear()
+    _read_in.clear()
     _making.clear()
 
 

@@ -278,8 +278,22 @@ def test_most_of_a_large_batch_waits_for_it(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: slots)
-    outcomes = at_once(builder, 4, siblings=4)
+    outcomes = at_once(builder, 4, siblings=32)
     assert sorted(map(used, outcomes)) == [False, True, True, True]
+
+
+def test_a_large_batch_does_not_wait_for_what_spares_little(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "slots", lambda: 1)
+    # Nor does it begin to wait: on a busy machine a tenth of a second is soon over.
+    monkeypatch.setattr(precompiled, "_AT_ONCE", 60.0)
+    monkeypatch.setattr(precompiled_maker, "start", None)
+    built = precompiled.Prefix.built
+    monkeypatch.setattr(
+        precompiled.Prefix, "built", lambda self, trace, _: built(self, trace, 0.001)
+    )
+    assert not any(map(used, at_once(builder, 4, siblings=4)))
 
 
 def test_a_small_batch_waits_for_nothing(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,16 @@ def test_each_making_that_came_to_nothing_asks_for_more_builds() -> None:
     assert not worth_making(1 << 20, 1.4, 2000)
 
 
+@pytest.mark.parametrize(
+    ("builds", "front_end", "worth"),
+    [(4, 1.4, True), (1, 1.4, False), (24, 0.06, True), (4, 0.06, False), (1000, 0.01, False)],
+)
+def test_a_batch_waits_for_a_header_that_is_sooner_made_than_done_without(
+    builds: int, front_end: float, worth: bool
+) -> None:
+    assert precompiled.worth_waiting(builds, front_end) is worth
+
+
 # --- when it is begun ----------------------------------------------------------------------------
 
 
