@@ -285,7 +285,9 @@ class Prefix:
             if known or waited > _AT_ONCE:  # what is not read by then takes long
                 if not record.makings:
                     self._count((), None)
-                if self.key not in _making:
+                with _guard:  # held by who is about to start one
+                    making = self.key in _making
+                if not making:
                     return  # One came to nothing, or another program makes it.
             if cancellation is not None:
                 cancellation.check()
