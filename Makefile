@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test lint types unit trials test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test docs lint types unit trials test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -33,6 +33,11 @@ test-slow: $(VENV)/.made
 # Faults that a test must catch, each put into a copy of the tree.
 mutations: $(VENV)/.made
 	$(BIN)/python -m tests.mutations
+
+# The site, in docs/_build/html: pages, and what is generated from the code. A warning is an error.
+docs: $(VENV)/.made
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo docs/_build/html/index.html
 
 # Each trial as often as docs/security.md says; its table is written there. As root it tries two users.
 trials: COUNTS := $(VENV)/trials.jsonl
@@ -78,4 +83,4 @@ mistakes: $(VENV)/.made
 	$(BIN)/python -m benchmarks.mistakes
 
 clean:
-	rm -rf $(VENV) $(CUDA13) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA13) docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -335,11 +335,3 @@ def test_too_much_static_shared_memory_that_old_nvrtc_passed_is_found(
 def test_nothing_is_found_in_what_is_no_cubin() -> None:
     assert check_code(b"\x7fELF and no more", Arch(8, 0)) == ()
     assert check_code(b"", Arch(8, 0)) == ()
-
-
-def test_the_document_is_written_from_the_catalogue() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "hints.md").read_text()
-    for known in MESSAGES:
-        section = text.partition(f"## {known.id}\n")[2].partition("\n## ")[0]
-        assert f"{known.cause} *{known.fix}*" in section, "run python -m benchmarks.hints_coverage"
-        assert f"Tested: {coverage()[known.id]}." in section

@@ -17,12 +17,12 @@ EXAMPLE = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
 
 def test_the_examples_kernel_compiles():
     source = re.search(r'r"""(.*?)"""', EXAMPLE, re.DOTALL)[1]
-    code = rtcompile.compile(source, arch="sm_80", name_expressions=["tile<half>"])
-    assert "tile<half>" in code.lowered_names
+    code = rtcompile.compile(source, arch="sm_80", name_expressions=["total<double>"])
+    assert "total<double>" in code.lowered_names
 
 
 def test_the_example_is_of_the_promised_length():
-    assert len(EXAMPLE.splitlines()) <= 30
+    assert len(EXAMPLE.splitlines()) <= 17
 
 
 def test_every_environment_variable_is_in_the_table_and_no_other():
@@ -46,5 +46,5 @@ def test_every_dependency_says_what_it_is_for():
         name = re.match(r"[\w-]+", requirement)[0]
         assert re.search(rf"^\| .*{name}.* \| \S", README, re.MULTILINE), name
     for extra in project["optional-dependencies"]:
-        if extra != "test":
+        if extra not in ("test", "docs"):
             assert f"extra `{extra}`" in README or f"[{extra}]" in README, extra

@@ -1,0 +1,1 @@
+"""What is generated while the documentation is built."""

@@ -1,0 +1,42 @@
+"""The API reference: a directive for everything that `rtcompile` exports, by kind."""
+
+from __future__ import annotations
+
+import inspect
+
+import rtcompile
+
+_KERNELS = ("RawKernel", "RawModule")
+
+
+def directives(kind: str) -> str:
+    """Return the directives of one kind: kernels, functions, classes, errors."""
+    lines = ["```{eval-rst}"]
+    for name in sorted(rtcompile.__all__, key=str.lower):
+        if name.startswith("_") or _kind(name) != kind:
+            continue
+        lines.append(f".. auto{_DIRECTIVES[kind]}:: rtcompile.{name}")
+        if kind == "errors":
+            lines.append("   :no-members:")
+        elif kind in ("kernels", "classes"):
+            fields = getattr(getattr(rtcompile, name), "__annotations__", {})
+            if fields:  # they stand in the docstring
+                lines.append(f"   :exclude-members: {', '.join(fields)}")
+    return "\n".join([*lines, "```"])
+
+
+_DIRECTIVES = {
+    "kernels": "class",
+    "functions": "function",
+    "classes": "class",
+    "errors": "exception",
+}
+
+
+def _kind(name: str) -> str:
+    thing = getattr(rtcompile, name)
+    if name in _KERNELS:
+        return "kernels"
+    if not inspect.isclass(thing):
+        return "functions"
+    return "errors" if issubclass(thing, BaseException) else "classes"

@@ -1,0 +1,203 @@
+"""The code blocks of a page of the documentation, and how they are run.
+
+A page's blocks are run in their order, in one process and one folder. A comment above a block says
+what is particular about it:
+
+``<!-- file: kernel.cu -->``   the reader is told to save it: it is written to that file;
+``<!-- needs: torch -->``      a module, or ``gpu``: without it the block is only parsed;
+``<!-- fails: CompileError -->``  what it raises, or the exit code of its last command.
+
+Python is executed, as are the lines of a shell block that begin with ``rtcompile`` or ``python``; CUDA
+is compiled, unless it is a part of a source (``<!-- part -->``); TOML and JSON are parsed. On a machine
+without a GPU kernels are compiled for sm_90a and not launched, and CuPy's arrays are NumPy's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    path
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    if "_build" not in path.parts and path.name != "CHANGELOG.md"
+)
+# What docs/mistakes.md shows fails on purpose; tests/unit/test_mistakes.py provokes it.
+RUN = [page for page in PAGES if page.name != "mistakes.md"]
+_FENCE = re.compile(r"^(`{3,})(.*)$")
+_COMMENT = re.compile(r"^<!-- (file|needs|fails|part)(?:: (.+?))? -->$")
+_RUN = re.compile(r"^(?:\w+=\S+ )*(?:rtcompile|python) ")
+
+
+@dataclass
+class Block:
+    """A fenced block: its language, its text, its line, and what the comments above it say."""
+
+    language: str
+    text: str
+    line: int
+    said: dict[str, str] = field(default_factory=dict)
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    said: dict[str, str] = {}
+    fence, language, start, lines = "", "", 0, []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        found = _FENCE.match(line)
+        if fence:
+            if found and found[1] == fence and not found[2]:
+                yield Block(language, "\n".join(lines) + "\n", start, said)
+                fence, said = "", {}
+            else:
+                lines.append(line)
+        elif found:
+            fence, language, start, lines = found[1], found[2].strip(), number, []
+        elif comment := _COMMENT.match(line):
+            said[comment[1]] = comment[2] or ""
+        elif line.strip():
+            said = {}
+
+
+def run(page: Path) -> None:
+    """Run a page's blocks in the working directory; raise where one does not do what it says."""
+    if not _has("gpu"):
+        pretend()
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if "file" in block.said:
+            path = Path(block.said["file"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+        try:
+            _run_block(block, namespace)
+        except BaseException as error:
+            raise AssertionError(f"{page.name}, line {block.line}: {error!r}") from error
+
+
+def _run_block(block: Block, namespace: dict[str, Any]) -> None:
+    absent = [name for name in block.said.get("needs", "").split() if not _has(name)]
+    expected = block.said.get("fails", "")
+    if block.language == "python":
+        code = compile("\n" * block.line + block.text, "<page>", "exec")
+        if absent or "file" in block.said:
+            return
+        try:
+            exec(code, namespace)
+        except Exception as error:
+            if not expected or type(error).__name__ != expected:
+                raise
+        else:
+            assert not expected, f"it does not raise {expected}"
+    elif block.language in ("sh", "bash"):
+        subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+        if not absent and "file" not in block.said:
+            _run_shell(block.text, int(expected or 0))
+    elif block.language == "cuda":
+        if not block.said.keys() & {"part", "needs"} and not block.said.get("file", "x").endswith(
+            "h"
+        ):
+            import rtcompile
+
+            rtcompile.compile(block.text, arch="sm_90a", options=["-std=c++17", "-I."])
+    elif block.language == "toml":
+        if sys.version_info >= (3, 11):
+            import tomllib
+
+            tomllib.loads(block.text)
+    elif block.language == "json":
+        json.loads(block.text)
+    else:
+        known = ("text", "dockerfile", "yaml", "ipython", "c++", "mermaid", "")
+        assert block.language in known or block.language.startswith("{"), block.language
+
+
+def _run_shell(text: str, expected: int) -> None:
+    commands = text.replace("\\\n", " ").splitlines()
+    commands = [line.partition("  #")[0] for line in commands if _RUN.match(line)]
+    if not commands:
+        return
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "set -e\n" + "\n".join(commands)
+    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True)
+    assert done.returncode == expected, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def _has(name: str) -> bool:
+    if name != "gpu":
+        return importlib.util.find_spec(name.split(".")[0]) is not None
+    import cupy
+
+    try:
+        return bool(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return False
+
+
+class _Loaded:
+    """Stands for a module that a device has loaded: a kernel of it is found, and not launched."""
+
+    def __init__(self, code: bytes, names: dict[str, str]) -> None:
+        from rtcompile.core import cubin
+
+        self._symbols = {kernel.name for kernel in cubin.kernels(code)}
+        self.mapping = names
+
+    def get_function(self, name: str) -> Any:
+        symbol = self.mapping.get(name, name)
+        assert symbol in self._symbols, f"there is no kernel {name} in {self._symbols}"
+        return lambda grid, block, args, **more: None
+
+
+def pretend() -> None:
+    """Let kernels be compiled for an H100 and not launched, and CuPy's arrays be NumPy's."""
+    from unittest import mock
+
+    import cupy
+    import numpy
+
+    import rtcompile.kernels
+    import rtcompile.lazy_code
+    from rtcompile.building import device
+
+    def module(self: Any) -> _Loaded:
+        code = self.object_code()
+        return _Loaded(code.code, dict(code.lowered_names))
+
+    def rebuild(self: Any, log_stream: Any = None) -> None:
+        code = self.object_code()
+        if log_stream is not None:
+            log_stream.write(code.build.log)
+
+    rtcompile.lazy_code.LazyCode.module = module
+    rtcompile.lazy_code.LazyCode.rebuild = rebuild
+    rtcompile.lazy_code.ordinal = rtcompile.kernels.ordinal = lambda: 0
+    rtcompile.lazy_code.current_device = rtcompile.kernels.current_device = lambda: 0
+    device.compute_capability = device.confirmed_compute_capability = lambda: (9, 0)
+    for name in (
+        "empty",
+        "empty_like",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "arange",
+        "asarray",
+        "array",
+    ):
+        setattr(cupy, name, getattr(numpy, name))
+    for name in ("abs", "random", "allclose", "linspace", "full", "sqrt"):
+        setattr(cupy, name, getattr(numpy, name))
+    cupy.asnumpy = numpy.asarray
+    cupy.cuda.Stream = cupy.cuda.Device = cupy.cuda.Event = mock.MagicMock()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

@@ -1,0 +1,132 @@
+"""The documentation builds without a warning, what it shows works, and a search finds the answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documentation import PAGES, ROOT, RUN, blocks
+
+# The words of the question, and what the page that answers it says.
+QUESTIONS = {
+    "why did it recompile": "rtcompile why-miss",
+    "why is my header not found": "rtcompile doctor",
+    "how do I ship kernels without a compiler": "rtcompile bundle",
+    "how do I use it with torch's CUDA wheels": "pip install torch",
+    "what may I delete in the cache": "rtcompile cache clear",
+    "how do I share it between 100 nodes": "RTCOMPILE_REMOTE",
+    "does it work offline": "RTCOMPILE_JIT=0",
+    "what runs when I import it": "no compiler",
+    "how do I see registers": "rtcompile inspect",
+    "is it safe to put the cache on NFS": "file://",
+    "how do I get rid of jitify=True": "from rtcompile import RawModule",
+    "what if the driver is older than the toolkit": "CUDA 12",
+}
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does: a warning is an error, a link to nothing is a warning."""
+    pytest.importorskip("furo")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    done = subprocess.run(
+        [*command, "-d", str(folder / "doctrees"), str(ROOT / "docs"), str(folder / "html")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_pages_code_does_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    if not any(block.language for block in blocks(page)):
+        return
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")}
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.documentation", str(page)],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_pages_links_lead_to_files_that_exist(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose):
+        own = "https://github.com/rtcompile/rtcompile/blob/main/"
+        path = ROOT / target.removeprefix(own) if target.startswith(own) else page.parent / target
+        assert (target.startswith("http") and not target.startswith(own)) or path.exists(), target
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_one_search_answers_a_newcomers_question(question: str, site: Path) -> None:
+    found = _search(site, question)
+    assert any(QUESTIONS[question] in page for page in found), sorted(found)
+
+
+def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
+    from rtcompile.messages.catalogue import MESSAGES
+
+    page = (site / "errors.html").read_text(encoding="utf-8")
+    assert [known.id for known in MESSAGES if f'id="{known.id}"' not in page] == []
+
+
+def test_every_variable_that_a_build_depends_on_is_explained(site: Path) -> None:
+    from rtcompile.cache.answers import ENVIRONMENT
+    from rtcompile.core import environment
+
+    page = (site / "environment-variables.html").read_text(encoding="utf-8")
+    named = {*ENVIRONMENT, *environment.for_nvcc(dict.fromkeys(ENVIRONMENT, ""))}
+    assert [name for name in sorted(named) if f">{name}<" not in page] == []
+
+
+def test_everything_public_is_in_the_reference(site: Path) -> None:
+    import rtcompile
+
+    page = (site / "api.html").read_text(encoding="utf-8")
+    names = [name for name in rtcompile.__all__ if not name.startswith("_")]
+    assert [name for name in names if f'id="rtcompile.{name}"' not in page] == []
+
+
+def test_nothing_but_pages_is_committed() -> None:
+    done = subprocess.run(
+        ["git", "ls-files", "docs/_build", "docs/_made"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout == ""
+
+
+def _search(site: Path, question: str) -> list[str]:
+    """Return the pages that have every word of a question in the index, as the site's search does."""
+    import snowballstemmer
+    from sphinx.search.en import SearchEnglish
+
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    stem = snowballstemmer.stemmer("english").stemWord
+    pages: set[int] = set(range(len(index["docnames"])))
+    for word in re.findall(r"\w+", question.lower()):
+        if word in SearchEnglish.stopwords or word.isdigit() or len(word) < 3:
+            continue
+        having: set[int] = set()
+        for terms in (index["terms"], index["titleterms"]):
+            found = terms.get(stem(word), terms.get(word, []))
+            having |= {found} if isinstance(found, int) else set(found)
+        pages &= having
+    return [
+        re.sub(r"<[^>]+>", "", (site / f"{index['docnames'][page]}.html").read_text("utf-8"))
+        for page in pages
+    ]
