@@ -227,8 +227,10 @@ def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
     """
     if isinstance(given, tuple) and not given:
         return ()
-    pairs = given.items() if isinstance(given, Mapping) else given
-    if not isinstance(pairs, tuple) and not isinstance(given, Mapping):
+    pairs = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(pairs, tuple) or any(
+        not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs
+    ):
         raise InvalidRequest(
             f"headers must map names to texts, not {shown(given)}; write headers={{'tile.cuh': text}}"
         )
