@@ -59,6 +59,8 @@ class LazyCode:
     ----------
     functions : dict
         Kernel's name to device to ``cupy.cuda.function.Function``.
+    environment : object
+        What `answers.environment` was when this was made; None where `words` is.
     settled_until : float
         Time of the monotonic clock until which another kernel of the same arguments may share this,
         where no header of the user's own has changed.
@@ -69,6 +71,7 @@ class LazyCode:
     __slots__ = (
         "answers",
         "arguments",
+        "environment",
         "functions",
         "modules",
         "objects",
@@ -90,6 +93,7 @@ class LazyCode:
         self.objects: dict[int | None, ObjectCode] = {}
         self.answers: dict[int | None, Answer] = {}
         self.settled_until = _FOR_EVER
+        self.environment: object = None if words is None else answers.environment()
         self.words: tuple[str, ...] | None = words
         self.request = request
 
@@ -120,6 +124,8 @@ class LazyCode:
 
     def is_settled(self) -> bool:
         """Say whether another kernel of the same words may share this."""
+        if self.environment is not answers.environment():
+            return False
         if self.settled_until == _FOR_EVER:
             return True
         return self.settled_until > time.monotonic() and all(
@@ -319,8 +325,8 @@ def shared(
 ) -> LazyCode | None:
     """Return the code that kernels and modules of the same plain arguments have in common.
 
-    Code that depends on no file is shared for as long as the process lives. Code that does is shared
-    while the user's own headers are unchanged, and for a second: a kernel made later has the
+    In one environment, code that depends on no file is shared for as long as the process lives. Code
+    that does is shared while the user's own headers are unchanged, and for a second: a kernel made later has the
     toolkit's checked again. None where the arguments need a full check, since one of them is not a
     plain string or is wrong.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Stat = tuple[str, tuple[int, ...]]
 
-__all__ = ["ENVIRONMENT", "Answer", "find", "keep", "take_hits", "watchers"]
+__all__ = ["ENVIRONMENT", "Answer", "environment", "find", "keep", "take_hits", "watchers"]
 
 # Every environment variable that a build's result or the way to it can depend on.
 ENVIRONMENT = (
@@ -332,8 +332,8 @@ def take_hits() -> int:
     return hits
 
 
-def _here() -> _Environment | None:
-    """Return the environment; None where builds go the full road."""
+def environment() -> _Environment:
+    """Return the variables and folders that builds depend on: the same object while they are the same."""
     global _environment
     variables = _variables()
     here = _environment
@@ -344,6 +344,12 @@ def _here() -> _Environment | None:
         or (here.where is not None and here.where != _where())
     ):
         here = _environment = _Environment(variables, sys.path)
+    return here
+
+
+def _here() -> _Environment | None:
+    """Return the environment; None where builds go the full road."""
+    here = environment()
     if here.full_road or _somebody_listens():
         return None
     return here

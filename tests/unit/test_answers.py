@@ -309,6 +309,16 @@ def test_a_kernel_that_reads_a_header_is_shared_while_the_header_is_as_it_was(
     assert kernel(WITH_HEADER, "k", options).kernel is answered
 
 
+@pytest.mark.parametrize("name", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "RTCOMPILE_FALLBACK"])
+def test_a_kernel_made_in_another_environment_is_another(kernel, monkeypatch, name):
+    before = kernel(CODE % 1, "k")._build
+    assert kernel(CODE % 1, "k")._build is before
+
+    monkeypatch.setenv(name, "never")
+
+    assert kernel(CODE % 1, "k")._build is not before
+
+
 def test_a_relative_directory_is_another_one_elsewhere(kernel, header, monkeypatch):
     monkeypatch.chdir(header.parent)
     before = kernel(WITH_HEADER, "k", ("-I.",)).kernel

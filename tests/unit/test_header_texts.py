@@ -68,7 +68,17 @@ def test_a_name_that_leaves_its_folder_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "headers", ["tile.cuh", [("a", "b")], (None,), ("ab",), None, {"a": b""}, {"a": "", "a/b": ""}, {"a": "\0"}]
+    "headers",
+    [
+        "tile.cuh",
+        [("a", "b")],
+        (None,),
+        ("ab",),
+        None,
+        {"a": b""},
+        {"a": "", "a/b": ""},
+        {"a": "\0"},
+    ],
 )
 def test_what_is_no_mapping_of_names_to_texts_is_refused(headers):
     with pytest.raises(InvalidRequest, match="headers"):
