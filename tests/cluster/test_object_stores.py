@@ -1,32 +1,83 @@
-"""Object stores that keep conditions, and one that ignores them."""
+"""Object stores that keep conditions, and one that ignores them; builds that nodes share by each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import rtcompile
+from rtcompile.cluster.remote import remote
 from rtcompile.cluster.stores import LeasesUnsupportedError, SharedStore, open_store
-from tests import servers
+from rtcompile.doctor import sharing
+from rtcompile.settings import Settings
+from tests import nodes, servers
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[SharedStore]:
+def opened(server: servers.Server) -> SharedStore:
+    """Return a client, once the store takes what is written."""
+    store = open_store(server.address, ttl=60.0, group=False)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            store.put("probe/first", b"1")
+            return store
+        except Exception:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+
+
+# They set the environment to their address: one at a time.
+@pytest.fixture
+def moto() -> Iterator[SharedStore]:
     with servers.s3() as server:
-        yield open_store(server.address, ttl=60.0, group=False)
+        yield opened(server)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def seaweed() -> Iterator[SharedStore]:
+    with servers.seaweed() as server:
+        yield opened(server)
+
+
+@pytest.fixture(params=["moto", "seaweed"])
+def s3(request: pytest.FixtureRequest) -> SharedStore:
+    store: SharedStore = request.getfixturevalue(request.param)
+    return store
+
+
+@pytest.fixture
 def careless() -> Iterator[SharedStore]:
     with servers.s3_without_conditions() as server:
-        yield open_store(server.address, ttl=60.0, group=False)
+        yield opened(server)
 
 
-def test_what_was_put_is_got(s3: SharedStore):
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    def go(node: str) -> None:
+        for name, value in nodes.environment(tmp_path, node, "s3://kernels/cache").items():
+            monkeypatch.setenv(name, value)
+
+    return go
+
+
+def build(number: int) -> str | None:
+    code = rtcompile.compile(nodes.source(number), arch="sm_80")
+    assert remote().flush(10.0)
+    return code.build.hit
+
+
+def test_what_was_put_is_got_and_listed(s3: SharedStore):
     s3.put("object/abc", b"bytes" * 1000)
 
     assert s3.get("object/abc") == b"bytes" * 1000
     assert s3.get("object/gone") is None
+    assert ("abc", 5000) in list(s3.listing("object"))
+    assert abs(s3.clock("object/abc") - time.time()) < 5.0
+    s3.delete("object/abc")
+    assert s3.get("object/abc") is None
 
 
 def test_one_of_two_gets_the_lease_until_it_is_released(s3: SharedStore):
@@ -46,3 +97,27 @@ def test_a_store_that_ignores_conditions_is_used_without_leases(careless: Shared
     assert careless.get("object/abc") == b"bytes"
     with pytest.raises(LeasesUnsupportedError, match="ignores conditions"):
         careless.acquire("lease/k", "mine", 30.0)
+
+
+def test_nodes_share_builds_by_s3(s3: SharedStore, on):
+    on("a")
+    assert build(1) is None
+    on("b")
+    assert build(1) == "remote"
+
+
+def test_nodes_share_builds_by_a_store_without_leases(careless: SharedStore, on):
+    on("a")
+    assert build(2) is None
+    on("b")
+    assert build(2) == "remote"
+    (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
+    assert (check.status, "ignores conditions" in check.hint) == ("warning", True)
+
+
+def test_wrong_credentials_are_one_warning_and_no_build(seaweed: SharedStore, on, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    on("a")
+    with pytest.warns(rtcompile.RtcompileWarning, match="RTCOMPILE_REMOTE: s3://") as warned:
+        assert [build(3), build(4)] == [None, None]
+    assert len(warned) == 1
