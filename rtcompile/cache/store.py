@@ -109,10 +109,6 @@ class Store:
         known = self._memory.find(question.lookup_key())
         return known[0].build.dependencies if known else None
 
-    def publish(self, kind: str, name: str, data: bytes) -> bool:
-        """Put a file there; say whether that could be done. It costs a warning if it could not."""
-        return self._publish(kind, name, data)
-
     def why(self, question: Question) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
         found = self._search(question)
@@ -127,7 +123,7 @@ class Store:
             ):
                 return hit(entry.obj, entry.build, "memory")
         builds = self._builds(key, question.search)
-        for build in _serving(question, builds):
+        for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
                 self._memory.remember(key, build, obj)
                 return hit(obj, build, "disk")
@@ -135,7 +131,7 @@ class Store:
         objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
         builds += [entry.build for entry in known]
         builds += self._builds(question.portable_key(), question.search, "portable")
-        usable = _serving(question, builds)
+        usable = [b for b in builds if question.serves(b.backend, b.compiler)]
         for build in usable:
             fresh = headers.refresh(build.dependencies)
             if fresh is None:
@@ -244,7 +240,7 @@ class Store:
         key = question.lookup_key()
         self._memory.remember(key, build, obj)
         counted = {"misses": 1} if built else {"fetched": 1}
-        if self._publish("objects", build.object_key, data, **counted):
+        if self.publish("objects", build.object_key, data, **counted):
             self._publish_manifest(key, build, question.search)
             if admission.holds_elsewhere(question, obj, build.dependencies):
                 key = question.portable_key()
@@ -254,7 +250,7 @@ class Store:
     def keep_source(self, name: str, source: str) -> None:
         """Keep a source where line information says that it is; as `name`, which says what is in it."""
         if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
-            self._publish("sources", name, source.encode("utf-8", "replace"))
+            self.publish("sources", name, source.encode("utf-8", "replace"))
 
     def _publish_manifest(
         self,
@@ -264,9 +260,10 @@ class Store:
         kind: str = "manifests",
     ) -> None:
         others = [b for b in self._builds(key, search, kind) if b.object_key != build.object_key]
-        self._publish(kind, key, manifests.encode(key, [build, *others], search))
+        self.publish(kind, key, manifests.encode(key, [build, *others], search))
 
-    def _publish(self, kind: str, name: str, data: bytes, **counted: int) -> bool:
+    def publish(self, kind: str, name: str, data: bytes, **counted: int) -> bool:
+        """Put a file there; say whether that could be done. It costs a warning if it could not."""
         if not self._folder.writable:
             return False
         try:
@@ -478,10 +475,6 @@ class Store:
         except OSError as error:
             self._degrade(error)
         return None
-
-
-def _serving(question: Question, builds: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-    return [build for build in builds if question.serves(build.backend, build.compiler)]
 
 
 def _refusal_key(question: Question) -> str:

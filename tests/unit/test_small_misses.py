@@ -177,6 +177,16 @@ def test_files_of_one_job_are_gone_when_the_next_begins(pool: Pool) -> None:
     assert "secret" not in os.listdir(temporary)
 
 
+def test_a_process_that_goes_on_keeps_the_memory_that_its_jobs_take_in_turn(pool: Pool) -> None:
+    def page_faults() -> int:
+        pid = answer(pool, KERNEL % 1)["pid"]
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+    for _ in range(3):
+        before = page_faults()
+    assert page_faults() - before < 600  # of 1500 where it is given back each time
+
+
 # --- a child ahead -----------------------------------------------------------------------------
 
 
