@@ -207,6 +207,15 @@ def _add_inspect(sub: argparse.ArgumentParser) -> None:
     _add_build(sub)
 
 
+def _add_watch(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("file", metavar="FILE.cu", help="the source that is being edited")
+    sub.add_argument(
+        "--sass", action="store_true", help="show how the machine code differs (needs nvdisasm)"
+    )
+    sub.add_argument("--edits", type=int, metavar="N", help="end after so many edits")
+    _add_build(sub)
+
+
 def _add_cache(sub: argparse.ArgumentParser) -> None:
     actions = sub.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, summary in _CACHE_ACTIONS.items():
@@ -360,6 +369,16 @@ _VERBS = (
         "bytes are spilled. Needs no GPU.",
         "  rtcompile inspect gemm.cu --arch sm_90a --block 256 --sass",
         _add_inspect,
+    ),
+    _Verb(
+        "watch",
+        "watching",
+        "what each edit of a source changes: registers, spills, shared memory, instructions",
+        "Builds the source, and again whenever it or a header that it read is saved, and prints the\n"
+        "kernels that take more or less than before. An edit that fails shows its error. With --json\n"
+        "each build is one line. Needs no GPU.",
+        "  rtcompile watch gemm.cu --arch sm_90a --sass",
+        _add_watch,
     ),
     _Verb(
         "cache",

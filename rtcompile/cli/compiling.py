@@ -19,6 +19,7 @@ from rtcompile.many import submit_many
 from rtcompile.messages import diagnostics
 from rtcompile.messages.absent import no_kernels
 from rtcompile.messages.wording import spelled
+from rtcompile.watching.files import Files
 from rtcompile.watching.report import kernel_symbols
 
 __all__ = ["run"]
@@ -63,11 +64,14 @@ def run(given: Namespace) -> int:
         return done.code
     if given.json:
         raise InvalidRequest("--watch prints for ever, --json one object: choose one")
+    files = Files(*(build.request.name for build in _builds(given)))
     while True:
-        began = time.time_ns()
-        done = _build_all(given)
-        print(f"watching {len(done.read)} files; Ctrl-C ends", file=sys.stderr, flush=True)
-        _wait_for_change(done.read, began)
+        files.begin()
+        read = _build_all(given).read
+        files.note(read)
+        print(f"watching {len(read)} files; Ctrl-C ends", file=sys.stderr, flush=True)
+        while not files.changed():
+            time.sleep(_POLL_SECONDS)
 
 
 def _build_all(given: Namespace) -> _Round:
@@ -195,17 +199,3 @@ def _line(count: str, build: _Build, built: ObjectCode) -> str:
     if len(warnings) > _MOST_WARNINGS:
         lines.append(f"    … {len(warnings) - _MOST_WARNINGS} more warnings")
     return "\n".join(lines)
-
-
-def _wait_for_change(paths: Iterable[str], since: int) -> None:
-    """Return when a file is newer than `since` (ns), or gone."""
-    while True:
-        for path in paths:
-            try:
-                if os.stat(path).st_mtime_ns > since:
-                    return
-            except OSError:
-                if os.path.isabs(path):  # an editor is replacing it; a source from stdin has none
-                    time.sleep(_POLL_SECONDS)
-                    return
-        time.sleep(_POLL_SECONDS)

@@ -24,7 +24,7 @@ from rtcompile.settings import Settings
 from rtcompile.watching.advice import Advice, advise, bounds_of, of_source
 from rtcompile.watching.report import report
 
-__all__ = ["run"]
+__all__ = ["disassembled", "run"]
 
 # What makes ptxas tell of spills, and the lines of code known.
 _TELLING = ("-Xptxas=-v", "-lineinfo")
@@ -111,11 +111,9 @@ def _listings(subject: _Subject, given: Namespace) -> dict[str, str]:
         ptx = _build(subject.request.replace(target="ptx"), given).code.decode()
         listings["ptx"] = _beside_source(ptx, subject.request, _PTX_FILE, _PTX_LINE)
     if given.sass:
-        sass = _disassemble(subject.data)
         shown = report(subject.code, kernel=given.kernel).kernels
-        symbols = [[f".text.{kernel.symbol}"] for kernel in shown]
-        sections = re.split(r"^(?=//-{10,} \.)", sass, flags=re.MULTILINE)
-        sass = "".join(s for s in sections if s.split(None, 3)[1:2] in symbols)
+        found = disassembled(subject.data, "--print-line-info")
+        sass = "".join(found.get(kernel.symbol, "") for kernel in shown)
         listings["sass"] = _beside_source(sass, subject.request, None, _SASS_LINE)
     return listings
 
@@ -148,16 +146,19 @@ def _beside_source(
     return "\n".join(shown)
 
 
-def _disassemble(cubin: bytes) -> str:
+def disassembled(cubin: bytes, *options: str) -> dict[str, str]:
+    """Return the machine code of each kernel, by its symbol, as nvdisasm shows it."""
     program = _disassembler()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [program, "--print-code", "--print-line-info", file.name]
+        command = [program, "--print-code", *options, file.name]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise ToolkitNotFound(f"{program} cannot read the cubin: {done.stderr.strip()}")
-    return done.stdout
+    sections = re.split(r"^(?=//-{10,} \.)", done.stdout, flags=re.MULTILINE)
+    named = ((section.split(None, 3)[1:2], section) for section in sections)
+    return {name[0][6:]: text for name, text in named if name and name[0].startswith(".text.")}
 
 
 def _disassembler() -> str:

@@ -71,6 +71,8 @@ class Kernel:
         The block that ``__block_size__`` or ``reqntid`` asks for.
     code_bytes : int
         Machine code.
+    instructions : int or None
+        In it, less what pads its end; None before 7.0, whose instructions share words.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Kernel:
     max_threads: int | None = None
     required_threads: tuple[int, int, int] | None = None
     code_bytes: int = 0
+    instructions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +290,18 @@ def _kernels(elf: _Elf) -> Iterator[Kernel]:
             max_threads=max_threads,
             required_threads=required_threads,
             code_bytes=elf.size(f".text.{name}"),
+            instructions=_instructions(elf.section(f".text.{name}")) if arch.major >= 7 else None,
         )
+
+
+def _instructions(code: bytes) -> int:
+    """Count instructions of 16 bytes up to the last that is no NOP (opcode 0x918, undocumented)."""
+    count = len(code) // 16
+    while (
+        count and int.from_bytes(code[count * 16 - 16 : count * 16 - 14], "little") & 0xFFF == 0x918
+    ):
+        count -= 1
+    return count
 
 
 def _attributes(contents: bytes) -> Iterator[tuple[int, bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rtcompile.errors import InvalidRequest
 
@@ -44,6 +44,9 @@ class Files:
     def changed(self) -> bool:
         """Say whether a file is another than it was, is gone, or is there again."""
         return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stamps)
 
     def __len__(self) -> int:
         return len(self._stamps)

@@ -46,6 +46,8 @@ class KernelReport:
     stack_bytes, shared_bytes, constant_bytes, parameter_bytes, code_bytes : int
         Local memory of a thread, static shared memory of a block, the module's ``__constant__``
         variables, parameters, machine code.
+    instructions : int or None
+        Of the machine code, less what pads its end; None before 7.0.
     max_threads : int or None
         Threads in a block that ``__launch_bounds__`` allows.
     spills : Spills or None
@@ -62,6 +64,7 @@ class KernelReport:
     constant_bytes: int
     parameter_bytes: int
     code_bytes: int
+    instructions: int | None = None
     max_threads: int | None = None
     spills: Spills | None = None
     occupancy: Occupancy | None = None
@@ -196,6 +199,7 @@ def _of_kernel(
         constant_bytes=found.constant_bytes,
         parameter_bytes=found.parameter_bytes,
         code_bytes=found.code_bytes,
+        instructions=found.instructions,
         max_threads=found.max_threads,
         spills=spills.get(found.name),
         occupancy=at_block,

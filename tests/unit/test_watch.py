@@ -1,0 +1,162 @@
+"""`rtcompile watch` prints what an edit changed, and goes on after one that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rtcompile.cli import main, watching
+from rtcompile.watching.files import Files
+
+PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }\n'
+SHARED = """extern "C" __global__ void k(float* x) {
+  __shared__ float s[256];
+  s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = s[255 - threadIdx.x];
+}
+"""
+
+
+@pytest.fixture
+def watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Watch a file through edits, each made when the build before has been looked at."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "k.cu"
+
+    def watch(first: str, *edits: Callable[[Path], object], more: tuple[str, ...] = ()) -> Any:
+        file.write_text(first)
+        waiting: Iterator[Callable[[Path], object]] = iter(edits)
+        clock = SimpleNamespace(perf_counter=lambda: 0.0, strftime=lambda form: "12:00:00")
+        clock.sleep = lambda seconds: next(waiting)(file)
+        monkeypatch.setattr(watching, "time", clock)
+        command = ["watch", "k.cu", "--arch", "sm_80", "--edits", str(len(edits)), *more]
+        code = main(command)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return watch
+
+
+def writing(text: str) -> Callable[[Path], object]:
+    return lambda file: file.write_text(text)
+
+
+def test_an_edit_shows_what_the_kernel_takes_now_and_took_before(watched: Any) -> None:
+    code, out, _ = watched(PLAIN, writing(SHARED))
+    assert code == 0
+    assert "0 -> 1024" in out
+    assert out.count("built in") == 2
+
+
+def test_an_edit_that_changes_no_figure_says_so(watched: Any) -> None:
+    assert "no kernel takes more or less" in watched(PLAIN, writing("// a comment\n" + PLAIN))[1]
+
+
+def test_kernels_that_come_and_go_are_named(watched: Any) -> None:
+    _, out, _ = watched(PLAIN, writing(PLAIN.replace("k(", "other(")), writing("int x;"))
+    assert "gone" in out
+    assert "other" in out
+
+
+def test_a_failing_edit_shows_its_error_and_watching_goes_on(watched: Any) -> None:
+    code, out, err = watched(PLAIN, writing("no C++"), writing(SHARED))
+    assert code == 0
+    assert "error" in err
+    assert "0 -> 1024" in out
+    assert watched(PLAIN, writing("no C++"))[0] == 1
+
+
+def test_a_file_that_vanishes_is_told_and_comes_back(watched: Any) -> None:
+    code, out, err = watched(PLAIN, lambda file: file.unlink(), writing(SHARED))
+    assert code == 0
+    assert "k.cu: No such file or directory" in err
+    assert "0 -> 1024" in out
+
+
+def test_a_header_that_the_error_names_is_watched_too(watched: Any, tmp_path: Path) -> None:
+    header = tmp_path / "h.h"
+    header.write_text("#error not yet\n")
+    code, out, err = watched('#include "h.h"\n' + PLAIN, lambda file: header.write_text("\n"))
+    assert code == 0
+    assert "not yet" in err
+    assert "built in" in out
+
+
+def test_with_json_each_build_is_one_line(watched: Any) -> None:
+    _, out, _ = watched(PLAIN, writing("no C++"), writing(SHARED), more=("--json",))
+    first, failed, last = (json.loads(line) for line in out.splitlines())
+    assert (first["ok"], failed["ok"], last["changed"]) == (True, False, ["k"])
+    assert failed["error"]["kind"] == "CompileError"
+    assert last["kernels"][0]["instructions"] > first["kernels"][0]["instructions"] > 4
+
+
+def test_machine_code_is_compared_without_its_addresses(
+    watched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "nvdisasm"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        "case $(cat k.cu) in *shared*) a=STS b=0010;; *) a=MOV b=0020;; esac\n"
+        'printf "//--------------------- .text.k ------\\n/*$b*/  EXIT ;\\n/*0030*/  $a ;\\n"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr("rtcompile.cli.inspecting._disassembler", lambda: str(program))
+    out = watched(PLAIN, writing(SHARED), more=("--sass",))[1]
+    lines = out.split("k before", 1)[1].splitlines()
+    assert [line.split() for line in lines if line[:1] in "+-" and line[1:2] == " "] == [
+        ["-", "MOV", ";"], ["+", "STS", ";"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [("--edits", "-1"), ("--arch", "sm_80,sm_90")])
+def test_what_cannot_be_watched_is_refused(tmp_path: Path, more: tuple[str, ...]) -> None:
+    file = tmp_path / "k.cu"
+    file.write_text(PLAIN)
+    assert main(["watch", str(file), "--arch", "sm_80", *more]) == 2
+    assert main(["watch", "-"]) == 2
+
+
+# --- the files ---------------------------------------------------------------------------------------
+
+
+def test_an_edit_during_the_build_counts_as_one_after_it(tmp_path: Path) -> None:
+    source, header, old = (tmp_path / name for name in ("k.cu", "new.h", "old.h"))
+    for path in (source, old):
+        path.write_text("")
+    threading.Event().wait(0.02)  # the kernel's clock of files ticks every few milliseconds
+    files = Files(str(source))
+    files.begin()
+    files.note([str(source), str(old)])
+    assert not files.changed()
+    files.begin()
+    source.write_text("edited")
+    files.note([str(source)])
+    assert files.changed()
+    files.begin()
+    header.write_text("made during the build")
+    files.note([str(source), str(header)])
+    assert files.changed()
+    files.begin()
+    files.note([str(source), str(header)])
+    assert not files.changed()
+
+
+def test_a_file_from_the_future_is_built_once(tmp_path: Path) -> None:
+    file = tmp_path / "k.cu"
+    file.write_text("")
+    os.utime(file, (4e9, 4e9))
+    files = Files(str(file))
+    files.begin()
+    files.note([str(file)])
+    assert not files.changed()
