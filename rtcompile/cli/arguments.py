@@ -426,6 +426,15 @@ _VERBS = (
         _add_profile,
     ),
     _Verb(
+        "clangd",
+        "clangd",
+        "write what clangd needs to understand kernels, also those in Python files",
+        "Writes compile_commands.json for the project's sources, and a file for each kernel that is a\n"
+        "string in a Python file, with the same line numbers. Options after -- are the compiler's own.",
+        "  rtcompile clangd src --arch sm_90a -- -DTILE=64",
+        author_arguments.add_clangd,
+    ),
+    _Verb(
         "bundle",
         "bundling",
         "compile a package's kernels for its users' devices, into one file",

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_profile", "add_proof"]
+__all__ = ["add_clangd", "add_profile", "add_proof"]
+
+
+def add_clangd(sub: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``rtcompile clangd``."""
+    sub.add_argument(
+        "paths", metavar="PATH", nargs="*", help="sources, Python files, folders; without it ROOT"
+    )
+    sub.add_argument(
+        "--root", metavar="ROOT", default=".", help="the project's folder (default: this one)"
+    )
+    sub.add_argument("--arch", metavar="ARCH", help="whose code is active (default: sm_80)")
 
 
 def add_profile(sub: argparse.ArgumentParser) -> None:

@@ -1,0 +1,32 @@
+"""``rtcompile clangd``: the compile database of a project's kernels, for an editor."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+from rtcompile.cli import output
+from rtcompile.core.arch import Arch
+from rtcompile.editor import database
+from rtcompile.settings import Settings
+
+__all__ = ["run"]
+
+
+def run(given: Namespace) -> int:
+    """Write the database and say what is in it."""
+    settings = Settings.from_environ()
+    arch = Arch.parse(given.arch or "sm_80")
+    root = os.path.abspath(given.root)
+    entries = database.write(root, given.paths or [root], given.compiler_options, arch, settings)
+    path = os.path.join(root, "compile_commands.json")
+    if given.json:
+        files = [{"file": entry.file, "origin": entry.origin} for entry in entries]
+        output.print_json({"path": path, "files": files})
+        return 0
+    shown = [(os.path.relpath(e.origin, root), os.path.relpath(e.file, root)) for e in entries]
+    rows = [(origin, file if file != origin else "") for origin, file in shown]
+    if rows:
+        print(output.table(("kernel of", "written to"), rows))
+    print(f"{path}: {len(entries)} file{'s' * (len(entries) != 1)}")
+    return 0

@@ -1,0 +1,1 @@
+"""Kernels in an editor: what clangd needs to understand them."""

@@ -1,0 +1,198 @@
+"""The compile database that clangd reads, for a project's sources and the kernels in its Python files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rtcompile import toolkit
+from rtcompile.core import options as compiler_options
+from rtcompile.core.arch import Arch
+from rtcompile.core.options import Options
+from rtcompile.editor import python_kernels
+from rtcompile.errors import InvalidRequest
+from rtcompile.settings import Settings
+
+__all__ = ["FOLDER", "Entry", "write"]
+
+FOLDER = ".rtcompile"  # of the project: the files of kernels that are strings
+_DATABASE = "compile_commands.json"
+_NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__", "build", "dist"})
+_SOURCES = (".cu", ".cuh")
+# Clang knows fewer architectures than NVRTC: it parses for this one, and the macro says the one wanted.
+_CLANGS = Arch(8, 0)
+
+
+class Entry(NamedTuple):
+    """A file that clangd is told of: its path, the place it came from, and the compiler's options."""
+
+    file: str
+    origin: str
+    options: tuple[str, ...]
+
+
+def write(
+    root: str, paths: Sequence[str], options: Sequence[str], arch: Arch, settings: Settings
+) -> list[Entry]:
+    """Write the database of a project, and a file for each kernel that is a string.
+
+    Parameters
+    ----------
+    root : str
+        The project's folder: ``compile_commands.json`` is written there. Entries of other files that
+        are in one are kept.
+    paths : sequence of str
+        Sources, Python files and folders of such.
+    options : sequence of str
+        The compiler's options, for all of them.
+    arch : Arch
+        The architecture whose code is shown as active.
+    settings : Settings
+        Where the toolkit is looked for.
+
+    Raises
+    ------
+    InvalidRequest
+        A path that is not there, a database that is none, or a folder that cannot be written.
+    """
+    root = os.path.abspath(root)
+    entries = []
+    kept = _existing(os.path.join(root, _DATABASE))
+    common = compiler_options.parse(options)
+    try:
+        for path in _files(paths):
+            if path.endswith(_SOURCES):
+                entries.append(Entry(path, path, _flags(common, arch, settings)))
+            else:
+                entries += _of_python(path, root, common, arch, settings)
+        _write_database(root, entries, kept)
+    except OSError as error:
+        raise InvalidRequest(f"{error.filename or root}: {error.strerror}") from None
+    return entries
+
+
+def _files(paths: Sequence[str]) -> Iterator[str]:
+    for path in map(os.path.abspath, paths):
+        if os.path.isfile(path):
+            if not path.endswith((*_SOURCES, ".py")):
+                raise InvalidRequest(f"{path}: neither CUDA C++ (.cu, .cuh) nor Python (.py)")
+            yield path
+        elif not os.path.isdir(path):
+            raise InvalidRequest(f"{path}: there is no such file or folder")
+        for folder, below, names in os.walk(path):
+            below[:] = sorted(
+                name
+                for name in below
+                if not name.startswith(".")
+                and name not in _NOT_THE_PROJECTS
+                and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+            )
+            yield from (
+                os.path.join(folder, n) for n in sorted(names) if n.endswith((*_SOURCES, ".py"))
+            )
+
+
+def _of_python(
+    path: str, root: str, common: Options, arch: Arch, settings: Settings
+) -> Iterator[Entry]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            source = file.read()
+        kernels = python_kernels.find(source)
+    except (SyntaxError, ValueError):
+        return  # a template, a Python 2 file: not for us to judge
+    names: dict[str, int] = {}
+    for kernel in kernels:
+        count = names[kernel.name] = names.get(kernel.name, 0) + 1
+        name = kernel.name if count == 1 else f"{kernel.name}{count}"
+        relative = re.sub(r"[^\w.-]", "_", os.path.relpath(path, root))
+        target = os.path.join(root, FOLDER, f"{relative}.{name}.cu")
+        # The first line names the file; the text begins in the line where it begins there.
+        lead = [f"#line 2 {json.dumps(path)}"] if kernel.line > 1 else []
+        lead += [""] * (kernel.line - 1 - len(lead))
+        _publish(target, "\n".join([*lead, kernel.text]) + "\n")
+        own = common.merged(_parsed(kernel.options))
+        yield Entry(target, f"{path}:{kernel.line}", _flags(own, arch, settings, path))
+
+
+def _parsed(options: Sequence[str]) -> Options:
+    try:
+        return compiler_options.parse(options)
+    except InvalidRequest:  # a part of them is computed; its build says what is wrong
+        return Options()
+
+
+def _flags(options: Options, arch: Arch, settings: Settings, beside: str = "") -> tuple[str, ...]:
+    """Return clang's options for what NVRTC would be told."""
+    search = toolkit.current(settings).search
+    prelude = next(
+        (
+            file
+            for directory in search
+            if os.path.isfile(file := os.path.join(directory.path, "rtcompile", "clangd.h"))
+        ),
+        "",
+    )
+    std = options.std or "c++17"
+    return (
+        "-xcuda",
+        f"--cuda-gpu-arch={_CLANGS}",
+        "--cuda-device-only",
+        "-nocudainc",  # clang's own wrapper, which needs a toolkit that it knows
+        "-nocudalib",
+        f"-std={std}",
+        "-Wno-unknown-cuda-version",
+        "-Wno-builtin-macro-redefined",
+        "-Wno-pragma-once-outside-header",
+        "-Xclang",
+        "-fcuda-allow-variadic-functions",
+        "-U__CUDA_ARCH__",
+        f"-D__CUDA_ARCH__={arch.number * 10}",
+        "-include",
+        prelude,
+        *(f"-{kind}{said}" for kind, said in options.macros),
+        *(f"-I{os.path.abspath(directory)}" for directory in options.include_dirs),
+        *([f"-I{os.path.dirname(beside)}"] if beside else []),
+        # The host's C++ library is used, which the shims for NVRTC stand for.
+        *(arg for d in search if d.label != "shims" for arg in ("-isystem", d.path)),
+        *(arg for header in options.pre_includes for arg in ("-include", header)),
+    )
+
+
+def _existing(path: str) -> list[dict[str, Any]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{path} is no compile database: {error}") from None
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise InvalidRequest(f"{path} is no compile database: it is not a list of entries")
+    return found
+
+
+def _write_database(root: str, entries: Sequence[Entry], kept: list[dict[str, Any]]) -> None:
+    ours = {entry.file for entry in entries}
+    generated = os.path.join(root, FOLDER) + os.sep
+    others = [
+        entry
+        for entry in kept
+        if entry.get("file") not in ours and not str(entry.get("file")).startswith(generated)
+    ]
+    new = [
+        {"directory": root, "file": e.file, "arguments": ["clang++", *e.options, e.file]}
+        for e in entries
+    ]
+    _publish(os.path.join(root, _DATABASE), json.dumps([*others, *new], indent=1) + "\n")
+
+
+def _publish(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
