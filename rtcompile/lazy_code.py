@@ -15,6 +15,7 @@ from cupy.cuda.function import Module
 from rtcompile.building import device
 from rtcompile.cache import answers
 from rtcompile.errors import CompileError, DriverError, InvalidRequest, JitifyError, adopt_cupy
+from rtcompile.storage import places
 
 if TYPE_CHECKING:
     from rtcompile.cache.answers import Answer
@@ -238,7 +239,9 @@ class LazyCode:
         arguments = self.arguments
         if arguments["jitify"]:
             # Jitify looks in the working directory too, after all else.
-            request = request.replace(options=(*request.options, "-idirafter", os.getcwd()))
+            request = request.replace(
+                options=(*request.options, "-idirafter", places.working_directory("jitify=True"))
+            )
         said = ("fallback", "pch", "timeout", "memory_limit", "recompile")
         given = {name: arguments[name] for name in said}
         return request, Settings.from_environ().override(**given)

@@ -19,6 +19,7 @@ from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, SearchDir
 from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
 from rtcompile.settings import Settings
+from rtcompile.storage import places
 from rtcompile.storage.digest import content_digest
 from rtcompile.toolkit import Toolchain
 
@@ -243,7 +244,7 @@ def header_search(options: Options, toolchain: Toolchain, *, arch: Arch) -> tupl
 def own_directories(options: Options) -> tuple[SearchDir, ...]:
     """Return the user's directories to search before all others, labelled by position."""
     return tuple(
-        SearchDir(f"user{index}", os.path.abspath(directory))
+        SearchDir(f"user{index}", places.absolute(directory))
         for index, directory in enumerate(options.include_dirs)
     )
 
@@ -251,7 +252,7 @@ def own_directories(options: Options) -> tuple[SearchDir, ...]:
 def last_directories(options: Options) -> tuple[SearchDir, ...]:
     """Return the user's directories to search after all others, the toolkit's included."""
     return tuple(
-        SearchDir(f"user-last{index}", os.path.abspath(directory))
+        SearchDir(f"user-last{index}", places.absolute(directory))
         for index, directory in enumerate(options.last_dirs)
     )
 
@@ -333,8 +334,8 @@ def nvcc_setting(options: Options) -> str:
         said = "".join(texts)
         with suppress(InvalidRequest):  # which a build with NVCC is told
             options = for_nvcc(options)
-            places = (*own_directories(options), *last_directories(options))
-            said += "".join(f"; -I{directory.path}" for directory in places)
+            directories = (*own_directories(options), *last_directories(options))
+            said += "".join(f"; -I{directory.path}" for directory in directories)
     chosen = options.get("compiler-bindir")
     if chosen is not None:
         from rtcompile.toolkit import fingerprints

@@ -22,6 +22,7 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import CompileError, RtcompileWarning, ToolkitNotFound, public
 from rtcompile.settings import Settings
+from rtcompile.storage import places
 
 __all__ = ["Installation", "install", "uninstall"]
 
@@ -197,7 +198,7 @@ def _compile(
     if name_expressions is not None and backend != "nvrtc":
         raise NotImplementedError  # as CuPy does
     if jitify:  # which looks in the working directory too, after all else
-        options = (*options, "-idirafter", os.getcwd())
+        options = (*options, "-idirafter", places.working_directory("jitify=True"))
     capability = str(arch or compiler._get_arch())
     names = tuple(name_expressions or ())
     words = (source, capability, backend, _folder(), str(len(options)), *options, *names)

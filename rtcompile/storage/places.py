@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rtcompile.errors import InvalidRequest, shown
 
-__all__ = ["cache_dir"]
+__all__ = ["absolute", "cache_dir", "working_directory"]
 
 
 def cache_dir(env: Mapping[str, str]) -> str:
@@ -37,6 +37,34 @@ def cache_dir(env: Mapping[str, str]) -> str:
     )
 
 
+def absolute(path: str) -> str:
+    """Return the absolute path of what may be relative to the working directory.
+
+    Raises
+    ------
+    InvalidRequest
+        It is relative, and the working directory was removed.
+    """
+    return os.path.abspath(path if path[:1] == "/" else os.path.join(working_directory(path), path))
+
+
+def working_directory(needed_by: str) -> str:
+    """Return the working directory.
+
+    Raises
+    ------
+    InvalidRequest
+        It was removed; the message names what needs it.
+    """
+    try:
+        return os.getcwd()
+    except OSError:
+        raise InvalidRequest(
+            f"{shown(needed_by)} is looked up in the working directory, which was removed; change to "
+            "another directory or give absolute paths"
+        ) from None
+
+
 def _folder(name: str, said: str, env: Mapping[str, str]) -> str:
     path = said
     if said == "~" or said.startswith("~/"):
@@ -46,7 +74,7 @@ def _folder(name: str, said: str, env: Mapping[str, str]) -> str:
         path = home + said[1:]
     elif said.startswith("~"):
         path = os.path.expanduser(said)  # another user's
-    return os.path.abspath(path)
+    return absolute(path)
 
 
 def _home(env: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
 from rtcompile.core.request import SearchDir
 from rtcompile.settings import Settings
+from rtcompile.storage import places
 from rtcompile.storage.digest import content_digest
 from rtcompile.toolkit.model import Library, Program, Toolchain
 
@@ -118,7 +119,9 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
         As for `current`.
     """
     here = _here(_site_dirs(sys.path))
-    known = _in_this_process[here]
+    known = _in_this_process.get(here)
+    if known is None:  # the environment was changed while the compiler ran
+        return
     compiler = dataclasses.replace(getattr(known.toolchain, part), build=build)
     toolchain = dataclasses.replace(known.toolchain, **{part: compiler})
     known = _in_this_process[here] = known._replace(toolchain=toolchain)
@@ -149,7 +152,7 @@ def _here(site_dirs: Sequence[str]) -> tuple[str, str]:
 def _absolute(name: str, value: str) -> str:
     """Return the absolute path of the folder that a variable names."""
     folder = name.endswith(("_PATH", "_HOME", "_PREFIX")) and name != "LD_LIBRARY_PATH"
-    return os.path.abspath(value) if value and folder else value
+    return places.absolute(value) if value and folder else value
 
 
 def _key(here: tuple[str, str]) -> str:

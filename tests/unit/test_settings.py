@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import rtcompile
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 
@@ -144,3 +145,25 @@ def test_the_root_of_all_is_a_home_for_root_alone(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     found = Settings.from_environ({"HOME": "/", "TMPDIR": "/t"}).cache_dir
     assert found == "/t/rtcompile-cache-1234"
+
+
+@pytest.mark.parametrize(
+    ("variable", "given"),
+    [
+        ("RTCOMPILE_CACHE_DIR", {}),
+        ("CUDA_PATH", {}),
+        (None, {"options": ["-I."]}),
+        (None, {"options": ["-idirafter", "x"]}),
+    ],
+)
+def test_what_is_relative_to_a_removed_working_directory_is_an_error_of_ours(
+    tmp_path, monkeypatch, variable, given
+):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    if variable:
+        monkeypatch.setenv(variable, "relative")
+
+    with pytest.raises(InvalidRequest, match="the working directory, which was removed"):
+        rtcompile.compile("__global__ void k() {}", arch="sm_80", **given)
