@@ -20,7 +20,7 @@ from rtcompile.core.request import ObjectCode
 if TYPE_CHECKING:
     from rtcompile.cache.store import Store
 
-__all__ = ["build_once", "fetch", "find", "share"]
+__all__ = ["build_once", "fetch", "find"]
 
 
 def find(question: Question, store: Store) -> ObjectCode | None:
@@ -91,13 +91,6 @@ def fetch(stores: Remote, question: Question, store: Store) -> ObjectCode | None
                 stores.push(entries, _nothing, stores.tiers[:at])
             return obj
     return None
-
-
-def share(
-    stores: Remote, tier: Tier, question: Question, build: ManifestEntry, obj: ObjectCode
-) -> bool:
-    """Write a build of the local cache to a store now; say whether that could be done."""
-    return stores.put(tier, _entries(stores, question, build, obj, tier))
 
 
 def _entries(
