@@ -34,6 +34,8 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             rest = dict(list(item.items())[1:]) if isinstance(item, dict) else item
             yield from _leaves(rest, (*path, str(named)))
     elif value not in ("", [], {}, None):
+        if isinstance(value, list):
+            value = ", ".join(map(str, value))
         shown = f"{value:,.4g}" if isinstance(value, float) and value < 1e4 else str(value)
         what = " · ".join(part for part in path if part).replace("|", r"\|")
         yield what.replace("<", r"\<"), shown.replace("|", r"\|").replace("<", r"\<")
