@@ -278,6 +278,18 @@ def test_code_without_declarations_is_the_same_to_the_byte(pool: Pool, body: str
     assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, plain=False))
 
 
+def test_code_without_declarations_is_the_same_with_cuda_13(
+    pool: Pool, cuda13_prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = next(cuda13_prefix.glob("**/libnvrtc.so.13")).parent
+    builtins = next(folder.glob("libnvrtc-builtins.so.13.*"))
+    of_13 = Library(str(folder / "libnvrtc.so.13"), "13.0", (str(builtins),))
+    monkeypatch.setitem(globals(), "library", lambda: of_13)
+    for body in BODIES:
+        source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
+        assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, plain=False))
+
+
 def test_what_minimal_refuses_is_compiled_without_it(pool: Pool) -> None:
     source = "__global__ void k(cudaError_t* e) { *e = cudaSuccess; }"
     assert said(answer(pool, source, minimal=True)) == said(answer(pool, source))
