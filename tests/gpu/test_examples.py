@@ -31,6 +31,7 @@ def require_capability(least: int, exactly: bool = False) -> None:
         pytest.param("reductions", 75, False, id="reductions"),
         pytest.param("curand_pi", 75, False, id="curand"),
         pytest.param("complex_numbers", 75, False, id="complex"),
+        pytest.param("cluster_sum", 90, False, id="cluster"),
         pytest.param("published_styles", 75, False, id="published"),
     ],
 )
