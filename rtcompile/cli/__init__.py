@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] != ["run"]:  # there stdout is the program's, which is to run as without us
         output.prepare_streams()
+        if argv is None:  # the process is the command's own
+            output.prepare_warnings()
     try:
         return _run(words)
     except BrokenPipeError:

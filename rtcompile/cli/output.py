@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
-from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.errors import CompileError, RtcompileError, RtcompileWarning
 from rtcompile.text import styling, tables
 
 __all__ = [
@@ -49,6 +49,21 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="rtcompile")
+
+
+def prepare_warnings() -> None:
+    """Let our warnings be lines of a command's, without the line of Python that gave them."""
+    import warnings
+
+    by_python = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, RtcompileWarning):
+            print(f"rtcompile: warning: {message}", file=sys.stderr)
+        else:
+            by_python(message, category, *where, **more)
+
+    warnings.showwarning = show
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:

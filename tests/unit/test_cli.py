@@ -672,6 +672,21 @@ def test_compile_says_which_options_were_not_passed_on(
     assert "    --compiler-options is not passed on: it concerns host" in capsys.readouterr().out
 
 
+def test_a_warning_is_a_line_of_the_command_and_names_no_line_of_python(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}')
+    done = subprocess.run(
+        [sys.executable, "-m", "rtcompile", "compile", "k.cu", "--arch", "sm_80", "-o", "k.cubin"],
+        capture_output=True,
+        cwd=tmp_path,
+        env={**environ(), "RTCOMPILE_CACHE_DIR": str(tmp_path / "file")},
+        text=True,
+    )
+    assert done.returncode == 0
+    assert f"rtcompile: warning: kernel cache {tmp_path}/file" in done.stderr
+    assert ".py" not in done.stderr
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
     done = subprocess.run(
