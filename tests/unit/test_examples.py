@@ -38,6 +38,7 @@ def require_header(name: str) -> None:
         pytest.param("pipelined_matmul", "sm_75", "rtcompile/async_copy.cuh", id="pipelined-sm_75"),
         pytest.param("reductions", "sm_90a", "cub/block/block_reduce.cuh", id="reductions"),
         pytest.param("complex_numbers", "sm_80", "cupy/complex.cuh", id="complex"),
+        pytest.param("generated_headers", "sm_80", "cuda_runtime.h", id="generated"),
         pytest.param("curand_pi", "sm_80", "curand_kernel.h", id="curand"),
         pytest.param("cluster_sum", "sm_90a", "cooperative_groups.h", id="cluster"),
         pytest.param("published_styles", "sm_80", "cuda_runtime.h", id="published"),

@@ -1,0 +1,72 @@
+"""Does a profile add up, and what does it name first? A plain kernel, a CUB reduction and a CuTe copy.
+
+Each source is profiled three times and compiled three times as NVRTC is without a profile. Needs no GPU.
+`--save` writes benchmarks/results/profile_sums.json.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+
+import rtcompile
+from benchmarks._machine import save
+from rtcompile.settings import Settings
+from rtcompile.watching.profiling import profile
+
+ARCH = "sm_90a"
+ROUNDS = 3
+SOURCES = {
+    "plain": 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }\n',
+    "CUB reduction": """
+#include <cub/block/block_reduce.cuh>
+extern "C" __global__ void k(const float* x, float* sum) {
+    using Reduce = cub::BlockReduce<float, 128>;
+    __shared__ typename Reduce::TempStorage storage;
+    const float total = Reduce(storage).Sum(x[threadIdx.x]);
+    if (threadIdx.x == 0) *sum = total;
+}
+""",
+    "CuTe": """
+#include <cute/tensor.hpp>
+extern "C" __global__ void k(float* x) {
+    auto tensor = cute::make_tensor(cute::make_gmem_ptr(x), cute::Layout<cute::Shape<cute::_8, cute::_4>>{});
+    tensor(threadIdx.x) *= 2;
+}
+""",
+}
+
+
+def main() -> None:
+    results = {}
+    for name, source in SOURCES.items():
+        request = rtcompile.CompileRequest(source, arch=ARCH)
+        profiles, plain = [], []
+        for _ in range(ROUNDS):
+            profiles.append(profile(request, Settings.from_environ()))
+            begin = time.perf_counter()
+            rtcompile.compile(source, arch=ARCH, pch=False, recompile=True)
+            plain.append((time.perf_counter() - begin) * 1e3)
+        found = min(profiles, key=lambda each: each.milliseconds)
+        front_end = dict(found.phases)["front end"]
+        headers = sum(header.own for header in found.headers) + found.source
+        results[name] = {
+            "wall ms": round(found.milliseconds, 1),
+            "phases / wall": round(sum(ms for _, ms in found.phases) / found.milliseconds, 4),
+            "headers and source / front end": round(headers / front_end, 4),
+            "compiled without a profile, median ms": round(statistics.median(plain), 1),
+            "phases": {phase: round(ms, 1) for phase, ms in found.phases},
+            "headers": len(found.headers),
+            "most expensive": [[header.name, round(header.own, 1)] for header in found.headers[:3]],
+            "templates": [[each.name, round(each.own, 1)] for each in found.templates[:3]],
+            "a precompiled header spares up to, ms": round(found.spared, 1),
+        }
+    save("profile_sums", results)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["RTCOMPILE_CACHE_DIR"] = folder
+        main()
