@@ -72,6 +72,7 @@ def _example(name: str) -> str:
 _KINDS: dict[str, Callable[[str], str]] = {
     "architectures": _architectures,
     "benchmarks": benchmarks.table,
+    "otherbenchmarks": benchmarks.others,
     "changelog": _changelog,
     "command": command.reference,
     "example": _example,
