@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
-from rtcompile.errors import RtcompileError, public
+from rtcompile.errors import InvalidRequest, RtcompileError, public, shown
 from rtcompile.lazy_code import (
     DEFAULT_NAME,
     CUDADriverError,
@@ -549,7 +549,11 @@ class RawModule(_Built, cupy.RawModule):  # type: ignore[misc]
         ------
         DriverError
             The module holds no such kernel.
+        InvalidRequest
+            `name` is no str.
         """
+        if not isinstance(name, str):
+            raise InvalidRequest(f"name must be a str, not {shown(name)}")
         if self.name_expressions:
             name = self.module.mapping.get(name, name)
         kernel = RawKernel.__new__(RawKernel)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rtcompile import bundles
+from rtcompile import bundles, toolkit
 from rtcompile.building import device
 from rtcompile.building import plan as plans
 from rtcompile.building.plan import Plan, for_this_device
@@ -123,9 +123,15 @@ def _cached_or_compiled(
     read = store.read_by(decided.question) if words is not None else None
     by_nvcc = code.build.backend == "nvcc"
     setting = plans.nvcc_setting(decided.options) if by_nvcc else ""
-    if words is not None and read is not None and not setting:
+    depends = decided.toolchain.depends
+    if (
+        words is not None
+        and read is not None
+        and not setting
+        # Else the toolchain was replaced meanwhile, and this is not what it answers now.
+        and toolkit.current(settings).depends is depends
+    ):
         capability = device.compute_capability() if request.arch is None else (0, 0)
-        depends = decided.toolchain.depends
         provided = [directory.path for directory in decided.toolchain.search]
         answers.keep(words, capability, code, read, depends, provided, store.publish)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))

@@ -133,6 +133,24 @@ def test_answers_of_another_toolchain_stay_none_after_one_is_kept_for_this_one(t
     assert found(("second",)) is None
 
 
+def test_no_answer_is_kept_where_the_toolchain_was_replaced_during_the_build(monkeypatch):
+    from rtcompile.building import miss
+    from rtcompile.toolkit import remembered
+
+    compile_once = miss.compile_once
+
+    def compile_and_replace(*given, **more):
+        code = compile_once(*given, **more)
+        (here, known) = remembered._in_this_process.popitem()
+        stamps = dict.fromkeys(known.stamps, (1, 1))
+        remembered._in_this_process[here] = known._replace(stamps=stamps)
+        return code
+
+    monkeypatch.setattr(miss, "compile_once", compile_and_replace)
+
+    assert found(build(CODE % 1)) is None
+
+
 @pytest.mark.parametrize("searched", ["sys.path", "PATH", "LD_LIBRARY_PATH"])
 def test_a_search_in_the_working_directory_is_another_question_elsewhere(
     tmp_path, monkeypatch, searched

@@ -164,6 +164,12 @@ def test_arguments_that_cannot_describe_a_build_are_refused_at_once(arguments, s
         rtcompile.RawModule(**arguments)
 
 
+@pytest.mark.parametrize("name", [None, 3, b"k"])
+def test_the_name_of_a_kernel_must_be_a_str(name):
+    with pytest.raises(rtcompile.InvalidRequest, match="name must be a str"):
+        rtcompile.RawModule(code=CODE, arch="sm_80").get_function(name)
+
+
 def test_a_failing_source_is_dumped_when_cupys_variable_asks(monkeypatch, capsys):
     monkeypatch.setenv("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", "1")
     with pytest.raises(rtcompile.CompileError):
