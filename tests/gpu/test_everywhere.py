@@ -25,10 +25,10 @@ def doubled(x, size):
     i = jit.blockIdx.x * jit.blockDim.x + jit.threadIdx.x
     if i < size:
         x[i] = x[i] * 2
-b = a.copy()
+b = a.ravel().copy()
 doubled((1,), (64,), (b, 64))
 found = [
-    float(a.sum()), float(cp.sort(-a.ravel())[0]), float(fused(a, a)[0, 1]), float(b[0, 1]),
+    float(a.sum()), float(cp.sort(-a.ravel())[0]), float(fused(a, a)[0, 1]), float(b[1]),
     int(cp.unique(cp.arange(9) % 3).size), float(cp.abs(1j * a).max()), float((a @ a)[0, 0]),
     float(cp.cumsum(a)[-1]), float(cp.argmax(a)),
     float(cp.RawKernel('extern "C" __global__ void k(float* x) { *x = 7; }', "k").kernel is None),
