@@ -1,1 +1,1 @@
-"""The story of one build, from top to bottom: read `pipeline` first."""
+"""The steps of one build. `pipeline` is the first to read; it calls the other modules."""

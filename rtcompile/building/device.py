@@ -1,7 +1,7 @@
-"""The compute capability of the current device, known before anything looks at a header.
+"""Finds the compute capability of the current device.
 
-cuda-python decides. Where CuPy is already loaded its runtime is asked instead on the warm path:
-importing cuda-python costs 20 ms, CuPy's answer nothing, and both ask the same driver.
+cuda-python's answer counts. On a hit CuPy is asked instead if it is loaded: importing cuda-python
+takes 20 ms, and both ask the same driver.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def compute_capability() -> tuple[int, int]:
 
 
 def confirmed_compute_capability() -> tuple[int, int]:
-    """Return (major, minor) of the current device, from cuda-python; raises as the other one."""
+    """Return (major, minor) of the current device, from cuda-python, with the same errors."""
     try:
         from cuda.bindings import driver
     except ImportError:
@@ -64,7 +64,7 @@ def confirmed_compute_capability() -> tuple[int, int]:
 
     try:
         ask(driver.cuInit, 0)
-    except RuntimeError as error:  # cuda-python raises it where there is no libcuda at all
+    except RuntimeError as error:  # cuda-python raises it where there is no libcuda
         raise no_device(str(error)) from None
     context = ask(driver.cuCtxGetCurrent)
     # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
@@ -99,7 +99,7 @@ def driver_version() -> int:
 
 
 def no_device(evidence: str) -> UnsupportedArch:
-    """Return the error for a build that nobody gave an architecture to where there is no device."""
+    """Return the error for a build without ``arch=`` on a machine without a device."""
     return UnsupportedArch(
         f"no CUDA device to compile for ({evidence}); "
         "pass arch='sm_90a' (or another) to compile without one"

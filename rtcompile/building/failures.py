@@ -1,4 +1,4 @@
-"""A `CompileFailure` becomes the error that the caller sees."""
+"""Turns a `CompileFailure` into the error that the caller sees."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KINDS: dict[str, type[CompileError]] = {
 
 
 def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:
-    """Return the error for a failed build; `then` is what else was tried, and how it ended."""
+    """Return the error for a failed build; `then` says what else was tried, and with what result."""
     request = plan.request
     name = plan.question.name
     context = BuildContext(
@@ -73,7 +73,7 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
 
 
 def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
-    """Read the log; what failed without an error in it gets one, so that its first line says so."""
+    """Parse the log; if it has no error, put one first that says what happened."""
     found = diagnostics.parse(failure.log)
     if any(each.is_error or each.severity == "note" for each in found):
         return found

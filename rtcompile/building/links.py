@@ -1,4 +1,4 @@
-"""What `link=` was given becomes bytes for the linker, each compiled or read, and named."""
+"""Turns the elements of `link=` into named bytes for the linker, by compiling or reading them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def inputs(
     Parameters
     ----------
     request : CompileRequest
-        Whose `link` holds source strings, `CompileRequest`\\ s, `ObjectCode`\\ s, `LinkInput`\\ s,
+        Its `link` holds source strings, `CompileRequest`\\ s, `ObjectCode`\\ s, `LinkInput`\\ s,
         and paths to sources, cubins, PTX, LTO-IR, fatbins, objects or archives.
     arch : Arch
         The architecture to compile sources for.
     settings : Settings
         As for `build`.
     build : callable
-        Builds a source: `pipeline.build`, which is handed in because this module is below it.
+        Builds a source. It is `pipeline.build`, passed as an argument to avoid a circular import.
 
     Raises
     ------
@@ -55,15 +55,15 @@ def inputs(
 
 
 def needed_option(links: Sequence[LinkInput]) -> str:
-    """Return the option that makes a translation unit fit to be linked with these."""
+    """Return the option with which a unit must be compiled to be linked with these inputs."""
     return "-dlto" if any(link.kind == "ltoir" for link in links) else "-rdc=true"
 
 
 def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> CompileRequest | None:
     """Return the request that links a PTX file with options.
 
-    None where the file is no PTX, or the options say nothing to a linker: the driver loads it, as CuPy
-    has it do with every file, whatever the options.
+    None where the file is no PTX, or the options say nothing to a linker: the driver loads it, as
+    CuPy has it do with every file, whatever the options.
     """
     from rtcompile.core import command_lines
 
@@ -81,7 +81,7 @@ def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> Compil
 
 
 def given(item: Any, index: int) -> LinkInput | CompileRequest:
-    """Return what an element of ``link=`` is: bytes to link, or a source to compile first."""
+    """Return the bytes that an element of ``link=`` stands for, or the source to compile first."""
     if isinstance(item, (LinkInput, CompileRequest)):
         return item
     if isinstance(item, ObjectCode):
@@ -97,7 +97,7 @@ def given(item: Any, index: int) -> LinkInput | CompileRequest:
 
 
 def _is_source(text: str) -> bool:
-    # No path holds these, and no translation unit worth linking is without them.
+    # Every useful translation unit has one of these characters, and paths do not have them.
     return any(character in text for character in "\n;{")
 
 
@@ -134,7 +134,7 @@ def _compiled(
         return item
     if item.link:
         raise InvalidRequest(f"{item.name} has link= of its own; give all inputs to one link")
-    # Options of the whole program (-std, -G, …) hold for its parts; their own win.
+    # The whole program's options (-std, -G, …) apply to each part, whose own options win.
     unit = replace(
         item, options=(*request.options, *item.options), arch=arch, target=target, link=()
     )

@@ -1,4 +1,4 @@
-"""A miss: NVRTC, or NVCC for what is beyond NVRTC, then the linker, then the cache."""
+"""Compiles what is not cached: by NVRTC, else by NVCC; then links it and caches the result."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from rtcompile.errors import CompileError
     from rtcompile.messages.fallback import Decision
 
-# What only some builds need (NVCC, the linker, reading errors) is imported by them: it would double
-# the 40 ms that a first build spends on imports.
+# Modules that only some builds need (NVCC, the linker, reading errors) are imported there.
+# Importing them here would double the 40 ms that a first build spends on imports.
 
 __all__ = ["AnotherCapabilityError", "compile_once", "identified"]
 
 
 class AnotherCapabilityError(Exception):
-    """cuda-python, which decides what is compiled for, says otherwise than CuPy, which was asked first."""
+    """cuda-python reports another compute capability than CuPy, and its answer counts."""
 
 
 def compile_once(
     plan: Plan, settings: Settings, store: Store, *, confirmed: bool = False
 ) -> ObjectCode:
-    """Build what is not in the cache; of all who ask at once, on this machine, one compiles.
+    """Build a plan that is not in the cache; of all processes of this machine one compiles it.
 
     Raises `AnotherCapabilityError` unless the plan's capability is `confirmed` by cuda-python.
     """
@@ -54,7 +54,7 @@ def compile_once(
         code = tier.find(plan.question, store)
         if code is not None:
             return code
-    if not settings.jit:  # nothing is compiled, and nothing is written: no lock, no folder
+    if not settings.jit:  # nothing may be written either, so no lock is taken
         code = None if settings.recompile else store.find(plan.question)
         if code is None:
             raise JitDisabled(store.why(plan.question) or "recompile=True asks for a compiler")
@@ -92,18 +92,19 @@ def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:
 
 
 def identified(plan: Plan, settings: Settings) -> Plan:
-    """Return the plan with what only a build can afford to ask: NVRTC's build."""
+    """Return the plan with NVRTC's build, which takes too long to ask for on a hit."""
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
         library = replace(library, build=nvrtc.identify(library))
         toolkit.remember_build("nvrtc", library.build, settings)
-        # Not what is remembered now: another thread, which has just searched, may have replaced it.
+        # The plan's own toolchain is used, since another thread may have replaced the remembered
+        # one.
         plan = plans.with_toolchain(plan, replace(plan.toolchain, nvrtc=library), settings)
     return plan
 
 
 class Miss:
-    """One build under way."""
+    """One build that is not in the cache, while it is made."""
 
     def __init__(
         self,
@@ -118,8 +119,8 @@ class Miss:
         self.store = store
         self.limits = Limits(seconds, settings.memory_limit)
         self.why = ""
-        self.added: list[str] = []  # flags that errors asked for
-        self.notes: list[str] = []  # which, and why
+        self.added: list[str] = []  # flags that were added because of errors
+        self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
         self.begun_ns = headers.file_clock_ns()
         self.confirmed = confirmed
@@ -146,7 +147,7 @@ class Miss:
     def _until_nothing_helps(
         self, compile: Callable[[], Compiled | CompileFailure]
     ) -> Compiled | CompileFailure:
-        """Compile, and again with what the errors ask for, as long as they ask for something new."""
+        """Compile, and repeat with flags that the errors call for, as long as there are new ones."""
         while True:
             outcome = compile()
             if isinstance(outcome, Compiled):
@@ -157,7 +158,7 @@ class Miss:
                 return outcome
 
     def _refused(self, failure: CompileFailure) -> CompileError:
-        """Return the error; remember it where nothing but the request and the files read decided."""
+        """Return the error; remember it if it depends only on the request and the files read."""
         from rtcompile.cache import failed
 
         read = []
@@ -173,9 +174,10 @@ class Miss:
         return _error(failure, self.plan)
 
     def _add(self, decision: Decision) -> bool:
-        """Add a decision's flags to those of the decisions before; say whether there is a new one.
+        """Add a decision's flags to the earlier ones; return whether there is a new one.
 
-        The build is kept under the question as it was asked: the next process is not refused again.
+        The build is cached under the question without these flags, so that the next process finds
+        it.
         """
         new = [flag for flag in decision.flags if flag not in self.added]
         if new:
@@ -185,14 +187,14 @@ class Miss:
         return bool(new)
 
     def _meanwhile(self) -> None:
-        """Do what can be done while the compiler runs: 20 ms of a process's first build."""
-        from rtcompile.core import admission, silent  # noqa: F401 - wanted when it is done
+        """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
+        from rtcompile.core import admission, silent  # noqa: F401 - needed after the compile
 
         self.why = self.why or self.store.why(self.plan.question)
         self._confirm()
 
     def _confirm(self) -> None:
-        """Ask cuda-python, 20 ms to import, for the capability that CuPy gave: while NVRTC runs."""
+        """Check CuPy's capability against cuda-python, whose import takes 20 ms, while NVRTC runs."""
         if _for_this_device(self.plan) and not self.confirmed:
             self.confirmed = True
             if device.confirmed_compute_capability() != device.compute_capability():
@@ -218,8 +220,8 @@ class Miss:
         expressions = self.plan.request.name_expressions
         outcome = self._nvrtc_with(expressions)
         if expressions and isinstance(outcome, CompileFailure) and outcome.kind == "crash":
-            # A name expression of what NVRTC could not parse (a concept under C++17) can crash it
-            # where it would report an error: looked at without them, the source tells its own.
+            # With name expressions, NVRTC can crash on an error in the source (a concept under
+            # C++17) instead of reporting it. A compile without them then shows that error.
             plain = self._nvrtc_with(())
             if isinstance(plain, CompileFailure) and plain.kind == "error":
                 return plain
@@ -230,7 +232,7 @@ class Miss:
         library = plan.toolchain.require_nvrtc()
         target = plan.unlinked
         options = plan.options.adding("-rdc=true") if target == "object" else plan.options
-        # To NVRTC relocatable machine code is a cubin like any other.
+        # NVRTC has no kind "object": it makes relocatable machine code as a cubin.
         target = "cubin" if target == "object" else target
         flags = command_lines.for_nvrtc(
             options, plan.choice.arch, target, library.version_pair, [d.path for d in plan.search]
@@ -296,9 +298,10 @@ class Miss:
         return nvcc.compile(unit, plan.toolchain, limits=self.limits)
 
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
-        """Return the directories that NVCC searches before its own, and those after.
+        """Return the directories that NVCC searches before its own ones, and those after them.
 
-        The first is the source's, for ``#include "…"`` alone; ``""`` where the name says no place.
+        The first is the source's folder, which only ``#include "…"`` searches; ``""`` if it has
+        none.
         """
         plan = self.plan
         folder = os.path.dirname(plan.question.name)
@@ -307,7 +310,7 @@ class Miss:
         return (beside, *own, *plan.toolchain.nvcc_search), plans.last_directories(plan.options)
 
     def _nvcc_searched(self, outcome: Compiled | CompileFailure) -> tuple[SearchDir, ...]:
-        """Return all directories that NVCC searched, in order, its own included."""
+        """Return all directories that NVCC searched, in order, including its own."""
         (beside, *own), last = self._nvcc_search()
         if beside.path and beside.path not in [directory.path for directory in own]:
             own.insert(0, beside)
@@ -338,7 +341,7 @@ class Miss:
             from rtcompile.compilers import nvjitlink
 
             own = LinkInput(plan.unlinked, plan.request.name, code)
-            # Without nvJitLink its place is taken by the linker that comes with NVCC.
+            # Without nvJitLink the linker that comes with NVCC is used.
             linker = plan.toolchain.nvjitlink or plan.toolchain.require_nvcc()
             flags = command_lines.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
             linked = nvjitlink.link(
@@ -402,14 +405,14 @@ def _error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileErr
     return as_error(failure, plan, then=then)
 
 
-# .../include, .../include/cccl, /usr/include/c++/12: what an #include is spelled relative to.
+# Matches the folders that includes are relative to: .../include/cccl, /usr/include/c++/12.
 _ROOT = re.compile(r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)")
 
 
 def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
-    """Return the directories that NVCC and its host compiler searched by themselves, last of all.
+    """Return the directories that NVCC and its host compiler searched of their own accord.
 
-    A header that appears in a directory searched before them is noticed only if they are known.
+    They have to be known, since a header that appears in an earlier directory must be noticed.
     """
     roots = (match[0] for path in trace if (match := _ROOT.match(path)))
     return tuple(SearchDir("", root) for root in dict.fromkeys(roots))

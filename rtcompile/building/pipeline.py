@@ -1,6 +1,6 @@
-"""A request becomes a plan, the plan a key, the key code: shipped, from memory, the disk, or a compiler.
+"""Turns a request into code: makes a plan, looks into bundles and the cache, or compiles.
 
-What a process asks again in the same words does not come here: see `rtcompile.cache.answers`.
+A kernel with the same arguments as an earlier one may skip this: see `rtcompile.cache.answers`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def build(
 ) -> ObjectCode:
     """Return the code of `request`, from a bundle, from the cache or from a compiler.
 
-    Asked in the same `words` again, `cache.answers` gives it at once.
+    With `words`, the result is kept for `cache.answers`, which finds it by the same words.
 
     Raises
     ------
@@ -108,12 +108,14 @@ def _cached_or_compiled(
         store = Store.open(settings)
         code = None if settings.recompile else store.find(decided.question)
     if code is None:
-        # Where a shared store may have it, no compiler is started before it said so.
+        # If a shared store may have the code, no compiler is started before it was asked.
         if decided.backend != "nvcc" and settings.jit and not settings.remote:
             from rtcompile.compilers import nvrtc
 
-            nvrtc.start(decided.toolchain.require_nvrtc())  # while the rest is being imported
-        from rtcompile.building import miss  # only a miss pays for compilers and workers
+            nvrtc.start(decided.toolchain.require_nvrtc())  # it starts while modules are imported
+        from rtcompile.building import (
+            miss,
+        )  # it imports compilers and workers, which hits do not need
 
         try:
             code = miss.compile_once(decided, settings, store)
@@ -145,9 +147,10 @@ def plan(
     *,
     link_settings: Settings | None = None,
 ) -> Plan:
-    """Return the plan of a build. Compiles nothing but what ``link=`` needs compiled.
+    """Return the plan of a build. It compiles only sources in ``link=``.
 
-    With `link_settings` that forbid compiling not even that: `JitDisabled` where it is not cached.
+    With `link_settings` that forbid compiling, it raises `JitDisabled` if such a source is not
+    cached.
     """
     request = with_headers(request, settings)
     chosen = plans.target(request, settings, capability)

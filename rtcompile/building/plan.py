@@ -1,4 +1,4 @@
-"""Every decision about a build, made once, before anything is read or run."""
+"""Makes every decision about a build once, before a header is read or a compiler runs."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ __all__ = [
     "with_toolchain",
 ]
 
-_passed_over: set[tuple[str, Arch]] = set()  # what was warned of
+_passed_over: set[tuple[str, Arch]] = set()  # the ignored options that were warned about
 
 
 class Target(NamedTuple):
-    """What is decided before the inputs for the linker can be made: for what, and with what."""
+    """The architecture and the toolchain, which are decided before inputs for the linker are built."""
 
     options: Options
     toolchain: Toolchain
@@ -57,10 +57,10 @@ class Target(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One build, decided: what is asked of the cache, and what a compiler would be given.
+    """All decisions about one build: the question for the cache, and the compiler's input.
 
-    What is decided while it is built (`options` to add, a compiler's build that is learnt) replaces
-    a field; nothing is planned twice, so nothing decided is forgotten.
+    Decisions made later (`options` that errors ask for, a compiler's build that becomes known)
+    replace a field. Planning is never repeated.
     """
 
     request: CompileRequest
@@ -78,7 +78,7 @@ class Plan(NamedTuple):
 
     @property
     def unlinked(self) -> str:
-        """What the compiler makes on the way to what was asked for."""
+        """The kind of code that the compiler makes, before linking."""
         if not self.must_link:
             return self.choice.target
         return "ltoir" if self.options.lto else "object"
@@ -86,7 +86,7 @@ class Plan(NamedTuple):
     @property
     def must_link(self) -> bool:
         """Whether the compiler's output goes through the linker."""
-        # Relocatable PTX is for whoever links it; of LTO-IR alone does a linker make PTX.
+        # Relocatable PTX is left for the user to link. A linker makes PTX only of LTO-IR.
         programs = {"cubin": self.options.rdc or self.options.lto, "ptx": self.options.lto}
         return bool(self.links) or programs.get(self.choice.target, False)
 
@@ -113,25 +113,25 @@ def plan(
     links: tuple[LinkInput, ...] = (),
     link_option: str = "",
 ) -> Plan:
-    """Decide everything else.
+    """Decide everything except the target.
 
     Parameters
     ----------
     request, settings
-        What is asked for, and what the environment says.
+        The request, and the environment's settings.
     chosen : Target
-        What `target` decided.
+        The result of `target`.
     links : tuple of LinkInput
-        What `request.link` stands for, compiled.
+        The elements of `request.link`, compiled or read.
     link_option : str
-        The option that makes a unit fit to be linked with these.
+        The option with which the unit must be compiled to be linked with them.
     """
     options, toolchain, backend, choice = chosen
     if link_option and not (options.rdc or options.lto):
         options = options.adding(link_option)
     search = header_search(options, toolchain, arch=choice.arch)
     paths_matter = options.debug or options.lineinfo
-    # A source that is a file is where line info can point, and its quoted includes lie beside it.
+    # If the source is a file, line information can refer to it, and quoted includes lie beside it.
     is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
     name = source_path(request, settings) if paths_matter and not is_file else request.name
     question = Question(
@@ -174,17 +174,16 @@ def choose_architecture(
 
 
 def for_this_device(request: CompileRequest, settings: Settings) -> CompileRequest:
-    """Return a `RawModule`'s request, for the device's own architecture where its options name a wrong one.
+    """Return a `RawModule`'s request without an ``-arch`` option that the device cannot run.
 
-    CuPy appends the device's ``-arch`` to the options, which wins: ``-arch=sm_70`` in a project that was
-    written for one machine does no harm there, and runs on every device. Here such an option holds
-    where the device runs its code and the compiler makes it; elsewhere it is passed over with one
-    warning. ``arch=`` is never passed over.
+    CuPy appends the device's ``-arch`` to the options, which wins. So with CuPy a project with
+    ``-arch=sm_70`` runs on every device. Here such an option is used if the device runs its code
+    and the compiler knows it; otherwise it is ignored with one warning. ``arch=`` is never ignored.
 
     Raises
     ------
     UnsupportedArch
-        There is no device either, or none that this compiler compiles for.
+        There is no device, or none that this compiler compiles for.
     """
     if request.arch is not None or not any("arch" in o or "code" in o for o in request.options):
         return request
@@ -192,7 +191,7 @@ def for_this_device(request: CompileRequest, settings: Settings) -> CompileReque
     try:
         toolchain = toolkit.current(settings)
         version = _version(_backend(request, settings, toolchain), toolchain, settings)
-    except ToolkitNotFound:  # a bundle may answer
+    except ToolkitNotFound:  # a bundle may have the code
         return request
     try:
         choose_architecture(request, options, version, settings.ptx, device.compute_capability)
@@ -205,7 +204,7 @@ def for_this_device(request: CompileRequest, settings: Settings) -> CompileReque
     without = options._replace(arch=())
     own = choose_architecture(request, without, version, settings.ptx, lambda: capability)
     if (problem, own.arch) not in _passed_over:
-        import warnings  # 4 ms, for those who are warned
+        import warnings  # takes 4 ms, which only a warning needs
 
         _passed_over.add((problem, own.arch))
         warnings.warn(
@@ -220,7 +219,7 @@ def for_this_device(request: CompileRequest, settings: Settings) -> CompileReque
 def asked_architecture(
     request: CompileRequest, options: Options, capability: Callable[[], tuple[int, int]]
 ) -> Choice | None:
-    """Return the architecture that the caller fixed, None where it is the device's to say."""
+    """Return the architecture that the caller chose; None where the device decides."""
     if request.arch is not None:
         return Choice(request.arch, request.target, "asked for by arch=")
     asked = options.arch_for(_capability_if_any(capability)) if options.arch else None
@@ -264,7 +263,7 @@ def _backend(request: CompileRequest, settings: Settings, toolchain: Toolchain) 
 
 
 def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[int, int]:
-    if not settings.jit:  # what is in the cache needs no compiler
+    if not settings.jit:  # code from the cache needs no compiler
         either = (toolchain.nvcc, toolchain.nvrtc)
         for found in either if backend == "nvcc" else either[::-1]:
             if found is not None:
@@ -286,38 +285,39 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
     try:
         return capability()
     except (ToolkitNotFound, UnsupportedArch):
-        return None  # no device: cross-compiling for what the options name
+        return None  # no device: the options alone decide
 
 
 def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan:
-    """Return the plan with what has been learnt of a compiler's build: `toolchain` knows it."""
+    """Return the plan for a toolchain in which a compiler's build has become known."""
     question = replace(plan.question, compilers=_builds(toolchain, plan.options, settings))
     return plan._replace(toolchain=toolchain, question=question)
 
 
 def for_nvcc(options: Options) -> Options:
-    """Return the options of a build with NVCC: with those of ``NVCC_PREPEND_FLAGS`` and its like.
+    """Return the options for NVCC, with those of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``.
 
     Raises
     ------
     InvalidRequest
-        A variable holds what a build here cannot have (``-MF``, ``-o``, an options file, …).
+        A variable holds an option that is not supported (``-MF``, ``-o``, an options file, …).
     """
-    from rtcompile.core import environment  # most builds hang on none of its variables
+    from rtcompile.core import environment  # most builds need none of its variables
 
     try:
         words = environment.nvcc_words(os.environ)
         before, after = (compiler_options.parse(each) for each in words)
     except (InvalidRequest, ValueError) as error:
         raise InvalidRequest(f"NVCC_PREPEND_FLAGS or NVCC_APPEND_FLAGS: {error}") from None
-    # The architecture is the request's: NVCC refuses two.
+    # Only the request's architecture is kept, since NVCC refuses two.
     return before.merged(options).merged(after)._replace(arch=options.arch)
 
 
 def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mapping[str, str]:
-    """Return each backend's compiler: its build, and all that the environment tells it."""
+    """Return the identity of each backend's compiler, with the environment's options for it."""
     builds = {"nvrtc": toolchain.nvrtc.build} if toolchain.nvrtc is not None else {}
-    # An NVCC that may not run is as good as none: what another one left in the cache is served.
+    # An NVCC that must not run counts as missing, so that code of any other NVCC in the cache is
+    # used.
     if toolchain.nvcc is not None and toolchain.host_compiler is not None and settings.jit:
         builds["nvcc"] = toolchain.nvcc.build + nvcc_setting(options)
     return MappingProxyType(builds)
@@ -327,12 +327,12 @@ _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 def nvcc_setting(options: Options) -> str:
-    """Return what decides NVCC's output besides the options' text and the compilers found."""
+    """Return further facts that decide NVCC's output, besides options and compilers."""
     said = ""
     texts = [f"; {name}={os.environ[name]}" for name in _NVCC_FLAGS if os.environ.get(name)]
     if texts:
         said = "".join(texts)
-        with suppress(InvalidRequest):  # which a build with NVCC is told
+        with suppress(InvalidRequest):  # a build with NVCC raises this error
             options = for_nvcc(options)
             directories = (*own_directories(options), *last_directories(options))
             said += "".join(f"; -I{directory.path}" for directory in directories)
@@ -347,7 +347,7 @@ def nvcc_setting(options: Options) -> str:
 
 
 def _linker(toolchain: Toolchain) -> str:
-    """Return what links: nvJitLink, and NVCC's linker where it is the only one or the newer one."""
+    """Return the linkers' identity: nvJitLink's, and NVCC's if it is the only or the newer one."""
     first, other = toolchain.nvjitlink, toolchain.nvcc
     if first is None:
         return "" if other is None else f"nvcc {other.build}"
@@ -356,6 +356,6 @@ def _linker(toolchain: Toolchain) -> str:
 
 
 def source_path(request: CompileRequest, settings: Settings) -> str:
-    """Return where the source is kept for debuggers and profilers to find, as line info names it."""
+    """Return the path in line information, at which debuggers and profilers find the source."""
     digest = content_digest(request.source.encode())[:16]
     return os.path.join(settings.cache_dir, "sources", f"{digest}-{os.path.basename(request.name)}")

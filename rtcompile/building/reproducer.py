@@ -1,4 +1,4 @@
-"""A compiler died: everything that made it die goes into one folder, with the command that does it again."""
+"""Writes a reproducer of a compiler's crash: a folder with all inputs and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ADVICE = {
 
 
 def advice(failure: CompileFailure) -> str:
-    """Return what to do about a compiler that died; ``""`` for a failure of another kind."""
+    """Return what to do about a compiler's crash; ``""`` for a failure of another kind."""
     return _ADVICE.get(failure.kind, "")
 
 
@@ -61,7 +61,7 @@ def write(
     Parameters
     ----------
     failure : CompileFailure
-        The death, with the command and the headers read.
+        The crash, with the command and the headers read.
     source, name : str
         The translation unit and the name that the compiler knew it by.
     name_expressions : sequence of str
@@ -69,7 +69,7 @@ def write(
     compiler : str
         Path of libnvrtc or of nvcc.
     search : sequence of SearchDir
-        The search path; what was read from it is copied.
+        The search path; the headers that were read from it are copied.
     versions : mapping
         Part of the toolchain to its version.
     folder : Folder
@@ -79,7 +79,7 @@ def write(
         "\0".join((source, *failure.command, *name_expressions)).encode("utf-8", "surrogateescape")
     )
     home = f"{failure.backend}-{failure.kind}-{key[:12]}"
-    # NVCC's command names its compiler and its input too.
+    # NVCC's command includes the compiler and the input.
     is_nvrtc = failure.backend == "nvrtc"
     options = failure.command if is_nvrtc else failure.command[1:]
     program = _program(name) if is_nvrtc else "kernel.cu"
@@ -124,17 +124,17 @@ def write(
 
 
 def _program(name: str) -> str:
-    """Return the name of the source's file: the program's, which reaches the code, if it is a plain one."""
+    """Return the source's file name: the program's own, if it is a plain file name."""
     base = os.path.basename(name)
     plain = re.fullmatch(r"\w[\w.+-]{0,99}", base, re.ASCII)
     return base if plain and base not in _OUR_NAMES else "kernel.cu"
 
 
 def _places(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str, str]]:
-    """Return each place before and in the folder, longest first.
+    """Return pairs of an original folder and its copy in the reproducer, the longest first.
 
-    The tree of folders is kept, so that ``#include "../x.h"`` leads to the same file; what a source
-    spells beyond the root stays inside, since the names are those of normal paths.
+    The tree of folders is kept, so that ``#include "../x.h"`` leads to the same file. No name leads
+    out of the reproducer, since the paths are normalised.
     """
     before = dict.fromkeys([*(directory.path.rstrip("/") for directory in search), *trace])
     places = [
@@ -145,7 +145,7 @@ def _places(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str
 
 @contextmanager
 def _new_folder(name: str, parent: int) -> Iterator[int]:
-    """Give a folder that is made aside and takes its name, and the place of an older one, when whole."""
+    """Yield a new folder, and rename it at the end, replacing an older one of the same name."""
     new, old = f".{name}-{os.getpid()}", f".{name}-{os.getpid()}.old"
     os.mkdir(new, 0o700, dir_fd=parent)
     try:
@@ -163,7 +163,7 @@ def _new_folder(name: str, parent: int) -> Iterator[int]:
 
 
 def _below(names: Sequence[str], folder: int) -> int:
-    """Return a descriptor of a folder below, made step by step; no step follows a link."""
+    """Return a descriptor of a folder below, made component by component without following links."""
     descriptor = os.dup(folder)
     for name in names:
         with suppress(FileExistsError):
@@ -177,13 +177,13 @@ def _below(names: Sequence[str], folder: int) -> int:
 
 
 def _make(target: str, folder: int) -> None:
-    with suppress(OSError):  # a header is where it would go
+    with suppress(OSError):  # a copied header has the same name
         os.close(_below(target.split("/"), folder))
 
 
 def _copy(path: str, target: str, folder: int) -> None:
     *names, name = target.split("/")
-    with suppress(OSError):  # gone since, or no file; or a folder is where it would go
+    with suppress(OSError):  # it was removed, is no file, or a folder has the same name
         source, status = trusted.open_regular(path)
         try:
             data = trusted.contents(source, min(status.st_size, _MOST_BYTES))
@@ -203,10 +203,10 @@ def _write(name: str, data: bytes, folder: int, mode: int = 0o600) -> None:
 
 
 def _remove(name: str, parent: int) -> None:
-    """Remove a folder of ours with all that is in it; no link in it is followed."""
+    """Remove a folder with its contents, without following links."""
     try:
         folder = trusted.open_folder(name, dir_fd=parent)
-    except OSError:  # it is gone, or a link
+    except OSError:  # it does not exist, or is a link
         with suppress(OSError):
             os.unlink(name, dir_fd=parent)
         return
@@ -225,7 +225,7 @@ def _remove(name: str, parent: int) -> None:
 
 
 def _script(report: Mapping[str, Any], *, is_nvrtc: bool) -> str:
-    """Return the shell script; nothing of the report is the shell's to understand."""
+    """Return the shell script, with every word of the report quoted."""
     words = " ".join(shlex.quote(word) for word in report["options"])
     command = 'python3 reproduce.py "$compiler"' if is_nvrtc else f'"$compiler" {words}'
     return (
@@ -236,7 +236,7 @@ def _script(report: Mapping[str, Any], *, is_nvrtc: bool) -> str:
 
 
 def _moved(option: str, places: Sequence[tuple[str, str]]) -> str:
-    """Return an option with the place it names replaced by the copy's."""
+    """Return an option with a folder in it replaced by its copy."""
     for before, after in places:
         if option.endswith(before):
             return option.removesuffix(before) + after

@@ -1,6 +1,6 @@
-"""Builds that packages ship are found before a toolkit is looked for or a cache opened.
+"""Finds builds that packages ship, before a toolkit is searched for or the cache is opened.
 
-That is what makes them work where there is no compiler, no header and nothing to write to.
+So they work on machines without a compiler, headers, or a writable folder.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
 
 
 def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError) -> ObjectCode:
-    """Return a shipped build that runs on the device although it was made for another one.
+    """Return a shipped build for another architecture that the device runs too.
 
-    For when nothing can be compiled: a machine without a toolkit, or ``RTCOMPILE_JIT=0``. As the
-    driver does with a fatbin: machine code of the same generation first, then PTX.
+    It is used where nothing can be compiled: on a machine without a toolkit, or with
+    ``RTCOMPILE_JIT=0``. As the driver does with a fatbin, machine code of the same generation is
+    preferred to PTX.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError
     Raises
     ------
     JitDisabled, ToolkitNotFound
-        There is none; the message says what was looked for and what is shipped.
+        There is no such build; the message names what was looked for and what is shipped.
     """
     search = _Search(request, settings)
     code = search.compatible()
@@ -69,9 +70,9 @@ def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError
 
 
 def question(request: CompileRequest, settings: Settings) -> Question | None:
-    """Return what a bundle is asked; None if it cannot be.
+    """Return the question for bundles; None if bundles cannot have the answer.
 
-    It cannot where `link` holds sources: what those include is on no record.
+    They cannot where `link` holds sources, whose headers no bundle records.
     """
     links = _links(request)
     if links is None:
@@ -81,7 +82,7 @@ def question(request: CompileRequest, settings: Settings) -> Question | None:
         source=request.source,
         name=os.path.basename(request.name),
         options=options.key_fields(),
-        arch=Arch(0, 0),  # each build says its own
+        arch=Arch(0, 0),  # left open, since each build states its own
         name_expressions=request.name_expressions,
         backend=plans.wanted_backend(request, settings),
         search=plans.own_directories(options),
@@ -106,7 +107,7 @@ def _links(request: CompileRequest) -> list[LinkInput] | None:
 
 
 class _Search:
-    """One request, looked for in every bundle in use."""
+    """The search for one request in every bundle in use."""
 
     def __init__(self, request: CompileRequest, settings: Settings) -> None:
         self._request = request
@@ -155,7 +156,7 @@ class _Search:
         return bundle.load(row, self._question.search)
 
     def _wanted(self) -> list[tuple[Arch, str]]:
-        """Return what would be compiled for, given a compiler that knows every architecture."""
+        """Return the architectures and kinds that a compiler of any version would compile for."""
         asked = self._asked()
         if asked is not None:
             return [asked]
@@ -178,12 +179,12 @@ class _Search:
         try:
             asked = self._asked()
             arch = asked[0] if asked is not None else Arch(*device.compute_capability())
-        except RtcompileError:  # no device: that is not what this message is about
+        except RtcompileError:  # there is no device, which another message is about
             return f"{request.name}{names}"
         return f"{request.name}{names} for {arch}"
 
     def story(self) -> str:
-        """Return what each bundle has to say, one sentence each, after a blank."""
+        """Return a sentence about each bundle, after a blank."""
         sentences = [self._sentence(bundle) for bundle in bundles.in_use()]
         return "".join(f" {sentence}" for sentence in sentences if sentence)
 
@@ -212,9 +213,10 @@ class _Search:
 
 
 def _cuda_major() -> int | None:
-    """Return the major version of the CUDA that code is launched with here, None if nobody says.
+    """Return the major version of the CUDA that CuPy launches code with; None if unknown.
 
-    CuPy's, and not that of a toolkit: a kernel may be shipped to where there is none, or another.
+    The toolkit's version is not used, since a machine may have no toolkit or one of another
+    version.
     """
     cupy = sys.modules.get("cupy")
     if cupy is not None:

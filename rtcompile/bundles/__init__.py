@@ -1,4 +1,4 @@
-"""Builds that packages carry: one read-only file each, asked before any cache or compiler.
+"""Builds that packages ship, in one read-only file each, searched before the cache.
 
 >>> use_bundle("/site-packages/mykernels/kernels.rtcb")
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["in_use", "out_of_use", "use_bundle"]
 
-# By path, in the order of use; None until somebody asks it for a build.
+# By path, in the order of use. The value is None until the bundle is first searched.
 _bundles: dict[str, Bundle | None] = {}
 _answering = True
 
@@ -26,8 +26,8 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
     """Let a bundle answer builds of this process, before the cache and the compilers.
 
     Nothing is read before the first build. A bundle that is damaged, is of another format or was
-    made for another CUDA is ignored with one `RtcompileWarning`; one that is not there (a checkout,
-    an editable install) without. Builds are then compiled as if there were none.
+    made for another CUDA is ignored with one `RtcompileWarning`. A missing one (in a checkout or an
+    editable install) is ignored silently. Builds are then compiled as usual.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
 
 
 def in_use() -> list[Bundle]:
-    """Return the bundles that may answer, in the order in which they were given."""
+    """Return the bundles in use, in the order in which they were added."""
     if not _bundles or not _answering:
         return []
     from rtcompile.bundles.file import Bundle
@@ -62,7 +62,7 @@ def in_use() -> list[Bundle]:
 
 @contextmanager
 def out_of_use() -> Iterator[None]:
-    """Let no bundle answer meanwhile: what goes into one is compiled, not taken from one."""
+    """Use no bundle meanwhile, so that builds for a new bundle are compiled."""
     global _answering
     _answering = False
     try:

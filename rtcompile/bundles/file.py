@@ -1,7 +1,7 @@
-"""A bundle's file, read: an index by key, and blobs; what is used of it is verified first.
+"""Reads a bundle's file: an index by key, and blobs that are verified before they are used.
 
-Behind a head of fixed size lies the sealed index, behind that the blobs that its rows point into:
-objects as the cache keeps them, and for each what it was made of.
+A head of fixed size is followed by the sealed index, then by the blobs that its rows point to:
+objects as the cache keeps them, and a record of the headers that each was made of.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ MAGIC = b"rtcompile bundle 2\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
-_DIGITS = 15  # of a place in a file: a petabyte
+_DIGITS = 15  # digits of a position in a file, enough for a petabyte
 
 
 class Row(NamedTuple):
     """One build in a bundle, as its index describes it.
 
-    A NamedTuple: to define a dataclass takes 0.7 ms, of a first hit that takes 2.
+    A NamedTuple, because defining a dataclass takes 0.7 ms, and a first hit 2 ms.
 
     Attributes
     ----------
     key : str
-        `Question.shipped_key()` of what it answers.
+        `Question.shipped_key()` of the question that it answers.
     arch, kind
-        What it was compiled for, and to: ``"cubin"`` or ``"ptx"``.
+        The architecture it was compiled for, and the kind of code: ``"cubin"`` or ``"ptx"``.
     backend, compiler : str
-        Who compiled it.
+        The compiler that made it.
     cuda : int
         Major version of that compiler.
     program, source, options, names
         What it was compiled from, for messages: the program's name, the digest of its source, its
         effective options, its name expressions.
     labels : tuple of str
-        Labels of the search directories that the record of its headers speaks of.
+        Labels of the search directories that the record of its headers refers to.
     """
 
     key: str
@@ -65,11 +65,11 @@ class Row(NamedTuple):
     labels: tuple[str, ...]
 
     def sealed_key(self) -> str:
-        """Return the key that the row's object and the record of its headers carry in them."""
+        """Return the key that the row's object and the record of its headers are sealed under."""
         return " ".join((self.key, str(self.arch), self.kind, str(self.cuda)))
 
 
-# A row, and where its object and the record of its headers lie behind the index: start, size, digest.
+# The position of a blob after the index: start, size, digest.
 _Place = tuple[int, int, str]
 _Entry = tuple[Row, _Place, _Place]
 
@@ -91,14 +91,14 @@ def _decode(data: bytes) -> _Entry:
 
 
 def _number(text: str) -> int:
-    """Read a count or a place; raise ValueError for what no file of ours can hold."""
+    """Read a count or a position; raise ValueError for one that no bundle can hold."""
     if len(text) > _DIGITS or not text.isascii() or not text.isdecimal():
         raise ValueError(f"{text[:_DIGITS]!r} is no number")
     return int(text)
 
 
 class _UnusableError(Exception):
-    """Why a bundle is not used."""
+    """A bundle cannot be used; the message says why."""
 
 
 class Bundle:
@@ -117,7 +117,8 @@ class Bundle:
         self._cuda: tuple[int, ...] = ()
         self._index: dict[bytes, list[bytes]] | None = None
         self._blobs_at = 0
-        # What was verified in this process: (object, own headers that were checked).
+        # What was verified in this process: the object, and the package's headers that were
+        # checked.
         self._verified: dict[
             tuple[Row, tuple[SearchDir, ...]], tuple[ObjectCode, Dependencies]
         ] = {}
@@ -137,14 +138,14 @@ class Bundle:
             self._ignore(f"it was made with CUDA {made_with}, and this process uses CUDA {major}")
 
     def load(self, row: Row, own: tuple[SearchDir, ...]) -> ObjectCode | None:
-        """Return the build of a row; None if the package's own headers are not what it was made of.
+        """Return the build of a row; None if the package's own headers have changed since.
 
         Parameters
         ----------
         row : Row
             One of `rows()`.
         own : tuple of SearchDir
-            The directories in which the package's own headers lie here.
+            The directories of the package's own headers on this machine.
         """
         known = self._verified.get((row, own))
         if known is not None and headers.same(known[1]):
@@ -162,7 +163,7 @@ class Bundle:
         return _found(obj, "bundle")
 
     def difference(self, row: Row, own: tuple[SearchDir, ...]) -> str:
-        """Return in words what of the package's own headers differs from what the row was made of."""
+        """Describe how the package's own headers differ from those that the row was made of."""
         with suppress(_UnusableError):
             return headers.difference(self._read(row, own)[1])
         return ""
@@ -211,7 +212,7 @@ class Bundle:
         try:
             head = self._bytes(0, HEAD.size)
         except FileNotFoundError:
-            self.problem = "it is not there"  # no news in a checkout: without a warning
+            self.problem = "it is not there"  # normal in a checkout, so there is no warning
             return {}
         except OSError as error:
             raise _UnusableError(error.strerror or str(error)) from None
@@ -237,10 +238,10 @@ class Bundle:
         return index
 
     def _bytes(self, start: int, size: int) -> bytes:
-        # Whoever installed the package may own it: its Python code is run as well.
+        # Any user may own the file: whoever installed the package also installed its Python code.
         descriptor, status = trusted.open_regular(self.path)
         try:
-            # A damaged size must not allocate what the file cannot hold.
+            # A damaged size must not allocate more memory than the file has bytes.
             return os.pread(descriptor, min(size, status.st_size), start)
         finally:
             os.close(descriptor)
@@ -263,7 +264,7 @@ class Bundle:
             raise _UnusableError("it was replaced while in use")
         _, code, record = entry
         decoded = objects.decode(row.sealed_key(), self._blob(code))
-        # The toolkit's directories are not here, or are others: their labels stand for them.
+        # The toolkit's directories may be missing or different here; their labels stand for them.
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
         builds = manifests.decode(row.sealed_key(), self._blob(record), [*own, *others])
         if decoded is None or builds is None or len(builds) != 2:

@@ -1,4 +1,4 @@
-"""A bundle's file, written: no time and no place in it, so that the same builds make the same bytes."""
+"""Writes a bundle's file without times or paths, so that equal builds make equal bytes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Contents = tuple[Row, bytes, bytes]
 def contents(
     row: Row, obj: ObjectCode, read: Dependencies, search: Sequence[SearchDir]
 ) -> Contents:
-    """Return what a bundle keeps of a build that read these headers."""
+    """Return the row, the object and the header record of a build that read these headers."""
     own = [directory for directory in search if directory.is_own]
 
     def is_own(path: str) -> bool:
         return includes.place(path, own)[0] >= 0
 
-    # Stats are the building machine's; what the reader checks is the content.
+    # Stats of the building machine are left out; the reader checks contents.
     unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
     checked = Dependencies(
         headers=tuple(h for h in unplaced if is_own(h.path)),
@@ -46,12 +46,12 @@ def contents(
 
 
 def write(path: str, builds: Iterable[Contents]) -> None:
-    """Write a bundle of `builds`; of two for one key, architecture, kind and CUDA the last stays.
+    """Write a bundle of `builds`; of several with one key, architecture, kind and CUDA the last stays.
 
     Raises
     ------
     OSError
-        The file cannot be written; an old one is left as it was.
+        The file cannot be written; an existing one is left unchanged.
     """
     last = {(build[0].key, build[0].arch, build[0].kind, build[0].cuda): build for build in builds}
     blobs: dict[bytes, int] = {}
@@ -69,7 +69,7 @@ def write(path: str, builds: Iterable[Contents]) -> None:
     index = files.seal(INDEX, "", [" ".join(map(str, cuda)).encode(), *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     files.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
-    os.chmod(path, 0o644)  # packages are installed by one user and used by others
+    os.chmod(path, 0o644)  # one user installs a package, and others use it
 
 
 def _encode(row: Row, places: Sequence[str]) -> bytes:

@@ -1,1 +1,1 @@
-"""Objects, manifests and books: what was built is found again, or built again; never guessed."""
+"""Keeps what was built: objects, the manifests that lead to them, and statistics of their use."""

@@ -1,15 +1,16 @@
-"""The road of a hit: the words of a request, in this environment, lead to one file with its code.
+"""The short road of a hit: the arguments of a request lead directly to one file with the code.
 
-The full road (options, toolchain, key, manifest, object) imports and decides much. What it answered
-is kept here under the very words that were asked, together with everything that the answer
-depended on: asked again in the same words, a process that starts anew compares stats and loads.
-Whatever is not as it was leads back to the full road, never to an old answer.
+The full road (options, toolchain, key, manifest, object) imports many modules. Its result is kept
+here under a digest of the unchanged arguments, with everything that the result depends on. When a
+new process asks with the same arguments, it compares the stats of these files and loads the code.
+If any of them differs, the full road is taken.
 
 What the first hit of a process costs (microseconds, on a machine of 2026): the environment's
 variables 6, its file 60, the 40 stats of the toolchain 70; each hit: the digest of the words 6, the
 file 45, the seal of a 5 KB cubin 8, a stat per header 1.3.
 
-Nothing is imported here that a hit does not need, and no dataclass is defined.
+This module imports only what a hit needs, and defines no dataclass, since each takes 1 ms to
+define.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ENVIRONMENT", "Answer", "environment", "find", "keep", "take_hits", "watchers"]
 
-# Every environment variable that a build's result or the way to it can depend on.
+# Every environment variable that can change a build's result or where it is found.
 ENVIRONMENT = (
     "CONDA_PREFIX",
     "CUDAHOSTCXX",
@@ -78,9 +79,9 @@ ENVIRONMENT = (
     "RTCOMPILE_TRACE",
     "XDG_CACHE_HOME",
 )
-# With one of these set every build is to be seen, or is answered elsewhere: the full road.
+# If one of these is set, builds must be reported or come from elsewhere, so the full road is taken.
 _FULL_ROAD = ("CUPY_CACHE_IN_MEMORY", "RTCOMPILE_BUNDLES", "RTCOMPILE_LOG", "RTCOMPILE_TRACE")
-# A relative one of these is another folder in each working directory: the full road looks at it.
+# A relative path in one of these depends on the working directory, so the full road is taken.
 _PLACES = (
     "CONDA_PREFIX",
     "CUDA_HOME",
@@ -95,8 +96,8 @@ _PLACES = (
 _SEARCHED = ("LD_LIBRARY_PATH", "PATH")
 
 _FOLDER, _SEAL = "answers", "answer"
-_MOST_CODE_BYTES = 1 << 20  # loading more takes milliseconds, next to which the full road is short
-_LOOK_AGAIN_SECONDS = 1.0  # at the toolchain, within one process
+_MOST_CODE_BYTES = 1 << 20  # loading larger code takes so long that the full road matters little
+_LOOK_AGAIN_SECONDS = 1.0  # after which a process checks the toolchain's files again
 _STATS = struct.Struct("<4q")  # size, mtime, ctime, inode
 _OWN, _PROVIDED = (
     slice(3, 7),
@@ -108,7 +109,7 @@ _hits = 0
 
 
 class Answer:
-    """What a request was answered.
+    """The kept result of a request.
 
     Attributes
     ----------
@@ -147,18 +148,18 @@ class Answer:
         return _hold(*self._own)
 
     def object_code(self) -> ObjectCode:
-        """Return the code with its story, as the full road would give it."""
+        """Return the code as the full road would return it."""
         from rtcompile.cache import manifests, objects
 
         decoded = objects.decode(self._objects_key, self._object)
         builds = manifests.decode(self._objects_key, self._read, ())
-        assert decoded is not None  # sealed together, and unsealed
+        assert decoded is not None  # the seal around it was verified
         assert builds
         return manifests.hit(decoded[1], builds[0], "disk")
 
 
 class _Environment:
-    """What variables and sys.path were when it was looked at, and what follows from them."""
+    """The environment variables and sys.path at one time, and what follows from them."""
 
     __slots__ = (
         "all_variables",
@@ -200,7 +201,7 @@ class _Environment:
         return any((path := values[name]) and path[:1] not in b"/~" for name in _PLACES)
 
     def holds(self) -> bool:
-        """Say whether the toolchain that answers came from is as it was."""
+        """Say whether the toolchain's files are unchanged."""
         now = time.monotonic()
         if now - self.checked < _LOOK_AGAIN_SECONDS:
             return True
@@ -230,17 +231,18 @@ _MOST_SETTLED = 256
 def find(
     words: Sequence[str], capability: tuple[int, int], *, settled: bool = False
 ) -> Answer | None:
-    """Return the answer to a request; None where only the full road can tell.
+    """Return the kept result of a request; None where the full road has to be taken.
 
     Parameters
     ----------
     words : sequence of str
-        All that the caller said of the build, in a fixed order.
+        All arguments of the caller, in a fixed order.
     capability : (int, int)
         The compute capability of the device.
     settled : bool
         Whether the toolkit's headers that another answer had in common, and that were found
-        unchanged within the last second, are taken as they were: CuPy's own kernels share a hundred.
+        unchanged within the last second, are taken as they were: CuPy's own kernels share a
+        hundred.
     """
     global _hits
     here = _here()
@@ -287,7 +289,7 @@ def keep(
     toolkits: Sequence[str],
     publish: Callable[[str, str, bytes], object],
 ) -> None:
-    """Keep what the full road answered.
+    """Keep a result of the full road.
 
     Parameters
     ----------
@@ -328,7 +330,7 @@ def keep(
 
 
 def take_hits() -> int:
-    """Return the hits since the last time: for the cache's statistics."""
+    """Return the number of hits since the last call, for the cache's statistics."""
     global _hits
     hits, _hits = _hits, 0
     return hits
@@ -340,7 +342,8 @@ def environment() -> _Environment:
     here = _environment
     if (
         here is not None
-        # All variables at once, a quarter of a microsecond; the deciding ones only where some differ.
+        # All variables at once, a quarter of a microsecond; the deciding ones only where some
+        # differ.
         and (here.all_variables == _all_variables() or _variables() == here.variables)
         and here.sys_path == sys.path
         and (here.where is None or here.where == _where())
@@ -356,7 +359,7 @@ def _all_variables() -> dict[bytes, bytes] | None:
 
 
 def _here() -> _Environment | None:
-    """Return the environment; None where builds go the full road."""
+    """Return the environment; None where builds have to take the full road."""
     here = environment()
     if here.full_road or _somebody_listens():
         return None
@@ -366,8 +369,8 @@ def _here() -> _Environment | None:
 def _variables() -> tuple[bytes | None, ...]:
     """Return the values of `ENVIRONMENT`.
 
-    ``os.environ`` keeps its values as bytes in ``_data``, which is not documented: to ask it by its
-    methods takes ten times as long, 20 microseconds of each hit.
+    ``os.environ`` keeps its values as bytes in ``_data``, which is not documented. Its methods take
+    ten times as long, 20 microseconds of each hit.
     """
     data = _all_variables()
     if data is None or b"PATH" not in data:
@@ -384,7 +387,7 @@ def _where() -> bytes:
 
 
 def _somebody_listens() -> bool:
-    """Say whether builds are recorded, logged, or answered by bundles: the full road sees to it."""
+    """Say whether builds are recorded, logged or found in bundles, which needs the full road."""
     logs, bundles = sys.modules.get("rtcompile.watching.logs"), sys.modules.get("rtcompile.bundles")
     if (logs is not None and logs.listeners) or (bundles is not None and bundles._bundles):
         return True
@@ -403,7 +406,7 @@ def _digest(kind: str, words: Sequence[bytes]) -> str:
 
 
 def _unsealed(cache: str, name: str) -> list[bytes] | None:
-    """Return the fields of a file of ours; None if there is none that may be used and is whole."""
+    """Return the fields of a file; None if it does not exist, is damaged, or must not be trusted."""
     try:
         top = trusted.open_folder(cache, private=False)
         try:
@@ -426,7 +429,7 @@ def _unsealed(cache: str, name: str) -> list[bytes] | None:
 
 
 def _note_use(descriptor: int) -> None:
-    """Note a file's use for eviction; a read-only cache of root's serves without."""
+    """Note a file's use for eviction, where the cache can be written."""
     try:  # noqa: SIM105 - `contextlib` is not imported here
         os.utime(descriptor)
     except OSError:
@@ -453,7 +456,7 @@ def _packed(stats: Sequence[Stat]) -> list[bytes]:
 
 
 def _same(look: Callable[[bytes], tuple[int, ...]], paths: bytes, stats: bytes) -> bool:
-    """Say whether every file is as it was."""
+    """Say whether every file's stat is as recorded."""
     if not paths:
         return True
     names = paths.split(b"\0")[:-1]
@@ -463,7 +466,7 @@ def _same(look: Callable[[bytes], tuple[int, ...]], paths: bytes, stats: bytes) 
 
 
 def _probed(absent: bytes, present: bytes) -> bool:
-    """Say whether no file has come or gone where one would change the build."""
+    """Say whether the paths that must be absent or present still are."""
     access = os.access
     return not any(access(path, os.F_OK) for path in absent.split(b"\0")[:-1]) and all(
         access(path, os.F_OK) for path in present.split(b"\0")[:-1]
@@ -471,7 +474,7 @@ def _probed(absent: bytes, present: bytes) -> bool:
 
 
 def _stat(path: str | bytes) -> tuple[int, int, int, int]:
-    """Return what changes when a header does, as `cache.headers` records it."""
+    """Return the stat by which a changed header is noticed, as `cache.headers` records it."""
     try:
         status = os.stat(path)
     except OSError:
@@ -480,7 +483,7 @@ def _stat(path: str | bytes) -> tuple[int, int, int, int]:
 
 
 def _stamp(path: str | bytes) -> tuple[int, int, int, int]:
-    """Return what changes when a part of the toolchain does; not ctime, which links change."""
+    """Return the stat by which a changed toolchain is noticed, without ctime, which links change."""
     size, mtime_ns, _, __ = _stat(path)
     return size, mtime_ns, 0, 0
 

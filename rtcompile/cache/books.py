@@ -1,7 +1,8 @@
-"""What the cache remembers of its use: hits, builds, refusals. Never on a hit's path, never irreplaceable.
+"""The cache's books: counts of hits and builds, and the sources that NVRTC refused.
 
-diskcache keeps them in SQLite. Damaged books are begun anew: statistics and refusals are lost with
-them, the size limit does not hang on them. Values are bytes: nothing in here is ever unpickled.
+diskcache keeps them in SQLite. No hit reads them. Damaged books are replaced by empty ones, which
+loses statistics and refusals; the size limit does not depend on them. Values are bytes, and nothing
+is ever unpickled.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from rtcompile.cache.folder import REFUSALS, Folder, Notes
 
 __all__ = ["Books", "BooksError", "Usage"]
 
-_LOCK_SECONDS = 1.0  # for another process's transaction, which takes milliseconds
-_REFUSAL_SECONDS = 30 * 86400.0  # then NVRTC is asked again: its headers may have changed
+_LOCK_SECONDS = 1.0  # to wait for another process's transaction, which takes milliseconds
+_REFUSAL_SECONDS = 30 * 86400.0  # after which NVRTC is tried again, as its headers may be others
 
 _T = TypeVar("_T")
 
@@ -30,15 +31,15 @@ _NUMBER = struct.Struct("<q")
 
 
 class BooksError(Exception):
-    """The books are locked, or on storage that takes no database."""
+    """The books are locked, or their storage cannot hold a database."""
 
 
 class _PlantedError(Exception):
-    """A row that we never wrote."""
+    """The database has a row that rtcompile did not write."""
 
 
 class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
-    """Text keys and bytes in SQLite, nothing else: no pickle is opened, no file is followed.
+    """Stores only text keys and bytes in SQLite; opens no pickle and no file that a row names.
 
     diskcache's own Disk unpickles what a row says is a pickle, and deletes the file a row names.
     """
@@ -68,7 +69,7 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
 
 
 class _Database(diskcache.Cache):  # type: ignore[misc]
-    """A cache that closes its connection where opening fails half-way."""
+    """A cache that closes its connection where opening fails."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -99,8 +100,8 @@ class Usage:
 class Books:
     """The books of one cache directory; every method opens, acts and closes, in some 5 ms.
 
-    Kept open they would be a connection per thread that nobody closes. All methods raise
-    `BooksError` and nothing else.
+    Kept open, they would hold a connection per thread that is never closed. `BooksError` is the
+    only error that the methods raise.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -111,14 +112,14 @@ class Books:
         try:
             os.makedirs(self._path, 0o700, exist_ok=True)
             os.close(self._folder.open("books"))
-        except OSError as error:  # it is not ours, or there is no room
+        except OSError as error:  # another user owns it, or the disk is full
             raise BooksError(str(error)) from error
         try:
             return self._transact_once(action)
         except (diskcache.Timeout, sqlite3.OperationalError) as error:
             if isinstance(error, diskcache.Timeout) or "locked" in str(error):
                 raise BooksError("database is locked") from error
-        except Exception:  # whatever a damaged or planted database makes of diskcache
+        except Exception:  # a damaged or planted database can make diskcache raise anything
             pass
         try:
             for name, _ in self._folder.listing("books"):
@@ -134,7 +135,7 @@ class Books:
             return action(cache)
 
     def _await_lock(self) -> None:
-        """Raise if the database stays locked: diskcache waits a minute for that while it opens."""
+        """Raise if the database stays locked, since diskcache itself would wait for a minute."""
         database = os.path.join(self._path, diskcache.core.DBNAME)
         connection = sqlite3.connect(database, timeout=_LOCK_SECONDS, isolation_level=None)
         with closing(connection):
@@ -158,7 +159,7 @@ class Books:
         return self._transact(count)
 
     def refusals(self) -> dict[str, str]:
-        """Return what NVRTC is known to refuse, and why."""
+        """Return the sources that NVRTC is known to refuse, and why."""
 
         def read(cache: Any) -> dict[str, str]:
             found = {}
@@ -171,10 +172,10 @@ class Books:
         return self._transact(read)
 
     def remember_refusal(self, key: str, reason: str) -> None:
-        """Note that NVRTC refused, for a month."""
+        """Note for a month that NVRTC refused a source."""
 
         def write(cache: Any) -> None:
             cache.set(f"refusal {key}", reason.encode(), expire=_REFUSAL_SECONDS)
-            self._folder.publish(*REFUSALS, b"")  # says that there are some
+            self._folder.publish(*REFUSALS, b"")  # marks that the books hold refusals
 
         self._transact(write)

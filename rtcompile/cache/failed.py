@@ -1,7 +1,7 @@
-"""Sources that a compiler refused, for as long as a process lives: asked again, it would refuse again.
+"""Remembers the sources that a compiler refused, so that one process compiles them only once.
 
-Only in memory. On disk an error would outlive what it says of the machine (a package to install, a
-path in a message), and a source that is refused is usually edited before the next process starts.
+They are kept in memory only. An error on the disk would outlive the facts in it (a package to
+install, a path), and such a source is usually edited before the next process starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Failed", "dependencies_of"]
 _MOST = 256
 _NOT_FOUND = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _NOT_FOUND_BY_HOST = re.compile(r"No such file or directory")
-# An error with a line is the source's; what else ends a compiler may be the machine's.
+# An error with a line is in the source; a compiler can fail otherwise because of the machine.
 _OF_THE_SOURCE = re.compile(r"\(\d+\): (?:catastrophic )?error")
 
 
@@ -33,13 +33,13 @@ class _Failure(NamedTuple):
 
 
 class Failed:
-    """The failures of one process by question."""
+    """The failed builds of one process, by question."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[object, _Failure] = OrderedDict()
 
     def find(self, question: Question) -> CompileFailure | None:
-        """Return how the build of `question` failed, None if a file is not as it was then."""
+        """Return how the build of `question` failed, None if a file has changed since."""
         known = self._failures.get(_key(question))
         if known is None or not all(map(headers.same, known.read)):
             return None
@@ -48,7 +48,7 @@ class Failed:
     def remember(
         self, question: Question, failure: CompileFailure, read: Sequence[Dependencies]
     ) -> None:
-        """Remember a failure that follows from the question and these files alone."""
+        """Remember a failure that only the question and these files decided."""
         self._failures[_key(question)] = _Failure(failure, tuple(read))
         while len(self._failures) > _MOST:
             self._failures.popitem(last=False)
@@ -61,12 +61,12 @@ class Failed:
 def dependencies_of(
     failure: CompileFailure, search: Sequence[SearchDir], *, source: str, name: str
 ) -> Dependencies | None:
-    """Return the files that a refusal followed from; None where that cannot be told.
+    """Return the files that a refusal depends on; None where that is unknown.
 
     Parameters
     ----------
     failure : CompileFailure
-        What the compiler said, with its trace.
+        The compiler's log and its trace.
     search : sequence of SearchDir
         The directories that it searched, in order.
     source, name : str
@@ -79,7 +79,7 @@ def dependencies_of(
     found = headers.record(failure.trace, search, source=source, name=name)
     if found.uncacheable:
         return None
-    # A header that was not found may be written now.
+    # A header that was not found may be created later.
     folders = [name.rpartition("/")[0], *(directory.path for directory in search)]
     absent = [
         f"{folder}/{missing}"

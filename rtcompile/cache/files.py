@@ -1,4 +1,4 @@
-"""Files that are whole or not there: published by rename, verified by digest when read."""
+"""Writes files by rename, so that no reader sees half a file, and verifies a digest on reading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rtcompile.storage.digest import content_digest
 __all__ = ["USE_RESOLUTION", "discard", "note_use", "publish", "seal", "unseal"]
 
 _SCHEMA = 3
-USE_RESOLUTION = 3600.0  # seconds; last use is kept to the hour, so that a hit seldom writes
+USE_RESOLUTION = 3600.0  # seconds; the last use is noted once an hour, so that few hits write
 
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest
 
@@ -24,13 +24,13 @@ _temporary = itertools.count()
 def publish(path: str, data: bytes, *, dir_fd: int | None = None, durable: bool = True) -> None:
     """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one.
 
-    Not `durable`, a power cut can leave the name without the bytes: for what carries a digest and is
-    had again at once. It spares the 3 ms that a disk takes.
+    With `durable` False a power cut can leave an empty or partial file, but the 3 ms of a disk's
+    sync are saved. That is right for files with a digest that are easily made again.
 
     Raises
     ------
     OSError
-        The file system is read-only, full, or otherwise unwilling; nothing is left behind.
+        The file cannot be written, for example to a full disk; nothing is left behind.
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp")
@@ -48,7 +48,7 @@ def publish(path: str, data: bytes, *, dir_fd: int | None = None, durable: bool 
         try:
             os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         except IsADirectoryError:
-            os.rmdir(path, dir_fd=dir_fd)  # one that is empty; another one is not ours to remove
+            os.rmdir(path, dir_fd=dir_fd)  # removes only an empty folder
             os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except BaseException:
         discard(temporary, dir_fd=dir_fd)
@@ -67,16 +67,17 @@ def discard(path: str, *, dir_fd: int | None = None) -> None:
 
 
 def note_use(path: str) -> None:
-    """Note the use of a file in its modification time: what eviction goes by."""
-    with suppress(OSError):  # read-only, or evicted a moment ago
+    """Set a file's modification time, by which eviction finds the files that are not used."""
+    with suppress(OSError):  # the cache is read-only, or the file was evicted just now
         if abs(time.time() - os.stat(path).st_mtime) > USE_RESOLUTION:
             os.utime(path)
 
 
 def seal(kind: str, key: str, fields: Sequence[bytes]) -> bytes:
-    """Return a file of length-prefixed fields that says what it is, and under which key it is kept.
+    """Return the content of a file: its kind, its key, length-prefixed fields, and a digest.
 
-    It carries a digest over all of that: damage shows, and so does a file under another one's name.
+    The digest covers all of it, so that damage is noticed, and a file under another file's name
+    too.
     """
     parts = (key.encode("utf-8", "surrogateescape"), *fields)
     lengths = struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))

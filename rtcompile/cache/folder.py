@@ -1,7 +1,8 @@
-"""The cache's directory: ours or root's, and in it folders that nobody else may write to.
+"""The cache's directory, which belongs to this user or root, with folders only they can write to.
 
-Every file in it is opened through the descriptor of its folder, by `trusted`'s rule. The directory's
-own mode is the user's: nothing lies in it but our folders, and no folder that was there is chmodded.
+Every file is opened through the descriptor of its folder, by the rule of `trusted`. The mode of the
+directory itself is left to the user, since it holds nothing but these folders; no existing folder
+is chmodded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rtcompile.storage.trusted import UntrustedError
 __all__ = ["FOLDERS", "NOTES", "REFUSALS", "Folder", "UntrustedError"]
 
 NOTES = ("books", "notes")
-REFUSALS = ("books", "refusals")  # empty; where it is not, the books hold none and stay shut
+REFUSALS = ("books", "refusals")  # an empty file, which exists if the books hold refusals
 FOLDERS = (
     "answers",
     "objects",
@@ -38,7 +39,7 @@ _NOTE = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
 class Notes(NamedTuple):
-    """What processes did since the books were kept last: a line each time, without a database."""
+    """What processes did since the books were last updated, kept as records in a plain file."""
 
     lines: int = 0
     hits: int = 0
@@ -54,7 +55,7 @@ class Folder:
     ----------
     path : str
     writable : bool
-        While it is False nothing in it is touched: no use is noted, no damaged file removed.
+        If False, nothing is changed: no use is noted and no damaged file removed.
     """
 
     def __init__(self, path: str, *, writable: bool = True) -> None:
@@ -62,7 +63,7 @@ class Folder:
         self.writable = writable
 
     def file(self, *parts: str) -> str:
-        """Return the path of a file below: for messages, and for programs that take no descriptor."""
+        """Return the path of a file, for messages and for programs that take no descriptor."""
         return "/".join((self.path, *parts))
 
     # --- by descriptor -------------------------------------------------------------------
@@ -79,7 +80,7 @@ class Folder:
 
     @contextmanager
     def opened(self, kind: str) -> Iterator[int]:
-        """Give a descriptor of one of `FOLDERS`, and close it."""
+        """Yield a descriptor of one of `FOLDERS`, and close it at the end."""
         descriptor = self.open(kind)
         try:
             yield descriptor
@@ -87,9 +88,9 @@ class Folder:
             os.close(descriptor)
 
     def read(self, kind: str, name: str) -> bytes | None:
-        """Return a file's bytes and note its use; None if there is none that may be used.
+        """Return a file's bytes and note its use; None if it does not exist or is not trusted.
 
-        What stands in its place and must not be used is removed.
+        A file that is not trusted is removed.
         """
         try:
             folder = self.open(kind)
@@ -117,8 +118,9 @@ class Folder:
     def publish(self, kind: str, name: str, data: bytes) -> None:
         """Put a file there in one step; raises as `files.publish` and `trusted.open_folder`.
 
-        Nobody waits for the disk: what is here outlives its process, however that ends. What a power
-        cut takes is found to be damaged, and built again; but a source says nothing of itself.
+        Nobody waits for the disk: what is here outlives its process, however that ends. What a
+        power cut takes is found to be damaged, and built again; but a source says nothing of
+        itself.
         """
         with self.opened(kind) as folder:
             files.publish(name, data, dir_fd=folder, durable=kind == "sources")
@@ -130,7 +132,7 @@ class Folder:
                 files.discard(name, dir_fd=folder)
 
     def note(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> Notes:
-        """Add a line to the notes, which outlives a process that ends at once; return them all."""
+        """Append a record to the notes at once, so that a killed process loses none; return all."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with self.opened(NOTES[0]) as folder:
@@ -144,7 +146,7 @@ class Folder:
             return Notes()
 
     def take_notes(self) -> Notes:
-        """Return the notes, and begin new ones."""
+        """Return the notes, and start empty ones."""
         taken = f"{NOTES[1]}-{os.getpid()}"
         try:
             with self.opened(NOTES[0]) as folder:
@@ -157,23 +159,24 @@ class Folder:
             return Notes()
 
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
-        """Return each name in one of `FOLDERS` with its status; none where it must not be used."""
+        """Return each name in one of `FOLDERS` with its status; none if the folder is not trusted."""
         found = []
         with suppress(OSError), self.opened(kind) as folder:
             for name in os.listdir(folder):
-                with suppress(OSError):  # evicted a moment ago
+                with suppress(OSError):  # it was evicted just now
                     found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
         return found
 
     # --- as a whole ----------------------------------------------------------------------
 
     def check(self) -> bool:
-        """Say whether the directory is there to be read.
+        """Say whether the directory exists and can be read.
 
         Raises
         ------
         UntrustedError
-            It is another user's; or a folder in it is, is a link, or can be written by others.
+            Another user owns it, or a folder in it belongs to another user, is a link, or can be
+            written by others.
         """
         try:
             top = trusted.open_folder(self.path, private=False)

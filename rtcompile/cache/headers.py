@@ -1,4 +1,4 @@
-"""Are the files that a build depended on what they were? By stat first, by content where that differs."""
+"""Checks whether the files that a build depended on are unchanged: by stat, then by content."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _ticking = threading.Lock()  # one thread of a batch waits for the clock, and th
 
 
 def file_clock_ns() -> int:
-    """Return the time (ns since the epoch) that a file changed now would carry: 4 ms coarse."""
-    # CLOCK_REALTIME_COARSE, which the time module does not name.
+    """Return the time (ns since the epoch) that a file changed now would get, in steps of 4 ms."""
+    # 5 is CLOCK_REALTIME_COARSE, for which the time module has no constant.
     return time.clock_gettime_ns(5)
 
 
@@ -62,8 +62,8 @@ os.register_at_fork(after_in_child=_after_fork)
 # --- recording -------------------------------------------------------------------------------
 
 
-# What builds of this process depended on. Variants of one template read the same headers, and have
-# the same mentions: of 32 CuTe kernels 31 are spared 8 ms of the caller's processor each.
+# Memo of the dependencies of this process's builds. Variants of one template read the same headers,
+# so that of 32 CuTe kernels 31 need not compute them, which takes 8 ms each.
 _recorded: dict[tuple[object, ...], Dependencies] = {}
 _MOST_RECORDED = 64
 
@@ -87,13 +87,13 @@ def record(
     source, name : str
         The translation unit: its own includes and ``__has_include`` are looked at too.
     before : Dependencies
-        Of a precompiled header that stood for the beginning of `trace`, as they were found to hold
-        after the build began: its headers are not read again.
+        The dependencies of the precompiled header that replaced the beginning of `trace`. They were
+        checked after the build began, so those headers are not read again.
 
     Returns
     -------
     Dependencies
-        With `uncacheable` set if they cannot be checked later.
+        `uncacheable` is set if they cannot be checked later.
     """
     from rtcompile.core.mentions import scan  # a hit needs none of its regular expressions
 
@@ -158,7 +158,7 @@ def _record(
             own_path[header.label] = None
 
     probes = _Probes(search, before)
-    # A macro may have named any of the headers, also of those that came precompiled.
+    # A macro may have included any of the headers, also one from the precompiled header.
     names = (
         []
         if not any(said.computed for _, said in texts)
@@ -186,7 +186,7 @@ def _record(
         uncacheable = f"{probes.unreadable} comes first in the search and may not be read"
     changed = [header.ctime_ns for header in headers] + [probes.newest_ns]
     return Dependencies(
-        # Of a batch's variants the same tuple, where each has but what came precompiled.
+        # Builds that read only the precompiled header share this very tuple.
         headers=before.headers + tuple(_distrust(header, now) for header in headers),
         absent=tuple(probes.absent),
         present=tuple(probes.present),
@@ -198,7 +198,7 @@ def _record(
 
 
 class _Probes:
-    """Places that were looked at, and what has to stay as it is there."""
+    """The paths that must stay absent or present for a build's result to stay the same."""
 
     def __init__(self, search: Sequence[SearchDir], before: Dependencies) -> None:
         self.directories = [directory.path.rstrip("/") for directory in search]
@@ -212,10 +212,10 @@ class _Probes:
         self._there: dict[str, bool] = {}
 
     def must_not_appear(self, directory: str, name: str) -> None:
-        """Note that no file may come to be there, by its first ancestor that is not there.
+        """Note that no file may appear there, as the first ancestor folder that does not exist.
 
-        A missing ``user0/cute`` speaks for every header below it: CuTe's 770 candidates come down
-        to some tens.
+        A missing ``user0/cute`` stands for every header below it, which reduces CuTe's 770
+        candidates to a few tens.
         """
         if (directory, name) in self._looked:
             return
@@ -227,15 +227,15 @@ class _Probes:
             if not self._exists(probe):
                 self.absent[probe] = None
                 return
-        if os.path.isdir(path):  # no header; a file could take its place
+        if os.path.isdir(path):  # a folder is no header, but a file could replace it
             self.present[f"{path}/."] = None
         elif not os.access(path, os.R_OK):
             self.unreadable = path
 
     def ask(self, own_directory: str, name: str) -> None:
-        """Note what ``__has_include`` finds for `name`, in all places and not in the first alone.
+        """Note what ``__has_include`` finds for `name`, in every directory and not just the first.
 
-        Which of them counts is the compiler's affair: ``__has_include_next`` starts further down.
+        Only the compiler knows which one counts, since ``__has_include_next`` starts further down.
         """
         own = [own_directory] if own_directory.startswith("/") else []
         for directory in [""] if name.startswith("/") else [*own, *self.directories]:
@@ -263,8 +263,8 @@ class _Probes:
         return there
 
 
-# Toolkit headers come again with every build of a process: reading, hashing and scanning CuTe's
-# takes 60 ms, a stat of each 1 ms.
+# Memo of headers by path, since a process's builds share the toolkit's headers. Reading, hashing
+# and scanning CuTe's takes 60 ms, a stat of each 1 ms.
 _read_before: dict[str, tuple[Header, Mentions]] = {}
 _MOST_READ = 8192
 
@@ -283,8 +283,8 @@ def _read(path: str, now_ns: int, scan: Callable[[str], Mentions]) -> tuple[Head
 
 
 def _contents(path: str) -> tuple[Header, bytes]:
-    # Not a named pipe or a device, which may never end; the status is of before the bytes, so that a
-    # change after it shows next time.
+    # Refuses named pipes and devices, whose reading may never end. The status is read before the
+    # bytes, so that a change in between is noticed at the next check.
     descriptor, status = trusted.open_regular(path)
     with open(descriptor, "rb", buffering=0) as file:
         data = file.read()
@@ -298,7 +298,8 @@ def _stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
 def _distrust(header: Header, now_ns: int) -> Header:
     """Forget the times of a header that could still change without changing them.
 
-    Two edits within one tick of the clock leave one time; without a time the next check reads.
+    Two edits within one tick of the clock leave the same time. Without a recorded time the next
+    check reads the file.
     """
     if max(header.mtime_ns, header.ctime_ns) < now_ns:
         return header
@@ -327,14 +328,14 @@ def same(dependencies: Dependencies) -> bool:
 
 
 def _probes_hold(dependencies: Dependencies) -> bool:
-    # access() answers without raising: half the time of a stat that fails.
+    # access() raises no error, and so takes half the time of a stat that fails.
     return not any(map(os.access, dependencies.absent, repeat(os.F_OK))) and all(
         map(os.access, dependencies.present, repeat(os.F_OK))
     )
 
 
 def refresh(dependencies: Dependencies) -> Dependencies | None:
-    """Return the dependencies with today's stats if every content is as recorded, else None."""
+    """Return the dependencies with current stats if every content is as recorded, else None."""
     if not _probes_hold(dependencies):
         return None
     headers = []
@@ -346,7 +347,7 @@ def refresh(dependencies: Dependencies) -> Dependencies | None:
     return replace(dependencies, headers=tuple(headers))
 
 
-_hashed: dict[str, Header] = {}  # what a cluster's builds share is not read for each of them
+_hashed: dict[str, Header] = {}  # headers read already, which many builds of a cluster share
 
 
 def _again(header: Header) -> Header | None:
@@ -369,12 +370,12 @@ def _again(header: Header) -> Header | None:
 
 
 def current(dependencies: Dependencies) -> Dependencies | None:
-    """Return what the same build would depend on now if it would read the same bytes, else None."""
+    """Return the dependencies, with current stats, if the build would read the same bytes now."""
     return dependencies if same(dependencies) else refresh(dependencies)
 
 
 def difference(dependencies: Dependencies) -> str:
-    """Return in words the first thing that differs: ``"header /x/foo.h changed"``; ``""`` if none."""
+    """Describe the first difference, ``"header /x/foo.h changed"``; ``""`` if there is none."""
     for header in dependencies.headers:
         fresh = _again(header)
         if fresh is None:

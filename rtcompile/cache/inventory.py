@@ -1,4 +1,4 @@
-"""What lies in a cache directory: list it, check it, copy it, keep it small, empty it."""
+"""Lists, checks, copies, shrinks and empties a cache directory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Entry", "damaged", "empty", "entries", "evict", "export", "size", "s
 _PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
 _KINDS = {**_PORTABLE, "answers": "answer"}
 _SEALED = {**_KINDS, "toolchains": "toolchain"}
-_KEEP = 0.9  # of the limit, after eviction: room for the next builds
-_ABANDONED_SECONDS = 3600.0  # a temporary file this old has no writer
+_KEEP = 0.9  # part of the limit that eviction leaves in use, to make room for the next builds
+_ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _stored(folder: Folder, kinds: Iterable[str]) -> Iterator[tuple[str, os.stat
 
 def entries(folder: Folder) -> Iterator[Entry]:
     """Yield every object that verifies."""
-    looking = Folder(folder.path, writable=False)  # to list them is not to use them
+    looking = Folder(folder.path, writable=False)  # so that listing does not count as use
     for path, status in stored(folder):
         kind, key = path.split("/")
         data = looking.read(kind, key) if kind == "objects" else None
@@ -80,7 +80,7 @@ def damaged(folder: Folder) -> Iterator[str]:
         kind, key = path.split("/")
         data = looking.read(kind, key)
         if data is None:
-            if os.path.lexists(folder.file(path)):  # else it was evicted a moment ago
+            if os.path.lexists(folder.file(path)):  # else it was evicted just now
                 yield path
         elif files.unseal(_SEALED[kind], key, data) is None:
             yield path
@@ -92,14 +92,14 @@ def size(folder: Folder) -> int:
 
 
 def precompiled_size(folder: Folder) -> int:
-    """Return the bytes of the precompiled headers, which count too and are evicted by their maker."""
+    """Return the bytes of the precompiled headers; `compilers.precompiled_files` evicts them."""
     return sum(status.st_size for _, status in folder.listing("pch"))
 
 
 def evict(folder: Folder, limit: int) -> int:
-    """Remove the longest unused files until all fit well in `limit` bytes; return the bytes freed.
+    """Remove the files used longest ago until the rest fits in `limit`; return the bytes freed.
 
-    A reader that has a file open keeps it; one that comes later finds none, and builds.
+    A reader that has a file open can read it to its end; later ones miss it, and build.
     """
     oldest = sorted((status.st_mtime, path, status.st_size) for path, status in stored(folder))
     goal = max(0, int(limit * _KEEP) - precompiled_size(folder))
@@ -116,7 +116,7 @@ def evict(folder: Folder, limit: int) -> int:
 def export(folder: Folder, target: Folder) -> int:
     """Copy every file that verifies into another cache directory; return how many.
 
-    A machine with the same toolkit, at any place, finds them there without compiling.
+    Another machine with the same toolkit, in whatever folder, then needs no compiler for them.
     """
     target.prepare()
     looking = Folder(folder.path, writable=False)
@@ -132,7 +132,7 @@ def export(folder: Folder, target: Folder) -> int:
 
 
 def empty(folder: Folder) -> None:
-    """Remove all but the reproducers, which are somebody's to send; whoever is building goes on."""
+    """Remove everything but the reproducers, which the user may want to send; builds go on."""
     for kind in FOLDERS:
         if kind not in ("locks", "reproducers"):
             for name, _ in folder.listing(kind):
@@ -141,7 +141,7 @@ def empty(folder: Folder) -> None:
 
 
 def sweep(folder: Folder) -> None:
-    """Remove what killed processes left: temporary files of an hour ago, locks that nobody holds."""
+    """Remove what killed processes left: old temporary files, and locks that no process holds."""
     for kind in ("answers", "objects", "manifests", "portable", "toolchains", "sources", "books"):
         for name, status in folder.listing(kind):
             temporary = name.startswith((".", f"{NOTES[1]}-"))
@@ -149,4 +149,4 @@ def sweep(folder: Folder) -> None:
                 folder.discard(kind, name)
     for name, _ in folder.listing("locks"):
         with locks.machine_wide(folder.file("locks", name), patience=0.0):
-            pass  # taken, so nobody's; letting go removes it
+            pass  # no process held it; leaving the block removes it

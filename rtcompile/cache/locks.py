@@ -1,4 +1,4 @@
-"""One builder per question: threads wait for a thread, processes for a process, nobody for the dead."""
+"""Locks that let one thread of one process build a question, and that end with their process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rtcompile.errors import RtcompileWarning
 
 __all__ = ["SingleFlight", "hand_over", "machine_wide", "release", "take"]
 
-PATIENCE = 900.0  # seconds to wait for another process's build before building as well
+PATIENCE = 900.0  # seconds to wait for another process's build; then this one builds too
 
 _held: set[int] = set()
 
 
 def _forget_in_child() -> None:
-    # A forked child shares the lock's open file: as long as it keeps that open, the parent's death
-    # would not free the lock.
+    # A forked child inherits the lock's open file. While the child keeps it open, the lock would
+    # outlive the parent.
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -35,10 +35,10 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 @contextmanager
 def machine_wide(path: str, patience: float = PATIENCE) -> Iterator[bool]:
-    """Hold the lock file at `path` against other processes; yield whether it was had.
+    """Hold the lock file at `path` against other processes; yield whether it could be locked.
 
     False where there are no locks (some network file systems), where the folder cannot be written,
-    or when the holder outlasts `patience` (seconds): two builds of one thing are better than none.
+    or when the holder takes longer than `patience` (seconds): two builds are better than none.
     The kernel frees the lock of a process that dies.
     """
     descriptor = take(path, patience)
@@ -51,10 +51,10 @@ def machine_wide(path: str, patience: float = PATIENCE) -> Iterator[bool]:
 
 def release(path: str, descriptor: int) -> None:
     """Give back a lock that was taken."""
-    # In a child forked meanwhile the descriptor is closed and the lock is the parent's.
+    # In a child that was forked meanwhile the descriptor is closed, and the parent has the lock.
     if descriptor in _held:
         _held.discard(descriptor)
-        # Unlinked while held, so that who waits on this file sees that it is gone.
+        # Removed while it is held, so that those who wait for it notice that the file is gone.
         files.discard(path)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
@@ -129,7 +129,7 @@ def take(path: str, patience: float) -> int | None:
             return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The holder before us may have unlinked the file that we hold.
+            # The previous holder may have removed the file that was locked here.
             if _is_at(descriptor, path):
                 _held.add(descriptor)
                 return descriptor
@@ -140,7 +140,7 @@ def take(path: str, patience: float) -> int | None:
             if time.monotonic() > deadline:
                 os.close(descriptor)
                 return None
-            time.sleep(pause)  # not a blocking flock: that could not give up
+            time.sleep(pause)  # a blocking flock could not be given up after a time
             pause = min(2 * pause, 0.05)
         except BaseException:
             os.close(descriptor)
@@ -164,7 +164,7 @@ class _Flight:
 
 
 class SingleFlight:
-    """One thread at a time per key; who waits while a build fails is given its failure."""
+    """Lets one thread at a time build a key; waiting threads get the error of a failed build."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -174,11 +174,12 @@ class SingleFlight:
     def flight(
         self, key: str, shared: Callable[[BaseException], bool], patience: float | None = None
     ) -> Iterator[bool]:
-        """Run the body alone among the threads that ask for `key`; yield whether it is alone.
+        """Run the body while no other thread runs one for `key`; yield whether that is so.
 
-        It is not where another thread has not ended in `patience` (seconds, or None). An error that is
-        `shared` is raised in the threads that were waiting, too: a compiler that refused the source
-        would refuse it again. After any other error the next one tries.
+        It is not so where another thread takes longer than `patience` (seconds, or None). An error
+        for which `shared` is true is raised in the waiting threads too, since a compiler that
+        refused the source would refuse it again. After any other error the next thread runs its
+        body.
         """
         with self._guard:
             flight = self._flights.setdefault(key, _Flight())

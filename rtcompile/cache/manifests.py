@@ -1,8 +1,9 @@
-"""A manifest: under a question's key, the builds it had and what each depended on.
+"""A manifest lists, under a question's key, the builds of that question and their dependencies.
 
-Columns, not records: the 392 headers of CuTe are read in a third of a millisecond. Places are kept
-as the position of their search directory and the rest, so that one form serves the manifest of one
-place (whose key fixes the directories) and the portable one (whose reader brings its own).
+The file holds columns instead of records, so that CuTe's 392 headers are read in a third of a
+millisecond. A path is kept as the index of its search directory and the rest. So one format serves
+both the manifest of certain folders, whose key holds the directories, and the portable manifest,
+whose reader uses its own directories.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from rtcompile.core.request import Header, ObjectCode, SearchDir
 
 __all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode", "hit", "merged", "objects_of"]
 
-MOST_BUILDS = 4  # an edit and its revert, and each under two compilers
+MOST_BUILDS = 4  # enough for an edit and its revert, each with two compilers
 
 
 class ManifestEntry(NamedTuple):
-    """One build of a question: who made it, its object's key, its dependencies."""
+    """One build of a question: the compiler that made it, its object's key, its dependencies."""
 
     backend: str
     compiler: str
@@ -32,15 +33,15 @@ class ManifestEntry(NamedTuple):
 
 
 def hit(obj: ObjectCode, build: ManifestEntry, where: str) -> ObjectCode:
-    """Return an object as it is given to who asked: with its headers, and where it was found."""
-    # Why NVCC was used stays true; why the build was a miss does not.
+    """Return an object as a caller gets it: with its headers, and where it was found."""
+    # The reason for using NVCC still holds on a hit; the reason for the miss does not.
     why = obj.build.why if obj.build.backend == "nvcc" else ""
     headers = build.dependencies.headers
     return replace(obj, build=replace(obj.build, headers=headers, hit=where, why=why))
 
 
 def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:
-    """Return the file that is kept under `key` for `builds`, the latest first."""
+    """Return the content of the file under `key` for `builds`, the latest first."""
     fields = []
     for build in builds[:MOST_BUILDS]:
         names = (build.backend, build.compiler, build.object_key)
@@ -99,7 +100,7 @@ def _groups(key: str, data: bytes) -> dict[str, list[bytes]]:
     return {_split(group[0])[-1]: group for group in groups if group[0]}
 
 
-# Two manifests of one build, and those of a batch's variants, hold the same columns.
+# Memoised: the two manifests of a build, and those of a batch's variants, hold the same columns.
 @functools.lru_cache(maxsize=16)
 def _columns(dependencies: Dependencies, search: tuple[SearchDir, ...]) -> list[bytes]:
     headers = dependencies.headers

@@ -1,4 +1,4 @@
-"""An object file: the code, and beside it all that is needed to use and to describe it. No pickle."""
+"""The format of object files: the code with everything needed to use and describe it. No pickle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def encode(
     Parameters
     ----------
     key : str
-        What `decode` will be asked with.
+        The key that `decode` will be given.
     obj : ObjectCode
         The build of a program called `name`.
     name : str
@@ -31,7 +31,7 @@ def encode(
     """
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
-    # Why NVCC was used stays true; why this one was a miss does not.
+    # The reason for using NVCC still holds on a hit; the reason for the miss does not.
     texts.append(build.why if build.backend == "nvcc" else "")
     texts.append("\0".join(f"{label}\0{value}" for label, value in asked.items()))
     texts += [f"{build.compiled_in:.1f}", ""]  # in pairs, as the names are
@@ -58,12 +58,12 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
                 backend=backend, log=log, why=why, compiler=compiler, compiled_in=float(texts[8])
             ),
         )
-    except (ValueError, RtcompileError):  # another rtcompile's words, behind a right digest
+    except (ValueError, RtcompileError):  # whole, but written by another version of rtcompile
         return None
 
 
 def asked(key: str, data: bytes) -> dict[str, str]:
-    """Return what a file says of its question (`Question.summary`), nothing if it does not verify."""
+    """Return the summary of the question in a file (`Question.summary`); empty if it is damaged."""
     fields = files.unseal("object", key, data)
     if fields is None or len(fields) < 11 or not fields[8]:
         return {}

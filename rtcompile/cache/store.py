@@ -1,7 +1,7 @@
-"""The cache: a question finds its object in memory, then on disk; whatever goes wrong is a miss.
+"""The cache finds the object of a question in memory or on disk; any problem counts as a miss.
 
-A hit reads two small files, a manifest and an object, and opens no database. Storage that cannot
-be used costs one warning and is replaced by memory; it never costs a build.
+A hit reads two small files, a manifest and an object, and opens no database. If the storage cannot
+be used, the user gets one warning and memory is used instead; no build fails because of it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["Store"]
 
 _T = TypeVar("_T")
 
-# The books are kept when so much was written since, by all processes together: so many files, or
-# this part of the limit, which eviction leaves free.
+# The books are updated once all processes together have written so many files, or so large a part
+# of the limit, which is what eviction leaves free.
 _MOST_NOTED = 512
 _PART_NOTED = 16
 
@@ -45,14 +45,14 @@ _stores: dict[tuple[str, bool, int, bool], Store] = {}
 
 
 class Store:
-    """Objects by question. `open` gives the process's one store of a directory.
+    """The objects of a cache directory by question. `open` returns one store per directory.
 
     Parameters
     ----------
     path : str
         The cache's directory.
     on_disk : bool
-        Whether to use it; else memory is all there is.
+        Whether to use the directory; else only memory is used.
     size : int
         Bytes that the directory may hold.
     writable : bool
@@ -66,13 +66,13 @@ class Store:
         self._prepared = self._warned = False
         self._guard = threading.Lock()
         self._memory = Memory()
-        self._flights: SingleFlight | None = None  # made by the first build
+        self._flights: SingleFlight | None = None  # created by the first build
         self._started: dict[str, int] = {}
         self._refusing = threading.Lock()
         self._refusals: dict[str, str] | None = None
         self._hits = 0
-        self._due = False  # the books are to be kept
-        self._failed: Failed | None = None  # made by the first miss
+        self._due = False  # whether the books have to be updated
+        self._failed: Failed | None = None  # created by the first miss
         if on_disk:
             try:
                 self._folder.check()
@@ -85,7 +85,7 @@ class Store:
 
     @classmethod
     def open(cls, settings: Settings) -> Store:
-        """Return the store that `settings` describe, the same one each time."""
+        """Return the store that `settings` describe; repeated calls return the same one."""
         key = (settings.cache_dir, settings.cache_on_disk, settings.cache_size, settings.jit)
         store = _stores.get(key)
         if store is None:
@@ -94,10 +94,10 @@ class Store:
             store = _stores.setdefault(key, made)
         return store
 
-    # --- asking --------------------------------------------------------------------------
+    # --- finding -------------------------------------------------------------------------
 
     def find(self, question: Question) -> ObjectCode | None:
-        """Return the object that a build of `question` would give now, None if there is none."""
+        """Return the kept object that a build of `question` would make now; None if there is none."""
         found = self._search(question)
         if not isinstance(found, ObjectCode):
             return None
@@ -105,7 +105,7 @@ class Store:
         return found
 
     def read_by(self, question: Question) -> Dependencies | None:
-        """Return what the build read that answered `question` last; None if it is not kept."""
+        """Return what the last build of `question` read; None if it is not kept."""
         known = self._memory.find(question.lookup_key())
         return known[0].build.dependencies if known else None
 
@@ -127,7 +127,8 @@ class Store:
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
                 self._memory.remember(key, build, obj)
                 return hit(obj, build, "disk")
-        # Nothing is as it was by stat: is it by content, here or moved here from another place?
+        # No build's files have their old stats. Compare contents, here and by the portable
+        # manifest.
         objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
         builds += [entry.build for entry in known]
         builds += self._builds(question.portable_key(), question.search, "portable")
@@ -150,7 +151,7 @@ class Store:
     def _reason(
         self, question: Question, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
     ) -> str:
-        from rtcompile.core import admission  # a hit does not pay for its regular expressions
+        from rtcompile.core import admission  # a hit does not need its regular expressions
 
         if reason := admission.reason_against(question):
             return f"never cached: {reason}"
@@ -189,10 +190,10 @@ class Store:
     # --- keeping -------------------------------------------------------------------------
 
     def add(self, question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
-        """Keep a build; say whether it could be kept.
+        """Keep a build; return whether it could be kept.
 
-        Not kept: what is different in every build, and what a file that changed while the
-        compiler ran went into, one cannot tell in which of its versions.
+        A build is not kept if its result differs each time, or if a file changed while the compiler
+        ran, since it is unknown which version of the file was read.
         """
         from rtcompile.core import admission
 
@@ -214,7 +215,7 @@ class Store:
         return True
 
     def adopt(self, question: Question, build: ManifestEntry, data: bytes) -> ObjectCode | None:
-        """Keep a build of another machine and return it; None if `data` is not its object's file."""
+        """Keep a build of another machine and return it; None if `data` is not that build's object."""
         decoded = objects.decode(build.object_key, data)
         if decoded is None:
             return None
@@ -248,7 +249,7 @@ class Store:
         self._settle_if_due()
 
     def keep_source(self, name: str, source: str) -> None:
-        """Keep a source where line information says that it is; as `name`, which says what is in it."""
+        """Write a source to the path that line information names, under `name`, made from its digest."""
         if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
             self.publish("sources", name, source.encode("utf-8", "replace"))
 
@@ -263,14 +264,14 @@ class Store:
         self.publish(kind, key, manifests.encode(key, [build, *others], search))
 
     def publish(self, kind: str, name: str, data: bytes, **counted: int) -> bool:
-        """Put a file there; say whether that could be done. It costs a warning if it could not."""
+        """Write a file; return whether that worked, after a warning if it did not."""
         if not self._folder.writable:
             return False
         try:
             self._prepare()
             try:
                 self._folder.publish(kind, name, data)
-            except FileNotFoundError:  # somebody removed the cache under us: make it again
+            except FileNotFoundError:  # the cache was removed meanwhile; create it again
                 self._prepared = False
                 self._prepare()
                 self._folder.publish(kind, name, data)
@@ -319,11 +320,12 @@ class Store:
 
         Yields what is left of `timeout` (seconds) after waiting for others that build the same.
         Where nothing is left, the right is not had. Ask `find` again inside: whoever held it before
-        may have built the same. A thread that waited while the compiler refused the source gets that
-        error. Storage without locks, or a holder that never ends, makes for a second build, not for
-        an end of building. A build that does not read files yet says so: `reading` costs 4 ms.
+        may have built the same. A thread that waited while the compiler refused the source gets
+        that error. Storage without locks, or a holder that never ends, makes for a second build,
+        not for an end of building. A build that does not read files yet says so: `reading` costs 4
+        ms.
         """
-        from rtcompile.cache import locks  # with fcntl, what a hit does not pay
+        from rtcompile.cache import locks  # it imports fcntl, which a hit does not need
 
         key = question.lookup_key()
         begin = time.monotonic()
@@ -357,21 +359,21 @@ class Store:
 
     @property
     def failed(self) -> Failed:
-        """What compilers refused in this process."""
+        """The sources that compilers refused in this process."""
         if self._failed is None:
             from rtcompile.cache.failed import Failed
 
             self._failed = Failed()
         return self._failed
 
-    # --- what NVRTC could not do ---------------------------------------------------------
+    # --- refusals of NVRTC ---------------------------------------------------------------
 
     def refusal(self, question: Question) -> str | None:
-        """Return why NVRTC could not build `question`, None if it is not known to have failed."""
+        """Return why NVRTC refused `question`; None if no refusal is known."""
         return self._known_refusals().get(_refusal_key(question))
 
     def remember_refusal(self, question: Question, reason: str) -> None:
-        """Note that this build of NVRTC cannot build `question`, so that NVCC is asked at once."""
+        """Note that NVRTC refused `question`, so that NVCC is used at once the next time."""
         key = _refusal_key(question)
         self._known_refusals()[key] = reason
         self._ask_books(lambda books: books.remember_refusal(key, reason))
@@ -379,7 +381,7 @@ class Store:
     def _known_refusals(self) -> dict[str, str]:
         with self._refusing:
             if self._refusals is None:
-                # The first miss of a process does not open a database, 30 ms, to find none.
+                # This check saves the first miss the 30 ms of opening a database without refusals.
                 there = os.path.exists(self._folder.file(*REFUSALS))
                 found = self._ask_books(lambda books: books.refusals()) if there else None
                 self._refusals = found or {}
@@ -388,7 +390,7 @@ class Store:
     # --- books and upkeep ----------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring the directory within its limit, and what was noted since the last time into the books."""
+        """Bring the directory within its limit, and enter the notes of processes into the books."""
         if not self._folder.writable:
             return
         from rtcompile.cache import inventory
@@ -407,12 +409,12 @@ class Store:
             self.settle()
 
     def note_hits(self) -> None:
-        """Leave the count of hits for whoever keeps the books next."""
+        """Write the number of hits to the notes, which are entered into the books later."""
         if self._folder.writable and self._hits:
             self._folder.note(hits=self._take_hits())
 
     def usage(self) -> Usage | None:
-        """Return sizes and counts, None where no books can be kept."""
+        """Return sizes and counts, None where there can be no books."""
         from rtcompile.cache import inventory
 
         self.settle()
@@ -430,7 +432,7 @@ class Store:
         return inventory.entries(self._folder)
 
     def verify(self) -> list[str]:
-        """Read every file, remove those that must not be used; return their paths."""
+        """Read every file, remove damaged and untrusted ones, and return their paths."""
         from rtcompile.cache import inventory
 
         found = list(inventory.damaged(self._folder))
@@ -439,7 +441,7 @@ class Store:
         return [self._folder.file(path) for path in found]
 
     def prune(self, size: int | None = None) -> int:
-        """Evict down to `size` bytes (default: the limit), sweep up; return the bytes freed."""
+        """Evict down to `size` bytes (default: the limit), sweep, and return the bytes freed."""
         from rtcompile.cache import inventory
 
         self.settle()
@@ -457,7 +459,7 @@ class Store:
         inventory.empty(self._folder)
 
     def export(self, path: str) -> int:
-        """Copy all that verifies into a cache directory at `path`; return the number of files."""
+        """Copy every undamaged file into a cache directory at `path`; return the number of files."""
         from rtcompile.cache import inventory
 
         return inventory.export(self._folder, Folder(path))
@@ -465,7 +467,10 @@ class Store:
     def _ask_books(self, ask: Callable[[Books], _T]) -> _T | None:
         if not self._folder.writable:
             return None
-        from rtcompile.cache.books import Books, BooksError  # 16 ms that a hit does not pay
+        from rtcompile.cache.books import (
+            Books,
+            BooksError,
+        )  # takes 16 ms, which a hit does not need
 
         try:
             self._prepare()
@@ -486,7 +491,8 @@ def _would_fail_again(error: BaseException) -> bool:
 
 
 def _after_fork() -> None:
-    # A thread of the parent may hold any of their locks, and it is not here to release it.
+    # A thread of the parent may hold one of these locks. It does not exist in the child, which
+    # therefore makes new ones.
     _stores.clear()
 
 

@@ -1,4 +1,4 @@
-"""The `rtcompile` command: each verb is a thin face to what Python can call too.
+"""The `rtcompile` command. Everything that a verb does can also be called from Python.
 
 Exit codes: 0 done; 1 the compiler or linker refused, or a check found something; 2 the arguments
 are wrong, or `doctor` found what does not work; 3 something is not installed, or does not know the
@@ -36,7 +36,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] != ["run"]:  # there stdout is the program's, which is to run as without us
+    if words[:1] != ["run"]:  # with `run`, stdout belongs to the program
         output.prepare_streams()
         if argv is None:  # the process is the command's own
             output.prepare_warnings()
@@ -45,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not output.nobody_reads():
             raise
-        return 0  # `rtcompile … | head`
+        return 0  # the reader has gone, as in `rtcompile … | head`
 
 
 def _run(argv: list[str]) -> int:
     try:
         given = arguments.parse(argv)
-    except SystemExit:  # --help, --version and mistakes
+    except SystemExit:  # argparse has printed help, a version or an error
         sys.stdout.flush()
         raise
     try:
@@ -68,5 +68,5 @@ def _run(argv: list[str]) -> int:
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code that says what kind of error it was."""
+    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), REFUSED)

@@ -1,4 +1,4 @@
-"""What the command line may say, verb by verb, with an example each."""
+"""The arguments of every verb of the command, with an example for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Every verb takes --json. Options after -- are the compiler's own.
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """A verb: its name, the module of `rtcompile.cli` that runs it, and what it says of itself."""
+    """A verb: its name, the module of `rtcompile.cli` that runs it, and its help."""
 
     name: str
     module: str
@@ -48,7 +48,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     Without a verb, or an action of ``cache``, the help is printed, and the exit code is 0.
     """
     compiler_options: list[str] = []
-    if "--" in argv and argv[0] != "run":  # what a program is given is the program's own
+    if "--" in argv and argv[0] != "run":  # the words after `run PROGRAM` belong to the program
         at = argv.index("--")
         argv, compiler_options = argv[:at], argv[at + 1 :]
     whole = parser()

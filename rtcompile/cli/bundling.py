@@ -1,4 +1,4 @@
-"""``rtcompile bundle``: what a package declares, built for its users' devices into one file."""
+"""``rtcompile bundle``: builds the kernels that a package declares into one file."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _bundle(path: str) -> Bundle:
 def _targets(
     given: Namespace, name: str, archs: Sequence[str], stack: ExitStack
 ) -> Iterator[object]:
-    """Yield what a name stands for; a record's headers are there until `stack` is closed."""
+    """Yield the targets of a name; headers from a record exist until `stack` is closed."""
     if name.endswith((".json", ".json.part")):
         from rtcompile.everywhere import recording, warming
 
@@ -134,7 +134,7 @@ def _targets(
         return
     for target in bundling.resolve(name):
         if name.endswith(".cu") and isinstance(target, CompileRequest):
-            # A source file has the options and names that the command line gives it.
+            # The command line's options and names are those of source files.
             yield target.replace(
                 options=(*target.options, *given.compiler_options),
                 name_expressions=tuple(given.name_expression),

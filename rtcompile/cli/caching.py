@@ -1,4 +1,4 @@
-"""``rtcompile cache`` and ``rtcompile why-miss``: what is kept, and why something is not."""
+"""``rtcompile cache`` and ``rtcompile why-miss``: what is cached, and why a build is not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_HEADERS = 20
 
 
 def run(given: Namespace) -> int:
-    """Do the action of ``cache``, or tell why a build is missed."""
+    """Do an action of ``cache``, or say why a build is not cached."""
     settings = Settings.from_environ()
     if given.verb == "why-miss":
         return _why_miss(given, settings, Store.open(settings))
@@ -33,7 +33,7 @@ def run(given: Namespace) -> int:
         Folder(settings.cache_dir).check()
     except UntrustedError as error:
         raise InvalidRequest(f"the cache is not used: {error}") from None
-    # RTCOMPILE_JIT=0 forbids programs to write to the cache, not somebody to look after it.
+    # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not this command.
     settings = replace(settings, jit=True)
     return _ACTIONS[given.action](given, settings, Store.open(settings))
 
@@ -253,7 +253,7 @@ def _why_miss(given: Namespace, settings: Settings, store: Store) -> int:
 
 
 def _nearest(asked: Mapping[str, str], store: Store) -> dict[str, Any] | None:
-    """Return the entry that differs in fewest fields, and in which; None in an empty cache."""
+    """Return the most similar entry and the fields that differ; None in an empty cache."""
 
     def differences(entry: Entry) -> dict[str, tuple[str, str]]:
         labels = sorted({*asked, *entry.asked})

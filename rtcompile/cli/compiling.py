@@ -1,4 +1,4 @@
-"""``rtcompile compile``: sources times architectures, as many at a time as there are workers."""
+"""``rtcompile compile``: compiles each source for each architecture, in parallel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_WARNINGS = 5
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """What is asked, of which file, and where its code goes."""
+    """One build: its source file, its request, and the file for its code."""
 
     file: str
     request: CompileRequest
@@ -40,7 +40,7 @@ class _Build:
 
 @dataclass(slots=True)
 class _Round:
-    """What became of all builds."""
+    """The results of building everything once."""
 
     code: int
     results: list[dict[str, Any]]
@@ -107,7 +107,7 @@ def _build_all(given: Namespace) -> _Round:
 
 def _builds(given: Namespace) -> list[_Build]:
     target = given.target
-    if target == "fatbin":  # machine code for each architecture, put together afterwards
+    if target == "fatbin":  # cubins are built and combined afterwards
         given = Namespace(**{**vars(given), "target": "cubin"})
     asked = [(file, request) for file in given.files for request in requests(given, file)]
     outputs = len(given.files) if target == "fatbin" else len(asked)

@@ -1,4 +1,4 @@
-"""``rtcompile completion``: a shell's completion, written by shtab from the parser."""
+"""``rtcompile completion``: prints a shell's completion script, which shtab makes of the parser."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ __all__ = ["run"]
 _MARKS = {"ok": "✓", "note": "·", "warning": "!", "error": "✗"}
 _NAME_WIDTH = 28
 _WIDTH = 100  # where there is no terminal
-_NARROW = 90  # columns below which a detail does not fit beside its name
+_NARROW = 90  # in fewer columns the detail does not fit beside the name
 _SUMMARY = {0: "All is well.", 1: "Something is worth a look.", 2: "Something does not work."}
 
 
 def run(given: Namespace) -> int:
-    """Print each check when it is done; the exit code is the verdict."""
+    """Print each check when it is done; return the verdict as exit code."""
     color = output.uses_color(given, sys.stdout)
     width = output.terminal_width(sys.stdout, _WIDTH)
     done: list[Check] = []
@@ -37,7 +37,7 @@ def run(given: Namespace) -> int:
 
 
 def _line(check: Check, color: bool, width: int) -> str:
-    """Lay out a check: its detail beside its name, or below it where the terminal is narrow."""
+    """Return a check's lines, with the detail beside the name, or below it in a narrow terminal."""
     mark = output.paint(_MARKS[check.status], check.status, color)
     beside = width >= _NARROW
     indent = " " * (_NAME_WIDTH + 3 if beside else 4)

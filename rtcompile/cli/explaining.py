@@ -22,7 +22,7 @@ from rtcompile.toolkit.packages import missing_header
 
 __all__ = ["run"]
 
-_MOST_BYTES = 64 << 20  # of a log; diagnostics.parse reads its ends
+_MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
 
 
 def run(given: Namespace) -> int:
@@ -64,7 +64,7 @@ def _text(what: str | None) -> str:
 
 
 def _context(given: Namespace) -> BuildContext:
-    """Say what is true here: the toolchain's versions, and the architecture where it is given."""
+    """Return the context for hints: this machine's toolchain, and the given architecture."""
     try:
         arch = Arch.parse(given.arch) if given.arch else None
     except ValueError as error:

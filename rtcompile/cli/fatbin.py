@@ -1,4 +1,4 @@
-"""Several architectures' machine code in one file, by the toolkit's own ``fatbinary``."""
+"""Combines the machine code of several architectures with the toolkit's ``fatbinary``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def combine(cubins: Sequence[ObjectCode]) -> bytes:
     Raises
     ------
     ToolkitNotFound
-        There is no ``fatbinary``: it comes with nvcc.
+        ``fatbinary``, which comes with nvcc, is not installed.
     LinkError
         It refused the cubins.
     """

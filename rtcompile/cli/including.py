@@ -1,4 +1,4 @@
-"""``rtcompile headers``: the compiler's own include trace as a tree, with what each branch costs."""
+"""``rtcompile headers``: the compiler's include trace as a tree, with the cost of each branch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<what><[^>\n]+>|"[^"\n]+")
 
 @dataclass(slots=True)
 class _Header:
-    """One inclusion: its file, and what it included in turn."""
+    """One inclusion: the file, and the files that it includes in turn."""
 
     path: str
     depth: int
-    first: bool  # later inclusions are guarded, and cost next to nothing
+    first: bool  # a later inclusion of the same file costs almost nothing, thanks to its guard
     included: list[_Header] = field(default_factory=list)
 
     def walk(self) -> Iterator[_Header]:
@@ -43,14 +43,14 @@ class _Header:
             yield from header.walk()
 
     def cost(self) -> tuple[int, int]:
-        """Files and bytes that were read because of this inclusion."""
+        """The numbers of files and bytes that were read because of this inclusion."""
         sizes = [_size(header.path) for header in self.walk() if header.first]
         return len(sizes), sum(sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class _FrontEnd:
-    """What the front end read, and how long it took."""
+    """The headers that the front end read, and the time it took."""
 
     included: list[_Header]
     milliseconds: float
@@ -79,7 +79,7 @@ def run(given: Namespace) -> int:
 
 
 def _parse(plan: Plan, source: str, settings: Settings) -> _FrontEnd:
-    """Run NVRTC's front end alone, in a worker."""
+    """Run only NVRTC's front end, in a worker."""
     library = plan.toolchain.require_nvrtc()
     directories = [directory.path for directory in plan.search]
     flags = command_lines.for_nvrtc(
@@ -109,7 +109,7 @@ def _parse(plan: Plan, source: str, settings: Settings) -> _FrontEnd:
 
 
 def _tree(trace: bytes) -> list[_Header]:
-    """Read the trace: a line per inclusion, a blank per level."""
+    """Parse the trace, which has a line per inclusion, indented by its level."""
     roots: list[_Header] = []
     branch: list[_Header] = []
     seen: set[str] = set()
@@ -126,7 +126,7 @@ def _tree(trace: bytes) -> list[_Header]:
 
 
 def _times(plan: Plan, settings: Settings) -> dict[str, float]:
-    """Return the front end's milliseconds for each of the source's own includes alone."""
+    """Return the front end's milliseconds for each of the source's includes, compiled alone."""
     empty = _parse(plan, "", settings).milliseconds
     times = {}
     for match in _INCLUDE.finditer(plan.request.source):
@@ -185,7 +185,7 @@ def _lines(
 
 
 def _chain(included: Sequence[_Header], what: str, search: Sequence[SearchDir]) -> Iterator[str]:
-    """Yield the way from the source to the first inclusion of a header, one line a step."""
+    """Yield the chain of includes from the source to a header's first inclusion, a line each."""
 
     def find(headers: Sequence[_Header]) -> list[_Header] | None:
         for header in headers:

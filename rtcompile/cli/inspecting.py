@@ -1,4 +1,4 @@
-"""``rtcompile inspect``: what a build's kernels take, and their code, beside the source's lines."""
+"""``rtcompile inspect``: the resources of kernels, and their code beside the source's lines."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rtcompile.watching.report import report
 
 __all__ = ["disassembled", "run"]
 
-# What makes ptxas tell of spills, and the lines of code known.
+# Options that make ptxas report spills, and that put line numbers into the code.
 _TELLING = ("-Xptxas=-v", "-lineinfo")
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is inspected: its cubin, and the source and request if there is one."""
+    """The code to inspect: a cubin, or a build with its source and request."""
 
     code: ObjectCode | bytes
     request: CompileRequest | None = None
@@ -43,7 +43,7 @@ class _Subject:
 
 
 def run(given: Namespace) -> int:
-    """Print the report, then what was asked for besides."""
+    """Print the report, then the requested listings."""
     subjects = _subjects(given)
     results = []
     for subject in subjects:
@@ -133,7 +133,7 @@ def _beside_source(
     if request is None:
         return text
     own = request.name
-    if files is not None:  # marks name files by number
+    if files is not None:  # the marks refer to files by number
         own = next((m["index"] for m in files.finditer(text) if m["path"] == own), "")
     lines = request.source.split("\n")
     shown = []

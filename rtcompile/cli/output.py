@@ -1,4 +1,4 @@
-"""What the command prints: text for people, or one JSON object; errors on stderr."""
+"""Prints the command's results as text or as one JSON object, and its errors on stderr."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ NO_KERNELS = (
     "-n names, as -n 'f<float>'"
 )
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
-# For a terminal or a file whose encoding lacks them.
+# Replacements for a terminal or a file whose encoding lacks these characters.
 _SPELLED = {"…": "...", "✓": "+", "·": "-", "✗": "x", "→": "->"}
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr spell what their encoding lacks: Latin-1 has no check mark.
+    """Make stdout and stderr replace characters that their encoding lacks, such as a check mark.
 
-    A stream that the caller closed, which Python has as None, leads nowhere.
+    A stream that the caller closed is None in Python; it is replaced by ``/dev/null``.
     """
     codecs.register_error("rtcompile", _spell)
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -75,12 +75,12 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
 
 
 def nobody_reads() -> bool:
-    """Say whether the pipe at stdout or stderr was closed; if so send all that follows nowhere."""
+    """Say whether the reader of stdout or stderr has gone; if so, discard further output."""
     poll = select.poll()
     for stream in (1, 2):
         poll.register(stream, 0)
     closed = any(event & select.POLLERR for _, event in poll.poll(0))
-    if closed:  # or Python flushes into the pipe again when it ends
+    if closed:  # else Python would write to the closed pipe again at its end
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
@@ -104,8 +104,8 @@ _PLACE = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")
 def failure(error: Exception, given: Namespace, file: str = "") -> None:
     """Print why the command ended: on stderr as text, or on stdout as JSON.
 
-    A first line that begins with a place is left as it is, so that editors find it. All others say
-    which command they are of, and which `file` they are about.
+    A first line that begins with a place is left as it is, so that editors can jump to it. All
+    others begin with the command's name, and the `file` if there is one.
     """
     if given.json:
         print_json({"ok": False, "error": error_fields(error)})
@@ -137,7 +137,7 @@ def error_fields(error: Exception) -> dict[str, Any]:
 
 
 def uses_color(given: Namespace, stream: IO[str]) -> bool:
-    """Say whether to colour what goes to `stream`."""
+    """Say whether to use colours on `stream`."""
     if given.color != "auto":
         return bool(given.color == "always")
     return stream.isatty() and not os.environ.get("NO_COLOR")
@@ -149,7 +149,7 @@ def paint(text: str, style: str, color: bool) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows in columns, or one below the other where the terminal is too narrow."""
+    """Return a table; in a narrow terminal each row becomes several lines."""
     return tables.table(header, rows, width=terminal_width(sys.stdout, 0))
 
 

@@ -1,4 +1,4 @@
-"""How the command reads its arguments: help that fits the terminal, and mistakes with a suggestion."""
+"""The command's argument parser: help that fits the terminal, and suggestions after mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Help", "Parser", "read"]
 
 
 class Help(argparse.HelpFormatter):
-    """Help whose paragraphs fit the terminal; lines that begin with two blanks stay as they are."""
+    """Wraps the paragraphs of help to the terminal; lines that begin with two blanks stay."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         filled: list[str] = []
@@ -36,10 +36,10 @@ def _filled(words: list[str], width: int) -> list[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are two lines: what is wrong and was probably meant, where help is."""
+    """A parser whose errors have two lines: the mistake with a suggestion, and where to find help."""
 
     def __init__(self, **more: Any) -> None:
-        # An abbreviation that works today means something else when an option is added.
+        # Abbreviations are refused, since a new option would change their meaning.
         super().__init__(allow_abbrev=False, **more)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

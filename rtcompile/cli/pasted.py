@@ -1,4 +1,4 @@
-"""What somebody pastes becomes the message in it: of a Python traceback the last error's words. Pure."""
+"""Finds the message in pasted text: of a Python traceback the last error's. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 __all__ = ["message_in"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# The line with which Python, and IPython, end a traceback: the error's class, dotted or not.
+# The last part of a traceback of Python or IPython begins with the error's class, dotted or not.
 _RAISED = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
     r"(?:Error|Exception|Request|NotFound|Arch|Disabled|Crashed|Timeout)(?:: |$)",
@@ -18,13 +18,13 @@ _TRACEBACK = re.compile(
     r"The above exception was|\s*File \"[^\"]*\", line \d+)",
     re.MULTILINE,
 )
-# What rtcompile added to the compiler's words when it raised the error: it is found out again.
+# The hint that rtcompile added to the compiler's message; `explain` computes it anew.
 _OWN_HINT = re.compile(r"^  hint: .*(?:\n {8}\S.*)*\n?", re.MULTILINE)
 _ALSO = re.compile(r"^  also: ", re.MULTILINE)
 
 
 def message_in(text: str) -> str:
-    """Return the error's own words of a pasted traceback, coloured or not; any other text as it is."""
+    """Return the message in a pasted traceback, coloured or not; any other text unchanged."""
     text = _ESCAPE.sub("", text).replace("\r\n", "\n")
     raised = list(_RAISED.finditer(text))
     if raised and (_TRACEBACK.search(text) or text.lstrip().startswith(raised[0][0])):

@@ -1,4 +1,4 @@
-"""What ``run`` and ``warm`` may be told: the verbs that look at whole programs."""
+"""The arguments of ``run`` and ``warm``, the verbs for whole programs."""
 
 from __future__ import annotations
 

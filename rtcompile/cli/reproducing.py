@@ -1,4 +1,4 @@
-"""``rtcompile repro``: the folders that crashes leave, and running one again."""
+"""``rtcompile repro``: lists the folders with reproducers of crashes, and runs one again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["run"]
 
 
 def run(given: Namespace) -> int:
-    """List the reproducers, show one, or run one; with --run the exit code is the compiler's."""
+    """List the reproducers, show one, or run one and return the compiler's exit code."""
     kept = Folder(Settings.from_environ().cache_dir)
     home = kept.file("reproducers")
     names = sorted(name for name, _ in kept.listing("reproducers") if not name.startswith("."))

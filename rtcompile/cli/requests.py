@@ -1,4 +1,4 @@
-"""From the command line's build options to the requests that Python would make."""
+"""Turns the command line's build options into the same requests that Python would make."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["overrides", "read_source", "requests"]
 
 
 def requests(given: Namespace, file: str, *more_options: str) -> Iterator[CompileRequest]:
-    """Yield one request per architecture that was asked for."""
+    """Yield one request for each requested architecture."""
     source, name = read_source(file)
     options = [
         *(f"-I{directory}" for directory in given.include_dirs),
@@ -43,7 +43,7 @@ def overrides(given: Namespace) -> dict[str, Any]:
 
 
 def read_source(file: str) -> tuple[str, str]:
-    """Return the text of a source and the name for the compiler: quoted includes lie beside it."""
+    """Return a source and its absolute path, by which the compiler finds quoted includes."""
     if file == "-":
         data, name = sys.stdin.buffer.read(), "stdin.cu"
     else:

@@ -1,4 +1,4 @@
-"""``rtcompile run``: an unmodified program, every CuPy kernel of it through rtcompile."""
+"""``rtcompile run``: runs an unmodified program with all its CuPy kernels compiled by rtcompile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _program(given: Namespace) -> Program:
 
 
 def _report(given: Namespace, tally: Tally, status: int) -> None:
-    """Say on stderr what the run asked for: stdout is the program's."""
+    """Print a summary of the run's builds on stderr, since stdout belongs to the program."""
     if given.json:
         builds = [build._asdict() for build in tally.builds]
         json.dump({"status": status, "builds": builds, "missing": tally.missing}, sys.stderr)
@@ -68,7 +68,7 @@ def _row(build: Build) -> list[object]:
 
 
 def _check(tally: Tally, known: recording.Record | None, status: int) -> int:
-    """Say what was not there although compiling was forbidden; 1 if something was not."""
+    """Print the builds that were missing while compiling was forbidden; return 1 if there were any."""
     for missing in tally.missing:
         print(f"rtcompile: not there: {missing}", file=sys.stderr)
     if tally.missing:

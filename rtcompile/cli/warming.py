@@ -1,4 +1,4 @@
-"""``rtcompile warm``: what a record holds, built before it is needed."""
+"""``rtcompile warm``: builds everything in a record before it is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["run"]
 
 
 def run(given: Namespace) -> int:
-    """Build the records' builds into the cache."""
+    """Build everything in the records into the cache."""
     archs = given.arch.split(",") if given.arch else []
     rows = []
     for path in given.records:
@@ -29,7 +29,7 @@ def run(given: Namespace) -> int:
 
 
 def _mention_versions(path: str, record: recording.Record) -> None:
-    """Say where a record comes from another CuPy: its kernels may not be those that are asked for."""
+    """Tell the user if a record was made with another CuPy, whose kernels may differ."""
     import sys
 
     here = recording.versions()

@@ -1,7 +1,8 @@
-"""What is kept in a shared store: compressed, and signed under a key of the team.
+"""Entries of shared stores: compressed, and signed with the team's key.
 
-A cubin from a stranger is code. The signature covers the entry's kind and key, so that no entry can
-stand in another's place; nothing is decompressed, decoded or loaded before it verifies.
+A cubin is code that will run, so its origin has to be checked. The signature covers the entry's
+kind and key, so that no entry can replace another. Nothing is decompressed, decoded or loaded
+before the signature is verified.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ __all__ = ["BadEntryError", "Envelope", "read_key"]
 _MAGIC = b"rtcompile entry 1\n"
 _MAC_BYTES = 32
 _UNSIGNED = bytes(_MAC_BYTES)
-_MOST_BYTES = 1 << 30  # of one entry, decompressed: a bomb ends here
+_MOST_BYTES = 1 << 30  # of one decompressed entry, against decompression bombs
 _LEAST_KEY_BYTES = 16
 
 
 class BadEntryError(Exception):
-    """An entry that is damaged, was signed by somebody else, or belongs to another key."""
+    """An entry is damaged, has another signature, or belongs to another key."""
 
 
 class Envelope:
-    """Seals and opens entries.
+    """Signs and compresses entries, and opens them again.
 
     Parameters
     ----------
     key : bytes or None
-        The team's key; None where ``RTCOMPILE_REMOTE_UNSIGNED=1`` does without.
+        The team's key; None with ``RTCOMPILE_REMOTE_UNSIGNED=1``.
     """
 
     def __init__(self, key: bytes | None) -> None:

@@ -1,8 +1,8 @@
-"""The shared stores, in the order of ``RTCOMPILE_REMOTE``: asked after the local cache, never needed.
+"""The shared stores, in the order of ``RTCOMPILE_REMOTE``, which are asked after the local cache.
 
-What goes wrong with a store costs one warning; what it makes a process wait for nothing is limited
-to a second in all, after which the store is left alone. Writing happens in the background, and for
-a bounded time at the process's end.
+A store that fails causes one warning. The time that a process waits for slow answers of a store is
+limited to one second in all, after which the store is not used for a while. Entries are written in
+the background, and for a limited time at the end of the process.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _T = TypeVar("_T")
 
 
 class Tier:
-    """One store, with the patience that is left for it.
+    """One store, and the time that the process has waited for it.
 
     Attributes
     ----------
     hits, misses, written, failures : int
-        What this process had of it.
+        Counts of this process.
     problem : str
-        Why it is not asked now, ``""`` if it is.
+        Why it is not used now, ``""`` if it is.
     """
 
     def __init__(self, store: SharedStore) -> None:
@@ -65,7 +65,7 @@ class Tier:
 
     @property
     def open(self) -> bool:
-        """Whether it is to be asked now."""
+        """Whether it is used now."""
         return time.monotonic() >= self._closed_until
 
     @property
@@ -105,7 +105,7 @@ class Tier:
         took = max(0.0, time.monotonic() - begin - (_own_seconds() - ours))
         slow = waiting and took > _PROMPT_SECONDS
         self._waited += took if slow else 0.0
-        # Another answer that takes as long would be one too many.
+        # True if another answer that takes as long would exceed the limit.
         too_slow = slow and self._waited + took > _MOST_WAITED_SECONDS
         if too_slow or (problem and (not writing or took > _PROMPT_SECONDS)):
             until = float("inf") if too_slow else time.monotonic() + _CLOSED_SECONDS
@@ -118,7 +118,7 @@ class Tier:
         return answer
 
     def refused(self, problem: str) -> None:
-        """Note an entry that does not verify; the first is a warning."""
+        """Count an entry that is not valid, with a warning for the first."""
         self.failures += 1
         self.problem = f"an entry was refused: {problem}"
         if not self._warned:
@@ -175,7 +175,7 @@ class Lease:
                 )
 
     def release(self) -> None:
-        """Give it back."""
+        """Release it."""
         if not self._ended.is_set():
             self._ended.set()
             self._tier.ask(
@@ -296,7 +296,7 @@ class Remote:
                     self._idle.notify_all()
 
     def flush(self, seconds: float = _FLUSH_SECONDS) -> bool:
-        """Wait until everything is written, so many seconds at most; say whether it is."""
+        """Wait until everything is written, up to a time limit; return whether it is."""
         with self._idle:
             return self._idle.wait_for(lambda: self._unfinished == 0, seconds)
 
@@ -323,14 +323,15 @@ class Remote:
                         return found
                     if time.monotonic() > deadline:
                         return None
-                    # Many nodes wait: each asks at a time of its own, and less often by and by.
+                    # The random factor spreads the questions of many waiting nodes; the pause grows
+                    # with time.
                     time.sleep(pause * random.uniform(0.75, 1.25))
                     pause = min(max(pause, (time.monotonic() - begin) / 10), _MOST_PAUSE)
             except LeasesUnsupportedError as error:
                 tier.problem = str(error)
                 continue
             if taken:
-                # It may be had because it was given back just now: then the build is there.
+                # If it was free because it was released just now, the build is in the store.
                 lease = Lease(tier, place, token)
                 found = look()
                 if found is None:
@@ -363,7 +364,8 @@ def _client(address: str, settings: RemoteSettings) -> SharedStore:
         ) from None
 
 
-# --- the process's own -----------------------------------------------------------------------------
+# --- the process's own
+# -----------------------------------------------------------------------------
 
 _opened: dict[tuple[int, tuple[object, ...]], Remote | None] = {}
 _guard = threading.Lock()

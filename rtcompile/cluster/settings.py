@@ -1,4 +1,4 @@
-"""What the environment says of shared stores; read on a local miss, and only where one is named."""
+"""The environment's settings of shared stores, which are read on a local miss only."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _MIN_SECONDS = 0.05
 
 
 class RemoteSettings(NamedTuple):
-    """The shared stores, and what is done with them.
+    """The shared stores and how they are used.
 
     Attributes
     ----------
     addresses : tuple of str
-        In the order in which they are asked.
+        The stores' addresses, in the order in which they are asked.
     mode : {"rw", "ro"}
-        Whether builds are written to them too.
+        Whether builds are also written to them ("rw") or only read ("ro").
     key_file : str
-        The file with the team's key; empty where entries are not signed.
+        The file with the team's key; empty if entries are not signed.
     unsigned : bool
-        Whether entries without a signature are taken.
+        Whether entries without a signature are accepted.
     ttl : float
         Seconds after which Redis may forget an entry.
     min_seconds : float
-        What took less to build is not written.
+        Builds that took less time are not written.
     group : bool
-        Whether files in a shared folder are the group's to read.
+        Whether the group may read files in a shared folder.
     """
 
     addresses: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Clients for the stores that people have: Redis and Valkey, S3, GCS, Azure, shared folders.
+"""Clients for shared stores: Redis and Valkey, S3, GCS, Azure, shared folders.
 
-Each keeps bytes under text keys, and gives leases where it can. Every method raises `StoreError`
-and nothing else, within the client's time limits: 0.25 s to connect, 0.75 s for an answer.
+Each keeps bytes under text keys, and most can give leases. `StoreError` is the only error that the
+methods raise, within the client's time limits: 0.25 s to connect, 0.75 s for an answer.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _T = TypeVar("_T")
 
 
 class StoreError(Exception):
-    """The store did not do what it was asked, or not in time."""
+    """The store failed, or did not answer in time."""
 
 
 class LeasesUnsupportedError(StoreError):
-    """The store overwrites where it was asked not to: it can give no lease."""
+    """The store ignores the condition "only if absent", so it cannot give leases."""
 
 
 class SharedStore(Protocol):
-    """What is asked of a store. `name` is its address without a password."""
+    """The interface of a store. `name` is its address without a password."""
 
     name: str
 
@@ -52,13 +52,13 @@ class SharedStore(Protocol):
         """Keep `data` under `key`."""
 
     def acquire(self, key: str, token: str, seconds: float) -> bool:
-        """Take the lease `key` for so many seconds; False if somebody else has it."""
+        """Take the lease `key` for some seconds; False if another process has it."""
 
     def renew(self, key: str, token: str, seconds: float) -> None:
-        """Hold the lease for so many seconds more, if `token` still has it."""
+        """Extend the lease by some seconds, if `token` still holds it."""
 
     def release(self, key: str, token: str) -> None:
-        """Give the lease back, if `token` still has it."""
+        """Release the lease, if `token` still holds it."""
 
     def delete(self, key: str) -> None:
         """Remove what is under `key`, if anything is."""
@@ -114,7 +114,7 @@ _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del
 
 
 class RedisStore:
-    """Redis, Valkey, or what speaks like them."""
+    """A store in Redis, Valkey, or another server with the same protocol."""
 
     def __init__(self, address: str, ttl: float) -> None:
         import redis
@@ -184,7 +184,7 @@ def _redis_key(key: str) -> str:
 
 
 class CloudStore:
-    """An object store, by obstore; a lease is an object that only one can create."""
+    """An object store, by obstore; a lease is an object that only one client can create."""
 
     def __init__(self, address: str) -> None:
         import obstore
@@ -257,7 +257,7 @@ class CloudStore:
         return True
 
     def _keeps_conditions(self) -> bool:
-        """Try whether the store refuses to create what is there: some take the second one too."""
+        """Test whether the store refuses to create an existing object, which not all do."""
         probe = f"probe/{secrets.token_hex(8)}"
         try:
             return self._create(probe, b"1") and not self._create(probe, b"2")
@@ -265,7 +265,7 @@ class CloudStore:
             self.delete(probe)
 
     def delete(self, key: str) -> None:
-        # A lease ends by its time, and a probe is of one byte.
+        # A failure is harmless, since leases expire and probes have one byte.
         with suppress(self._error, OSError, ValueError):
             self._obstore.delete(self._store, key)
 
@@ -302,11 +302,12 @@ def _expired(held: bytes) -> bool:
         return True
 
 
-# --- a folder on a shared file system --------------------------------------------------------------
+# --- a folder on a shared file system
+# --------------------------------------------------------------
 
 
 class FolderStore:
-    """A folder that several nodes mount. Network file systems answer late, twice, or not: all misses."""
+    """A folder that several nodes mount. Any error of the network file system counts as a miss."""
 
     def __init__(self, path: str, *, group: bool) -> None:
         self.name = f"file://{path}"
@@ -330,7 +331,7 @@ class FolderStore:
             os.replace(temporary, path)
             _sync_folder(os.path.dirname(path))
         except FileNotFoundError:
-            if self.get(key) != data:  # else another node's rename came first
+            if self.get(key) != data:  # else another node wrote the same first
                 raise StoreError(f"{path} cannot be written") from None
         except OSError as error:
             _discard(temporary)
@@ -340,7 +341,7 @@ class FolderStore:
         path = self._place(key)
         try:
             self._make_folder(os.path.dirname(path))
-            # link() is atomic on NFS too, where O_EXCL and flock are not to be relied on.
+            # link() is atomic on NFS too, where O_EXCL and flock are unreliable.
             mine = f"{path}.{token}"
             self._write(mine, _lease(token, seconds))
             try:
@@ -409,7 +410,7 @@ def _sync_folder(path: str) -> None:
 
 
 def _discard(path: str) -> None:
-    with suppress(OSError):  # somebody else was first
+    with suppress(OSError):  # another process removed it first
         os.unlink(path)
 
 
@@ -418,6 +419,6 @@ def _first_line(error: BaseException) -> str:
 
 
 def without_password(address: str) -> str:
-    """Return an address as it may be shown."""
+    """Return an address without its password, for messages."""
     parts = urlsplit(address)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

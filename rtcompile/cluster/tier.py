@@ -37,18 +37,18 @@ def build_once(
     build: Callable[[float | None], ObjectCode],
     seconds: float | None = None,
 ) -> ObjectCode:
-    """Return what `build` makes, on one node while the others wait for it, and share it.
+    """Return the result of `build`, which one node runs while others wait, and share it.
 
     Parameters
     ----------
     question : Question
-        What neither the local cache nor a shared store had an answer to.
+        The question, which neither the local cache nor a shared store could answer.
     store : Store
-        The local cache: what another node has built meanwhile is written to it.
+        The local cache, to which builds of other nodes are written.
     build : callable
-        Compiles in so many seconds, and keeps its result in `store`.
+        Compiles within the given seconds, and keeps the result in `store`.
     seconds : float, optional
-        The time limit of it all, another node's build included.
+        The time limit, including the wait for another node's build.
     """
     stores = remote()
     if stores is None or admission.reason_against(question):
@@ -86,7 +86,7 @@ def fetch(stores: Remote, question: Question, store: Store) -> ObjectCode | None
             obj = None if data is None else store.adopt(question, build, data)
             if obj is None:
                 continue
-            if at and stores.writes:  # the stores that are asked first shall have it next time
+            if at and stores.writes:  # copy it to the stores that are asked before this one
                 entries = partial(_entries, stores, question, build, obj)
                 stores.push(entries, _nothing, stores.tiers[:at])
             return obj

@@ -1,4 +1,4 @@
-"""`rtcompile doctor`: look at everything a build stands on, try it, and say what to install or unset.
+"""`rtcompile doctor`: checks everything that builds need, and says what to install or unset.
 
 >>> for check in examine():
 ...     print(check.status, check.name, check.detail, check.hint)
@@ -21,7 +21,7 @@ _VERDICTS = {"error": 2, "warning": 1}
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A group of checks; one that raises becomes a check that says so."""
+    """A group of checks; an exception in it becomes a failed check."""
 
     name: str
     run: Callable[[Settings, Toolchain], Iterable[Check]]
@@ -29,7 +29,7 @@ class _Part:
     def checks(self, settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         try:
             yield from self.run(settings, toolchain)
-        except Exception as error:  # a broken install breaks in ways that nobody has foreseen
+        except Exception as error:  # a broken installation can raise anything
             yield Check(self.name, "error", f"the check itself failed: {error!r}")
 
 
@@ -45,7 +45,7 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
     Yields
     ------
     Check
-        As they are done; never raises for what is broken.
+        Each check when it is done. No broken part raises an error here.
     """
     from rtcompile import toolkit
     from rtcompile.doctor import installation, machine, probing, sharing, storage
@@ -71,5 +71,5 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
 
 
 def verdict(checks: Iterable[Check]) -> int:
-    """Return the exit code: 0 all is well, 1 something is worth a look, 2 something does not work."""
+    """Return the exit code: 0 without problems, 1 with warnings, 2 with errors."""
     return max((_VERDICTS.get(check.status, 0) for check in checks), default=0)

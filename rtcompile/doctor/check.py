@@ -1,4 +1,4 @@
-"""The one value that `rtcompile doctor` is made of."""
+"""The result of one check of `rtcompile doctor`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["Check"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was checked.
 
     Attributes
     ----------
     name : str
-        What was looked at: "nvrtc", "cache directory", "compile WMMA".
+        What was checked: "nvrtc", "cache directory", "compile WMMA".
     status : {"ok", "note", "warning", "error"}
-        A note is something that is missing and may well be; a warning something to look at; an
-        error something that does not work.
+        A note is about an optional part that is missing, a warning about something that may cause
+        problems, an error about something that does not work.
     detail : str
-        What was found.
+        The finding.
     hint : str
-        What to install or unset; empty where there is nothing to do.
+        What to install or unset; empty if there is nothing to do.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Doctor's look at the toolkit: which parts, of which version, found how, and whether they go together."""
+"""Doctor's checks of the toolkit: its parts, their versions, and whether they go together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rtcompile.toolkit.catalogue import PARTS
 
 __all__ = ["checks"]
 
-# part -> how bad it is when it is missing
+# part -> the status of a check when it is missing
 _PARTS = {
     "nvrtc": "error",
     "cudart": "error",
@@ -29,16 +29,16 @@ _PARTS = {
 
 
 def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Report every part, then every problem that no part has told already."""
+    """Report every part, then every problem that is not yet reported."""
     told = []
     for part, gravity in _PARTS.items():
         if part in toolchain.missing:
             fact, step = _split(toolchain.missing[part])
-            # Another compiler in its place is worth a look, not a failure.
+            # If there is another compiler, this is a warning and no error.
             instead = part == "nvrtc" and toolchain.nvcc is not None
             status = "warning" if instead else gravity
             if status == "note" and toolchain.missing[part] in toolchain.problems:
-                status = "warning"  # not merely absent: another version of it is there
+                status = "warning"  # it is installed, in an unusable version
             yield Check(_name(part), status, fact, step)
             told.append(toolchain.missing[part])
             continue
@@ -46,8 +46,8 @@ def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         found = [text for text in (version, via, _place(part, toolchain)) if text]
         if found:
             yield Check(_name(part), "ok", ", ".join(found))
-    # The other problems are of parts that have another in their place, but for NVRTC's own second
-    # half: what a build does not read fit is missing above.
+    # Missing parts are reported above. The other problems are about parts that have a replacement,
+    # except for NVRTC without its builtins library.
     halved = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
     for directory in toolchain.search:
         if directory.is_provided:
@@ -73,7 +73,7 @@ def _place(part: str, toolchain: Toolchain) -> str:
 
 
 def _read_from(part: str, toolchain: Toolchain) -> str:
-    """Return the folder that a build reads a part from which lies in one with others."""
+    """Return the folder from which builds read a part that shares its folder with others."""
     markers = [marker for each in PARTS if each.name == part for marker in each.markers]
     return next(
         (d.path for d in toolchain.search for m in markers if os.path.isfile(f"{d.path}/{m}")), ""
@@ -81,6 +81,6 @@ def _read_from(part: str, toolchain: Toolchain) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Split "fact. Next step." after its first sentence that names no step."""
+    """Split "fact. Next step." into the fact and the step."""
     head, mark, rest = text.partition(". ")
     return (f"{head}.", rest) if mark else (text, "")

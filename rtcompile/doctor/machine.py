@@ -1,4 +1,4 @@
-"""Doctor's look at the machine: the system, the driver and its devices, CuPy and cuda-python."""
+"""Doctor's checks of the machine: the system, the driver and its devices, CuPy, cuda-python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["devices", "packages", "system"]
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _IMPORT_SECONDS = 60.0
 
-# What cuInit says where it is not the driver's own fault.
+# Errors of cuInit with a known cause outside the driver.
 _CU_INIT = {
     3: "the driver is not initialised; was this process forked from one that used CUDA?",
     34: "a stub of libcuda is loaded (a toolkit's lib64/stubs): take it off LD_LIBRARY_PATH",
@@ -44,7 +44,7 @@ def system() -> Iterator[Check]:
 
 
 def devices(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Report the driver and each device, with what would be compiled for it."""
+    """Report the driver and each device, with the architecture that is compiled for it."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -100,7 +100,7 @@ def _device(driver: ctypes.CDLL, ordinal: int, toolchain: Toolchain) -> Check:
 
 
 def packages(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Report CuPy and cuda-python: there once, importable, of NVRTC's CUDA."""
+    """Report CuPy and cuda-python: installed only once, importable, of NVRTC's CUDA version."""
     yield _cupy(toolchain)
     try:
         yield Check("cuda-python", "ok", metadata.version("cuda-bindings"))
@@ -139,7 +139,7 @@ _CUPY_WHEELS = {"cupy-cuda11x": 11, "cupy-cuda12x": 12, "cupy-cuda13x": 13}
 
 
 def _import_problem(module: str) -> str:
-    """Import in another process: a broken extension module may take its process with it."""
+    """Import a module in another process, which a broken extension module may crash."""
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module}"],
         capture_output=True,

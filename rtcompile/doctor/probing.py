@@ -1,4 +1,4 @@
-"""Doctor's own builds: each kind of source is compiled, one kernel is launched, and failures explained."""
+"""Doctor's own builds: compiles one source of each kind, and launches one kernel."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from rtcompile.workers import pool
 
 __all__ = ["probes", "workers"]
 
-_SECONDS = 120.0  # for one probe, on the slowest machine
+_SECONDS = 120.0  # for one probe, also on a slow machine
 _FIRST_WITH_PCH = (12, 8)
 _WITHOUT_PCH = "Builds go on without, header-heavy ones three to ten times slower."
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A source that must compile, and the parts of the toolkit without which it need not."""
+    """A source that must compile, and the parts of the toolkit that it needs."""
 
     name: str
     source: str
@@ -105,7 +105,7 @@ _PROBES = (
 
 
 def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Start a worker, ask the compiler who it is, and see whether headers can be precompiled."""
+    """Start a worker, get the compiler's version, and check whether headers can be precompiled."""
     library = toolchain.nvrtc
     if library is None:
         return
@@ -156,11 +156,11 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
 
 
 def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Compile each kind of source, with nothing from the cache; launch one kernel on a device."""
+    """Compile each kind of source without the cache; launch one kernel if there is a device."""
     settings = replace(settings, cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
     device = _Device.open()
     arch = _arch_for(device, toolchain)
-    # No more at once than there are workers: a build's time includes its wait for one.
+    # Not more at once than there are workers, since the reported time includes waiting for one.
     with ThreadPoolExecutor(pool.slots()) as threads:
         waiting = [threads.submit(_run, probe, settings, toolchain, arch) for probe in _PROBES]
         for result in waiting:
@@ -209,7 +209,7 @@ def _arch_for(device: _Device | None, toolchain: Toolchain) -> Arch:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """The first device, through the driver itself: CuPy may be what is broken."""
+    """The first device, used through the driver alone, since CuPy may be broken."""
 
     driver: ctypes.CDLL
     capability: tuple[int, int]
@@ -230,7 +230,7 @@ class _Device:
         return cls(driver, (major.value, minor.value))
 
     def run(self, code: bytes, name: bytes) -> int:
-        """Load the code, run the kernel on one thread, and return the int that it wrote."""
+        """Load the code, run the kernel in one thread, and return the int that it wrote."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         address, answer = ctypes.c_uint64(), ctypes.c_int()
         self._call("cuModuleLoadData", ctypes.byref(module), code)

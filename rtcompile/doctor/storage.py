@@ -1,4 +1,4 @@
-"""Doctor's look at the cache: place, owner, file system, size, integrity."""
+"""Doctor's checks of the cache: place, owner, file system, size, integrity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rtcompile.toolkit import Toolchain
 
 __all__ = ["checks"]
 
-# File systems on which locks between machines are slow, or lost.
+# File systems on which locks between machines are slow or unreliable.
 _SHARED = frozenset(
     [
         "nfs",
@@ -39,7 +39,7 @@ _MOST_VERIFIED = 2000
 
 
 def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Report the cache directory and what is in it."""
+    """Report the cache directory and its contents."""
     path = settings.cache_dir
     if not settings.cache_on_disk:
         yield Check("cache", "note", "in memory only", "CUPY_CACHE_IN_MEMORY=1 asks for that.")
@@ -86,7 +86,7 @@ def _file_system(path: str) -> Check:
 
 
 def _kind_of_file_system(path: str) -> str:
-    """Return the type of the mount that holds `path`, ``""`` where the kernel does not tell."""
+    """Return the type of the file system that holds `path`, ``""`` if it is unknown."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()

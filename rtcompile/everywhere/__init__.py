@@ -1,5 +1,5 @@
-"""All of CuPy through rtcompile: CuPy's own kernels, and those of other people's libraries.
+"""Compiles all of CuPy's kernels with rtcompile: CuPy's own, and those of other libraries.
 
-`install` puts rtcompile in the place of the one function through which CuPy compiles; `recording`
-writes what a program asked for, and `warming` builds it before it is needed.
+`install` replaces the function through which CuPy compiles. `recording` writes a program's requests
+to a file, and `warming` builds them before they are needed.
 """

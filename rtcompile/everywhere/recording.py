@@ -1,8 +1,8 @@
-"""A record of every build that a program asked for, complete enough to be built elsewhere.
+"""Records every build of a program, so that another machine can make the same builds.
 
-While the program runs each request is one line of JSON, appended in one write to ``FILE.part``:
-forked children append to the same file, and a program that is killed leaves what it had asked for.
-At the program's end the lines become one JSON document, put at ``FILE`` by rename.
+While the program runs, each request is appended to ``FILE.part`` as one line of JSON in one write.
+Forked children append to the same file, and a killed program leaves its requests there. At the
+program's end the lines become one JSON document, which is renamed to ``FILE``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = "rtcompile record 1"
 
 
 class Recorder:
-    """Writes what is asked for from `start` to `finish`.
+    """Records all requests from `start` to `finish`.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Recorder:
         self._process = 0
 
     def start(self) -> None:
-        """Begin; raise OSError if the file cannot be written."""
+        """Start recording; raise OSError if the file cannot be written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(self._part, flags, 0o644))
         self._process = os.getpid()
@@ -57,7 +57,7 @@ class Recorder:
         logs.listeners.append(self._note)
 
     def finish(self) -> Record:
-        """End, and put the whole record in place. In a forked child: leave that to the parent."""
+        """Stop, and write the whole record. A forked child leaves the writing to its parent."""
         with contextlib.suppress(ValueError):
             logs.listeners.remove(self._note)
         record = read(self._part)
@@ -70,7 +70,7 @@ class Recorder:
 
     def _note(self, request: CompileRequest, code: ObjectCode | RtcompileError) -> None:
         if not isinstance(code, ObjectCode):
-            return  # it failed: nothing to build before the next run
+            return  # a failed build cannot be made in advance
         entry = describe(request, code)
         for header in code.build.headers:
             if header.label.startswith("user"):
@@ -80,14 +80,14 @@ class Recorder:
             self._append(entry)
 
     def _keep(self, path: str, digest: str) -> None:
-        """Write the contents of a header of the user's, once."""
+        """Write the contents of one of the user's headers, once."""
         if not self._is_new(digest):
             return
         try:
             with open(path, "rb") as file:
                 data = file.read()
         except OSError:
-            return  # It has gone since; the reader of the record says that it lacks it.
+            return  # It was removed meanwhile; reading the record reports that it lacks the header.
         if content_digest(data) == digest:
             packed = base64.b64encode(zlib.compress(data)).decode()
             self._append({"header": digest, "contents": packed})
@@ -107,16 +107,16 @@ class Recorder:
 
 
 class Record:
-    """What a program asked for.
+    """The requests of a program.
 
     Attributes
     ----------
     versions : mapping of str to str
-        rtcompile, CuPy and CUDA that the program ran with.
+        The versions of rtcompile, CuPy and CUDA that the program ran with.
     builds : list of dict
-        The requests, as `describe` gives them.
+        The requests, as returned by `describe`.
     headers : dict of str to str
-        Digest of a header of the user's to its contents, packed.
+        Digest of a user's header to its compressed contents.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Record:
         }
 
     def contents(self, digest: str) -> bytes:
-        """Return the contents of a header; raise `InvalidRequest` if the record has not got them."""
+        """Return the contents of a header; raise `InvalidRequest` if the record lacks them."""
         try:
             data = zlib.decompress(base64.b64decode(self.headers[digest], validate=True))
         except (KeyError, ValueError, zlib.error):
@@ -150,7 +150,7 @@ class Record:
 
 
 def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
-    """Return a request, and what the build depended on, as plain values."""
+    """Return a request and the dependencies of its build as plain values."""
     return {
         "name": request.name,
         "source": request.source,
@@ -196,7 +196,7 @@ def read(path: str) -> Record:
     Raises
     ------
     InvalidRequest
-        The file is no record, is one of another format, or ends in the middle.
+        The file is no record, has another format, or is incomplete.
     """
     try:
         text = trusted.read_given(path).decode()
@@ -228,7 +228,7 @@ def _from_lines(path: str, lines: Iterable[str]) -> Record:
     builds: list[dict[str, Any]] = []
     headers: dict[str, str] = {}
     for line in rest:
-        entry = _json(line)  # The last one of a program that was killed may not be whole.
+        entry = _json(line)  # None for an incomplete last line of a killed program.
         if isinstance(entry, dict) and "header" in entry:
             headers[entry["header"]] = entry["contents"]
         elif isinstance(entry, dict) and "source" in entry and entry not in builds:
@@ -237,7 +237,7 @@ def _from_lines(path: str, lines: Iterable[str]) -> Record:
 
 
 def _checked(path: str, record: Record) -> Record:
-    """Return a record in which everything that is used before a build is what it should be."""
+    """Return the record after checking the types of all fields that are used before a build."""
 
     def are_texts(values: Any, count: int) -> bool:
         texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
@@ -276,13 +276,13 @@ def _version_fields(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what decides a program's requests, as far as it is loaded."""
+    """Return the versions of the loaded packages that decide a program's requests."""
     cupy = sys.modules.get("cupy._version")
     return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
 
 
 def _is_cupys(request: CompileRequest, code: ObjectCode) -> bool:
-    """Say whether `install` fixed the architecture, as CuPy does, and not the program."""
+    """Say whether `install` chose the architecture, as CuPy does, and not the program."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "rtcompile.everywhere.seam":
@@ -292,7 +292,7 @@ def _is_cupys(request: CompileRequest, code: ObjectCode) -> bool:
 
 
 def _asker() -> str:
-    """Return the first place outside rtcompile and CuPy that asked: ``"script.py:12"``."""
+    """Return the line outside rtcompile and CuPy that made the request: ``"script.py:12"``."""
     frame = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

@@ -1,4 +1,4 @@
-"""Run an unmodified program with every CuPy kernel through rtcompile, and say what that did."""
+"""Runs an unmodified program with all its CuPy kernels compiled by rtcompile, and counts them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _COMPILER = "cupy.cuda.compiler"
 
 
 class Build(NamedTuple):
-    """One kernel or module that a program asked for.
+    """One kernel or module that a program requested.
 
-    `spared` is the time in milliseconds that its compiler took when it was built, 0 where it was
-    built now; `milliseconds` is what this call took.
+    `spared` is the time in milliseconds that the compiler took when it was built, 0 if it was built
+    in this run; `milliseconds` is the time of this call.
     """
 
     name: str
@@ -53,12 +53,12 @@ def _of_answer(name: str, answer: Answer) -> Build:
 
 
 class Tally:
-    """What a run asked for.
+    """The requests of a run.
 
     Attributes
     ----------
     missing : list of str
-        What was asked for under ``RTCOMPILE_JIT=0`` and was not there.
+        The requests under ``RTCOMPILE_JIT=0`` that were not in the cache.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Tally:
         )
 
     def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
-        """Take a build into account, one that failed only where compiling was forbidden."""
+        """Count a build; one that failed counts only if compiling was forbidden."""
         if isinstance(outcome, JitDisabled):
             self.missing.append(str(outcome).partition("\n")[0])
         if not isinstance(outcome, ObjectCode):
@@ -98,7 +98,7 @@ class Tally:
 
 @contextmanager
 def counting() -> Iterator[Tally]:
-    """Count what is asked for meanwhile, in all threads."""
+    """Count the requests of all threads meanwhile."""
     tally = Tally()
     logs.counters.append(tally.note)
     answers.watchers.append(tally.note_answer)
@@ -110,7 +110,7 @@ def counting() -> Iterator[Tally]:
 
 
 class Program(NamedTuple):
-    """A script, or with `is_module` a module, and what stands after it on the command line."""
+    """A script, or with `is_module` a module, and its command line arguments."""
 
     target: str
     arguments: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class Program(NamedTuple):
                     runpy.run_module(self.target, run_name="__main__", alter_sys=True)
                 else:
                     runpy.run_path(self.target, run_name="__main__")
-                # A thread that still runs may still ask for kernels.
+                # A thread that still runs may request kernels.
                 for thread in threading.enumerate():
                     if thread is not threading.main_thread() and not thread.daemon:
                         thread.join()
@@ -178,7 +178,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 @contextmanager
 def _termination_as_exit() -> Iterator[None]:
-    """Let SIGTERM end the program by an exception, so that what was recorded is written."""
+    """Let SIGTERM end the program by an exception, so that the record is written."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -200,7 +200,7 @@ def _termination_as_exit() -> Iterator[None]:
 
 
 def _install_when_cupy_is_imported() -> None:
-    """Install now where CuPy is loaded, else once it is: what the program sets before counts."""
+    """Install now if CuPy is loaded, else when the program imports it."""
     compiler = sys.modules.get(_COMPILER)
     if compiler is not None:
         seam.install_in(compiler)
@@ -209,7 +209,7 @@ def _install_when_cupy_is_imported() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds CuPy's compiler module as the finders after it do, and installs when it is loaded."""
+    """Installs rtcompile as soon as CuPy's compiler module, found by other finders, is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -224,7 +224,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads a module as its own loader does, then installs in it."""
+    """Loads a module with its own loader, then installs rtcompile in it."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

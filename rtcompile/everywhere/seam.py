@@ -1,7 +1,7 @@
-"""The one function through which CuPy 14 compiles every kernel, and ours in its place.
+"""Replaces the function through which CuPy 14 compiles every kernel.
 
-Nothing is patched before `install` is called, and nothing in a CuPy whose function looks different
-from the one that was tried: then a warning says so and CuPy goes on as before.
+Nothing is patched before `install` is called. If CuPy's function differs from the known one, a
+warning says so and CuPy stays unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rtcompile.storage import places
 __all__ = ["Installation", "install", "uninstall"]
 
 _NAME = "_compile_module_with_cache"
-# As in CuPy 14.0 to 14.2, which were read; 14.2 was run.
+# As in CuPy 14.0 to 14.2, of which 14.2 is tested.
 _MAJOR = 14
 _PARAMETERS = (
     "source",
@@ -54,7 +54,7 @@ class Installation:
     Attributes
     ----------
     active : bool
-        Whether CuPy's kernels are compiled by rtcompile now. False where this CuPy is not known.
+        Whether rtcompile compiles CuPy's kernels now. False if this CuPy is not supported.
     """
 
     def __init__(self, active: bool, ours: bool) -> None:
@@ -81,22 +81,21 @@ def install() -> Installation:
     """Let rtcompile compile every kernel of CuPy, and of the libraries that use CuPy.
 
     Elementwise and reduction kernels, CUB, fusion, ``cupyx.jit``, and ``cupy.RawKernel`` and
-    ``cupy.RawModule`` of other people's code: with the options and headers that CuPy gives them,
-    through rtcompile's cache, workers and precompiled headers. CuPy's cuFFT callbacks, which want
-    LTO-IR, are left to CuPy. What CuPy has loaded already stays loaded.
+    ``cupy.RawModule`` of other libraries are built with the options and headers that CuPy gives
+    them, but with rtcompile's cache, workers and precompiled headers. CuPy still compiles its cuFFT
+    callbacks, which need LTO-IR. Kernels that CuPy has loaded stay loaded.
 
     Calling it again changes nothing. It imports CuPy.
 
     Returns
     -------
     Installation
-        A context manager, for those who want it for a while only. One that a surrounding
-        `install` had made active already leaves it active.
+        A context manager that uninstalls at its end, unless rtcompile was installed before it.
 
     Warns
     -----
     RtcompileWarning
-        This CuPy is not one that was tried; it is left alone.
+        This version of CuPy is not supported; it is left unchanged.
 
     Raises
     ------
@@ -114,7 +113,7 @@ def install() -> Installation:
 
 
 def install_in(compiler: Any) -> Installation:
-    """Install in CuPy's module ``cupy.cuda.compiler``, which may be all of CuPy that is loaded yet."""
+    """Install in CuPy's module ``cupy.cuda.compiler``, also while CuPy is still being imported."""
     global _original
     with _guard:
         if _original is not None:
@@ -149,7 +148,7 @@ def uninstall() -> None:
 
 
 def _unknown(compiler: Any) -> str:
-    """Return why this CuPy is not one that was tried, ``""`` if it is."""
+    """Return why this CuPy is not supported, ``""`` if it is."""
     version = getattr(sys.modules.get("cupy._version"), "__version__", "")
     if version.partition(".")[0] != str(_MAJOR):
         return f"this is CuPy {version or 'of an unknown version'}"
@@ -175,7 +174,7 @@ def _compile(
     jitify: bool = False,
     to_ltoir: bool = False,
 ) -> Any:
-    """Return the ``cupy.cuda.function.Module`` of a source: what CuPy's function returns."""
+    """Return the ``cupy.cuda.function.Module`` of a source, as CuPy's function does."""
     from cupy.cuda import compiler, function, runtime
 
     def by_cupy() -> Any:
@@ -197,7 +196,7 @@ def _compile(
         return by_cupy()
     if name_expressions is not None and backend != "nvrtc":
         raise NotImplementedError  # as CuPy does
-    if jitify:  # which looks in the working directory too, after all else
+    if jitify:  # it also searches the working directory, last of all
         options = (*options, "-idirafter", places.working_directory("jitify=True"))
     capability = str(arch or compiler._get_arch())
     names = tuple(name_expressions or ())
@@ -262,7 +261,7 @@ def _folder() -> str:
 
 
 def program_name(source: str) -> str:
-    """Name the program after its first kernel: that is what logs and reports show."""
+    """Return a name for the program in logs and reports: that of its first kernel."""
     kernel = _KERNEL.search(source)
     return f"{kernel[1]}.cu" if kernel else "cupy.cu"
 

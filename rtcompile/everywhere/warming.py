@@ -1,4 +1,4 @@
-"""Build what a record holds, on a machine that need not have a GPU, nor the program's folders."""
+"""Builds everything in a record, also on a machine without a GPU or the program's folders."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def warm(
     Parameters
     ----------
     record : Record
-        As `recording.read` gives it.
+        The record, from `recording.read`.
     archs : sequence of str
-        Build for these instead of those of the recorded run; what the program itself had fixed to
-        one architecture stays.
+        Build for these instead of those of the recorded run. A build whose architecture the program
+        itself chose keeps it.
     progress : bool or callable, optional
         As in `rtcompile.compile_many`.
 
@@ -58,11 +58,10 @@ def warm(
 
 @contextmanager
 def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[CompileRequest]]:
-    """Yield the requests of a record; the headers that they need are there meanwhile.
+    """Yield the requests of a record; the headers that they need exist meanwhile.
 
-    A header of the user's that is not where it was, or not as it was, is written below a folder of
-    ours, under the path that it had: keys carry no places, so what is built is what the program
-    will ask for.
+    A header of the user that is missing or different here is written below a temporary folder,
+    under the path that it had. Keys contain no paths, so the program will find these builds.
     """
     with tempfile.TemporaryDirectory(prefix="rtcompile-warm-") as folder:
         yield [
@@ -84,7 +83,7 @@ def _for_archs(
         except ValueError as error:
             raise InvalidRequest(f"--arch: {error}") from None
         assert request.arch is not None
-        # CuPy's own kernels are compiled for sm_90, and not for sm_90a, as CuPy does.
+        # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
         yield request.replace(arch=arch if request.arch.suffix else replace(arch, suffix=""))
 
 
@@ -100,7 +99,7 @@ def _placed(record: Record, entry: Mapping[str, Any], folder: str) -> CompileReq
         return request
     for path, digest in own:
         _write(folder + os.path.abspath(path), record.contents(digest))
-    # All of the directories move, so that they lie in each other as they did.
+    # All directories are moved together, so that they stay nested as they were.
     for label, _, path, digest in entry["headers"]:
         if label.startswith("user") and _is_there(path, digest):
             _write(folder + os.path.abspath(path), trusted.read_given(path))
@@ -111,7 +110,7 @@ def _placed(record: Record, entry: Mapping[str, Any], folder: str) -> CompileReq
 
 
 def _moved(option: str, directories: Sequence[str], folder: str) -> str:
-    """Return an option that names one of the directories with that directory's new place."""
+    """Return an option with a directory in it replaced by that directory's new place."""
     for directory in sorted(directories, key=len, reverse=True):
         if option.endswith(directory):
             return option.removesuffix(directory) + folder + os.path.abspath(directory)

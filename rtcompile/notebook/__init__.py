@@ -10,7 +10,7 @@ __all__ = ["load_ipython_extension"]
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Do what ``%load_ext rtcompile`` asks for."""
+    """Load the extension: IPython calls this for ``%load_ext rtcompile``."""
     try:
         from rtcompile.notebook import magics
     except ModuleNotFoundError as error:

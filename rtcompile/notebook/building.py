@@ -1,4 +1,4 @@
-"""Build a cell: nothing to see while it is quick, a line if it is not, and Ctrl-C ends it."""
+"""Builds a cell, shows a line of progress if it takes long, and lets Ctrl-C end it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def build(request: CompileRequest) -> ObjectCode:
     Raises
     ------
     RtcompileError
-        It failed.
+        The build failed.
     KeyboardInterrupt
-        The cell was interrupted; no compiler runs any longer.
+        The cell was interrupted; its compiler has been killed.
     """
     begin = time.monotonic()
     (future,) = submit_many([request])

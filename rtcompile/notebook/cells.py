@@ -1,7 +1,7 @@
-"""A cell of CUDA C++ as a compiler gets it: without comments and blank lines, as one unit. Pure.
+"""Prepares a cell of CUDA C++ for the compiler: removes comments and blank lines. Pure.
 
-An edit of a comment changes nothing that is compiled, so the build is found in the cache. Places in
-what was compiled are turned back into places in the cell, for messages.
+So an edit of a comment does not change the compiled source, whose build is found in the cache. For
+messages, places in that source are turned back into places in the cell.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rtcompile.notebook.definitions import KernelText
 
 __all__ = ["PROGRAM", "Cell", "read", "without_comments"]
 
-# Not the cell's number: where a cell stands in its notebook must not be part of its key.
+# The cell's number is not in the name, since the position of a cell must not change its key.
 PROGRAM = "cell.cu"
 
 _TOKEN = re.compile(
@@ -27,9 +27,9 @@ _TOKEN = re.compile(
     r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'",
     re.DOTALL,
 )
-# With one of these in it the number of a line is part of what the program does.
+# A source with one of these depends on the numbers of its lines, which must then stay.
 _NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
-# A line in a message: of the file of the message, unless it says of which.
+# Matches a line number in a message that refers to the message's own file.
 _AT_LINE = re.compile(r"\bat line (\d{1,9})\b(?! of )")
 _Place = tuple[int, int]  # a line of the cell, and a column in it
 
@@ -51,10 +51,10 @@ class Cell:
     text: str
     source: str
     kernels: tuple[KernelText, ...]
-    _places: tuple[tuple[int, tuple[_Place, ...]], ...]  # of each line, and of its characters
+    _places: tuple[tuple[int, tuple[_Place, ...]], ...]  # of each line and each of its characters
 
     def in_cell(self, diagnostic: Diagnostic) -> Diagnostic:
-        """Return a diagnostic with its places in `source` turned into places in the cell."""
+        """Return a diagnostic with places in the cell instead of places in `source`."""
         notes = tuple(self.in_cell(note) for note in diagnostic.notes)
         message = _AT_LINE.sub(self._line_in_cell, diagnostic.message)
         diagnostic = replace(diagnostic, message=message)
@@ -64,7 +64,8 @@ class Cell:
         column = 0
         if 0 < diagnostic.column <= len(places):
             line, column = places[diagnostic.column - 1]
-        # The compiler's excerpt is of `source`; without one the cell's own line is shown.
+        # The compiler's excerpt shows `source`. It is dropped, so that the cell's own line is
+        # shown.
         return replace(diagnostic, line=line, column=column, excerpt="", notes=notes)
 
     def _line_in_cell(self, match: re.Match[str]) -> str:
@@ -76,7 +77,7 @@ class Cell:
 def read(text: str, *, keep_lines: bool = False) -> Cell:
     """Return a cell without its comments; with `keep_lines` each line stays where it is."""
     pieces = list(_pieces(text))
-    # A comment is one blank to C++, also one that spans lines.
+    # C++ replaces each comment by one blank, even one of several lines.
     texts = [" " if kind == "comment" else text[a:b] for a, b, kind in pieces]
     stripped = "".join(texts)
     code = "".join(
@@ -127,7 +128,7 @@ def _origin(source: str, pieces: Sequence[tuple[int, int, str]]) -> tuple[_Place
 
 
 def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[int]:
-    """Return the lines of raw strings, and those that end a continued line, blank or not."""
+    """Return the lines that must stay even if blank: those in raw strings and after a backslash."""
     lines = {n for n, line in enumerate(source.split("\n"), 2) if line.endswith("\\")}
     for start, end, kind in pieces:
         if kind == "literal" and "\n" in source[start:end]:
@@ -137,7 +138,7 @@ def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[
 
 
 def without_comments(source: str) -> str:
-    """Return a header's text without its comments, line by line where it was."""
+    """Return a header's text without its comments, with all lines in their places."""
 
     def blanked(match: re.Match[str]) -> str:
         return match[0] if match["comment"] is None else " " + "\n" * match[0].count("\n")

@@ -1,4 +1,4 @@
-"""How a cell becomes kernels: found in the cache or built, its errors with the cell's places."""
+"""Compiles a cell to kernels, and turns the places of errors into places in the cell."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rtcompile.notebook.line import Line
 
 __all__ = ["Compilation"]
 
-# ptxas tells spills nowhere else.
+# With this option ptxas reports spills, which are shown nowhere else.
 _ALWAYS = ("-Xptxas=-v",)
 
 
 class Compilation:
-    """One cell under way. Its templates keep it, to compile more of their instances later.
+    """The compilation of one cell. Templates keep it to compile further instances later.
 
     Parameters
     ----------
     source : str
         The cell.
     line : Line
-        How it is to be compiled.
+        The options of the ``%%cuda`` line.
     headers : str
         The folder of the notebook's own headers.
     """
@@ -39,7 +39,8 @@ class Compilation:
         self._line = line
         self._options = (f"-I{headers}", *line.options, *_ALWAYS)
         asked = options.parse(line.options)
-        # Code with line information shows the cell in a profiler or a debugger.
+        # With line information, lines must stay in place for profilers and debuggers to show the
+        # cell.
         self._cell = cells.read(source, keep_lines=asked.lineinfo or asked.debug)
         self._built: list[Built] = []
 
@@ -49,9 +50,9 @@ class Compilation:
         Raises
         ------
         CompileError
-            The cell does not compile; the error's places are the cell's.
+            The cell does not compile; the error names places in the cell.
         RtcompileError
-            Whatever else can go wrong.
+            Any other failure.
         """
         texts = {name: self._text_of(name) for name in self._line.names}
         built = self._build(self._line.names)
@@ -70,7 +71,7 @@ class Compilation:
         symbols = {simple_name(s): s for s in built.kernel_symbols() if s not in named}
         known = {text.name: text for text in self._cell.kernels if text.template is None}
         for name in sorted(symbols, key=[*known, *symbols].index):
-            # What is in no text was made by a macro.
+            # A kernel that the text does not define was made by a macro.
             text = known.get(name) or KernelText(name, name, "…", None)
             kernels[name] = CellKernel(text, built, name, symbols[name])
         in_order = [text.name for text in self._cell.kernels if text.name in kernels]
@@ -100,12 +101,12 @@ class Compilation:
         raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
 
     def _instance(self, text: KernelText, expression: str) -> CellKernel:
-        """Build the cell once more, for one more instance of a template.
+        """Build the cell again, for one more instance of a template.
 
         Raises
         ------
         InvalidRequest
-            The cell has variables, and the instance would count in its own copy of them.
+            The cell has variables, and the instance would get its own copies of them.
         """
         built = self._build([expression])
         shared = {name for one in self._built for name in one.variables() & built.variables()}

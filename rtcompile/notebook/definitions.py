@@ -1,7 +1,7 @@
-"""Which kernels a text of CUDA C++ defines, read from its braces and not by a compiler. Pure.
+"""Finds the kernels that a text of CUDA C++ defines, by its braces and without a compiler. Pure.
 
-The answer gives names their signatures and finds the templates, which are in no cubin. A kernel
-that this reading misses (one made by a macro) is bound by its symbol, without a signature.
+It gives kernels their signatures and finds templates, which are in no cubin. A kernel that is
+missed (because a macro makes it) is bound by its symbol, without a signature.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STRUCTURE = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)\s*\Z")
-_EXTERN = re.compile(r"\bextern\s*\Z")  # its "C" is blanked
+_EXTERN = re.compile(r"\bextern\s*\Z")  # the "C" after it was replaced by blanks
 _CALLED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^(){};]*>\s*)?\(")
 _TEMPLATE = re.compile(r"\btemplate\s*<(.*)>", re.DOTALL)
 _PARENTHESIS = re.compile(r"[()]")
@@ -26,16 +26,16 @@ _PARENTHESIS = re.compile(r"[()]")
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel as a text defines it.
+    """The definition of a kernel in a text.
 
     Attributes
     ----------
     name, qualified : str
         Its name without and with its namespaces.
     parameters : str
-        What stands between its parentheses.
+        The text between its parentheses.
     template : tuple of str or None
-        The names of the template's parameters; None for a kernel that is no template.
+        The names of its template parameters; None if it is no template.
     """
 
     name: str
@@ -45,19 +45,19 @@ class KernelText:
 
 
 def find(text: str, code: str) -> tuple[KernelText, ...]:
-    """Return the kernels that a text defines, in order; of overloads and specialisations the first.
+    """Return the kernels that a text defines, in order, with only the first of each name.
 
     Parameters
     ----------
     text : str
         Without comments.
     code : str
-        The same with the contents of its string and character literals blanked.
+        The same text with the contents of string and character literals replaced by blanks.
     """
     found: dict[str, KernelText] = {}
-    scopes: list[str | None] = []  # a namespace's name; None for all other braces
+    scopes: list[str | None] = []  # open braces: a namespace's name, None for others
     branches: list[list[str | None]] = []  # the scopes in which each open #if began
-    begin = 0  # of the declaration that is being read
+    begin = 0  # where the current declaration begins
     for match in _STRUCTURE.finditer(code):
         if match["directive"] is not None:
             _enter_branch(match["directive"], scopes, branches)
@@ -79,7 +79,7 @@ def find(text: str, code: str) -> tuple[KernelText, ...]:
 def _enter_branch(
     directive: str, scopes: list[str | None], branches: list[list[str | None]]
 ) -> None:
-    """Read each branch of the preprocessor from the scopes in which its ``#if`` began."""
+    """Start each branch of the preprocessor with the scopes that were open at its ``#if``."""
     if directive in ("if", "ifdef", "ifndef"):
         branches.append(scopes.copy())
     elif directive in ("else", "elif") and branches:
@@ -127,6 +127,6 @@ def _closing(code: str, opening: int) -> int:
 def _template_parameters(declaration: str) -> tuple[str, ...] | None:
     match = _TEMPLATE.search(_DIRECTIVE.sub("", declaration))
     if match is None or not match[1].strip():
-        return None  # no template, or a specialisation
+        return None  # it is no template, or it is a specialisation
     words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in split(match[1]))
     return tuple(found[-1] if found else "" for found in words)

@@ -1,4 +1,4 @@
-"""What a cell's names are bound to: kernels to launch, templates to choose from, the cell's module."""
+"""The objects that a cell binds to names: kernels, templates, and the cell's module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Built", "CellKernel", "CellModule", "CellTemplate"]
 
 
 class Built:
-    """One build of a cell; loaded when one of its kernels is first launched."""
+    """One build of a cell. It is loaded when one of its kernels is first launched."""
 
     def __init__(self, cell: Cell, request: CompileRequest, code: ObjectCode) -> None:
         self.cell = cell
@@ -40,7 +40,7 @@ class Built:
         return () if self._cubin is None else self._cubin.symbols
 
     def variables(self) -> frozenset[str]:
-        """Return the cell's own variables, as far as they may change and kernels share them."""
+        """Return the cell's own variables that kernels share and can change."""
         return own_variables(self.symbols(), self.cell.source, self.kernel_symbols())
 
     def kernel_symbols(self) -> list[str]:
@@ -48,7 +48,7 @@ class Built:
         return kernel_symbols(self.code) or []
 
     def warnings(self) -> list[Diagnostic]:
-        """Return the compiler's warnings about the cell; those about its headers are not its own."""
+        """Return the compiler's warnings about the cell, without those about headers."""
         found = map(self.cell.in_cell, diagnostics.parse(self.code.build.log))
         return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
 
@@ -71,9 +71,9 @@ class Built:
 
 
 class CellKernel:
-    # No docstring of the class: each kernel has its own, below.
-    # A kernel of a cell, called as CuPy's: numbers become what its parameters are, an array of
-    # another element type is an error.
+    # A kernel of a cell, called as CuPy's. Numbers are converted to the types of the parameters,
+    # and an array of another element type is an error. The class has no docstring, because each
+    # kernel has one of its own: `__doc__` below.
 
     def __init__(self, text: KernelText, built: Built, name: str, symbol: str) -> None:
         self.name = name
@@ -96,7 +96,7 @@ class CellKernel:
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        # What `kernel?` shows.
+        # IPython shows this for `kernel?`.
         return f"{self.signature}\n\n{_resources(self)}"
 
     @property
@@ -108,12 +108,12 @@ class CellKernel:
 
     @property
     def code(self) -> ObjectCode:
-        """The build that it is of."""
+        """The build that holds it."""
         return self.built.code
 
     @property
     def resources(self) -> KernelReport | None:
-        """What it takes; None where the code is no cubin."""
+        """Its use of registers and memory; None where the code is no cubin."""
         if self.code.kind != "cubin":
             return None
         return report(self.code, kernel=self.symbol).kernels[0]
@@ -144,7 +144,7 @@ class CellTemplate:
         return self.kernels[expression]
 
     def __call__(self, *args: Any, **options: Any) -> None:
-        """Tell that a template is no kernel yet."""
+        """Raise the error that says to choose an instance first."""
         raise InvalidRequest(f"{self.signature}: choose its arguments first: {self.name}['float']")
 
     def _ipython_key_completions_(self) -> list[str]:
@@ -156,7 +156,7 @@ class CellTemplate:
 
 
 class CellModule:
-    """What one cell was compiled to: its kernels by name."""
+    """The result of compiling one cell: its kernels by name."""
 
     def __init__(self, kernels: Mapping[str, CellKernel | CellTemplate], built: Built) -> None:
         self.kernels = dict(kernels)
@@ -192,7 +192,7 @@ class CellModule:
 
 
 def _cpp(argument: Any) -> str:
-    """Return a template's argument as C++ spells it: ``np.float32`` is ``float``."""
+    """Return a template's argument in C++: ``np.float32`` becomes ``float``."""
     if isinstance(argument, str):
         return argument
     if isinstance(argument, bool):
@@ -226,18 +226,18 @@ _CPP_TYPES = {
 
 
 def _substituted(text: KernelText, name: str) -> str:
-    """Return the parameters with a template's arguments in their places."""
+    """Return the parameters with the names of template parameters replaced by the arguments."""
     if text.template is None or not name.endswith(">"):
         return text.parameters
     arguments = split(name.partition("<")[2][:-1])
-    values = dict(zip(text.template, arguments, strict=False))  # the rest have defaults
+    values = dict(zip(text.template, arguments, strict=False))  # the missing ones have defaults
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda m: values.get(m[0], m[0]), text.parameters)
 
 
 def _parameters(text: str, name: str) -> tuple[Parameter, ...] | None:
     try:
         return parse(text, name)
-    except InvalidRequest:  # a macro, an attribute: CuPy takes the arguments as they are
+    except InvalidRequest:  # the list has a macro or an attribute; arguments are passed unconverted
         return None
 
 

@@ -1,4 +1,4 @@
-"""The line behind ``%%cuda``: our few options; all others are the compiler's."""
+"""Parses the line behind ``%%cuda``: rtcompile's few options; all others are the compiler's."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _OURS = ("--arch", "--backend", "--module")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a ``%%cuda`` line asks for.
+    """The options of a ``%%cuda`` line.
 
     Attributes
     ----------
     arch, backend : str
-        As for `rtcompile.compile`; ``""`` where the line leaves it open.
+        As for `rtcompile.compile`; ``""`` where the line does not give it.
     module : str
         The name to bind the cell's module to.
     names : tuple of str
-        Instances of templates to build at once.
+        Instances of templates to build together with the cell.
     options : tuple of str
         The compiler's options.
     """
@@ -41,7 +41,7 @@ class Line:
         Raises
         ------
         InvalidRequest
-            An option of ours without its value, or a quote that does not end.
+            An option of rtcompile lacks its value, or a quote has no end.
         """
         try:
             words = iter(shlex.split(text))
@@ -66,7 +66,7 @@ class Line:
         return cls(arch, backend, module, tuple(names), tuple(options))
 
     def after(self, defaults: Line) -> Line:
-        """Return this line with the defaults where it says nothing, and their options first."""
+        """Return this line with missing values taken from the defaults, and their options first."""
         return Line(
             self.arch or defaults.arch,
             self.backend or defaults.backend,

@@ -33,12 +33,13 @@ class CudaMagics(Magics):  # type: ignore[misc]
         %%cuda [--arch sm_90a] [--backend nvrtc|nvcc] [--module NAME] [-n 'f<float>'] [options]
 
         A kernel is called as CuPy's: ``scale((8,), (128,), (x, 2.0, n))``; of a template choose one
-        first: ``scale["float"]``, or here by ``-n``. ``--module`` also binds the cell's module to a
-        name. All other options go to the compiler: ``-DN=4 -I include -lineinfo --use_fast_math``.
+        first: ``scale["float"]``, or here with ``-n``. ``--module`` also binds the cell's module to
+        a name. All other options go to the compiler: ``-DN=4 -I include -lineinfo
+        --use_fast_math``.
         """
         with _readable():
             asked = Line.read(line)
-            # Editors count the magic's own line.
+            # Editors count the line of the magic too.
             module = self.session.compile(f"\n{cell}", asked)
         self.shell.push(module.kernels)
         if asked.module:
@@ -65,7 +66,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
     @line_magic  # type: ignore[untyped-decorator]
     @public
     def cuda_options(self, line: str) -> None:
-        """Set the options that every later ``%%cuda`` begins with; nothing takes them away.
+        """Set the options that every later ``%%cuda`` begins with, and an empty line removes.
 
         %cuda_options --arch sm_90a --use_fast_math
         """
@@ -74,7 +75,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
 
 
 class _readable:  # noqa: N801  # a statement's word
-    """An error of ours names options as a cell spells them; an interrupt says what it ended."""
+    """Shows errors with options as a cell spells them, and an interrupt as one line."""
 
     def __enter__(self) -> None:
         return None
@@ -89,12 +90,12 @@ class _readable:  # noqa: N801  # a statement's word
 
 
 def _show_as(error: BaseException, text: str) -> None:
-    # IPython asks an exception for this before it formats a traceback.
+    # IPython calls this method of an exception instead of formatting a traceback.
     error._render_traceback_ = lambda: text.split("\n")  # type: ignore[attr-defined]
 
 
 def load(shell: Any) -> None:
-    """Register the magics and the looks of modules and kernels."""
+    """Register the magics, and how modules and kernels are displayed."""
     shell.register_magics(CudaMagics)
     formatters = shell.display_formatter.formatters
     for module, name in (

@@ -1,4 +1,4 @@
-"""What a notebook keeps between its cells: headers, and the options that all cells get."""
+"""The state of a notebook between its cells: headers, and the options of all cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Session"]
 
 
 class Session:
-    """One notebook: its header cells, and the options that all its cells get."""
+    """One notebook: its header cells, and the options of all its cells."""
 
     def __init__(self) -> None:
         self.defaults = Line()
@@ -24,18 +24,18 @@ class Session:
 
     @property
     def folder(self) -> str:
-        """The folder of the headers, as long as the process lives."""
+        """The temporary folder of the headers, which is removed when the process ends."""
         if not self._folder:
             self._folder = temporary.folder("notebook")
         return self._folder
 
     def keep_header(self, name: str, text: str) -> None:
-        """Make `text` includable as `name` by the cells of this notebook.
+        """Keep `text` as a header that the cells of this notebook can include as `name`.
 
         Raises
         ------
         InvalidRequest
-            A name that would lie elsewhere, or none.
+            The name is empty, or leads out of the folder.
         """
         name = name.strip().strip("\"'<>")
         if not name or os.path.isabs(name) or ".." in name.split("/"):
@@ -44,11 +44,11 @@ class Session:
         text = cells.without_comments(text)
         with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
             if file.read() == text:
-                return  # as it was: nobody need look at it again
+                return  # unchanged, so that no build has to check it again
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
 
     def compile(self, source: str, line: Line) -> CellModule:
-        """Compile a cell; `Compilation.module` says what can go wrong."""
+        """Compile a cell; raises the errors of `Compilation.module`."""
         return Compilation(source, line.after(self.defaults), self.folder).module()

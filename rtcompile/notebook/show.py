@@ -1,4 +1,4 @@
-"""How modules and kernels look in a notebook, and in plain IPython: what was built, what it takes."""
+"""Displays modules and kernels in a notebook and in plain IPython: the build and its resources."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["as_html", "as_text"]
 
 _BLOCKS = range(32, 1025, 32)
 _BARS = " ▁▂▃▄▅▆▇█"
-# Readable on a light and on a dark background; what matters less is the same, more transparent.
+# This colour is readable on light and dark backgrounds.
 _BAR_COLOR = "#0087d7"
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A kernel and the build that it is of; `takes` is None where the code does not tell."""
+    """A kernel and its build; `takes` is None where the resources are unknown."""
 
     signature: str
     code: ObjectCode
@@ -77,7 +77,7 @@ def _html_row(row: _Row) -> str:
     return "".join([*columns, picture])
 
 
-_HEADER = (  # a column's title and its unit
+_HEADER = (  # the title and the unit of each column
     ("kernel", ""),
     ("arch", ""),
     ("build", ""),
@@ -105,7 +105,7 @@ def _duration(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.1f} s"
 
 
-# --- what is shown -------------------------------------------------------------------------------
+# --- contents ------------------------------------------------------------------------------------
 
 
 def _card(shown: Any) -> _Card:
@@ -135,7 +135,7 @@ def _rows(kernel: CellKernel | CellTemplate) -> Iterable[_Row]:
 
 
 def _raw_card(shown: Any) -> _Card:
-    """A `RawModule` or `RawKernel`: looking at it builds nothing."""
+    """Return the card of a `RawModule` or `RawKernel`, without building it."""
     name = getattr(shown, "name", None)
     title = f"{type(shown).__name__}{f' {name}' if name else ''}"
     codes = list(shown._build.objects.values())
@@ -186,13 +186,13 @@ def _sparkline(row: _Row) -> str:
 
 
 def _best(shares: Sequence[float]) -> str:
-    """Return the most there can be, and the smallest block that has it."""
+    """Return the highest occupancy, and the smallest block that reaches it."""
     most = max(shares)
     return f"{most:.0%} at {_BLOCKS[shares.index(most)]} threads"
 
 
 def _picture(row: _Row) -> str:
-    """Draw the occupancy over the threads in a block, from 32 to 1024."""
+    """Draw the occupancy for blocks of 32 to 1024 threads."""
     shares = _shares(row)
     if not shares:
         return ""

@@ -1,4 +1,4 @@
-"""Which variables of a cell's code are the cell's own, read from their mangled names. Pure."""
+"""Finds the cell's own variables among the symbols of its code, by their mangled names. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ __all__ = ["own_variables"]
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
 _CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
-# A static variable of a function.
+# Matches a static variable of a function.
 _LOCAL = re.compile(r"_ZZ(?P<function>.*)E(?P<length>\d+)(?P<name>[A-Za-z_]\w*)")
 
 
 def own_variables(
     symbols: Iterable[Symbol], text: str, kernels: Iterable[str] = ()
 ) -> frozenset[str]:
-    """Return the variables that a text defines and that may change, as C++ spells them.
+    """Return the variables that a text defines and that are not constant, by their C++ names.
 
     Variables of headers are left out, and so are those on lines that say ``const``.
 
     Parameters
     ----------
     symbols : iterable of Symbol
-        Of the code that the text was compiled to.
+        The symbols of the text's code.
     text : str
-        Without comments.
+        The text without comments.
     kernels : iterable of str
-        The symbols of kernels, whose static variables no other kernel sees.
+        The symbols of kernels; their static variables are left out, since no other kernel sees
+        them.
     """
     words: set[str] = set()
     for line in text.split("\n"):

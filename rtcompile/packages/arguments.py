@@ -1,4 +1,4 @@
-"""What a kernel is called with becomes what its parameters are, or an error that names the one."""
+"""Converts the arguments of a call to a kernel's parameters, or names the one that does not fit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def convert(parameters: Sequence[Parameter], args: Sequence[Any], kernel: str) -
     Raises
     ------
     InvalidRequest
-        Too few, too many, or one that does not fit; the message names the parameter.
+        There are too few or too many, or one does not fit; the message names the parameter.
     """
     args = items("args", args, "a kernel's arguments")
     if len(args) != len(parameters):
@@ -39,7 +39,7 @@ def convert(parameters: Sequence[Parameter], args: Sequence[Any], kernel: str) -
 
 
 class _MisfitError(Exception):
-    """What is wrong with an argument, as the end of a sentence."""
+    """An argument does not fit; the message is the end of a sentence."""
 
 
 def _pointer(parameter: Parameter, value: Any) -> Any:
@@ -70,7 +70,7 @@ def _check_elements(parameter: Parameter, dtype: Any) -> None:
 
 
 def _number(parameter: Parameter, value: Any) -> Any:
-    if not parameter.dtype:  # a struct, by value: CuPy takes its bytes from NumPy
+    if not parameter.dtype:  # a struct by value, whose bytes CuPy takes from a NumPy scalar
         return value
     if isinstance(value, cupy.ndarray):
         raise _MisfitError("is an array on the device, not a number; pass array.item()")

@@ -1,4 +1,4 @@
-"""Build what a package ships: modules for architectures, in parallel, into one bundle.
+"""Builds the kernels of a package for several architectures, in parallel, into one bundle.
 
 A target is what a package declares: a `KernelLibrary` or one of its modules, a `RawModule`, a
 `RawKernel`, a `CompileRequest`, or a list of these. ``"package.module"`` names all that a Python
@@ -37,7 +37,7 @@ _OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One build that went into a bundle: what was asked for, and what it became."""
+    """One build in a bundle: its request and its result."""
 
     request: CompileRequest
     code: ObjectCode
@@ -45,11 +45,11 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A build, the arguments that its `RawModule` gives besides, and the kernels it declares."""
+    """A build, the further arguments of its `RawModule`, and the kernels that it declares."""
 
     request: CompileRequest
     overrides: tuple[Any, ...] = (None,) * len(_OVERRIDES)
-    kernels: tuple[Kernel, ...] = ()  # of a library, whose signatures the code must bear out
+    kernels: tuple[Kernel, ...] = ()  # kernels of a library, whose signatures the code must match
 
     def settings(self) -> Settings:
         return Settings.from_environ().override(**self.arguments())
@@ -85,7 +85,7 @@ def bundle(
     Returns
     -------
     list of Built
-        In the order of the targets, architecture by architecture.
+        The builds of each target in turn, one for each architecture.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def bundle(
         No targets or architectures, a target that cannot be shipped, or a kernel whose signature
         cannot be read or is not what the source declares.
     BatchError
-        Some did not compile. The file is then left as it was.
+        Some did not compile. The file is then left unchanged.
     """
     work = works(targets, archs)
     with bundles.out_of_use():
@@ -126,7 +126,7 @@ def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
 
 def _compile(work: Sequence[Work], progress: Any) -> list[ObjectCode]:
     codes: dict[int, ObjectCode] = {}
-    for overrides in dict.fromkeys(w.overrides for w in work):  # one and the same, mostly
+    for overrides in dict.fromkeys(w.overrides for w in work):  # usually there is just one
         batch = [index for index, w in enumerate(work) if w.overrides == overrides]
         requests = [work[index].request for index in batch]
         built = compile_many(requests, progress=progress, **work[batch[0]].arguments())
@@ -193,23 +193,23 @@ def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
 
 
 def requests_of(target: Any) -> list[CompileRequest]:
-    """Return the builds that a target stands for.
+    """Return the builds of a target.
 
     Raises
     ------
     InvalidRequest
-        It stands for none.
+        It has no builds.
     """
     return [work.request for work in _works(target)]
 
 
 def resolve(name: str) -> list[Any]:
-    """Return the objects that a target's name stands for; imports their Python module.
+    """Return the objects that a target's name refers to; imports their Python module.
 
     Raises
     ------
     InvalidRequest
-        There is no such module, object or file, or nothing in it can be built.
+        There is no such module, object or file, or it has nothing to build.
     """
     if name.endswith(".cu"):
         return [_source_file(name)]
@@ -220,7 +220,7 @@ def resolve(name: str) -> list[Any]:
         found: Any = importlib.import_module(module_name)
     except (ModuleNotFoundError, TypeError, ValueError) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        # A module that is there, and imports what is not or fails by itself, is its author's matter.
+        # An error from inside an existing module is shown to its author as it is.
         if (
             module_name.replace(".", "").isidentifier()
             and module_name[0] != "."
@@ -233,7 +233,7 @@ def resolve(name: str) -> list[Any]:
         ) from None
     if not path:
         declared = [value for value in vars(found).values() if _is_target(value)]
-        # A module of a library that is there as well would be built twice.
+        # A module is left out where its library is listed too, since it would be built twice.
         found = [v for v in declared if getattr(v, "library", None) not in declared]
         if not found:
             raise InvalidRequest(f"{name!r} declares nothing to build")
@@ -256,9 +256,7 @@ def _works(target: Any) -> Iterator[Work]:
         for module in getattr(target, "modules", [target]):
             kernels = tuple(module[name] for name in module)
             for kernel in kernels:
-                _ = (
-                    kernel.parameters
-                )  # a signature that is none is an error before anything is built
+                _ = kernel.parameters  # a wrong signature is reported before anything is built
             yield Work(module.request, kernels=kernels)
     elif _is_raw(target):
         if target._build.request is None:
@@ -288,7 +286,7 @@ def _is_library(value: Any) -> bool:
 def _is_raw(value: Any) -> bool:
     import sys
 
-    kernels = sys.modules.get("rtcompile.kernels")  # not loaded: then it cannot be one
+    kernels = sys.modules.get("rtcompile.kernels")  # if it is not loaded, the value cannot be one
     return kernels is not None and isinstance(value, (kernels.RawModule, kernels.RawKernel))
 
 

@@ -1,10 +1,10 @@
-"""Kernels of a package: sources among its resources, signatures that are checked at the call.
+"""Kernels of a Python package: the sources are resources, and calls are checked by signatures.
 
 >>> library = KernelLibrary("mykernels", bundle="kernels.rtcb")
 >>> vectors = library.module("vectors.cu", {"scale<float>": "float* x, float factor, int n"})
 >>> vectors["scale<float>"]((8,), (128,), (x, 2.0, x.size))
 
-Declaring costs nothing: neither CuPy nor a source file is touched before a kernel is called.
+Declaring a library is cheap: CuPy and the source files are used only when a kernel is called.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KernelLibrary:
     package : str
         The package whose resources hold the sources, usually ``__name__``.
     folder : str
-        Where in the package they lie; also searched for the headers they include.
+        The folder of the package that holds them; it is searched for headers too.
     options : sequence of str
         Compiler options for all of them. Directories of the package go into `include_dirs`.
     include_dirs : sequence of str
@@ -47,8 +47,8 @@ class KernelLibrary:
         Headers as texts (``{"tile.cuh": text}``), for what the package makes when it runs; found
         before all others.
     bundle : str, optional
-        Where in the package its builds are, if it was built with them; see ``rtcompile bundle``.
-        Without the file kernels are compiled when they are first called.
+        Path of the bundle in the package; see ``rtcompile bundle``. Without the file, kernels are
+        compiled when they are first called.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class KernelLibrary:
 
     @public
     def requests(self) -> list[CompileRequest]:
-        """Return the builds of all modules, for whatever architecture."""
+        """Return the requests of all modules, with no architecture chosen."""
         return [request for module in self.modules for request in module.requests()]
 
     @public
@@ -132,7 +132,10 @@ class KernelLibrary:
         return f"KernelLibrary({self.package!r}, modules={[m.source for m in self.modules]})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "modules": []}  # those name their library, which would go round
+        return {
+            **self.__dict__,
+            "modules": [],
+        }  # modules refer to their library, which would be a circle
 
 
 class KernelModule:
@@ -169,7 +172,7 @@ class KernelModule:
     @functools.cached_property
     @public
     def request(self) -> CompileRequest:
-        """The build of this module, for whatever architecture."""
+        """The request of this module, with no architecture chosen."""
         from rtcompile.core.request import CompileRequest
 
         library = self.library
@@ -227,7 +230,7 @@ class KernelModule:
 
     @public
     def use_bundle(self) -> None:
-        """Let the library's bundle answer, if there is one; calling a kernel does it by itself."""
+        """Use the library's bundle, if there is one; calling a kernel does this too."""
         if self.library.bundle is not None:
             bundles.use_bundle(self.library.path(self.library.bundle))
 
@@ -243,7 +246,8 @@ class Kernel:
 
     Arguments must be what the signature says: arrays of that element type (of CuPy, or of anything
     with ``__cuda_array_interface__``), numbers that fit. Python's numbers become the parameter's
-    type, which CuPy leaves to the caller: a ``float`` passed for a C++ ``float`` is one here.
+    type, so that a ``float`` can be passed for a C++ ``float``, which CuPy would take for a
+    ``double``.
 
     Attributes
     ----------
@@ -262,7 +266,7 @@ class Kernel:
     @functools.cached_property
     @public
     def parameters(self) -> tuple[Parameter, ...]:
-        """The signature, read; `InvalidRequest` if it is no list of parameters."""
+        """The parameters in the signature; raises `InvalidRequest` if it cannot be read."""
         from rtcompile.packages.signature import parse
 
         return parse(self.signature, f"{self.module.source}: {self.name}")
@@ -317,7 +321,7 @@ class Kernel:
     @public
     def _find(self) -> Any:
         module = self.module.raw
-        # One thread at a time: two would load the module twice, each with variables of its own.
+        # The lock keeps two threads from loading the module twice, with separate variables.
         with self.module.lock:
             kernel = module.get_function(self.name)
             self.check(module.object_code)
@@ -326,7 +330,7 @@ class Kernel:
 
     @public
     def check(self, obj: ObjectCode) -> None:
-        """Compare the signature with the machine code, which knows the size of each parameter.
+        """Compare the signature with the machine code, which holds the size of each parameter.
 
         Raises
         ------
@@ -383,25 +387,25 @@ def _text(package: str, name: str) -> str:
 
 
 def _on_disk(package: str, name: str) -> str:
-    """Return where a resource lies, whether it is there or not; what is in a zip is unpacked."""
+    """Return the path of a resource, which need not exist; one in a zip file is unpacked."""
     try:
         module = importlib.import_module(package)
-    except (ImportError, TypeError, ValueError) as error:  # "" and ".x" are the last two
+    except (ImportError, TypeError, ValueError) as error:  # the last two for "" and ".x"
         if isinstance(error, ImportError) and not f"{package}.".startswith(f"{error.name}."):
-            raise  # the package is there, and what it imports is not
+            raise  # the package exists, and something that it imports does not
         raise InvalidRequest(
             f"there is no package {package!r} to hold kernels ({error}); give a KernelLibrary the "
             "__name__ of a package that can be imported"
         ) from None
     for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
-        if os.path.isdir(folder):  # importlib.resources would say the same, 20 ms later
+        if os.path.isdir(folder):  # the same as importlib.resources, which takes 20 ms to import
             return os.path.normpath(os.path.join(folder, name))
     return _unpacked(package, name)
 
 
 @functools.cache
 def _unpacked(package: str, name: str) -> str:
-    """Copy a resource of a zipped package to a folder that lives as long as the process."""
+    """Copy a resource of a zipped package to a temporary folder of this process."""
     from importlib import resources
 
     from rtcompile.storage import temporary

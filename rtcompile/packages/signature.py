@@ -1,4 +1,4 @@
-"""A kernel's parameters as C++ declares them: ``float* x, float factor, int n``. Pure."""
+"""Reads a kernel's parameters as C++ declares them: ``float* x, float factor, int n``. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Parameter", "parse", "split"]
 
 POINTER_BYTES = 8
 
-# NumPy's names for the types that it has, by C++'s.
+# C++'s names of types to NumPy's.
 _SCALARS = {
     "bool": "?",
     "char": "i1",
@@ -40,7 +40,7 @@ _SCALARS = {
     **{f"int{bits}_t": f"i{bits // 8}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}_t": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
 }
-# Types that NumPy lacks, by their bytes.
+# The sizes in bytes of types that NumPy lacks.
 _OTHERS = {
     "__int128": 16,
     "unsigned __int128": 16,
@@ -72,11 +72,11 @@ class Parameter:
     name : str
         ``""`` if it has none.
     type : str
-        Its type, or that of what it points to, without qualifiers and standard namespaces.
+        Its type, or the type that it points to, without qualifiers and standard namespaces.
     pointer : bool
         Whether it is a pointer.
     const : bool
-        Whether what it points to is constant.
+        Whether the value that it points to is constant.
     dtype : str
         NumPy's name for `type`, ``""`` where NumPy has none.
     size : int or None
@@ -101,19 +101,19 @@ class Parameter:
 
 
 def parse(signature: str, kernel: str) -> tuple[Parameter, ...]:
-    """Read a list of parameters; default values and comments have no place in it.
+    """Read a list of parameters without default values and comments.
 
     Parameters
     ----------
     signature : str
         The text between the parentheses of the declaration.
     kernel : str
-        What a message calls the kernel.
+        The kernel's name in messages.
 
     Raises
     ------
     InvalidRequest
-        A part that declares no parameter that a kernel can have.
+        A part of the list declares no parameter that a kernel can have.
     """
     if signature.strip() in ("", "void"):
         return ()
@@ -151,7 +151,7 @@ def _parameter(declaration: str, kernel: str) -> Parameter:
             f"{kernel}: {declaration!r} is no parameter of a kernel; expected one like "
             "'const float* x' or 'int n'"
         )
-    many = "*" in behind  # a pointer to pointers: their type is nobody's element type
+    many = "*" in behind  # for a pointer to pointers no array has the right element type
     dtype = "" if many else _SCALARS.get(type_, "")
     size = POINTER_BYTES if many else _size(type_, dtype)
     const = "const" in declaration.partition("*")[0].split()
@@ -163,7 +163,7 @@ def _balanced(text: str) -> bool:
 
 
 def _is_type(canonical: str) -> bool:
-    """Whether this is one type's name: blanks are only in built-in ones and in templates."""
+    """Whether this is the name of one type; only built-in types and templates contain blanks."""
     words = re.sub(r"<.*>", "", canonical).split()
     return len(words) == 1 or (bool(words) and _BUILT_IN.issuperset(words))
 

@@ -1,1 +1,1 @@
-"""Where files are, and who could have written them."""
+"""The places of files, and the check of who could have written them."""

@@ -1,4 +1,4 @@
-"""Where the cache is, as the environment says it. A cache hit needs no more of the settings."""
+"""The path of the cache, from the environment. A hit needs no other setting."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def cache_dir(env: Mapping[str, str]) -> str:
     Raises
     ------
     InvalidRequest
-        A variable names a home, and there is none.
+        A variable uses ``~``, and there is no such home directory.
     """
     explicit = env.get("RTCOMPILE_CACHE_DIR")
     if explicit:
         return _folder("RTCOMPILE_CACHE_DIR", explicit, env)
-    # CUPY_CACHE_DIR moves CuPy's kernel cache to a fast or writable disk: ours follows it there.
+    # Users set CUPY_CACHE_DIR to a fast or writable disk, which this cache should use too.
     cupy = env.get("CUPY_CACHE_DIR")
     if cupy:
         return os.path.join(_folder("CUPY_CACHE_DIR", cupy, env), "rtcompile")
     base = env.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # its specification has a relative one ignored
+    if os.path.isabs(base):  # its specification says to ignore a relative path
         return os.path.join(base, "rtcompile")
     home = _home(env)
     if home:
@@ -73,12 +73,12 @@ def _folder(name: str, said: str, env: Mapping[str, str]) -> str:
             raise InvalidRequest(f"{name}={shown(said)}: there is no home; give an absolute path")
         path = home + said[1:]
     elif said.startswith("~"):
-        path = os.path.expanduser(said)  # another user's
+        path = os.path.expanduser(said)  # another user's home, "~name"
     return absolute(path)
 
 
 def _home(env: Mapping[str, str]) -> str:
-    """Return the user's home: HOME, else what the system knows of the user; ``""`` where there is none."""
+    """Return the user's home: HOME, else the one in the user database; ``""`` if there is none."""
     home = env.get("HOME", "")
     if not os.path.isabs(home):
         import pwd
@@ -87,7 +87,7 @@ def _home(env: Mapping[str, str]) -> str:
             home = pwd.getpwuid(os.geteuid()).pw_dir
         except KeyError:
             return ""
-        if not os.path.isdir(home):  # /nonexistent, as Debian's nobody has
+        if not os.path.isdir(home):  # such as /nonexistent, the home of Debian's user "nobody"
             return ""
-    # Containers give a user that has a number only the root as home.
+    # In containers a user without a name gets "/" as home, which only root should use.
     return home if home.strip("/") or not os.geteuid() else ""

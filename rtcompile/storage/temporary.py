@@ -1,4 +1,4 @@
-"""Temporary folders of this process: nobody else's, and gone when it ends."""
+"""Temporary folders that only this user can enter, and that are removed when the process ends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["folder"]
 
 
 def folder(what_for: str) -> str:
-    """Make a folder that only this user may enter, and that goes when this process ends.
+    """Make a folder that only this user can enter, and that is removed when this process ends.
 
     Parameters
     ----------
     what_for : str
-        A word for its name, so that who finds one left by a killed process knows what it was.
+        A word for its name, which tells the purpose of a folder left by a killed process.
     """
     path = tempfile.mkdtemp(prefix=f"rtcompile-{what_for}-")
     atexit.register(_remove, path, os.getpid())
@@ -24,5 +24,5 @@ def folder(what_for: str) -> str:
 
 
 def _remove(path: str, owner: int) -> None:
-    if os.getpid() == owner:  # a process that was forked from this one ends, too
+    if os.getpid() == owner:  # a forked child must not remove it
         shutil.rmtree(path, ignore_errors=True)

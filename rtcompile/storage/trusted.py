@@ -1,22 +1,23 @@
-"""Opens files that another user may have prepared: who could have written them is asked of descriptors.
+"""Opens files only if no other user could have written them, which is checked by descriptor.
 
-What a cache holds is run: code on the device, libraries in this process. The rule for it:
+The contents of a cache are run: as code on the device, or as libraries in this process. The rule:
 
-- A folder is used that belongs to us or to root and that nobody else may write to. It is opened
-  without following a link, and judged by the descriptor through which its files are then opened.
-- A file is used that is a regular file of such a folder, belongs to us or to root, may be written by
-  nobody else, and has no second name. The folder may have been open to everybody once: what others
-  made in it then is still theirs, and what they gave a second name in it (a hard link to a file of
-  ours that holds what they sent us) has two. Second names are allowed where folder and file are
-  both root's and we are not: container images share files in that way.
-- Nothing is waited for: a named pipe or a device in a file's place is refused, not read.
+- A folder is used if it belongs to this user or root and no other user may write to it. It is
+opened
+  without following a link, and checked by the descriptor through which its files are opened.
+- A file is used if it is a regular file in such a folder, belongs to this user or root, may be
+  written by no other user, and has no second hard link. The last two matter where the folder was
+  writable by others before: files that they made still belong to them, and a file of this user that
+  they linked into it has two links. Hard links are allowed where folder and file are root's and
+  this user is not root, since container images share files in that way.
+- A named pipe or a device in place of a file is refused and not read, since that may never end.
 
-What this cannot see is a file of ours that was itself open to others, was changed by them, and was
-closed again.
+One case is not noticed: a file of this user that others could write to, and changed, before its
+mode was corrected.
 
-`open_folder` with ``private=False`` is for the folder that holds such folders: it has to be ours or
-root's, but its mode is its owner's business. Who may write there can take our folders away; one that
-he puts in their place is his, and refused.
+`open_folder` with ``private=False`` is for the folder that holds such folders. It must belong to
+this user or root, but may have any mode. Users who can write to it can remove the folders in it;
+folders that they make instead belong to them, and are refused.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = [
     "read_path",
 ]
 
-MOST_BYTES = 1 << 30  # a larger file is none of ours
+MOST_BYTES = 1 << 30  # rtcompile writes no larger file
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -46,7 +47,7 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UntrustedError(OSError):
-    """A folder or a file that another user could have made, or that is of another type."""
+    """A folder or file that another user could have written, or that is of the wrong type."""
 
 
 def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -> int:
@@ -59,8 +60,8 @@ def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -
     dir_fd : int, optional
         The descriptor of the folder that `path` is relative to.
     private : bool
-        Whether its files will be opened. If not, it is the user's to make it a link to another disk
-        and to let others write to it.
+        Whether its files will be opened. If not, it may be a link to another disk, and others may
+        write to it.
 
     Raises
     ------
@@ -74,7 +75,7 @@ def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -
     except NotADirectoryError:
         os.stat(
             path, dir_fd=dir_fd, follow_symlinks=False
-        )  # it may be a folder above it that is none
+        )  # or a part of the path above it is no folder
         raise UntrustedError(f"{path} is not a directory") from None
     try:
         judge_folder(path, os.fstat(descriptor), private=private)
@@ -85,7 +86,7 @@ def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -
 
 
 def judge_folder(path: str, status: os.stat_result, *, private: bool = True) -> None:
-    """Raise `UntrustedError` if a folder of this status must not be used, as `open_folder` does."""
+    """Raise `UntrustedError` if a folder with this status must not be used, as `open_folder` does."""
     if not stat.S_ISDIR(status.st_mode):
         raise UntrustedError(f"{path} is not a directory")
     if status.st_uid and status.st_uid != os.geteuid():
@@ -101,9 +102,9 @@ def judge_folder(path: str, status: os.stat_result, *, private: bool = True) -> 
 
 
 def can_be_swapped(path: str) -> bool:
-    """Say whether others may put another folder in the place of one that lies in `path`.
+    """Say whether other users could replace a folder that lies in `path`.
 
-    Then it is only safe to use by descriptor: a program that is given its path could get theirs.
+    If so, it is safe only by descriptor: a program that is given its path may find their folder.
     """
     try:
         mode = os.stat(path).st_mode
@@ -115,12 +116,12 @@ def can_be_swapped(path: str) -> bool:
 def open_regular(
     path: str, *, dir_fd: int | None = None, follow: bool = True
 ) -> tuple[int, os.stat_result]:
-    """Return a descriptor and the status of a regular file, whoever it belongs to.
+    """Return a descriptor and the status of a regular file of any owner.
 
     Raises
     ------
     UntrustedError
-        It is a named pipe, a device, a folder or a socket: to read it could take for ever.
+        It is a named pipe, a device, a folder or a socket, whose reading may never end.
     OSError
         It is not there, or cannot be opened.
     """
@@ -137,7 +138,7 @@ def open_regular(
 
 
 def read_given(path: str) -> bytes:
-    """Return the bytes of a file that the caller names, whoever it belongs to.
+    """Return the bytes of a regular file that the caller names, of any owner.
 
     Raises
     ------
@@ -146,14 +147,14 @@ def read_given(path: str) -> bytes:
     """
     try:
         descriptor, _ = open_regular(path)
-    except ValueError as error:  # a NUL, which no path holds
+    except ValueError as error:  # the path has a NUL
         raise OSError(str(error)) from None
     with open(descriptor, "rb") as file:
         return file.read()
 
 
 def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:
-    """Return a descriptor and the status of a file that may be used.
+    """Return a descriptor and the status of a file after checking it by the rule above.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, o
     dir_fd : int
         Its folder, from `open_folder`.
     most : int
-        Bytes that it may have.
+        The largest allowed size in bytes.
 
     Raises
     ------
@@ -176,7 +177,7 @@ def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, o
     except OSError as error:
         import errno
 
-        # A link; a socket or a device without a driver.
+        # These errors mean a link, or a socket or a device without a driver.
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
             raise UntrustedError(f"{name} is not a regular file") from None
         raise
@@ -187,7 +188,9 @@ def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, o
     elif status.st_mode & _OTHERS_MAY_WRITE:
         why = "can be written by others"
     elif status.st_nlink > 1 and not (
-        us and not status.st_uid and not os.fstat(dir_fd).st_uid  # root's, in a folder of root's
+        us
+        and not status.st_uid
+        and not os.fstat(dir_fd).st_uid  # root's file in a folder of root's
     ):
         why = "has a second name"
     elif status.st_size > most:
@@ -199,7 +202,7 @@ def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, o
 
 
 def contents(descriptor: int, size: int) -> bytes:
-    """Return the first `size` bytes of a file, fewer if it ends before."""
+    """Return the first `size` bytes of a file, or fewer if it is shorter."""
     data = os.read(descriptor, size)
     while 0 < len(data) < size:
         more = os.read(descriptor, size - len(data))
@@ -210,7 +213,7 @@ def contents(descriptor: int, size: int) -> bytes:
 
 
 def read(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file that may be used; raises as `open_file`."""
+    """Return the bytes of a file; raises as `open_file`."""
     descriptor, status = open_file(name, dir_fd=dir_fd, most=most)
     try:
         return contents(descriptor, status.st_size)
@@ -219,7 +222,7 @@ def read(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> bytes:
 
 
 def open_path(path: str, *, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:
-    """Open a file by its path, and judge its folder too; as `open_folder` and `open_file`."""
+    """Open a file by its path, and check its folder too; raises as `open_folder` and `open_file`."""
     folder, name = os.path.split(path)
     descriptor = open_folder(folder)
     try:
@@ -229,7 +232,7 @@ def open_path(path: str, *, most: int = MOST_BYTES) -> tuple[int, os.stat_result
 
 
 def read_path(path: str, *, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file that may be used, as may its folder; raises as `open_path`."""
+    """Return the bytes of a file by its path; raises as `open_path`."""
     descriptor, status = open_path(path, most=most)
     try:
         return contents(descriptor, status.st_size)

@@ -1,1 +1,1 @@
-"""Text as terminals and notebooks show it."""
+"""Text for terminals and notebooks: styles and tables."""

@@ -1,4 +1,4 @@
-"""Text in styles: the same words as plain text, in a terminal's colours, or as HTML."""
+"""Styled text, rendered as plain text, in a terminal's colours, or as HTML."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = [
 Piece = tuple[str, str]  # a style's name, "" for none, and a text
 Styled = tuple[Piece, ...]
 
-# Each style's number in the palette of 256 colours and the same colour for CSS: of a luminance near
-# 0.18, so that it is readable on white and on black. The palette's first sixteen are each theme's
-# own, and Jupyter's dark theme makes bold ones darker.
+# Each style's number in the palette of 256 colours, and the same colour for CSS. All have a
+# luminance near 0.18, which is readable on white and on black. The first sixteen colours of the
+# palette are not used, because themes change them, and Jupyter's dark theme darkens bold ones.
 _COLORS = {
     "error": ("196", "#ff0000"),
     "warning": ("164", "#d700d7"),
@@ -37,9 +37,9 @@ _BOLD = frozenset({"place", "error", "warning", "caret"})
 
 
 def filled(text: str, width: int, first: str = "", rest: str = "") -> str:
-    """Break a text into lines, but not what stands in backticks: a command is to be copied whole.
+    """Break a text into lines, but not inside backticks, so that commands can be copied.
 
-    `first` and `rest` are what the lines begin with.
+    The first line begins with `first`, the others with `rest`.
     """
     import re
     import textwrap
@@ -66,22 +66,22 @@ def _css(style: str) -> str:
 
 
 def as_text(pieces: Iterable[Piece]) -> str:
-    """Return the words alone."""
+    """Return the text without styles."""
     return "".join(text for _, text in pieces)
 
 
 def as_ansi(pieces: Iterable[Piece]) -> str:
-    """Return the words in a terminal's colours."""
+    """Return the text with a terminal's colours."""
     return "".join(
         f"\033[{_ansi(style)}m{text}\033[0m" if style else text for style, text in pieces
     )
 
 
 def as_traceback(pieces: Iterable[Piece]) -> str:
-    """Return the words as IPython is to print them in place of a traceback.
+    """Return the text for IPython to print in place of a traceback.
 
-    Jupyter draws an error on a red background, a light or a dark one as the theme wants it. No
-    colour is readable on both but the theme's own, so the emphasis there is weight alone.
+    Jupyter shows errors on a red background, which is light or dark as in its theme. No fixed
+    colour is readable on both, so there the text is only made bold.
     """
     if not in_notebook():
         return as_ansi(pieces)
@@ -89,21 +89,21 @@ def as_traceback(pieces: Iterable[Piece]) -> str:
 
 
 def in_notebook() -> bool:
-    """Say whether this is a Jupyter kernel: what is displayed goes to a browser."""
+    """Say whether this is a Jupyter kernel, whose output is shown in a browser."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def painted(pieces: Iterable[Piece], color: bool) -> str:
-    """Return the words, in a terminal's colours where `color` says so."""
+    """Return the text, with a terminal's colours if `color` is True."""
     return as_ansi(pieces) if color else as_text(pieces)
 
 
 def as_html(pieces: Iterable[Piece]) -> str:
-    """Return the words as one HTML ``<pre>``, every one escaped."""
+    """Return the text as one HTML ``<pre>``, escaped."""
     import html
 
-    # Not every front end shows <pre> in a font in which the caret stands below its word.
+    # Some front ends show <pre> in a proportional font, where the caret would be misplaced.
     return '<pre style="font-family:var(--jp-code-font-family,monospace)">{}</pre>'.format(
         "".join(
             f'<span style="{_css(style)}">{html.escape(text)}</span>'
@@ -115,5 +115,5 @@ def as_html(pieces: Iterable[Piece]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text in which nothing controls a terminal: a compiler's log may hold anything."""
+    """Return text without a terminal's control characters, which a compiler's log may contain."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

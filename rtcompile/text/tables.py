@@ -1,4 +1,4 @@
-"""Rows in columns, for the command, for notebooks without HTML and for reports."""
+"""Lays out tables as text, for the command, reports, and notebooks without HTML."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ __all__ = ["table"]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = 0) -> str:
-    """Lay rows out in columns, numbers to the right; columns without a single value are left out.
+    """Return a table with numbers aligned to the right, without columns that are empty.
 
     Parameters
     ----------
     header : sequence of str
-        The columns' titles; that of what a row is about comes first.
+        The columns' titles; the first column names the row.
     rows : iterable of sequence
-        What to show; None and ``""`` are nothing.
+        The values; None and ``""`` are empty.
     width : int, optional
-        Where the table is wider than this, each row becomes a few lines, one for each value.
+        If the table is wider than this, each row becomes several lines, one for each value.
     """
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     kept = [i for i in range(len(header)) if not cells or any(row[i] for row in cells)]

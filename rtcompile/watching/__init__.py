@@ -1,1 +1,1 @@
-"""What is told of builds: logs, traces, progress, reports."""
+"""Information about builds: logs, traces, progress, reports."""

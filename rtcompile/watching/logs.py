@@ -1,4 +1,4 @@
-"""One line per build through `logging`, silent unless somebody listens or ``RTCOMPILE_LOG`` asks."""
+"""Logs one line per build through `logging`, if the application or ``RTCOMPILE_LOG`` wants it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 __all__ = ["announce", "counters", "listeners"]
 
-# Called with each request and what became of it, in the thread that asked.
+# Functions that are called with each request and its result, in the thread of the request.
 listeners: list[Callable[[CompileRequest, ObjectCode | RtcompileError], object]] = []
 # The same, for those to whom a hit need not be told: it may take the short road (`cache.answers`).
 counters: list[Callable[[CompileRequest, ObjectCode | RtcompileError], object]] = []
 
 
 def check_stream(stream: IO[str] | None) -> None:
-    """Raise `InvalidRequest` if a log cannot be written to `stream`: before anything is built."""
+    """Raise `InvalidRequest`, before anything is built, if `stream` cannot be written to."""
     if stream is None:
         return
     try:
         stream.write("")
-    except (AttributeError, TypeError, ValueError) as error:  # no file; one of bytes; a closed one
+    except (AttributeError, TypeError, ValueError) as error:  # no file; a binary file; a closed one
         raise InvalidRequest(
             f"log_stream must be a file that is open for text, not {shown(stream)}: {error}"
         ) from None
@@ -35,21 +35,21 @@ def check_stream(stream: IO[str] | None) -> None:
 def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
     """Log a finished build at INFO to the logger ``rtcompile``.
 
-    The record carries the fields of the line too (``extra``): ``program``, ``arch``, ``backend``,
-    ``hit``, ``why``, ``notes``, ``milliseconds``, ``code_bytes``.
+    The record has the fields of the line as attributes too (``extra``): ``program``, ``arch``,
+    ``backend``, ``hit``, ``why``, ``notes``, ``milliseconds``, ``code_bytes``.
 
     Parameters
     ----------
     request : CompileRequest
-        What was asked for.
+        The request.
     code : ObjectCode
-        What it became.
+        Its result.
     level : str or None
-        ``RTCOMPILE_LOG``: a level to show on stderr; None leaves that to the application.
+        ``RTCOMPILE_LOG``: the level to show on stderr; None leaves that to the application.
     """
     for listen in (*listeners, *counters):
         listen(request, code)
-    # Where nobody has imported logging nobody listens, and a cache hit need not load it.
+    # If `logging` is not imported, no handler can exist, and a hit should not import it.
     if level is None and "logging" not in sys.modules:
         return
     import logging

@@ -1,7 +1,8 @@
-"""How far a build or a batch has come: rich's bar in a terminal where rich is installed, else a line.
+"""Shows the progress of builds: rich's bar in a terminal if rich is installed, else a line.
 
-In a notebook the line is shown below the cell and replaced in its place: rich would need ipywidgets
-there. Where stderr is no terminal (a log is kept) each line is printed below the one before.
+In a notebook the line is shown below the cell and updated in place, since rich would need
+ipywidgets there. If stderr is no terminal (its output is a log), each line is printed below the one
+before.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SECONDS_BETWEEN_CHANGES = 0.1
 def shown(
     progress: bool | Callable[[int, int, Outcome], Any] | None, total: int
 ) -> Iterator[Callable[[Outcome], None]]:
-    """Show the progress of `total` builds; yield what to call with each outcome.
+    """Show the progress of `total` builds; yield the function to call with each outcome.
 
     Parameters
     ----------
@@ -57,12 +58,12 @@ def shown(
 
 @contextmanager
 def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield what shows a line in the place of the one before: in a terminal or below a cell.
+    """Yield a function that shows a line in place of the previous one, in a terminal or notebook.
 
     Parameters
     ----------
     keep : bool, optional
-        Whether the last line stays; else it is taken away in the end.
+        Whether the last line stays; else it is removed at the end.
     """
     if in_notebook():
         with _line_below_cell(keep) as write:
@@ -83,7 +84,7 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
     from IPython.display import clear_output, display
 
     handle: Any = None
-    begun = False  # before there is a handle: an interrupt may come between the two
+    begun = False  # set before there is a handle, since an interrupt may come in between
 
     def write(text: str) -> None:
         nonlocal handle, begun
@@ -115,7 +116,7 @@ class _Tally:
             self.failed += 1
 
     def line(self) -> str:
-        """Return all of it in a line."""
+        """Return the counts as one line."""
         counts = f"{self.done} of {self.total} compiled {self}".rstrip()
         return f"{counts} in {time.monotonic() - self.begin:.1f} s"
 
@@ -134,7 +135,7 @@ def _has_rich() -> bool:
 
 
 def _has_a_thread() -> bool:
-    """Say whether another thread can be started, which rich does for its bar: ``ulimit -u``."""
+    """Say whether a thread can be started, as rich does for its bar; ``ulimit -u`` may forbid it."""
     try:
         thread = threading.Thread(target=int)
         thread.start()
@@ -189,7 +190,7 @@ def _print(line: str) -> None:
 
 
 def _paced(tally: _Tally, seconds: float, show: Callable[[str], None]) -> Callable[[Outcome], None]:
-    """Return what counts an outcome and shows the tally: now and then, and in the end."""
+    """Return a function that counts an outcome, and shows the counts every `seconds` and at the end."""
     last = tally.begin
 
     def advance(outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""What a build's kernels take: registers, memory, spills, occupancy; from the code, without a GPU.
+"""Reports a kernel's registers, memory, spills and occupancy from its code, without a GPU.
 
 >>> print(report(rtcompile.compile(source, arch="sm_90a"), block=256))
 """
@@ -38,7 +38,7 @@ class KernelReport:
     Attributes
     ----------
     name : str
-        As it was asked for, ``"f<float>"``, or its symbol.
+        Its name expression, ``"f<float>"``, or its symbol.
     symbol : str
         Its name in the code.
     registers : int
@@ -51,9 +51,9 @@ class KernelReport:
     max_threads : int or None
         Threads in a block that ``__launch_bounds__`` allows.
     spills : Spills or None
-        None where nothing tells: they are in no cubin, only in the log of ``-Xptxas=-v``.
+        None if unknown: no cubin has them, only the log of ``-Xptxas=-v``.
     occupancy : Occupancy or None
-        At the block size asked about.
+        The occupancy at the given block size.
     """
 
     name: str
@@ -117,7 +117,7 @@ def report(
     block: int | None = None,
     dynamic_shared: int = 0,
 ) -> Report:
-    """Report what the kernels of a build take.
+    """Report the resources of a build's kernels.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def report(
 
 
 def kernel_symbols(code: ObjectCode) -> list[str] | None:
-    """Return the symbols of the kernels in a cubin or in PTX; None where neither is at hand."""
+    """Return the symbols of the kernels in a cubin or in PTX; None for other code."""
     return absent.kernel_symbols(code.code) if code.kind in ("cubin", "ptx") else None
 
 
@@ -188,7 +188,7 @@ def _of_kernel(
         shared = found.shared_bytes + dynamic_shared
         try:
             at_block = occupancy(limits, block=threads, registers=found.registers, shared=shared)
-        except ValueError as error:  # the code's own bounds
+        except ValueError as error:  # the block exceeds the code's own launch bounds
             raise InvalidRequest(str(error)) from None
     return KernelReport(
         name=names.get(found.name, found.name),
@@ -213,7 +213,7 @@ _VERBOSE = re.compile(
 
 
 def _spills(log: str) -> dict[str, Spills]:
-    """Read what ``-Xptxas=-v`` made ptxas say."""
+    """Read the spills that ptxas prints with ``-Xptxas=-v``."""
     return {
         match["symbol"]: Spills(int(match["stores"]), int(match["loads"]))
         for match in _VERBOSE.finditer(log)

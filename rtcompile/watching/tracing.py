@@ -1,7 +1,7 @@
-"""``RTCOMPILE_TRACE=file``: where the time of builds went, as a Chrome trace for Perfetto.
+"""``RTCOMPILE_TRACE=file``: writes the time that builds took as a Chrome trace for Perfetto.
 
-Costs a look at the environment per span where it is off. The file is valid JSON at any moment, and
-may be written by many processes: times are the machine's monotonic clock.
+When it is off, a span costs one look at the environment. The file is valid JSON at any moment. Many
+processes may write it at once, since times are of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["add", "into", "span"]
 
 _file: contextvars.ContextVar[str | None] = contextvars.ContextVar("rtcompile_trace", default=None)
 _OPENING, _CLOSING = b"[\n", b"\n]\n"
-_named: set[tuple[str, int, str]] = set()  # (file, process, row) that have been introduced
+_named: set[tuple[str, int, str]] = set()  # (file, process, row) whose names have been written
 
 
 @contextmanager
 def into(path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Write what is traced meanwhile, by this thread or task, to `path`; None: as it was.
+    """Write the trace of this thread or task to `path` meanwhile; None changes nothing.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def span(name: str, **details: Any) -> AbstractContextManager[None]:
 
 
 def add(name: str, begin: float, end: float, *, row: str = "", **details: Any) -> None:
-    """Trace what has happened from `begin` to `end` (`time.monotonic`), in `row` or this thread's."""
+    """Trace a past event from `begin` to `end` (`time.monotonic`), in `row` or in this thread's."""
     path = _path()
     if path:
         _append(path, name, begin, end, row or threading.current_thread().name, details)
@@ -69,12 +69,12 @@ def _span(path: str, name: str, details: dict[str, Any]) -> Iterator[None]:
 def _append(
     path: str, name: str, begin: float, end: float, row: str, details: dict[str, Any]
 ) -> None:
-    import json  # with warnings and fcntl 6 ms: for those who trace
+    import json  # with warnings and fcntl this takes 6 ms, which only tracing needs
     import warnings
 
     process = os.getpid()
     events: list[dict[str, Any]] = []
-    # A row's number is its name's, so that two threads need not agree on one.
+    # A row's number is computed from its name, so that threads need not agree on one.
     number = sum(byte << 8 * (i % 3) for i, byte in enumerate(row.encode(errors="replace")))
     if (path, process, row) not in _named:
         _named.add((path, process, row))

@@ -1,4 +1,4 @@
-"""A project's wheel is built with its bundle: a hook for hatchling and one for setuptools.
+"""Build hooks for hatchling and setuptools that put a project's bundle into its wheel.
 
 Both need ``rtcompile`` and a toolkit in ``build-system.requires`` and a table in pyproject.toml,
 ``[tool.hatch.build.hooks.rtcompile]`` or ``[tool.rtcompile.bundle]``::
@@ -7,7 +7,7 @@ Both need ``rtcompile`` and a toolkit in ``build-system.requires`` and a table i
     bundle = "mykernels/kernels.rtcb"
     archs = ["sm_80", "sm_90a", "compute_90"]
 
-An editable install gets no bundle: its sources are edited, so its kernels are compiled when called.
+An editable install gets no bundle: its kernels are compiled when called, since its sources change.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Table"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a project says of its bundle.
+    """A project's configuration of its bundle.
 
     Attributes
     ----------
     targets : sequence of str
-        What to build, as ``rtcompile bundle`` takes it.
+        Names of what to build, as for ``rtcompile bundle``.
     bundle : str
-        Where it goes in the wheel.
+        The path of the bundle in the wheel.
     archs : sequence of str
         Architectures to build for.
     source : str
@@ -52,7 +52,7 @@ class Table:
         Raises
         ------
         InvalidRequest
-            A field is missing, not known, or of a wrong type.
+            A field is missing, unknown, or of a wrong type.
         """
         for field, value in fields.items():
             kind = _FIELDS.get(field)
@@ -78,7 +78,7 @@ _FIELDS: Mapping[str, type] = {"targets": list, "bundle": str, "archs": list, "s
 
 @contextmanager
 def _importable(folder: str) -> Iterator[None]:
-    # First: an installed version of the project must not be built in its place.
+    # It comes first, so that an installed version of the project is not built instead.
     sys.path.insert(0, folder)
     try:
         yield

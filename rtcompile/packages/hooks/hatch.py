@@ -1,4 +1,4 @@
-"""The hook for hatchling: ``[tool.hatch.build.hooks.rtcompile]``."""
+"""The hook for hatchling, configured by ``[tool.hatch.build.hooks.rtcompile]``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BundleHook", "hatch_register_build_hook"]
 
 
 class BundleHook(BuildHookInterface):  # type: ignore[misc]
-    """Builds the bundle beside the wheel and includes it."""
+    """Builds the bundle and includes it in the wheel."""
 
     PLUGIN_NAME = "rtcompile"
 

@@ -1,4 +1,4 @@
-"""The hook for setuptools: ``[tool.rtcompile.bundle]``; active wherever rtcompile is installed."""
+"""The hook for setuptools, configured by ``[tool.rtcompile.bundle]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["finalize"]
 def finalize(distribution: Any) -> None:
     """Let ``build_py`` make the bundle, if the project in this folder has a table for it.
 
-    Setuptools calls this for every project that it builds beside rtcompile.
+    Setuptools calls this for every project that it builds in an environment with rtcompile.
     """
     fields = _table()
     if fields is None:
