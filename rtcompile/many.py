@@ -283,7 +283,7 @@ def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCo
     """
     pending: set[Future[ObjectCode]] = set(futures)
     while pending:
-        done, pending = wait(pending, pool.SECONDS_DEAF, FIRST_COMPLETED)
+        done, pending = wait(pending, pool.MAX_WAIT_SECONDS, FIRST_COMPLETED)
         yield from done
 
 

@@ -19,13 +19,13 @@ from rtcompile.storage import trusted
 
 __all__ = ["given", "inputs", "needed_option", "of_ptx"]
 
-Build = Callable[[CompileRequest, Settings], ObjectCode]
+BuildFunction = Callable[[CompileRequest, Settings], ObjectCode]
 
 _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 
 
 def inputs(
-    request: CompileRequest, arch: Arch, settings: Settings, build: Build
+    request: CompileRequest, arch: Arch, settings: Settings, build: BuildFunction
 ) -> tuple[LinkInput, ...]:
     """Return `request.link` as linker inputs; sources among them are compiled for `arch`.
 
@@ -128,7 +128,7 @@ def _compiled(
     arch: Arch,
     target: str,
     settings: Settings,
-    build: Build,
+    build: BuildFunction,
 ) -> LinkInput:
     if isinstance(item, LinkInput):
         return item

@@ -361,7 +361,7 @@ def _all_variables() -> dict[bytes, bytes] | None:
 def _here() -> _Environment | None:
     """Return the environment; None where builds have to take the full road."""
     here = environment()
-    if here.full_road or _somebody_listens():
+    if here.full_road or _needs_full_road():
         return None
     return here
 
@@ -386,7 +386,7 @@ def _where() -> bytes:
         return b""
 
 
-def _somebody_listens() -> bool:
+def _needs_full_road() -> bool:
     """Say whether builds are recorded, logged or found in bundles, which needs the full road."""
     logs, bundles = sys.modules.get("rtcompile.watching.logs"), sys.modules.get("rtcompile.bundles")
     if (logs is not None and logs.listeners) or (bundles is not None and bundles._bundles):

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except BrokenPipeError:
-        if not output.nobody_reads():
+        if not output.reader_has_gone():
             raise
         return 0  # the reader has gone, as in `rtcompile … | head`
 

@@ -30,7 +30,7 @@ _MOST_WARNINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Build:
+class _Job:
     """One build: its source file, its request, and the file for its code."""
 
     file: str
@@ -77,7 +77,7 @@ def run(given: Namespace) -> int:
 def _build_all(given: Namespace) -> _Round:
     builds = _builds(given)
     futures = submit_many([build.request for build in builds], **overrides(given))
-    of_future: dict[Future[ObjectCode], _Build] = dict(zip(futures, builds, strict=True))
+    of_future: dict[Future[ObjectCode], _Job] = dict(zip(futures, builds, strict=True))
     done = _Round(0, [], {build.request.name for build in builds})
     cubins: dict[str, list[ObjectCode]] = {}
     try:
@@ -105,7 +105,7 @@ def _build_all(given: Namespace) -> _Round:
     return done
 
 
-def _builds(given: Namespace) -> list[_Build]:
+def _builds(given: Namespace) -> list[_Job]:
     target = given.target
     if target == "fatbin":  # cubins are built and combined afterwards
         given = Namespace(**{**vars(given), "target": "cubin"})
@@ -114,14 +114,14 @@ def _builds(given: Namespace) -> list[_Build]:
     if given.output == "-" and outputs > 1:
         raise InvalidRequest(f"-o - takes one build, and this makes {outputs}; give a folder")
     builds = [
-        _Build(file, request, _path(given.output, file, request, target, single=outputs == 1))
+        _Job(file, request, _path(given.output, file, request, target, single=outputs == 1))
         for file, request in asked
     ]
     _check_paths(builds)
     return builds
 
 
-def _check_paths(builds: Iterable[_Build]) -> None:
+def _check_paths(builds: Iterable[_Job]) -> None:
     """Raise if two sources would be written to one file."""
     file_of: dict[str, str] = {}
     for build in builds:
@@ -152,7 +152,7 @@ def _write(path: str, code: bytes) -> None:
         file.write(code)
 
 
-def _failed(build: _Build, error: BaseException, given: Namespace, done: _Round) -> None:
+def _failed(build: _Job, error: BaseException, given: Namespace, done: _Round) -> None:
     if not isinstance(error, RtcompileError):
         raise error
     done.code = max(done.code, exit_code(error))
@@ -162,7 +162,7 @@ def _failed(build: _Build, error: BaseException, given: Namespace, done: _Round)
         output.failure(error, given, build.file)
 
 
-def _fields(build: _Build, built: ObjectCode) -> dict[str, Any]:
+def _fields(build: _Job, built: ObjectCode) -> dict[str, Any]:
     return {
         "ok": True,
         "file": build.file,
@@ -182,7 +182,7 @@ def _fields(build: _Build, built: ObjectCode) -> dict[str, Any]:
     }
 
 
-def _line(count: str, build: _Build, built: ObjectCode) -> str:
+def _line(count: str, build: _Job, built: ObjectCode) -> str:
     how = f"hit ({built.build.hit})" if built.build.hit else f"built by {built.build.backend}"
     size = output.human_size(len(built.code))
     where = "to stdout" if build.path == "-" else f"in {build.path}"

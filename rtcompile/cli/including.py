@@ -96,7 +96,7 @@ def _parse(plan: Plan, source: str, settings: Settings) -> _FrontEnd:
     paths = os.pathsep.join((*library.preload, library.path))
     job = pool.Job(f"{_WORKER}:compile_unit", arguments, f"{_WORKER}:load", paths)
     outcome = pool.run(job, Limits(settings.timeout, settings.memory_limit))
-    if isinstance(outcome, pool.Death):
+    if isinstance(outcome, pool.Crash):
         failure = CompileFailure(outcome.kind, outcome.text, flags, "nvrtc", outcome.signal)
         raise as_error(failure, plan)
     reply = outcome.value

@@ -74,7 +74,7 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
     return "".join(spelled), error.end
 
 
-def nobody_reads() -> bool:
+def reader_has_gone() -> bool:
     """Say whether the reader of stdout or stderr has gone; if so, discard further output."""
     poll = select.poll()
     for stream in (1, 2):

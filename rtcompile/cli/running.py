@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest
 from rtcompile.everywhere import recording
-from rtcompile.everywhere.running import Build, Program, Tally, counting
+from rtcompile.everywhere.running import KernelUse, Program, Tally, counting
 
 __all__ = ["run"]
 
@@ -58,11 +58,11 @@ def _report(given: Namespace, tally: Tally, status: int) -> None:
         sys.stderr.write("\n")
         return
     if given.report:
-        print(output.table(Build._fields, map(_row, tally.builds)), file=sys.stderr)
+        print(output.table(KernelUse._fields, map(_row, tally.builds)), file=sys.stderr)
     print(f"rtcompile: {tally.line()}", file=sys.stderr)
 
 
-def _row(build: Build) -> list[object]:
+def _row(build: KernelUse) -> list[object]:
     times = (f"{build.milliseconds:.1f} ms", f"{build.spared:.0f} ms" if build.spared else "")
     return [build.name, build.arch, build.backend, build.hit or "built", *times]
 

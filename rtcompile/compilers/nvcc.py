@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.compilers import deaths
+from rtcompile.compilers import crashes
 from rtcompile.core import environment
 from rtcompile.core.arch import Arch
 from rtcompile.core.command_lines import nvcc_path
@@ -210,8 +210,8 @@ class _Nvcc:
         if self._deadline is not None:
             left = replace(left, timeout=max(0.001, self._deadline - time.monotonic()))
         outcome = _run_program(self.command, files, (_RESULT, _TRACE), left)
-        if isinstance(outcome, pool.Death):
-            return deaths.failure(outcome, self.command, "nvcc", self._limits)
+        if isinstance(outcome, pool.Crash):
+            return crashes.failure(outcome, self.command, "nvcc", self._limits)
         reply = outcome.value
         log = _SCRATCH_NAME.sub("", reply["log"])
         if reply["status"] != 0 or _RESULT not in reply["files"]:
@@ -232,7 +232,7 @@ class _Nvcc:
 
 def _run_program(
     command: tuple[str, ...], files: dict[str, bytes], results: tuple[str, ...], limits: Limits
-) -> pool.Answer | pool.Death:
+) -> pool.Answer | pool.Crash:
     environ = environment.for_nvcc(os.environ)
     # A program found elsewhere than on PATH looks for its siblings there all the same.
     environ["PATH"] = os.path.dirname(command[0]) + os.pathsep + environ.get("PATH", os.defpath)

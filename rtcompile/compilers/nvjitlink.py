@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.compilers import deaths, nvcc
+from rtcompile.compilers import crashes, nvcc
 from rtcompile.core.arch import Arch
 from rtcompile.core.linkable import from_newer_toolkit, kind_of, misfit, unfit
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput
@@ -146,8 +146,8 @@ class _Linker:
         outcome = pool.run(
             pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load", self.argument), limits
         )
-        if isinstance(outcome, pool.Death):
-            return deaths.failure(outcome, command, "nvjitlink", limits)
+        if isinstance(outcome, pool.Crash):
+            return crashes.failure(outcome, command, "nvjitlink", limits)
         reply = outcome.value
         log = reply["printed"] + reply["log"]
         milliseconds = {"queue": outcome.queued * 1e3, "link": reply["seconds"] * 1e3}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.compilers import deaths, precompiled_files
+from rtcompile.compilers import crashes, precompiled_files
 from rtcompile.compilers.precompiled import Precompiled, Prefix
 from rtcompile.core import includes, small
 from rtcompile.core.key import digest, field
@@ -66,7 +66,7 @@ def compile(
         return _run(unit, library, limits, meanwhile)[0]
     with prefix.wanted():
         outcome, header = _run(unit, library, limits, meanwhile, prefix)
-        if header is not None and not _acquits(outcome, unit):
+        if header is not None and not _trust_result(outcome, unit):
             reason = "it was not used" if isinstance(outcome, Compiled) else outcome.log
             outcome, _ = _run(unit, library, limits, meanwhile)
             if isinstance(outcome, Compiled):
@@ -98,7 +98,7 @@ def observe(
         "pch": b"",
     }
     answer = pool.run(_job(library, function, arguments), limits)
-    if isinstance(answer, pool.Death):
+    if isinstance(answer, pool.Crash):
         return _death(answer, unit.flags, limits), 0.0
     return answer.value, answer.queued
 
@@ -112,7 +112,7 @@ def identify(library: Library) -> str:
         The library cannot be loaded or does not work.
     """
     outcome = pool.run(_job(library, "build_string", {}), Limits(timeout=60.0))
-    if isinstance(outcome, pool.Death):
+    if isinstance(outcome, pool.Crash):
         reason = _death(outcome, (), Limits()).log
         raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {reason}")
     return str(outcome.value)
@@ -166,7 +166,7 @@ def _run(
         return _job(library, "compile_unit", arguments, warm=header is not None, plain=plain)
 
     answer = pool.run(job, limits, meanwhile)
-    if isinstance(answer, pool.Death):
+    if isinstance(answer, pool.Crash):
         return _death(answer, options, limits, header), header
     if answer.value["pch"] is None:
         header = None
@@ -252,7 +252,7 @@ def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> flo
     return outcome.milliseconds if _is_own_mistake(outcome, unit) else 0.0
 
 
-def _acquits(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
+def _trust_result(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
     """Say whether an outcome holds although a precompiled header had a part in it.
 
     An error in the user's own text is his: it comes in 0.1 s, and would in 1.4 s without the
@@ -271,10 +271,10 @@ def _is_own_mistake(outcome: CompileFailure, unit: TranslationUnit) -> bool:
 
 
 def _death(
-    death: pool.Death, options: tuple[str, ...], limits: Limits, header: Precompiled | None = None
+    death: pool.Crash, options: tuple[str, ...], limits: Limits, header: Precompiled | None = None
 ) -> CompileFailure:
     """Return the failure, with what NVRTC's stderr had: the headers it read, and its last words."""
-    failure = deaths.failure(death, options, "nvrtc", limits)
+    failure = crashes.failure(death, options, "nvrtc", limits)
     lines = death.stderr.splitlines(keepends=True)
     read = [line for line in lines if line.lstrip(b" ").startswith((b"/", b"__nv_"))]
     words = b"".join(line for line in lines if line not in read).decode("utf-8", "replace")

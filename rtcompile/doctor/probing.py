@@ -143,7 +143,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
         paths = os.pathsep.join((*library.preload, library.path))
         job = pool.Job(f"{worker}:precompile", arguments, f"{worker}:load", paths, warm=True)
         outcome = pool.run(job, Limits(timeout=_SECONDS))
-    if isinstance(outcome, pool.Death):
+    if isinstance(outcome, pool.Crash):
         return Check(name, "warning", f"making one ended in a {outcome.kind}", _WITHOUT_PCH)
     made = outcome.value
     if not made["heap"]:

@@ -22,12 +22,12 @@ from rtcompile.errors import InvalidRequest, JitDisabled, RtcompileError
 from rtcompile.everywhere import seam
 from rtcompile.watching import logs
 
-__all__ = ["Build", "Program", "Tally", "counting"]
+__all__ = ["KernelUse", "Program", "Tally", "counting"]
 
 _COMPILER = "cupy.cuda.compiler"
 
 
-class Build(NamedTuple):
+class KernelUse(NamedTuple):
     """One kernel or module that a program requested.
 
     `spared` is the time in milliseconds that the compiler took when it was built, 0 if it was built
@@ -42,13 +42,15 @@ class Build(NamedTuple):
     spared: float
 
 
-def _build(name: str, code: ObjectCode) -> Build:
+def _build(name: str, code: ObjectCode) -> KernelUse:
     build = code.build
     spared = build.compiled_in if build.hit else 0.0
-    return Build(name, str(code.arch), build.backend, build.hit or "", build.milliseconds, spared)
+    return KernelUse(
+        name, str(code.arch), build.backend, build.hit or "", build.milliseconds, spared
+    )
 
 
-def _of_answer(name: str, answer: Answer) -> Build:
+def _of_answer(name: str, answer: Answer) -> KernelUse:
     return _build(name, answer.object_code())
 
 
@@ -62,12 +64,12 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._built: list[Build] = []
+        self._built: list[KernelUse] = []
         self._answers: list[tuple[str, Answer]] = []
         self.missing: list[str] = []
 
     @property
-    def builds(self) -> list[Build]:
+    def builds(self) -> list[KernelUse]:
         """What was asked for, hits of the short road first."""
         return [_of_answer(*pair) for pair in self._answers] + self._built
 

@@ -71,8 +71,8 @@ class Child:
 
     __slots__ = (
         "deadline",
-        "death",
         "desk",
+        "failure",
         "folder",
         "leash",
         "memory",
@@ -98,7 +98,7 @@ class Child:
         self.served = 0
         self.deadline: float | None = None
         self.memory: int | None = None
-        self.death = "crash"  # what its death is called, unless the zygote itself brings it about
+        self.failure = "crash"  # its kind if the child dies by itself
 
     def may_take(self, order: Order) -> bool:
         """Say whether it waits, and for such an order."""
@@ -127,7 +127,7 @@ class Child:
     def kill(self, reason: str = "") -> None:
         """Kill the whole process group: a compiler may have started others."""
         if reason:
-            self.death = reason
+            self.failure = reason
         try:
             os.killpg(self.pid, _SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -203,7 +203,7 @@ def _serve(desk: _socket.socket) -> int:
                 import traceback
 
                 text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-                tell(socket, (protocol.DEATH, "start", 0, text))
+                tell(socket, (protocol.CRASH, "start", 0, text))
                 return 1
         if served and not well:
             return NOT_BELIEVED

@@ -24,11 +24,11 @@ from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 from rtcompile.workers import protocol, scratch, zygote
 
-__all__ = ["Answer", "Cancellation", "Cancelled", "Death", "Job", "Pool", "run", "run_beside"]
+__all__ = ["Answer", "Cancellation", "Cancelled", "Crash", "Job", "Pool", "run", "run_beside"]
 
 _IDLE_SECONDS = 300.0
 # A signal that comes just before Python begins to wait is heard when that wait ends: none is long.
-SECONDS_DEAF = 0.25
+MAX_WAIT_SECONDS = 0.25
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
 
 
@@ -72,7 +72,7 @@ class Answer(NamedTuple):
     slot: int = 0
 
 
-class Death(NamedTuple):
+class Crash(NamedTuple):
     """A job that gave no answer.
 
     `kind` is "crash", "timeout", "memory" or "start" (as in `CompileFailure`); `signal` is 0 where
@@ -141,7 +141,7 @@ class Pool:
 
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
-    ) -> Answer | Death:
+    ) -> Answer | Crash:
         """Run the job when a slot is free; an exception here (Ctrl-C) kills it.
 
         A callable is called when the slot is had: for what may change while the job is queued.
@@ -159,7 +159,7 @@ class Pool:
     @contextmanager
     def _slot(self) -> Iterator[int]:
         cancellation = Cancellation.current.get()
-        while not self._slots.acquire(timeout=SECONDS_DEAF):
+        while not self._slots.acquire(timeout=MAX_WAIT_SECONDS):
             if cancellation is not None:
                 cancellation.check()
         slot = self._free_slots.pop()
@@ -175,13 +175,13 @@ class Pool:
         limits: Limits,
         leftovers: Sequence[str] = (),
         meanwhile: _Meanwhile = None,
-    ) -> Answer | Death:
+    ) -> Answer | Crash:
         """Run the job now, without a slot; `leftovers` are files to remove if it leaves them."""
         for _ in range(2):
             try:
                 worker = self._zygote(job.prepare, job.argument)
             except OSError as error:  # no interpreter, or no more processes
-                return Death("start", 0, str(error), b"")
+                return Crash("start", 0, str(error), b"")
             outcome = worker.run(job, limits, leftovers, meanwhile)
             if outcome is not None:
                 return outcome
@@ -190,7 +190,7 @@ class Pool:
             if _Zygote.all_ended:
                 raise SystemExit  # a daemon thread that outlives the main one: without a word
         text = f"The worker process ended before it answered. {worker.last_words}".strip()
-        return Death("start", 0, text, b"")
+        return Crash("start", 0, text, b"")
 
     def start(self, prepare: str, argument: str) -> None:
         """Start the zygote that jobs with these two will need; who asks early waits less."""
@@ -268,7 +268,7 @@ class _Zygote:
 
     def run(
         self, job: Job, limits: Limits, leftovers: Sequence[str], meanwhile: _Meanwhile
-    ) -> Answer | Death | None:
+    ) -> Answer | Crash | None:
         """Run one job; None if the zygote has gone."""
         ours, theirs = _socket_pair()
         cancellation = Cancellation.current.get()
@@ -291,7 +291,7 @@ class _Zygote:
             return Answer(protocol.unpack(descriptors[0]))
         _, kind, signal, text = message
         stderr = b"".join(protocol.drain(d) for d in descriptors)
-        return Death(str(kind), int(signal), str(text), stderr)
+        return Crash(str(kind), int(signal), str(text), stderr)
 
     def _ask(
         self, job: Job, limits: Limits, leftovers: Sequence[str], theirs: _socket.socket
@@ -352,7 +352,7 @@ def _hang_up(socket: _socket.socket) -> None:
 
 
 def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
-    socket.settimeout(SECONDS_DEAF)
+    socket.settimeout(MAX_WAIT_SECONDS)
     while True:
         with suppress(TimeoutError):
             return protocol.receive(socket)
@@ -421,7 +421,7 @@ def _shared() -> Pool:
 
 def run(
     job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
-) -> Answer | Death:
+) -> Answer | Crash:
     """Run a job in the process's pool: `Pool.run`."""
     return _shared().run(job, limits, meanwhile)
 
@@ -436,7 +436,7 @@ def start(prepare: str, argument: str) -> None:
     _shared().start(prepare, argument)
 
 
-def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Death:
+def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Crash:
     """Run a job in the process's pool without waiting for a slot: `Pool.run_beside`."""
     return _shared().run_beside(job, limits, leftovers)
 

@@ -10,7 +10,7 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
 To run a job, the caller sends on the zygote's control socket the function's name, the limits, and
 two descriptors: one end of a fresh *job socket* and a memfd with the arguments. The first message
 on the job socket decides: ``ANSWER`` from the child, with a memfd that holds the returned value, or
-``DEATH`` from the zygote, with what the child wrote on its stderr. The end of file without a message
+``CRASH`` from the zygote, with what the child wrote on its stderr. The end of file without a message
 means that the zygote itself is gone. The caller cancels by closing its end.
 
 The function finds itself in an empty working directory, with a TMPDIR of its own, stdout closed to
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ANSWER = "answer"
-DEATH = "death"
+CRASH = "death"
 
 # Sizes of what passes through the sockets themselves: names, numbers and a few descriptors.
 _MESSAGE_BYTES = 1 << 14

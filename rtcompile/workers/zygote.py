@@ -174,7 +174,7 @@ class Zygote:
         if child.pidfd is None or child.pidfd in ready:
             status = child.reap()
             if status is not None:
-                self._bury(child, status)
+                self._reap_and_report(child, status)
                 return
         if child.order is None:
             return
@@ -229,7 +229,7 @@ class Zygote:
                 return
             # What the system refused says so itself; of the rest the type is half the message.
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            tell(order.socket, (protocol.DEATH, "start", 0, text))
+            tell(order.socket, (protocol.CRASH, "start", 0, text))
             order.close()
             return
         self.poller.register(order.socket.fileno(), 0)
@@ -286,7 +286,7 @@ class Zygote:
             self.poller.register(child.pidfd, select.POLLIN)
         return child
 
-    def _bury(self, child: Child, status: int) -> None:
+    def _reap_and_report(self, child: Child, status: int) -> None:
         """Clear up after a child; if it died, tell the caller, who may have had an answer."""
         del self.children[child.pid]
         if child.pid in self.deaf:
@@ -297,7 +297,7 @@ class Zygote:
             self.poller.unregister(child.pidfd)
         if self.scratch is not None:
             self.scratch.remove_job_folder(child.folder)
-        unbelieved = child.served > 0 and child.death == "crash"
+        unbelieved = child.served > 0 and child.failure == "crash"
         order = child.lay_down()
         if order is not None and status != 0 and unbelieved:
             self.poller.unregister(order.socket.fileno())
@@ -310,7 +310,7 @@ class Zygote:
                     pass  # It left none.
             if status != 0:
                 signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-                tell(order.socket, (protocol.DEATH, child.death, signal, ""), (child.stderr,))
+                tell(order.socket, (protocol.CRASH, child.failure, signal, ""), (child.stderr,))
             self._close(order)
         child.close()
         self._start_postponed()
@@ -329,7 +329,9 @@ class Zygote:
         for child in list(self.children.values()):
             child.kill()
             os.waitpid(child.pid, 0)
-            self._bury(child, 0)  # Whoever still waits is told by the end of file: not a crash.
+            self._reap_and_report(
+                child, 0
+            )  # Whoever still waits is told by the end of file: not a crash.
         if self.scratch is not None:
             self.scratch.remove()
 

@@ -431,7 +431,7 @@ def test_one_that_fails_undamaged_is_not_made_again(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.ready()
-    monkeypatch.setattr(nvrtc, "_acquits", lambda outcome, unit: False)
+    monkeypatch.setattr(nvrtc, "_trust_result", lambda outcome, unit: False)
     builder.compiled(EXPENSIVE + KERNEL)
     monkeypatch.undo()
     for _ in range(2):

@@ -21,7 +21,7 @@ from rtcompile.compilers import nvrtc
 from rtcompile.core import small
 from rtcompile.core.units import Limits
 from rtcompile.toolkit.model import Library
-from rtcompile.workers.pool import Answer, Death, Job, Pool
+from rtcompile.workers.pool import Answer, Crash, Job, Pool
 from tests.questions import Place, make_object
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
@@ -147,7 +147,7 @@ def test_what_a_process_did_before_is_not_seen(pool: Pool, before: str, source: 
 def test_a_crash_is_the_crash_of_one_job(pool: Pool) -> None:
     shared = answer(pool, KERNEL % 1)["pid"]
     crashed = pool.run(job(CRASHES, "-std=c++20"), Limits())
-    assert isinstance(crashed, Death)
+    assert isinstance(crashed, Crash)
     assert (crashed.kind, crashed.signal) == ("crash", signal.SIGSEGV)
     again = answer(pool, KERNEL % 2)
     assert again["code"]

@@ -18,7 +18,7 @@ import pytest
 
 from rtcompile.core.units import Limits
 from rtcompile.workers import pool as workers
-from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Death, Job, Pool
+from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Crash, Job, Pool
 
 FOREVER = "sleep 1000"
 
@@ -71,7 +71,7 @@ def shell(script: str, **fields: Any) -> Job:
     return Job("rtcompile.workers.program:run", arguments, **fields)
 
 
-def output(outcome: Answer | Death) -> str:
+def output(outcome: Answer | Crash) -> str:
     assert isinstance(outcome, Answer), outcome
     return str(outcome.value["log"]).strip()
 
@@ -160,27 +160,27 @@ def test_a_worker_that_dies_is_told_as_a_crash_and_the_next_job_works(
     pool: Pool, number: signal.Signals
 ) -> None:
     outcome = pool.run(shell(f"kill -{int(number)} $PPID; {FOREVER}"), Limits())
-    assert isinstance(outcome, Death)
+    assert isinstance(outcome, Crash)
     assert (outcome.kind, outcome.signal) == ("crash", number)
     assert output(pool.run(shell("echo alive"), Limits())) == "alive"
 
 
 def test_what_a_dead_worker_had_said_on_its_stderr_is_kept(pool: Pool) -> None:
     outcome = pool.run(shell("echo last words >&2; kill -6 $PPID"), Limits())
-    assert isinstance(outcome, Death)
+    assert isinstance(outcome, Crash)
     assert outcome.stderr == b"last words\n"
 
 
 def test_an_exception_in_a_worker_is_told_with_its_traceback(pool: Pool) -> None:
     outcome = pool.run(Job("rtcompile.workers.program:run", {}), Limits())
-    assert isinstance(outcome, Death)
+    assert isinstance(outcome, Crash)
     assert outcome.kind == "start"
     assert "KeyError: 'files'" in outcome.text
 
 
 def test_only_functions_of_this_package_are_run(pool: Pool) -> None:
     outcome = pool.run(Job("os:system", {}), Limits())
-    assert isinstance(outcome, Death)
+    assert isinstance(outcome, Crash)
     assert "'os:system' is not in rtcompile" in outcome.text
 
 
@@ -200,7 +200,7 @@ def test_what_a_job_left_running_is_killed_with_it(pool: Pool) -> None:
 def test_a_memory_limit_counts_all_processes_of_a_job(pool: Pool) -> None:
     hog = f"{sys.executable} -c 'import time; held = bytearray(60 << 20); time.sleep(1000)'"
     outcome = pool.run(shell(f"{hog} & {hog} & wait"), Limits(memory=100 << 20))
-    assert isinstance(outcome, Death)
+    assert isinstance(outcome, Crash)
     assert outcome.kind == "memory"
 
 
@@ -209,7 +209,7 @@ def test_a_worker_is_what_the_kernel_kills_first_for_memory(pool: Pool) -> None:
 
 
 def killed_job(pool: Pool) -> None:
-    assert isinstance(pool.run(shell("kill -9 $PPID"), Limits()), Death)
+    assert isinstance(pool.run(shell("kill -9 $PPID"), Limits()), Crash)
 
 
 def cancelled_job(pool: Pool) -> None:
@@ -279,7 +279,7 @@ def test_many_threads_use_one_pool(pool: Pool) -> None:
 def test_a_cancelled_job_frees_its_caller_and_is_killed(pool: Pool, fifo: Fifo) -> None:
     cancellation = Cancellation()
 
-    def run() -> Answer | Death:
+    def run() -> Answer | Crash:
         Cancellation.current.set(cancellation)
         return pool.run(shell(f"echo $PPID > {fifo}; {FOREVER}"), Limits())
 
@@ -296,7 +296,7 @@ def test_a_cancelled_job_that_is_still_queued_never_runs(tmp_path: Path, fifo: F
     pool = Pool(jobs=1)
     cancellation = Cancellation()
 
-    def queued() -> Answer | Death:
+    def queued() -> Answer | Crash:
         Cancellation.current.set(cancellation)
         return pool.run(shell(f"touch {tmp_path}/ran"), Limits())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rtcompile.messages.catalogue import (
     assembling,
-    deaths,
+    crashes,
     device_code,
     driver,
     headers,
@@ -29,7 +29,7 @@ MESSAGES: tuple[KnownMessage, ...] = (
     *names.ROWS,
     *assembling.ROWS,
     *nvcc.ROWS,
-    *deaths.ROWS,
+    *crashes.ROWS,
     *driver.ROWS,
     *launches.ROWS,
 )

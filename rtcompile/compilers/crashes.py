@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from rtcompile.core.units import CompileFailure, Limits
-from rtcompile.workers.pool import Death
+from rtcompile.workers.pool import Crash
 
 __all__ = ["failure"]
 
@@ -15,7 +15,7 @@ _MEANINGS: dict[int, str] = {
 }
 
 
-def failure(death: Death, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
+def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
     """Return what the caller is told of a job that gave no answer."""
     reasons = {
         "crash": f"The compiler died by signal {death.signal}{_MEANINGS.get(death.signal, '')}."
