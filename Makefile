@@ -69,7 +69,7 @@ environments: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[cuda12,cutlass,cli,redis,cloud,test]'
+	$(PIP) --editable '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 	touch $@
 
 # CUDA 13 is compiled with too; only the toolkit is needed, so it is a folder and not an environment.
