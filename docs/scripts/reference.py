@@ -17,12 +17,28 @@ def directives(kind: str) -> str:
             continue
         lines.append(f".. auto{_DIRECTIVES[kind]}:: rtcompile.{name}")
         if kind == "errors":
-            lines.append("   :no-members:")
+            lines += ["   :no-members:", "   :show-inheritance:"]
         elif kind in ("kernels", "classes"):
             fields = getattr(getattr(rtcompile, name), "__annotations__", {})
             if fields:  # they stand in the docstring
                 lines.append(f"   :exclude-members: {', '.join(fields)}")
+        lines += _inherited(name) if kind == "kernels" else []
     return "\n".join([*lines, "```"])
+
+
+def _inherited(name: str) -> list[str]:
+    """Return directives for what a class has from a base of ours, which is not public itself."""
+    cls = getattr(rtcompile, name)
+    lines = []
+    for base in cls.__mro__[1:]:
+        if not base.__module__.startswith("rtcompile."):
+            continue
+        for member, value in vars(base).items():
+            if member.startswith("_") or member in vars(cls) or not inspect.getdoc(value):
+                continue
+            directive = "autoproperty" if isinstance(value, property) else "automethod"
+            lines.append(f".. {directive}:: rtcompile.{name}.{member}")
+    return lines
 
 
 _DIRECTIVES = {
