@@ -1,1 +1,1 @@
-"""The compilers: a `TranslationUnit` goes in, `Compiled` or `CompileFailure` comes out, run in a worker."""
+"""Runs compilers in workers: each turns a `TranslationUnit` into `Compiled` or `CompileFailure`."""

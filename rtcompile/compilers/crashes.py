@@ -1,4 +1,4 @@
-"""A worker that died becomes a `CompileFailure` that says why."""
+"""Turns a crash of a worker into a `CompileFailure` that says why."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rtcompile.workers.pool import Crash
 
 __all__ = ["failure"]
 
-# It maps files in its temporary folder, and is killed so where they cannot be written.
+# NVRTC maps files in its temporary folder, and gets this signal if they cannot be written.
 _MEANINGS: dict[int, str] = {
     signal.SIGBUS: ": it may be that the folder for temporary files (TMPDIR) is full"
 }
 
 
 def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
-    """Return what the caller is told of a job that gave no answer."""
+    """Return the failure for a job that gave no answer."""
     reasons = {
         "crash": f"The compiler died by signal {death.signal}{_MEANINGS.get(death.signal, '')}."
         if death.signal

@@ -1,7 +1,7 @@
-"""Compile with NVCC, in a worker: a `TranslationUnit` becomes `Compiled` or `CompileFailure`.
+"""Compiles a `TranslationUnit` with NVCC, in a worker.
 
-Only device code is made, so of the host compiler nothing but the preprocessor runs. NVCC has no name
-expressions; `core.name_markers` gives it them.
+Only device code is made, so of the host compiler only the preprocessor runs. NVCC has no name
+expressions; `core.name_markers` adds them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compile", "driver_problem", "link"]
 
-# What a `TranslationUnit` is compiled to, and NVCC's flags for it.
+# The kinds of code that NVCC makes, and its flags for each.
 _TARGET_FLAGS = {
     "cubin": ("--cubin",),
     "object": ("--cubin", "-rdc=true"),
@@ -35,7 +35,7 @@ _TARGET_FLAGS = {
     "fatbin": ("--fatbin",),
 }
 _HOST_COMPILER_FLAGS = ("-ccbin", "--compiler-bindir")
-# What NVCC's linker takes a `LinkInput` for, it tells by the file's suffix.
+# NVCC's linker tells the kind of an input by the suffix of its file.
 _SUFFIXES = {
     "cubin": ".cubin",
     "ptx": ".ptx",
@@ -82,9 +82,9 @@ def compile(
 
 
 def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | CompileFailure:
-    """Compile to PTX, read the names in it, and go on from there.
+    """Compile to PTX, read the names in it, and assemble it.
 
-    To assemble PTX is what NVCC would have done next anyway: the way through it costs 30 ms.
+    NVCC assembles PTX anyway; doing it in a second run costs 30 ms.
     """
     markers = Markers.of(unit.source, unit.name_expressions)
     marked = replace(unit, source=unit.source + markers.text())
@@ -100,7 +100,7 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     notes = (f"variables {markers.prefix}* for its name expressions are in the code",) * stays
     if unit.target == "ptx":
         return replace(ptx, code=code, lowered_names=names, notes=notes)
-    # Nothing can be taken out of LTO-IR, and without the markers the templates would not be in it.
+    # The markers cannot be removed from LTO-IR, and without them it would lack the templates.
     outcome = nvcc.compile(marked) if unit.target == "ltoir" else nvcc.assemble(unit, code)
     if isinstance(outcome, CompileFailure):
         return outcome
@@ -141,7 +141,7 @@ def link(
     files: dict[str, bytes] = {}
     for i, given in enumerate(inputs):
         stem = re.sub(r"\W+", "_", os.path.splitext(os.path.basename(given.name))[0])
-        # NVRTC ends its PTX with a NUL, at which ptxas would stop reading and miss an end.
+        # NVRTC ends its PTX with a NUL, at which ptxas would stop reading and report a missing end.
         data = given.data.rstrip(b"\0") if given.kind == "ptx" else given.data
         files[f"{i}-{stem}{_SUFFIXES[given.kind]}"] = data
     lto = ["-dlto"] if any(given.kind == "ltoir" for given in inputs) else []
@@ -171,7 +171,7 @@ def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
 
 
 class _Nvcc:
-    """NVCC for one unit: every run gets what the runs before it have left of the time."""
+    """NVCC for one unit: each run gets the time that earlier runs have left."""
 
     def __init__(self, toolchain: Toolchain, limits: Limits) -> None:
         self._path = toolchain.require_nvcc().path
@@ -234,7 +234,7 @@ def _run_program(
     command: tuple[str, ...], files: dict[str, bytes], results: tuple[str, ...], limits: Limits
 ) -> pool.Answer | pool.Crash:
     environ = environment.for_nvcc(os.environ)
-    # A program found elsewhere than on PATH looks for its siblings there all the same.
+    # NVCC searches PATH for the other tools beside it, even if it was not found there itself.
     environ["PATH"] = os.path.dirname(command[0]) + os.pathsep + environ.get("PATH", os.defpath)
     job: dict[str, Any] = {
         "command": list(command),
@@ -251,14 +251,14 @@ def _trace(reply: dict[str, Any], files: dict[str, bytes]) -> tuple[str, ...]:
 
 
 def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> CompileFailure:
-    """Return why NVCC made nothing: it could not start, it or a pass of it died, or it refused."""
+    """Return why NVCC failed: it could not start, one of its programs crashed, or it refused."""
     milliseconds = reply["seconds"] * 1e3
     if reply["error"]:
         return CompileFailure("start", reply["error"], command, "nvcc")
     signal = _fatal_signal(reply["status"], log)
     if not signal:
         return CompileFailure("error", log, command, "nvcc", milliseconds=milliseconds)
-    # Nobody but the kernel, short of memory, kills a compiler by -9 without killing the worker.
+    # SIGKILL to a compiler but not to its worker comes from the kernel when memory runs out.
     kind = "memory" if signal == _SIGKILL else "crash"
     if not _CHILD_DIED.search(log):  # a shell between them said at most "Killed"
         log = f"The compiler died due to signal {signal}.\n{log}"
@@ -266,7 +266,7 @@ def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> Compi
 
 
 def _fatal_signal(status: int, log: str) -> int:
-    """Return the signal that ended NVCC or a pass of it, 0 if none did.
+    """Return the signal that ended NVCC or one of its programs, 0 if none did.
 
     NVCC passes a pass's death on as 128 + signal, or as a message and a status of its own.
     """

@@ -1,8 +1,8 @@
-"""Link device code with nvJitLink, in a worker, with neither a GPU nor a driver.
+"""Links device code with nvJitLink, in a worker, without a GPU or a driver.
 
-nvJitLink is trusted with little: it crashes on broken inputs, leaves whole programs out without a
-word, prints some errors on stderr and reports success, and calls others "internal". What goes in is
-looked at first (`core.linkable`), and a success with an error on stderr is a failure.
+nvJitLink crashes on broken inputs, silently leaves whole programs out, prints some errors on stderr
+while it reports success, and calls others "internal". So its inputs are checked first
+(`core.linkable`), and a success with an error on stderr counts as a failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["kind_of", "link"]
 
 _WORKER = "rtcompile.workers.nvjitlink"
-# What may hold LTO-IR for all that its first bytes say.
+# Formats whose first bytes do not show whether they contain LTO-IR.
 _CONTAINERS = ("fatbin", "object", "archive")
 _WANTS_DEVICE_RUNTIME = re.compile(
     r"(?:Undefined reference to|Unresolved extern function) '(?:__)?cuda[A-Z]"
@@ -46,8 +46,8 @@ def link(
 ) -> Compiled | CompileFailure:
     """Link inputs to one program.
 
-    The device runtime (libcudadevrt: dynamic parallelism) is added where something calls it. What is
-    too new for nvJitLink, or all where there is none, is left to NVCC's linker.
+    The device runtime (libcudadevrt: dynamic parallelism) is added where something calls it. What
+    is too new for nvJitLink, or all where there is none, is left to NVCC's linker.
 
     Parameters
     ----------
@@ -91,12 +91,12 @@ def link(
         options = _options(arch, flags, inputs, target)
         outcome = linker.link(inputs, arch, options, limits, target)
         if isinstance(outcome, CompileFailure) and _WANTS_DEVICE_RUNTIME.search(outcome.log):
-            # Not before it is known to be wanted: it would be 200 KB in every program.
+            # It is added only if it is needed, since it puts 200 KB into a program.
             inputs.append(_device_runtime(toolchain))
             outcome = linker.link(inputs, arch, options, limits, target)
         if isinstance(outcome, Compiled) or not _INPUT_TOO_NEW.search(outcome.log):
             return outcome
-    # NVCC's linker would do LTO by an nvJitLink of its own, which is not there.
+    # NVCC's linker needs nvJitLink for LTO, which is not installed.
     lto = any(given.kind == "ltoir" for given in inputs)
     if lto or toolchain.nvcc is None or toolchain.nvcc.version_pair <= linker.version_pair:
         return outcome
@@ -105,7 +105,7 @@ def link(
 
 @dataclass(frozen=True, slots=True)
 class _Linker:
-    """An nvJitLink: how the worker gets at it, and its version."""
+    """An nvJitLink: how the worker loads it, and its version."""
 
     argument: str
     version: str

@@ -1,4 +1,4 @@
-"""Compile with NVRTC, in a worker: a `TranslationUnit` becomes `Compiled` or `CompileFailure`."""
+"""Compiles a `TranslationUnit` with NVRTC, in a worker."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["compile", "identify", "observe", "start"]
 
-# The first NVRTC that can be told what to name internal symbols after; before, it is the process id.
+# The first NVRTC that can be told what to name internal symbols after; before, it is the process
+# id.
 _FIRST_WITH_SEED = (12, 9)
 _FIRST_WITH_PCH = (12, 8)
 # The first NVRTC whose code with `--minimal` was compared with that without, byte by byte.
 _FIRST_COMPARED = (12, 9)
-# Options that name a place: two machines give the same kernel the same seed.
+# Options that name a folder. They are not in the seed, so that machines agree on it.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
 
 
@@ -182,13 +183,13 @@ def _job(
     plain: bool = False,
 ) -> pool.Job:
     module = "rtcompile.workers.nvrtc"
-    # With its identity: an upgrade under a running notebook must not meet the old zygote.
+    # The identity is included, so that after an upgrade a running notebook gets a new zygote.
     what = os.pathsep.join((*library.preload, library.path)) + "\n" + library.identity()
     return pool.Job(f"{module}:{function}", arguments, f"{module}:load", what, warm, plain)
 
 
 def _seed(unit: TranslationUnit) -> str:
-    """Name what template-only sources would otherwise be given a random name for, per process."""
+    """Return the seed of internal names, which would otherwise differ in each process."""
     fields = [
         field("source", unit.source),
         field("arch", str(unit.arch)),
@@ -255,8 +256,8 @@ def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> flo
 def _trust_result(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
     """Say whether an outcome holds although a precompiled header had a part in it.
 
-    An error in the user's own text is his: it comes in 0.1 s, and would in 1.4 s without the
-    header. Whatever else fails (a crash, an error in some header) is tried again without.
+    An error in the user's own text is trusted: reporting it takes 0.1 s, and 1.4 s without the
+    header. Any other failure (a crash, an error in a header) is tried again without it.
     """
     if isinstance(outcome, Compiled):
         return bool(outcome.notes)

@@ -1,7 +1,7 @@
 """Precompiled headers: an include prefix is parsed once, and later builds that open with it are spared that.
 
-NVRTC uses whatever file it is given, stale or not, so all that decides is ours: a header's key has
-the compiler, its heap's place, the options and the prefix; its record has the dependencies, by
+NVRTC uses any file it is given, even an outdated one, so rtcompile has to check it: a header's key
+has the compiler, its heap's place, the options and the prefix; its record has the dependencies, by
 content. `worth_making` says when one is made: by a process of its own (`precompiled_maker`), begun
 when the build that wanted it is done and not ended with the program, so no build waits for it; only
 of a batch with more builds than can run at once the rest waits. It is tried before it is published;
@@ -38,7 +38,7 @@ __all__ = ["MAKER", "Precompiled", "Prefix", "siblings", "worth_making", "worth_
 
 # Options that neither the front end sees nor NVRTC compares: one header serves all their values.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
-MAKER = "rtcompile-pch"  # the name of the threads that wait for one to be made
+MAKER = "rtcompile-pch"  # the name of the threads that wait while a header is made
 _FRESH_SECONDS = 0.5
 _PATIENCE = 0.02  # seconds between two looks of a build that waits
 _AT_ONCE = 0.1
@@ -260,9 +260,9 @@ class Prefix:
         """Of more builds than can run at once let some go ahead, a slot less; the rest may wait.
 
         To parse the headers once and then not thirty times is sooner done than to parse them thirty
-        times, with the making in the way. Nobody waits for longer than the first takes if that shows
-        that it was in vain. Who is cancelled waits no longer; the header is made all the same, for
-        the next run.
+        times, with the making in the way. Nobody waits for longer than the first takes if that
+        shows that it was in vain. Who is cancelled waits no longer; the header is made all the
+        same, for the next run.
         """
         slots = pool.slots()
         if siblings.get() <= slots:

@@ -1,4 +1,4 @@
-"""Precompiled headers on disk: what is known of each, whether its file is whole, and eviction."""
+"""Precompiled headers on disk: their records, the check of their files, and eviction."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Record(NamedTuple):
 
     While it is only seen, `builds` is how many had to do without a header since one of its files
     changed, and `makings` how often it was begun to make one;
-    `seconds` is the least that one of the builds spent on reading (the others shared the processor).
+    `seconds` is the least that one of the builds spent on reading (the others shared the
+    processor).
     """
 
     state: str
@@ -135,9 +136,10 @@ def _open(path: str) -> BinaryIO:
 
 
 def image(path: str) -> bytes:
-    """Return what tells a file from a damaged or another one: its stat, and samples of its content.
+    """Return an identity of a file: its stat, and a digest of samples of its content.
 
-    Half a millisecond; the whole 290 MB of CuTe's would take as long to hash as it spares.
+    It takes half a millisecond. Hashing all 290 MB of CuTe's would take as long as the header
+    saves.
     """
     samples = []
     try:
@@ -189,7 +191,7 @@ def sweep(folder: str) -> None:
 def evict(folder: str, most_bytes: int, keep: str = "") -> None:
     """Remove the headers used longest ago beyond `most_bytes`.
 
-    Whoever reads one at that moment keeps it: the file loses its name only.
+    A process that has one open can read it to its end.
     """
     entries = []
     with suppress(OSError):
@@ -222,7 +224,8 @@ def _abandoned(folder: str, key: str, suffix: str) -> bool:
 def private_folder(cache_dir: str) -> str | None:
     """Return the folder for precompiled headers; None where it is not ours or root's alone.
 
-    A compiler that is given somebody else's file runs somebody else's code, and it is given a path.
+    The compiler is given a path and trusts the file, which therefore no other user may have
+    written.
     """
     folder = os.path.join(cache_dir, "pch")
     try:

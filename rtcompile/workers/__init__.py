@@ -1,1 +1,1 @@
-"""Processes that compilers run in, so that none runs in the user's: see `protocol`, `pool`, `zygote`."""
+"""The processes in which compilers run, apart from the user's: see `protocol`, `pool`, `zygote`."""

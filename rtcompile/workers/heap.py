@@ -1,9 +1,9 @@
 """NVRTC's heap for precompiled headers, at the same address in every worker of every process.
 
-A precompiled header is an image of that heap: it can be used only where the heap lies at the address
-at which it was made. Children of one zygote share it by inheritance; two zygotes only if both were
-brought to put it at `BASE`. That is undocumented behaviour of NVRTC 12.8 and later and of Linux; the
-check is in `pin` itself, and the fallback is to do without precompiled headers.
+A precompiled header is an image of that heap, so it can be used only if the heap lies at the same
+address as when it was made. Children of one zygote inherit the address; different zygotes agree on
+it only if both place the heap at `BASE`. How that is done is undocumented behaviour of NVRTC 12.8
+and later, and of Linux. `pin` checks that it worked; if not, precompiled headers are not used.
 
 Worker side.
 """
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 # Free on x86-64 and on aarch64 with 48-bit addresses: far above the heap, far below the libraries.
 BASE = 0x300000000000
-# CuTe's takes 291 MB, CUTLASS's 311. What is not used costs address space, not memory.
+# CuTe's header takes 291 MB, CUTLASS's 311. The unused rest costs address space but no memory.
 SIZE = 1 << 30
 
-_ROOM = SIZE // 4  # twice that is too small for the heap, even if NVRTC asks for a little less
+_ROOM = SIZE // 4  # left free at both ends of a gap; twice this is too small for the heap
 
 _PROT_NONE = 0
-# PRIVATE, ANONYMOUS, NORESERVE, FIXED_NOREPLACE: a mere hint would be moved away from the stack.
+# PRIVATE, ANONYMOUS, NORESERVE, FIXED_NOREPLACE. Linux may ignore an address that is only a hint.
 _MAP_HERE_ONLY = 0x2 | 0x20 | 0x4000 | 0x100000
 _KERNEL_HALF = 1 << 56  # x86-64's vsyscall page lies there
 
@@ -33,8 +33,8 @@ def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
     """Make NVRTC allocate the heap at `BASE`; say whether it lies there now.
 
     Linux gives a new mapping the highest gap that is large enough. With every such gap above `BASE`
-    taken for a moment, that is the one at `BASE`. Some room is left in each: at its upper end for what
-    else is mapped meanwhile, at its lower end for the heap of `malloc`, which grows upwards.
+    taken for a moment, that is the one at `BASE`. Some room is left in each: at its upper end for
+    what else is mapped meanwhile, at its lower end for the heap of `malloc`, which grows upwards.
 
     Parameters
     ----------

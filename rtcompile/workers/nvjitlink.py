@@ -1,7 +1,7 @@
-"""nvJitLink in a worker: the few functions we need, on exactly the library we are told. Worker side.
+"""nvJitLink in a worker: the few functions that are needed, on a given library. Worker side.
 
-By ctypes for NVRTC's reasons (see `nvrtc`); where there is no libnvJitLink but pynvjitlink, which
-has it linked in, through its extension module.
+It is called by ctypes, for the reasons given in `nvrtc`. Where only pynvjitlink is installed, which
+contains nvJitLink, its extension module is used.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ def load(argument: str) -> None:
 def link(job: dict[str, object]) -> dict[str, object]:
     """Link.
 
-    Takes ``inputs`` (kind, name, data), ``options`` and ``target``; returns ``error`` ("" if all went
-    well, else what failed), ``input`` (the index of the input that was refused, or None), ``log``,
-    ``printed`` (what it wrote past its log), ``code`` and ``seconds``.
+    Takes ``inputs`` (kind, name, data), ``options`` and ``target``; returns ``error`` ("" if all
+    went well, else what failed), ``input`` (the index of the input that was refused, or None),
+    ``log``, ``printed`` (what it wrote past its log), ``code`` and ``seconds``.
     """
     assert _linker is not None
     begin = time.monotonic()

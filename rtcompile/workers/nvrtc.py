@@ -1,6 +1,7 @@
-"""NVRTC in a worker: the few functions we need, by ctypes, on exactly the library file we are told.
+"""NVRTC in a worker: the few functions that are needed, by ctypes, on a given library file.
 
-Worker side. `cuda.bindings.nvrtc` would load six times slower and choose the library by itself.
+Worker side. `cuda.bindings.nvrtc` takes six times as long to load and chooses the library by
+itself.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _OUT_OF_MEMORY = 1
 _RESULTS = {"cubin": "CUBIN", "ptx": "PTX", "ltoir": "LTOIR"}
 _NOOP = b'extern "C" __global__ void noop() {}'
 
-# From 12.9 on NVRTC asks the driver's cache, and for that loads libcuda and initialises it: 180 ms of
-# every worker where there is a GPU, and threads in the zygote. CUDA_CACHE_DISABLE does not prevent it.
+# From 12.9 on NVRTC asks the driver's cache, and for that loads libcuda and initialises it: 180 ms
+# of every worker where there is a GPU, and threads in the zygote. CUDA_CACHE_DISABLE does not
+# prevent it.
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
 _MINIMAL = b"--minimal"
@@ -31,7 +33,7 @@ _ROOM_TO_START = 16 << 20
 
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
-_heap_is_pinned: bool | None = None  # None: nobody has tried
+_heap_is_pinned: bool | None = None  # None: not tried yet
 
 
 def load(argument: str) -> Any:
@@ -60,8 +62,8 @@ def improve(idle: bool) -> None:
     """
     global _heap_is_pinned
     assert _library is not None
-    # NVRTC maps files that it has in TMPDIR. Where there is no room for them the kernel kills it, here
-    # the zygote.
+    # NVRTC maps files that it has in TMPDIR. Where there is no room for them the kernel kills it,
+    # here the zygote.
     disk = os.statvfs(os.environ["TMPDIR"])
     if disk.f_bavail * disk.f_frsize < _ROOM_TO_START:
         return
@@ -76,7 +78,7 @@ def _allocate_heap() -> None:
         Program(_NOOP, b"warm.cu").compile([b"--use-pch=/nonexistent"])
         raise AssertionError("NVRTC has lost interest in precompiled headers")
     except NvrtcError:
-        return  # as intended: it allocates the heap, then finds no file
+        return  # this error is intended: NVRTC allocates the heap, then finds no file
 
 
 class NvrtcError(Exception):
@@ -136,12 +138,12 @@ class Program:
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit.
 
-    Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path of
-    a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out) and
-    ``plain`` (whether this process may go on to another job). Returns ``error`` ("" if all went well, else a kind of
-    `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``trace`` (None where this NVRTC gives
-    none), ``pch`` (whether the header was used; None if it could not even be tried), ``pid`` and
-    ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
+    Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
+    of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out)
+    and ``plain`` (whether this process may go on to another job). Returns ``error`` ("" if all went
+    well, else a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``trace`` (None
+    where this NVRTC gives none), ``pch`` (whether the header was used; None if it could not even be
+    tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
     """
     begin = time.monotonic()
     if job.get("plain"):
@@ -191,9 +193,9 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
 def time_headers(job: dict[str, Any]) -> dict[str, Any]:
     """Run the front end, and note when it opens each header.
 
-    Returns ``error`` and ``log`` as `compile_unit`, ``begin``, ``end`` and ``opened``: (seconds, what
-    the include trace said at that time), in pieces as they came. The seconds are those of this process
-    on a processor: while others have it, no header costs anything.
+    Returns ``error`` and ``log`` as `compile_unit`, ``begin``, ``end`` and ``opened``: (seconds,
+    what the include trace said at that time), in pieces as they came. The seconds are those of this
+    process on a processor: while others have it, no header costs anything.
     """
     import threading
 
@@ -229,8 +231,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def _keep_freed_memory() -> None:
     """Have `malloc` keep what a compile frees for the next one in this process.
 
-    NVRTC frees and asks again for the same pages: given back to the kernel each time, they cost 1500
-    page faults, 3 of the 20 ms of a small kernel.
+    NVRTC frees and asks again for the same pages: given back to the kernel each time, they cost
+    1500 page faults, 3 of the 20 ms of a small kernel.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None:
@@ -276,7 +278,7 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     made = _compile(unit, [*options, b"--create-pch=" + job["temporary"]])
     middle = time.monotonic()
     trace = protocol.stderr_text()
-    # NVRTC calls the creation a success when the disk is full. Using it is what tells.
+    # NVRTC reports success even if the disk is full, so the header is tried before it is kept.
     used = _compile(unit, [*options, b"--use-pch=" + job["temporary"]])
     end = time.monotonic()
     problem = made["error"] or used["error"]
@@ -296,7 +298,7 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_room(path: bytes | str) -> bool:
-    """Say whether a megabyte can be added to a file, which only the attempt shows (quotas, too)."""
+    """Say whether a megabyte can be added to a file, by trying it, since there may be quotas."""
     try:
         with open(path, "ab") as file:
             file.write(bytes(_ROOM))
@@ -307,7 +309,7 @@ def _has_room(path: bytes | str) -> bool:
 
 
 def _pch_message(log: str, verb: str) -> tuple[str, bool]:
-    """Return the log without NVRTC's own word on a precompiled header, and whether it was there.
+    """Return the log without NVRTC's message about a precompiled header, and whether it had one.
 
     The message is the only sign that a precompiled header was used. `--pch-messages=false` would
     hide it.
@@ -320,8 +322,8 @@ def _pch_message(log: str, verb: str) -> tuple[str, bool]:
 def _include_trace_options() -> list[bytes]:
     """Return the options that make NVRTC's front end list each header it opens on stderr.
 
-    Undocumented; seen from 12.4 to 13.5. The check is `_include_trace_refused`, the fallback a build
-    without: its result is good, but what it read is unknown, and the reply says so.
+    Undocumented; seen from 12.4 to 13.5. The check is `_include_trace_refused`, the fallback a
+    build without: its result is good, but what it read is unknown, and the reply says so.
     """
     return [b"-Xcudafe", b"--trace_includes"]
 
@@ -357,7 +359,7 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
 
 def build_string(_: dict[str, Any]) -> str:
     """Return the compiler's real build as it writes it in PTX headers, ``12.9.86 CL-36037853``."""
-    import re  # 6 ms that no compile needs
+    import re  # takes 6 ms, which a compile does not need
 
     program = Program(_NOOP, b"identify.cu")
     program.compile([])

@@ -1,13 +1,13 @@
-"""Run jobs in worker processes: the caller's thread waits, nothing of a job outlives it.
+"""Runs jobs in worker processes. The caller's thread waits, and nothing of a job outlives the call.
 
 One zygote per compiler, started by the first job that needs it; see `protocol` for what a job is.
-No thread of ours stands between: whoever asks waits on the job's own socket, so Ctrl-C is an
-exception there at once, and leaving, in whatever way, kills the job.
+The caller's own thread waits on the job's socket, so that Ctrl-C raises its exception there at
+once. Leaving the call, in whatever way, kills the job.
 """
 
 from __future__ import annotations
 
-import _socket  # `socket` would cost a fresh process 8 ms of its first build
+import _socket  # importing `socket` would take 8 ms of a process's first build
 import atexit
 import contextvars
 import os
@@ -27,7 +27,7 @@ from rtcompile.workers import protocol, scratch, zygote
 __all__ = ["Answer", "Cancellation", "Cancelled", "Crash", "Job", "Pool", "run", "run_beside"]
 
 _IDLE_SECONDS = 300.0
-# A signal that comes just before Python begins to wait is heard when that wait ends: none is long.
+# A signal that arrives just before Python begins to wait is handled only when that wait ends.
 MAX_WAIT_SECONDS = 0.25
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
 
@@ -35,7 +35,7 @@ _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instant
 _Meanwhile = Callable[[], object] | None
 
 
-# NamedTuples: three dataclasses would take a millisecond and a half of the first build.
+# NamedTuples, because defining three dataclasses takes 1.5 ms of the first build.
 class Job(NamedTuple):
     """A function of this package to run in a process of its own.
 
@@ -65,7 +65,7 @@ class Job(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the function returned; the seconds the job waited for a slot, and which it had."""
+    """The function's result, the seconds that the job waited for a slot, and the slot's number."""
 
     value: Any
     queued: float = 0.0
@@ -86,7 +86,7 @@ class Crash(NamedTuple):
 
 
 class Cancelled(BaseException):
-    """The job was cancelled by a `Cancellation`. No `Exception`: nobody may take it for a failure."""
+    """The job was cancelled. It is no `Exception`, so that no code takes it for a failure."""
 
 
 class Cancellation:
@@ -129,7 +129,7 @@ class Cancellation:
 
 
 class Pool:
-    """A cap on the jobs that run at once, and the zygotes they are forked from."""
+    """Limits the number of jobs that run at once, and owns the zygotes that they are forked from."""
 
     def __init__(self, jobs: int | None = None, idle: float = _IDLE_SECONDS) -> None:
         self.jobs = jobs or default_jobs()
@@ -145,7 +145,8 @@ class Pool:
         """Run the job when a slot is free; an exception here (Ctrl-C) kills it.
 
         A callable is called when the slot is had: for what may change while the job is queued.
-        `meanwhile` is called once the job is under way, a second time if it has to be started again.
+        `meanwhile` is called once the job is under way, a second time if it has to be started
+        again.
         """
         begin = time.monotonic()
         with self._slot() as slot:
@@ -185,16 +186,16 @@ class Pool:
             outcome = worker.run(job, limits, leftovers, meanwhile)
             if outcome is not None:
                 return outcome
-            # It idled out while we asked, or was killed: start another, once.
+            # It ended after its idle time, or was killed. Another is started, once.
             self._forget(job, worker)
             if _Zygote.all_ended:
-                raise SystemExit  # a daemon thread that outlives the main one: without a word
+                raise SystemExit  # ends a daemon thread silently while the interpreter exits
         text = f"The worker process ended before it answered. {worker.last_words}".strip()
         return Crash("start", 0, text, b"")
 
     def start(self, prepare: str, argument: str) -> None:
-        """Start the zygote that jobs with these two will need; who asks early waits less."""
-        with suppress(OSError):  # told to the job that needs it
+        """Start the zygote for jobs with these two in advance, so that the first job waits less."""
+        with suppress(OSError):  # the job that needs it will report the error
             self._zygote(prepare, argument)
 
     def _zygote(self, prepare: str, argument: str) -> _Zygote:
@@ -227,7 +228,7 @@ class _Zygote:
     """
 
     alive: ClassVar[set[_Zygote]] = set()
-    all_ended: ClassVar[bool] = False  # the interpreter is on its way out
+    all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
     lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, prepare: str, argument: str, idle: float) -> None:
@@ -239,7 +240,7 @@ class _Zygote:
         self._stderr = os.memfd_create("stderr")
         self._control, theirs = _socket_pair()
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        # By high numbers: the target of one dup2 must not be the source of a later one.
+        # High numbers are used, so that no dup2 overwrites the source of a later one.
         sources = [above_standard(d) for d in (null, self._stderr, theirs.fileno())]
         command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
         try:
@@ -269,7 +270,7 @@ class _Zygote:
     def run(
         self, job: Job, limits: Limits, leftovers: Sequence[str], meanwhile: _Meanwhile
     ) -> Answer | Crash | None:
-        """Run one job; None if the zygote has gone."""
+        """Run one job; None if the zygote has ended."""
         ours, theirs = _socket_pair()
         cancellation = Cancellation.current.get()
         try:
@@ -304,17 +305,19 @@ class _Zygote:
             protocol.send(self._control, message, (theirs.fileno(), arguments))
         finally:
             os.close(arguments)
-        _close_theirs(theirs)  # or the end of file would never come
+        _close_theirs(theirs)  # else the end of file would never arrive
 
     def close(self) -> None:
-        """Let it go: at the end of its control socket it kills its children, clears up and ends."""
+        """Close the control socket, at which the zygote kills its children, cleans up and ends."""
         with _Zygote.lock:
             if self not in _Zygote.alive:
                 return
             _Zygote.alive.discard(self)
         _hang_up(self._control)
         status = None
-        with suppress(ChildProcessError):  # reaped by somebody's os.wait(), or SIGCHLD is ignored
+        with suppress(
+            ChildProcessError
+        ):  # the application's os.wait() reaped it, or ignores SIGCHLD
             status = os.waitpid(self.pid, 0)[1]
         self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
         if status is not None and os.WIFSIGNALED(status):
@@ -323,13 +326,13 @@ class _Zygote:
             scratch.sweep(self._temporary, self._scratch)
 
     def abandon(self) -> None:
-        """Forget a zygote that is not ours: not born, or a forking parent's."""
+        """Forget a zygote that did not start, or that belongs to the parent of this forked process."""
         self._control.close()
         os.close(self._stderr)
 
 
-# Zygotes' ends of sockets that are on their way there. A process that is forked meanwhile must not
-# keep them open: the end of file would never come.
+# Ends of sockets that are being sent to zygotes. A process that is forked meanwhile must close
+# them, since the end of file would never arrive otherwise.
 _theirs: set[_socket.socket] = set()
 
 
@@ -345,7 +348,7 @@ def _close_theirs(socket: _socket.socket) -> None:
 
 
 def _hang_up(socket: _socket.socket) -> None:
-    """Close our end, also if a process that was forked meanwhile has a copy of it."""
+    """Close this end, even if a process that was forked meanwhile has a copy of it."""
     with suppress(OSError):
         socket.shutdown(_socket.SHUT_RDWR)
     socket.close()
@@ -369,7 +372,7 @@ def above_standard(descriptor: int) -> int:
 
 
 def interpreter() -> str:
-    """Return a Python to run workers: this one, or where an application embeds it, that of its prefix."""
+    """Return the Python for workers: this one, or the prefix's if an application embeds Python."""
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     candidates = [
         sys.executable,
@@ -442,7 +445,7 @@ def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answe
 
 
 def _forget_after_fork() -> None:
-    # The zygotes are the parent's: they would take jobs of ours, and die with it.
+    # The zygotes belong to the parent and end with it, so the child starts its own.
     global _pool, _pool_lock
     _pool, _pool_lock, _Zygote.lock = None, threading.Lock(), threading.Lock()
     for worker in _Zygote.alive:

@@ -1,4 +1,4 @@
-"""Run a program in a worker: files in, exit status and files out. Worker side."""
+"""Runs a program in a worker with given files; returns its status and files. Worker side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the caller, the zygote and the forked child say to each other: plain values, no pickle.
+"""The messages between the caller, the zygote and the forked child: plain values, no pickle.
 
 A *job* is a function of this package, named ``"module:function"``, and a dict of plain values
 (None, bool, int, float, str, bytes, list, tuple, dict). It runs in a process of its own::
@@ -10,8 +10,8 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
 To run a job, the caller sends on the zygote's control socket the function's name, the limits, and
 two descriptors: one end of a fresh *job socket* and a memfd with the arguments. The first message
 on the job socket decides: ``ANSWER`` from the child, with a memfd that holds the returned value, or
-``CRASH`` from the zygote, with what the child wrote on its stderr. The end of file without a message
-means that the zygote itself is gone. The caller cancels by closing its end.
+``CRASH`` from the zygote, with what the child wrote on its stderr. The end of file without a
+message means that the zygote itself is gone. The caller cancels by closing its end.
 
 The function finds itself in an empty working directory, with a TMPDIR of its own, stdout closed to
 ``/dev/null``, stderr in a memfd (`stderr_text` reads it), as the leader of a process group. All of
@@ -85,7 +85,7 @@ def drain(descriptor: int) -> bytes:
 
 
 def stderr_text() -> bytes:
-    """Return what this job, and whatever it ran, wrote on its standard error so far."""
+    """Return what this job and its programs have written on standard error so far."""
     return contents(2)
 
 

@@ -1,14 +1,14 @@
-"""Where jobs keep their files: one folder per user, that nobody else can reach, with one in it per zygote.
+"""The folders of jobs: one folder per user, closed to other users, with one in it per zygote.
 
-The user's folder is `/tmp/rtcompile-workers-UID` or lies in TMPDIR. It is used only if it belongs to
-this user and is closed to all others, which is asked of its open descriptor; a name that somebody
-else has taken, be it by a link, is left to him and the next one used. Below it everything is reached
-by descriptors, and no link is followed.
+The user's folder is `/tmp/rtcompile-workers-UID` or lies in TMPDIR. It is used only if its open
+descriptor shows that it belongs to this user and is closed to all others. If another user has made
+a file, folder or link of that name, the next name is tried. Everything below it is opened by
+descriptors, without following links.
 
 A zygote holds a lock on its own folder for as long as it or a child lives. A folder of this machine
-that nobody has locked belonged to processes that were killed; whoever comes later removes it. Where a
-file system has no locks, or shares them with no other machine, it is removed when it is a day old.
-Nothing outside the user's folder is ever looked at.
+without a lock belonged to processes that were killed, and a later process removes it. Where the
+file system has no locks, or another machine made the folder, it is removed when it is a day old.
+Nothing outside the user's folder is ever removed.
 """
 
 # ruff: noqa: SIM105 -- `contextlib` costs 3 ms of a worker's 20 ms start.
@@ -24,15 +24,15 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Where TMPDIR is not set, or cannot be used.
+# Tried in this order where TMPDIR is not set or cannot be used.
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 
 _NAME = "rtcompile-workers-"
-_NAMES = 8  # more than these are not tried where others have taken them
+_NAMES = 8  # names that are tried where other users have taken the first ones
 _ZYGOTE = "zygote-"
 _TRIES = 200
 _PAUSE = 0.005
-# What nobody has written to for so long is nobody's, where locks do not say it.
+# Without locks, a folder that was not written to for this time counts as abandoned.
 _UNUSED_SECONDS = 86400.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -55,10 +55,10 @@ class Scratch:
             os.mkdir(f"{name}/{part}", 0o700, dir_fd=self.descriptor)
 
     def enter(self) -> None:
-        """Make it this process's working directory and TMPDIR.
+        """Make the folder this process's working directory and TMPDIR.
 
-        By a relative name, which is always short: NVRTC makes no precompiled header where the name is
-        longer than some 120 bytes, and a user's TMPDIR may be.
+        TMPDIR is a relative path, which is always short: NVRTC makes no precompiled header if the
+        path is longer than some 120 bytes, as a user's TMPDIR may be.
         """
         os.fchdir(self.descriptor)
         os.environ["TMPDIR"] = "."
@@ -73,7 +73,7 @@ class Scratch:
         _remove(self.descriptor, name)
 
     def remove(self) -> None:
-        """Remove this folder, and what killed zygotes have left beside it."""
+        """Remove this folder, and the folders that killed zygotes have left beside it."""
         _remove(self.home, self.name)
         os.close(self.descriptor)
         _sweep(self.home, "")
@@ -82,12 +82,12 @@ class Scratch:
 
 
 def new_name() -> str:
-    """Return the name for a zygote's folder, which nobody else ever gives."""
+    """Return a unique name for a zygote's folder."""
     return f"{_ZYGOTE}{_machine()}-{os.urandom(12).hex()}"
 
 
 def _machine() -> str:
-    """Return what tells this machine from others that may have the same folder mounted."""
+    """Return an identity of this machine, since several may mount the same folder."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(8)
@@ -124,7 +124,7 @@ def claim(temporary: str, name: str) -> Scratch:
 
 
 def sweep(temporary: str, own: str) -> None:
-    """Remove what killed zygotes have left; `own` was the name of one that the caller saw end."""
+    """Remove the folders of killed zygotes; `own` is that of a zygote known to have ended."""
     for place in _places(temporary):
         for path, home in _homes(place):
             _sweep(home, own)
@@ -137,7 +137,7 @@ def _places(temporary: str) -> Iterator[str]:
 
 
 def _check_place(place: str) -> None:
-    """Raise OSError where another user could put a folder of his in the place of ours."""
+    """Raise OSError where another user could replace this user's folder."""
     status = os.stat(place)
     if status.st_uid not in (0, os.geteuid()):
         raise OSError(f"belongs to user {status.st_uid}, who could exchange what is in it")
@@ -153,12 +153,12 @@ def _claim_in(place: str, name: str) -> Scratch:
             try:
                 os.mkdir(name, 0o700, dir_fd=home)
             except FileExistsError:
-                pass  # ours, from the try before
+                pass  # it was made in the previous attempt
             descriptor = os.open(name, _FOLDER, dir_fd=home)
             if _lock(descriptor) is not False and _is_at(descriptor, name, home):
                 return Scratch(os.path.join(path, name), home, name, descriptor)
         except FileNotFoundError:
-            pass  # Somebody who swept up has removed it, or the user's folder, before it was locked.
+            pass  # A sweeping process removed it, or the user's folder, before it was locked.
         except BaseException:
             _close(descriptor, home)
             raise
@@ -168,7 +168,7 @@ def _claim_in(place: str, name: str) -> Scratch:
 
 
 def _home(place: str) -> tuple[str, int]:
-    """Return the user's folder and its open descriptor; make it if it is not there."""
+    """Return the user's folder and its open descriptor; make it if it does not exist."""
     for path in _home_paths(place):
         try:
             os.mkdir(path, 0o700)
@@ -199,7 +199,7 @@ def _open_home(path: str) -> int | None:
     try:
         descriptor = os.open(path, _FOLDER)
     except OSError:
-        return None  # not there, a link, no folder, or somebody else's
+        return None  # it does not exist, is a link or no folder, or belongs to another user
     status = os.fstat(descriptor)
     if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
         return descriptor
@@ -208,7 +208,7 @@ def _open_home(path: str) -> int | None:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Lock a folder; False if somebody else has, None where there are no locks."""
+    """Lock a folder; False if another process has locked it, None where there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -224,7 +224,7 @@ def _is_at(descriptor: int, name: str, home: int) -> bool:
 
 
 def _sweep(home: int, own: str) -> None:
-    """Remove the zygotes' folders that nobody holds the lock of."""
+    """Remove the zygotes' folders that no process has locked."""
     here = f"{_ZYGOTE}{_machine()}-"
     for name in os.listdir(home):
         if not name.startswith(_ZYGOTE):
@@ -232,7 +232,7 @@ def _sweep(home: int, own: str) -> None:
         try:
             descriptor = os.open(name, _FOLDER, dir_fd=home)
         except OSError:
-            continue  # removed meanwhile, or nothing of ours
+            continue  # it was removed meanwhile, or is no folder
         try:
             locked = _lock(descriptor)
             unused = time.time() - os.fstat(descriptor).st_mtime
@@ -244,7 +244,7 @@ def _sweep(home: int, own: str) -> None:
 
 
 def _remove(folder: int, name: str) -> None:
-    """Remove what has this name in an open folder; what cannot be removed stays."""
+    """Remove the file or folder of this name in an open folder, as far as possible."""
     try:
         os.unlink(name, dir_fd=folder)
         return
@@ -271,7 +271,7 @@ def _remove_if_empty(path: str) -> None:
     try:
         os.rmdir(path)
     except OSError:
-        pass  # Others are at work in it.
+        pass  # Other processes are using it.
 
 
 def _close(*descriptors: int) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CONTROL = 3  # the descriptor of the control socket, given by the caller
 _TICK = 0.05  # seconds between two looks at a child's memory
-_PAUSE = 0.1  # seconds without a job before the zygote spends time on making the next one faster
+_PAUSE = 0.1  # idle seconds after which the zygote does work that makes later jobs faster
 _QUIET = 0.02  # seconds without a message before it forks ahead
 _KEEP = 30.0  # seconds that a child which has served waits for another plain job
 _ROOMY = 2048  # processes
@@ -33,7 +33,7 @@ _MOST_INHERITED = 65536
 
 
 def main(arguments: list[str]) -> None:
-    """Serve jobs from the control socket until there is no reason to go on."""
+    """Serve jobs from the control socket until the parent ends or the idle time is over."""
     parent, idle, *what = arguments
     _isolate()
     zygote = Zygote(_socket.socket(fileno=CONTROL), int(parent), float(idle), *what)
@@ -41,14 +41,14 @@ def main(arguments: list[str]) -> None:
         try:
             zygote.prepare()
         except Exception:
-            pass  # Tried again for each job, which is told why it fails.
+            pass  # Each job tries it again, and reports the error.
         zygote.serve()
     finally:
         zygote.end()
 
 
 class Zygote:
-    """Supervises its children: limits, cancellation, death, and the clearing up after each."""
+    """Supervises its children: limits, cancellation, crashes, and the removal of their files."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class Zygote:
         self.children: dict[int, Child] = {}  # by pid
         self.poller = select.poll()
         self.poller.register(control.fileno(), select.POLLIN)
-        # The control socket's end of file is not enough: a process that the parent forked holds it.
+        # The control socket alone does not show that the parent ended: a child of the parent may
+        # hold it.
         self.parent_fd = open_pidfd(parent)
         if self.parent_fd is not None:
             self.poller.register(self.parent_fd, select.POLLIN)
@@ -81,21 +82,22 @@ class Zygote:
         self.serial = 0
         self.warm = False  # whether what `improve` does for the jobs that ask for it was done
         self.deaf: set[int] = set()  # children that said no more on their desk's socket
-        # Processes that wait would be missing where there are few: no more than have something to do.
+        # Processes that wait would be missing where there are few: no more than have something to
+        # do.
         self.roomy = self.ahead = _processes_allowed() >= _ROOMY
 
     def prepare(self) -> scratch.Scratch:
-        """Have a folder, and in memory what every child will need; return the folder."""
+        """Make the folder, load what every child needs, and return the folder."""
         if self.scratch is None:
             self.scratch = scratch.claim(self.temporary, self.name)
-            self.scratch.enter()  # NVRTC leaves files there by itself
+            self.scratch.enter()  # NVRTC puts files into the working directory
         if self.function:
             self.improve = resolve(self.function)(self.argument)
             self.function = ""
         return self.scratch
 
     def serve(self) -> None:
-        """Fork, watch, clear up; return when the parent has gone or nothing came for long."""
+        """Fork children, watch them and clean up; return when the parent ended or the idle time is over."""
         idle_since = time.monotonic()
         while True:
             timeout = self._timeout(idle_since)
@@ -156,7 +158,7 @@ class Zygote:
         return bool(found)
 
     def _next_look(self) -> float:
-        """Return the seconds until some child must be looked at, whatever happens."""
+        """Return the seconds until a child has to be checked even if nothing happens."""
         now = time.monotonic()
         looks = [1.0]
         for child in self.children.values():
@@ -164,7 +166,7 @@ class Zygote:
                 looks.append(max(0.0, child.deadline - now))
             if child.memory is not None or child.pidfd is None:
                 looks.append(_TICK if child.pidfd is not None else _TICK / 10)
-        # Rounded up: poll() counts in milliseconds, and 0 would spin until the deadline.
+        # Rounded up, since poll() counts in milliseconds, and 0 would loop without waiting.
         return min(looks) + 0.001
 
     def _look_after(self, child: Child, ready: dict[int, int]) -> None:
@@ -227,7 +229,7 @@ class Zygote:
                 self._dismiss(lambda child: True)
                 self.postponed.append(order)
                 return
-            # What the system refused says so itself; of the rest the type is half the message.
+            # Errors of the system have a full message; for others the type is needed too.
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             tell(order.socket, (protocol.CRASH, "start", 0, text))
             order.close()
@@ -287,7 +289,7 @@ class Zygote:
         return child
 
     def _reap_and_report(self, child: Child, status: int) -> None:
-        """Clear up after a child; if it died, tell the caller, who may have had an answer."""
+        """Clean up after a child; if it crashed, tell the caller, unless an answer came first."""
         del self.children[child.pid]
         if child.pid in self.deaf:
             self.deaf.discard(child.pid)
@@ -344,7 +346,7 @@ def _processes_allowed() -> float:
 
 
 def _isolate() -> None:
-    """Leave what a process inherits by accident: terminal, descriptors, directory, a small stack."""
+    """Give up what was inherited: terminal, open descriptors, directory, a small stack."""
     try:
         os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     except PermissionError:
@@ -359,14 +361,15 @@ def _isolate() -> None:
     os.closerange(CONTROL + 1, last + 1)
     os.chdir("/")
     os.umask(0o077)
-    # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates want more.
+    # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates need more.
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     unlimited = resource.RLIM_INFINITY
     wanted = _STACK_BYTES if hard == unlimited else min(hard, _STACK_BYTES)
     if soft == unlimited or soft < wanted:
         resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
     if soft == unlimited:
-        # Linux lays memory out from the bottom then, where `heap.pin` finds no way: start anew.
+        # Linux then lays memory out from the bottom, where `heap.pin` does not work, so start
+        # again.
         os.execv(sys.executable, sys.orig_argv)
     # Some four descriptors a job.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
