@@ -44,8 +44,9 @@ _NOT_FOUND = 500
 _NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
 DEFAULT_NAME = "kernel.cu"  # as `core.request` has it
 
-# A kernel made again within this time shares the earlier one's code if no header of the user's own was
-# edited in between; those of the toolkit, hundreds, are checked after it. `compile()` always checks.
+# A kernel made again within this time shares the earlier one's code if no header of the user's own
+# was edited in between; those of the toolkit, hundreds, are checked after it. `compile()` always
+# checks.
 _SETTLED_SECONDS = 1.0
 _FOR_EVER, _NEVER = float("inf"), float("-inf")
 
@@ -328,10 +329,10 @@ def shared(
 ) -> LazyCode | None:
     """Return the code that kernels and modules of the same plain arguments have in common.
 
-    In one environment, code that depends on no file is shared for as long as the process lives. Code
-    that does is shared while the user's own headers are unchanged, and for a second: a kernel made later has the
-    toolkit's checked again. None where the arguments need a full check, since one of them is not a
-    plain string or is wrong.
+    In one environment, code that depends on no file is shared for as long as the process lives.
+    Code that does is shared while the user's own headers are unchanged, and for a second: a kernel
+    made later has the toolkit's checked again. None where the arguments need a full check, since
+    one of them is not a plain string or is wrong.
     """
     try:
         here = os.getcwd() if options else ""  # a relative directory may be in them
@@ -357,7 +358,7 @@ def shared(
     return lazy
 
 
-# What every argument is that nobody gave.
+# The defaults of all arguments.
 ARGUMENTS: dict[str, Any] = {
     "path": None,
     "options": (),

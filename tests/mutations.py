@@ -66,8 +66,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a worker is not what the kernel kills first when memory runs out",
-        "rtcompile/workers/zygote.py",
-        "            _prefer_for_oom()\n",
+        "rtcompile/workers/child.py",
+        "        _prefer_for_oom()\n",
         "",
         "tests/unit/test_workers.py::test_a_worker_is_what_the_kernel_kills_first_for_memory",
     ),

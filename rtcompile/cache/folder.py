@@ -116,11 +116,10 @@ class Folder:
             os.close(folder)
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
-        """Put a file there in one step; raises as `files.publish` and `trusted.open_folder`.
+        """Write a file by rename; raises as `files.publish` and `trusted.open_folder`.
 
-        Nobody waits for the disk: what is here outlives its process, however that ends. What a
-        power cut takes is found to be damaged, and built again; but a source says nothing of
-        itself.
+        The disk is not waited for. The file outlives a killed process; if a power cut damages it,
+        its digest shows that, and it is built again. Only a source has no digest of its own.
         """
         with self.opened(kind) as folder:
             files.publish(name, data, dir_fd=folder, durable=kind == "sources")

@@ -26,7 +26,7 @@ __all__ = ["current", "difference", "file_clock_ns", "next_tick", "record", "ref
 _NONE = Dependencies()
 
 _MOST_TICKING = 0.1  # seconds
-_ticking = threading.Lock()  # one thread of a batch waits for the clock, and the others for it
+_ticking = threading.Lock()  # held by the one thread of a batch that waits for the clock
 
 
 def file_clock_ns() -> int:
@@ -46,7 +46,7 @@ def next_tick() -> int:
     with _ticking:
         while (tick := file_clock_ns()) < now:
             if time.monotonic() > deadline:
-                return tick  # The clock was stepped back: so will be the times of files.
+                return tick  # The clock was set back, and with it the times of files.
             time.sleep(0.0005)
     return now
 

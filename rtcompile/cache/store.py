@@ -319,10 +319,10 @@ class Store:
         """Hold the right to build `question`: one thread of one process on this machine.
 
         Yields what is left of `timeout` (seconds) after waiting for others that build the same.
-        Where nothing is left, the right is not had. Ask `find` again inside: whoever held it before
+        If nothing is left, the right was not obtained. Call `find` again inside: the last holder
         may have built the same. A thread that waited while the compiler refused the source gets
-        that error. Storage without locks, or a holder that never ends, makes for a second build,
-        not for an end of building. A build that does not read files yet says so: `reading` costs 4
+        that error. Where storage has no locks, or a holder does not end, two processes build.
+        A build that does not read files yet says so: `reading` costs 4
         ms.
         """
         from rtcompile.cache import locks  # it imports fcntl, which a hit does not need

@@ -1,8 +1,8 @@
 """Headers given as texts become a folder that compilers search, named by what is in it.
 
-The folder lies in the cache, in a folder that nobody else may write to; without a cache on disk it
-is this process's own. It is put in place in one step, and what is in it is compared with the texts
-before its first use: a file that was edited there is never compiled.
+The folder lies in the cache, in a folder that no other user may write to; without a cache on disk
+it is this process's own. It is put in place in one step, and what is in it is compared with the
+texts before its first use: a file that was edited there is never compiled.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ HeaderTexts = tuple[tuple[str, str], ...]
 _KIND = "texts"
 _IN_USE_SECONDS = 3600.0  # longer than any build that reads a folder
 
-# Files have times of 4 ms: a build that begins in the one in which a header was written is not kept,
-# since the header could have changed while it ran.
+# Files have times of 4 ms: a build that begins in the one in which a header was written is not
+# kept, since the header could have changed while it ran.
 _TICK_SECONDS = 0.01
 
 _compared: set[str] = set()  # folders that this process has found to be as they should

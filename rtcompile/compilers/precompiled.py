@@ -257,12 +257,11 @@ class Prefix:
             Record(REFUSED, reason=reason).write(self._record, self.search)
 
     def _wait_if_worth(self) -> None:
-        """Of more builds than can run at once let some go ahead, a slot less; the rest may wait.
+        """In a batch with more builds than slots, let some go ahead, and let the rest wait.
 
-        To parse the headers once and then not thirty times is sooner done than to parse them thirty
-        times, with the making in the way. Nobody waits for longer than the first takes if that
-        shows that it was in vain. Who is cancelled waits no longer; the header is made all the
-        same, for the next run.
+        Parsing the headers once and then reusing them is faster than parsing them thirty times. A
+        build stops waiting when the first build shows that the header will not help, or when it is
+        cancelled; the header is then still made for the next run.
         """
         slots = pool.slots()
         if siblings.get() <= slots:
@@ -319,14 +318,16 @@ class Prefix:
         return True
 
     def _await(self, pid: int) -> None:
-        with suppress(ChildProcessError):  # reaped by somebody's os.wait(), or SIGCHLD is ignored
+        with suppress(
+            ChildProcessError
+        ):  # the application's os.wait() reaped it, or ignores SIGCHLD
             os.waitpid(pid, 0)
         with _guard:
             _making.discard(self.key)
 
 
 def _forget_after_fork() -> None:
-    # The makers are the parent's children: here nobody would hear of their end.
+    # The makers are the parent's children, whose end a forked child cannot wait for.
     global _guard, _looking
     _guard, _looking = threading.Lock(), threading.Lock()
     _found.clear()

@@ -1,9 +1,9 @@
 """The process that makes one precompiled header, and outlives the program whose build wanted it.
 
 ``python -I -S precompiled_maker.py``, with a lock, which it holds for life, and its order in two
-descriptors. It has its own session and no terminal, gives way to other processes, and writes to
-nobody. The compiler runs in a worker of this process, which watches its time and memory, removes
-what it leaves, and ends with this process, however that ends.
+descriptors. It has its own session and no terminal, a low priority, and no output. The compiler
+runs in a worker of this process, which limits its time and memory, removes its files, and ends with
+this process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ORDER, _LOCK = 0, 3  # descriptors
 _SECONDS = 600  # on a busy machine; no fault of the prefix
 _CPU_SECONDS = 120  # CuTe takes 3
 _BYTES = 4 << 30  # CuTe takes 0.6
-_OTHERS_FAULT = (9, 7)  # SIGKILL, SIGBUS: somebody needed the memory, or the disk was full
+_OTHERS_FAULT = (9, 7)  # SIGKILL, SIGBUS: memory ran out, or the disk was full
 # To make one takes longer than to read the headers, to use one takes something, too: what is spared
 # must show beside the two.
 _LEAST_SPARED = 0.02
@@ -135,7 +135,7 @@ class _Maker:
         self.text: str = order["text"]
 
     def make(self) -> None:
-        """Make it unless it is there or refused; nobody else is at it, for the lock is ours."""
+        """Make the header unless it exists or was refused; the lock keeps other makers away."""
         disk.sweep(os.path.dirname(self.path))
         known = Record.read(self.record, self.search)
         if known is not None and known.state != SEEN:
@@ -180,13 +180,13 @@ class _Maker:
         elif dependencies.uncacheable:
             self._refuse(dependencies.uncacheable)
         elif dependencies.newest_ns >= started_ns:
-            self._drop()  # edited while we read it: which text is in there, nobody knows
+            self._drop()  # edited while it was read, so its content is unknown
         else:
             record = Record(READY, trace, disk.image(self.path), b"", dependencies)
             if not record.write(self.record, self.search):
                 self._drop()
                 return
-            # What nobody need wait for: half a second, for a file that is read once more.
+            # The checksum takes half a second and is added later, so that no build waits for it.
             record._replace(checksum=disk.checksum(self.path)).write(self.record, self.search)
             folder, name = os.path.split(self.path)
             disk.evict(folder, self.order["most_bytes"], keep=name.partition(".")[0])

@@ -1,8 +1,8 @@
 """A child of the zygote: takes a job, answers its caller, and may take another.
 
-A job has a child to itself: what it leaves in its process, and what happens to that, is gone with it.
-*Plain* jobs are the exception. They read no file, and to be the next of the same process spares them
-10 of 28 ms. They share no more than the memory of the compiler:
+A job has a child to itself: what it leaves in its process, and what happens to that, is gone with
+it. *Plain* jobs are the exception. They read no file, and to be the next of the same process spares
+them 10 of 28 ms. They share no more than the memory of the compiler:
 
 - Only what went well is told. A child that served before and dies, or whose job fails, is not
   believed: the zygote gives the job to a child of its own, whose word holds.
@@ -65,8 +65,8 @@ class Order:
 class Child:
     """A child as the zygote sees it: at work on its `order`, or waiting for one (None).
 
-    `served` counts the jobs that it did before; `warm` says that it was forked from a zygote that was
-    made ready for jobs that ask for that.
+    `served` counts the jobs that it did before; `warm` says that it was forked from a zygote that
+    was made ready for jobs that ask for that.
     """
 
     __slots__ = (
@@ -131,7 +131,7 @@ class Child:
         try:
             os.killpg(self.pid, _SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass  # Nobody is left but the unreaped leader.
+            pass  # Only the leader is left, which is not reaped yet.
 
     def reap(self) -> int | None:
         """Return the wait status if the child has ended, else None. Kills what it left running."""
@@ -231,7 +231,7 @@ def _as_new() -> bool:
 
 
 def _resident_bytes() -> int:
-    """Return the memory that this process holds for itself; too many where nobody knows."""
+    """Return the private memory of this process; an upper bound where it is unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()
@@ -289,20 +289,20 @@ def _die_with_zygote(zygote: int, held: int) -> None:
 
 
 def _prefer_for_oom() -> None:
-    """Tell the kernel that, of all processes, it is this one that it may kill for memory."""
+    """Tell the kernel to kill this process first when memory runs out."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
     except OSError:
-        pass  # Not allowed here: a container's policy.
+        pass  # A container may forbid it.
 
 
 def anonymous_bytes(pid: int) -> int:
     """Return the memory that a child and its descendants hold for themselves.
 
-    Watched from outside rather than by RLIMIT_AS: address space counts the gigabytes that NVRTC only
-    reserves, a limit would not add up over nvcc's many processes, and a failing `malloc` makes a
-    compiler crash in ways that do not say why.
+    Watched from outside rather than by RLIMIT_AS: address space counts the gigabytes that NVRTC
+    only reserves, a limit would not add up over nvcc's many processes, and a failing `malloc` makes
+    a compiler crash in ways that do not say why.
     """
     total = 0
     try:

@@ -258,7 +258,7 @@ def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
                 spans.append((_PHASES.get(phase, phase), begin, end))
                 begin = end
     except (OSError, ValueError):
-        pass  # An error came first; or it has another form here, and nobody depends on it.
+        pass  # An error came first, or this NVRTC has another format; the times are optional.
     return spans
 
 

@@ -164,7 +164,7 @@ def _claim_in(place: str, name: str) -> Scratch:
             raise
         _close(descriptor, home)
         time.sleep(_PAUSE)
-    raise OSError(f"somebody keeps removing {name}")
+    raise OSError(f"another process keeps removing {name}")
 
 
 def _home(place: str) -> tuple[str, int]:
