@@ -22,7 +22,7 @@ _NAMES = {
         "ToolkitNotFound UnsupportedArch"
     ),
     "everywhere.seam": "Installation install uninstall",
-    "kernels": "RawKernel RawModule",
+    "kernels": "RawKernel",
     "packages.library": "Kernel KernelLibrary KernelModule",
     "packages.signature": "Parameter",
     "watching.advice": "Advice",
@@ -30,12 +30,13 @@ _NAMES = {
     "watching.report": "KernelReport Report Spills",
     "many": "BuildFuture compile_many submit_many",
     "messages.diagnostics": "Diagnostic",
+    "modules": "RawModule",
     "notebook": "load_ipython_extension",
     "tensors": "tensor_map",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _NOT_LISTED = {"load_ipython_extension"}  # for IPython alone
-_OF_CUPY = _NAMES["kernels"].split()
+_OF_CUPY = [_NAMES["kernels"], _NAMES["modules"]]
 
 
 def __getattr__(name: str) -> object:

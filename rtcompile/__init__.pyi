@@ -31,11 +31,11 @@ from rtcompile.everywhere.seam import Installation as Installation
 from rtcompile.everywhere.seam import install as install
 from rtcompile.everywhere.seam import uninstall as uninstall
 from rtcompile.kernels import RawKernel as RawKernel
-from rtcompile.kernels import RawModule as RawModule
 from rtcompile.many import BuildFuture as BuildFuture
 from rtcompile.many import compile_many as compile_many
 from rtcompile.many import submit_many as submit_many
 from rtcompile.messages.diagnostics import Diagnostic as Diagnostic
+from rtcompile.modules import RawModule as RawModule
 from rtcompile.notebook import load_ipython_extension as load_ipython_extension
 from rtcompile.packages.library import Kernel as Kernel
 from rtcompile.packages.library import KernelLibrary as KernelLibrary

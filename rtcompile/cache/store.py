@@ -419,11 +419,11 @@ class Store:
 
         self.settle()
         counts = self._ask_books(lambda books: books.statistics())
-        if counts is None:
-            return None
-        from rtcompile.cache.books import Usage
+        if counts is not None:
+            from rtcompile.cache.books import Usage
 
-        return Usage(inventory.size(self._folder), *counts)
+            return Usage(inventory.size(self._folder), *counts)
+        return None
 
     def entries(self) -> Iterator[Entry]:
         """Yield every object in the directory."""
@@ -467,10 +467,7 @@ class Store:
     def _ask_books(self, ask: Callable[[Books], _T]) -> _T | None:
         if not self._folder.writable:
             return None
-        from rtcompile.cache.books import (
-            Books,
-            BooksError,
-        )  # takes 16 ms, which a hit does not need
+        from rtcompile.cache.books import Books, BooksError  # 16 ms that a hit does not pay
 
         try:
             self._prepare()
@@ -491,9 +488,7 @@ def _would_fail_again(error: BaseException) -> bool:
 
 
 def _after_fork() -> None:
-    # A thread of the parent may hold one of these locks. It does not exist in the child, which
-    # therefore makes new ones.
-    _stores.clear()
+    _stores.clear()  # a thread that the child has not got may hold one of their locks
 
 
 def _note_hits() -> None:

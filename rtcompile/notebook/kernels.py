@@ -56,7 +56,7 @@ class Built:
     def module(self) -> Any:
         """The `RawModule` of the same build."""
         if self._module is None:
-            from rtcompile.kernels import RawModule
+            from rtcompile.modules import RawModule
 
             request = self.request
             self._module = RawModule(

@@ -103,7 +103,7 @@ def load(shell: Any) -> None:
         ("rtcompile.notebook.kernels", "CellKernel"),
         ("rtcompile.notebook.kernels", "CellTemplate"),
         ("rtcompile.core.request", "ObjectCode"),
-        ("rtcompile.kernels", "RawModule"),
+        ("rtcompile.modules", "RawModule"),
         ("rtcompile.kernels", "RawKernel"),
     ):
         formatters["text/html"].for_type_by_name(module, name, show.as_html)

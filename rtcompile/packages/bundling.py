@@ -286,8 +286,11 @@ def _is_library(value: Any) -> bool:
 def _is_raw(value: Any) -> bool:
     import sys
 
-    kernels = sys.modules.get("rtcompile.kernels")  # if it is not loaded, the value cannot be one
-    return kernels is not None and isinstance(value, (kernels.RawModule, kernels.RawKernel))
+    # If its module is not loaded, the value cannot be one.
+    kernels, modules = map(sys.modules.get, ("rtcompile.kernels", "rtcompile.modules"))
+    return (kernels is not None and isinstance(value, kernels.RawKernel)) or (
+        modules is not None and isinstance(value, modules.RawModule)
+    )
 
 
 def _source_file(path: str) -> CompileRequest:

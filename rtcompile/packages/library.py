@@ -215,7 +215,7 @@ class KernelModule:
         if self._raw is None:
             with self.lock:
                 if self._raw is None:
-                    from rtcompile.kernels import RawModule
+                    from rtcompile.modules import RawModule
 
                     self.use_bundle()
                     request = self.request

@@ -282,7 +282,7 @@ def test_libraries_modules_and_kernels_pickle(package: Package):
 
 def test_threads_share_one_module(package: Package, monkeypatch):
     pytest.importorskip("cupy")
-    import rtcompile.kernels
+    import rtcompile.modules
 
     made, all_started = [], threading.Event()
 
@@ -291,7 +291,7 @@ def test_threads_share_one_module(package: Package, monkeypatch):
             all_started.wait(5)
             made.append(arguments["name"])
 
-    monkeypatch.setattr(rtcompile.kernels, "RawModule", Slow)
+    monkeypatch.setattr(rtcompile.modules, "RawModule", Slow)
     module = package.load().module
     found = []
     threads = [threading.Thread(target=lambda: found.append(module.raw)) for _ in range(8)]
