@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 import warnings
 
@@ -18,18 +17,29 @@ CODE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
 
 
-@pytest.mark.parametrize("ours", [rtcompile.RawKernel, rtcompile.RawModule])
-def test_signatures_are_cupys_with_keywords_after_them(ours):
-    cupys = {
-        rtcompile.RawKernel: ["code", "name", "options", "backend"],
-        rtcompile.RawModule: [],
-    }[ours]
-    parameters = inspect.signature(ours).parameters
-    positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert positional == cupys
-    for name in ("translate_cucomplex", "enable_cooperative_groups", "jitify"):
-        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-    assert issubclass(ours, getattr(cupy, ours.__name__))
+def test_a_kernel_takes_cupys_four_arguments_in_cupys_order():
+    kernel = rtcompile.RawKernel(CODE, "k", ("-DN=1",), "nvcc")
+    assert isinstance(kernel, cupy.RawKernel)
+    assert (kernel.code, kernel.name, kernel.options, kernel.backend) == (
+        CODE,
+        "k",
+        ("-DN=1",),
+        "nvcc",
+    )
+    with pytest.raises(TypeError):
+        rtcompile.RawKernel(CODE, "k", (), "nvrtc", False)
+
+
+def test_a_module_takes_keywords_alone():
+    assert isinstance(rtcompile.RawModule(code=CODE), cupy.RawModule)
+    with pytest.raises(TypeError):
+        rtcompile.RawModule(CODE)
+
+
+@pytest.mark.parametrize("keyword", ["translate_cucomplex", "enable_cooperative_groups", "jitify"])
+def test_cupys_keywords_are_taken(keyword):
+    rtcompile.RawKernel(CODE, "k", **{keyword: False})
+    rtcompile.RawModule(code=CODE, **{keyword: False})
 
 
 def test_nothing_is_compiled_before_the_first_use():
