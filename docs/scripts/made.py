@@ -38,7 +38,8 @@ def _to_repository(link: re.Match[str]) -> str:
 
 
 def _changelog(_: str) -> str:
-    return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n")[2]
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n")[2]
+    return text.replace("\n## ", "\n### ")
 
 
 def _variables(_: str) -> str:
