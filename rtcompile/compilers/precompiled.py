@@ -244,10 +244,6 @@ class Prefix:
         gone = not os.path.exists(self._path)
         self._drop("" if damaged or gone else reason)
 
-    def _state(self) -> str:
-        record = Record.read(self._record, self.search)
-        return "" if record is None else record.state
-
     def _drop(self, reason: str = "") -> None:
         """Remove the header; with a reason never to make it again."""
         _found.pop(self.key, None)
