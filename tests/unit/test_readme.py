@@ -48,3 +48,9 @@ def test_every_dependency_says_what_it_is_for():
     for extra in project["optional-dependencies"]:
         if extra not in ("test", "docs"):
             assert f"extra `{extra}`" in README or f"[{extra}]" in README, extra
+
+
+def test_every_link_leads_somewhere_from_the_package_index_too():
+    targets = re.findall(r"\]\(([^)]+)\)", README)
+    assert targets
+    assert [target for target in targets if not target.startswith("https://")] == []
