@@ -101,6 +101,16 @@ def test_everything_public_is_in_the_reference(site: Path) -> None:
     assert [name for name in names if f'id="rtcompile.{name}"' not in page] == []
 
 
+def test_every_field_of_the_key_is_on_the_page_of_the_cache() -> None:
+    labels = re.findall(
+        r'field\(f?"([^"{]+)', (ROOT / "rtcompile/core/key.py").read_text(encoding="utf-8")
+    )
+    table = (ROOT / "docs/cache.md").read_text(encoding="utf-8").partition("## Why did it")[0]
+    internal = {"key", "digest", "a", "ab", "nvrtc", "directory", "program directory"}
+    assert {label.strip() for label in labels} - internal
+    assert [x for x in {label.strip() for label in labels} - internal if x not in table] == []
+
+
 def test_nothing_but_pages_is_committed() -> None:
     done = subprocess.run(
         ["git", "ls-files", "docs/_build", "docs/_made"], cwd=ROOT, capture_output=True, text=True
