@@ -71,6 +71,7 @@ class LazyCode:
     """
 
     __slots__ = (
+        "_stated",
         "answers",
         "arguments",
         "environment",
@@ -78,12 +79,9 @@ class LazyCode:
         "modules",
         "objects",
         "path",
-        "request",
         "settled_until",
         "words",
     )
-
-    request: CompileRequest | None
 
     def __init__(
         self, arguments: dict[str, Any], request: CompileRequest | None, words: Any = None
@@ -97,7 +95,7 @@ class LazyCode:
         self.settled_until = _FOR_EVER
         self.environment: object = None if words is None else answers.environment()
         self.words: tuple[str, ...] | None = words
-        self.request = request
+        self._stated = request
 
     @classmethod
     def checked(cls, **given: Any) -> LazyCode:
@@ -139,29 +137,30 @@ class LazyCode:
         texts = (self.arguments["code"], *self.arguments["options"])
         return any("include" in text.replace("\\\n", "") for text in texts)
 
-    def _request(self) -> CompileRequest | None:
-        """Return the request; one of plain words is made when it is first needed.
+    @property
+    def request(self) -> CompileRequest | None:
+        """The request; one of plain words is made when it is first needed.
 
         None for a file, which the driver loads; but PTX with options for the linker is linked with
         them.
         """
         if self.path is not None:
-            if self.request is None and self.arguments["options"]:
+            if self._stated is None and self.arguments["options"]:
                 from rtcompile.building import links
 
                 given = self.arguments
-                self.request = links.of_ptx(self.path, given["options"], given["arch"])
-        elif self.request is None:
+                self._stated = links.of_ptx(self.path, given["options"], given["arch"])
+        elif self._stated is None:
             from rtcompile.core.request import CompileRequest
 
             given = self.arguments
-            self.request = CompileRequest(
+            self._stated = CompileRequest(
                 given["code"],
                 options=given["options"],
                 name_expressions=given["name_expressions"] or (),
                 name=given["name"],
             )
-        return self.request
+        return self._stated
 
     def rebuild(self, log_stream: IO[str] | None = None) -> Any:
         """Ask the cache and, failing that, a compiler; load the code on the current device."""
@@ -170,7 +169,7 @@ class LazyCode:
 
             logs.check_stream(log_stream)
         place = ordinal()
-        request = self._request()
+        request = self.request
         if request is None:
             module = _loaded(_load_file, self.path, program=self.path)
         else:
@@ -227,7 +226,7 @@ class LazyCode:
         """Say whether the code for the current device is there: loaded, cached, or in a bundle."""
         from rtcompile.building import pipeline
 
-        request = self._request()
+        request = self.request
         if request is None or self._place() in (*self.objects, *self.answers):
             return True
         request, settings = self._asked(request)
@@ -270,7 +269,7 @@ class LazyCode:
 
     def object_code(self) -> ObjectCode | None:
         """Return the code for the current device, or for `arch` without one; None for a file."""
-        request = self._request()
+        request = self.request
         if request is None:
             return None
         place = self._place()
@@ -295,7 +294,7 @@ class LazyCode:
         from rtcompile.watching import advice
 
         bounds = None if launch_bounds is None else advice.bounds_of(launch_bounds)
-        request = self._request()
+        request = self.request
         if request is None:
             if bounds is not None:
                 raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
@@ -307,7 +306,7 @@ class LazyCode:
         from rtcompile.building import pipeline
         from rtcompile.watching.profiling import profile
 
-        request = self._request()
+        request = self.request
         if request is None:
             raise InvalidRequest(f"{self.program} is compiled already: there is nothing to profile")
         request, settings = self._asked(request)

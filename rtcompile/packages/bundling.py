@@ -259,7 +259,7 @@ def _works(target: Any) -> Iterator[Work]:
                 _ = kernel.parameters  # a wrong signature is reported before anything is built
             yield Work(module.request, kernels=kernels)
     elif _is_raw(target):
-        if target._build.request is None:
+        if target._build.path is not None:
             raise InvalidRequest(f"{target!r} is a file already: nothing to build")
         given = target._build.arguments
         yield Work(target._build.request, tuple(given[name] for name in _OVERRIDES))

@@ -121,7 +121,7 @@ class ReloadedCode(LazyCode):
         self._files.note(self._read_by(fresh))
         self._told = ""
         # In this order: who finds no function asks for the module, which is the new one already.
-        self.arguments, self.request = fresh.arguments, fresh.request
+        self.arguments, self._stated = fresh.arguments, fresh.request
         self.objects, self.modules = fresh.objects, fresh.modules
         for name, functions in self.functions.items():
             functions.clear()

@@ -422,14 +422,15 @@ def test_an_architecture_of_its_own_is_the_only_one_a_target_is_built_for(tmp_pa
     ]
 
 
-def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path):
+@pytest.mark.parametrize("more", [{"fallback": "never"}, {}], ids=["checked", "of plain words"])
+def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path, more):
     pytest.importorskip("cupy")
-    module = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), fallback="never", name="raw.cu")
+    module = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), **more)
     path = tmp_path / "k.rtcb"
     bundling.bundle([module], path, archs=("sm_80",))
     forget_process()
     bundles.use_bundle(path)
-    again = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), arch="sm_80", name="raw.cu")
+    again = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), arch="sm_80")
     assert again.build.hit == "bundle"
 
 

@@ -35,14 +35,16 @@ template <class T, int N> __global__ void scale(T* x, T by) { x[threadIdx.x] *= 
 
 
 @pytest.fixture(scope="module")
-def ipython() -> Any:
+def ipython() -> Iterator[Any]:
     """An IPython shell with the extension loaded."""
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
+    main = sys.modules["__main__"]  # the shell puts its namespace there
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     shell.run_line_magic("load_ext", "rtcompile")
-    return shell
+    yield shell
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_a_profile_is_saved_as_html_or_json_alone(folder: Path):
 
 
 def test_a_module_has_a_profile(folder: Path):
-    rtcompile = pytest.importorskip("rtcompile.kernels", exc_type=ImportError)
+    rtcompile = pytest.importorskip("rtcompile.modules", exc_type=ImportError)
     options = (f"-I{folder}",)
     module = rtcompile.RawModule(
         code=SOURCE, options=options, name_expressions=["k<int>"], arch="sm_80"
