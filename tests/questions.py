@@ -72,3 +72,16 @@ class Place:
         with store.building(question):
             dependencies = self.record(*names, question=question)
             return store.add(question, make_object(code), dependencies)
+
+
+def open_store(cache: Path, *, on_disk: bool = True, size: int = 1 << 30) -> Store:
+    """Return a store as a new process would have it: nothing in memory."""
+    return Store(str(cache), on_disk=on_disk, size=size)
+
+
+def add(kept: Store, question: Question | None = None, obj: ObjectCode | None = None) -> Store:
+    """Build a question that reads no header."""
+    asked = question or make_question()
+    with kept.building(asked):
+        kept.add(asked, obj or make_object(), headers.record((), ()))
+    return kept

@@ -1,13 +1,24 @@
-"""NVRTC as it is: ctypes and nothing of ours, so that our facts are checked against the library."""
+"""What several tests use: a place for a cache, and NVRTC as it is, with nothing of ours."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from rtcompile.cli import main
+from tests.questions import Place
+
+SOURCE = """#include "width.h"
+template<class T> __global__ void f(T* x) { *x = WIDTH; }
+extern "C" __global__ void __launch_bounds__(256) g(int* x) { *x = 1; }
+"""
 
 
 @dataclass(frozen=True)
@@ -78,3 +89,44 @@ def nvrtc(request: pytest.FixtureRequest) -> PlainNvrtc:
     """Each NVRTC in turn."""
     found: PlainNvrtc = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Where a cache may be made."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A user's header and a toolkit's."""
+    place = Place(tmp_path / "here", "user0", "cudart")
+    place.write("user0/a.h", "one")
+    place.write("cudart/b.h", "toolkit")
+    return place
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source that includes a header beside it; the command runs in its folder."""
+    (tmp_path / "width.h").write_text("#define WIDTH 42\n")
+    (tmp_path / "k.cu").write_text(SOURCE)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/k.cu").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "k.cu"
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a verb with ``--json``; return its exit code and the object it printed."""
+
+    def run(*argv: str) -> tuple[int, dict[str, Any]]:
+        before, mark, after = list(argv), [], []
+        if "--" in argv:
+            at = argv.index("--")
+            before, mark, after = list(argv[:at]), ["--"], list(argv[at + 1 :])
+        code = main([*before, "--json", *mark, *after])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run

@@ -19,16 +19,7 @@ from rtcompile.cache.folder import Folder
 from rtcompile.cache.store import Store
 from rtcompile.core.key import Question
 from rtcompile.errors import RtcompileWarning
-from tests.questions import make_object, make_question
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-def open_store(cache: Path, size: int = 1 << 30) -> Store:
-    return Store(str(cache), on_disk=True, size=size)
+from tests.questions import make_object, make_question, open_store
 
 
 def build(kept: Store, source: str, code: bytes = b"code") -> Question:

@@ -1,0 +1,170 @@
+"""Of many who ask for a build one makes it, whoever fails, is killed or forks meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from rtcompile.cache import headers, locks
+from rtcompile.cache.store import Store
+from rtcompile.errors import CompileError, CompilerCrashed
+from rtcompile.settings import Settings
+from tests.questions import add, make_object, make_question, open_store
+
+
+def test_of_many_threads_one_builds(cache: Path) -> None:
+    kept = open_store(cache)
+    question = make_question()
+    builds = []
+    start = threading.Barrier(8)
+
+    def ask() -> None:
+        start.wait()
+        with kept.building(question):
+            if kept.find(question) is None:
+                builds.append(threading.get_ident())
+                kept.add(question, make_object(), headers.record((), ()))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(builds) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "builds"),
+    [
+        pytest.param(CompileError("no"), 1, id="a refusal is everybody's"),
+        pytest.param(CompilerCrashed("gone"), 2, id="after a crash the next one tries"),
+        pytest.param(KeyboardInterrupt(), 2, id="after an interrupt the next one tries"),
+    ],
+)
+def test_who_waits_for_a_build_that_fails(cache: Path, error: BaseException, builds: int) -> None:
+    kept = open_store(cache)
+    inside, tries, seen = threading.Event(), [], []
+
+    def ask() -> None:
+        try:
+            with kept.building(make_question()):
+                tries.append(1)
+                if len(tries) == 1:
+                    inside.set()
+                    while kept._flights._flights[make_question().lookup_key()].users < 2:
+                        time.sleep(0.001)
+                raise error
+        except BaseException as caught:
+            seen.append(caught)
+
+    first = threading.Thread(target=ask)
+    first.start()
+    inside.wait()
+    second = threading.Thread(target=ask)
+    second.start()
+    first.join()
+    second.join()
+    assert len(tries) == builds
+    assert [type(caught) for caught in seen] == [type(error)] * 2
+
+
+def test_a_failure_does_not_outlive_those_who_waited_for_it(cache: Path) -> None:
+    kept = open_store(cache)
+    with pytest.raises(CompileError), kept.building(make_question()):
+        raise CompileError("no")
+    with kept.building(make_question()):
+        pass
+
+
+HOLDER = """
+import sys, os
+from rtcompile.cache import locks
+with locks.machine_wide(sys.argv[1]) as held:
+    if "fork" in sys.argv and not os.fork():
+        sys.stdin.read()
+        os._exit(0)
+    print(held, flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(path: Path, *, fork: bool = False) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path), "fork" if fork else ""],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "True\n"
+    return process
+
+
+def test_a_process_waits_for_another_until_its_patience_ends(tmp_path: Path) -> None:
+    with holder(tmp_path / "lock") as other:
+        with locks.machine_wide(str(tmp_path / "lock"), patience=0.0) as held:
+            assert not held
+        other.communicate()
+    with locks.machine_wide(str(tmp_path / "lock"), patience=0.0) as held:
+        assert held
+
+
+def test_a_killed_holder_frees_its_lock(tmp_path: Path) -> None:
+    with holder(tmp_path / "lock") as other:
+        other.kill()
+        other.wait()
+        with locks.machine_wide(str(tmp_path / "lock"), patience=10.0) as held:
+            assert held
+
+
+def test_a_forked_child_does_not_keep_a_killed_holder_s_lock(tmp_path: Path) -> None:
+    with holder(tmp_path / "lock", fork=True) as other:
+        other.kill()
+        os.waitpid(other.pid, 0)
+        other.returncode = -9
+        with locks.machine_wide(str(tmp_path / "lock"), patience=10.0) as held:
+            assert held
+
+
+def test_a_lock_leaves_no_file(cache: Path) -> None:
+    add(open_store(cache))
+    assert not list((cache / "locks").iterdir())
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
+def test_storage_without_locks_builds_without(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(locks.fcntl, "flock", no_locks)
+    add(open_store(cache))
+    assert open_store(cache).find(make_question())
+
+
+def test_a_forked_child_has_a_store_of_its_own(cache: Path) -> None:
+    """A thread of the parent may hold the store's locks; it is not in the child to let go."""
+    settings = Settings(cache_dir=str(cache))
+    kept = Store.open(settings)
+    with kept._guard, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # where it would wait for ever
+            try:
+                add(Store.open(settings))
+                os._exit(0 if Store.open(settings).find(make_question()) else 1)
+            except BaseException:
+                os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

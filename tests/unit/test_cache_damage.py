@@ -1,0 +1,315 @@
+"""Damaged, foreign and unusable files of a cache: each is a miss, and none of them is touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rtcompile.cache.store import Store
+from rtcompile.errors import RtcompileWarning
+from rtcompile.settings import Settings
+from tests.questions import Place, add, make_object, make_question, open_store
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def stored(cache: Path, folder: str) -> Path:
+    (path,) = (cache / folder).iterdir()
+    return path
+
+
+@pytest.mark.parametrize("folder", ["objects", "manifests"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"", id="emptied"),
+        pytest.param(lambda data: data[:40], id="cut in the head"),
+        pytest.param(lambda data: data[:-1], id="last byte cut"),
+        pytest.param(lambda data: data + b"\0", id="byte appended"),
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="bit flipped"),
+        pytest.param(lambda data: b"\x80\x04" + data, id="a pickle"),
+        pytest.param(lambda data: data.replace(b" 3\n", b" 9\n", 1), id="another schema"),
+    ],
+)
+def test_a_damaged_file_is_a_miss_removed_and_built_again(
+    cache: Path, folder: str, damage: Callable[[bytes], bytes]
+) -> None:
+    question = make_question(paths_matter=True)  # one manifest
+    add(open_store(cache), question)
+    path = stored(cache, folder)
+    path.write_bytes(damage(path.read_bytes()))
+    assert open_store(cache).find(question) is None
+    assert not path.exists()
+    add(open_store(cache), question)
+    assert open_store(cache).find(question)
+
+
+def test_a_missing_object_is_a_miss_that_says_so(cache: Path) -> None:
+    add(open_store(cache))
+    stored(cache, "objects").unlink()
+    assert open_store(cache).find(make_question()) is None
+    assert open_store(cache).why(make_question()) == "its object was evicted or damaged"
+
+
+def test_verify_removes_what_is_damaged_and_names_it(cache: Path) -> None:
+    add(open_store(cache))
+    path = stored(cache, "objects")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert open_store(cache).verify() == [str(path)]
+    assert open_store(cache).verify() == []
+    assert not path.exists()
+
+
+# --- storage that cannot be used -----------------------------------------------------------------
+
+
+def no_space(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("call", ["write", "rename", "mkdir"])
+def test_a_full_disk_costs_one_warning_and_no_build(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    kept = open_store(cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, no_space)
+        with pytest.warns(RtcompileWarning, match="No space left"):
+            add(kept, make_question())
+        add(kept, make_question(source="another"))  # a second warning would be an error
+        kept.settle()
+    for question in (make_question(), make_question(source="another")):
+        found = kept.find(question)
+        assert found is not None
+        assert found.build.hit == "memory"
+    assert not list(cache.rglob("*.tmp"))
+
+
+def test_a_cache_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    kept = open_store(tmp_path / "file" / "cache")
+    with pytest.warns(RtcompileWarning, match="RTCOMPILE_CACHE_DIR"):
+        add(kept)
+    assert kept.find(make_question())
+
+
+def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    add(open_store(cache))
+    open_file = os.open
+    for call in ("mkdir", "utime", "unlink", "rename", "write"):
+        monkeypatch.setattr(os, call, read_only)
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, flags, *mode, dir_fd=None: (
+            read_only() if flags & os.O_CREAT else open_file(path, flags, *mode, dir_fd=dir_fd)
+        ),
+    )
+    kept = open_store(cache)
+    assert kept.find(make_question())
+    with pytest.warns(RtcompileWarning, match="Read-only file system"):
+        add(kept, make_question(source="another"))
+    assert kept.find(make_question(source="another"))
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a file or folder another user's; who is not root becomes another user instead."""
+    if os.geteuid() == 0:
+        os.chown(path, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+
+@pytest.mark.parametrize("folder", ["", "objects", "toolchains"])
+def test_another_user_s_cache_is_neither_read_nor_written(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    add(open_store(cache))
+    give_away(cache / folder, monkeypatch)
+    with pytest.warns(RtcompileWarning, match="belongs to user"):
+        kept = open_store(cache)
+    assert kept.find(make_question()) is None
+    add(kept)
+    assert [found.build.hit for found in [kept.find(make_question())] if found] == ["memory"]
+
+
+def test_a_folder_that_is_a_link_is_refused(cache: Path, tmp_path: Path) -> None:
+    add(open_store(cache))
+    (cache / "objects").rename(tmp_path / "objects")
+    (cache / "objects").symlink_to(tmp_path / "objects")
+    with pytest.warns(RtcompileWarning, match="not a directory"):
+        assert open_store(cache).find(make_question()) is None
+
+
+def test_the_cache_is_private(cache: Path) -> None:
+    add(open_store(cache))
+    open_store(cache).settle()
+    assert {path.stat().st_mode & 0o077 for path in [cache, *cache.iterdir()]} == {0}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o777, 0o1777])
+def test_the_mode_of_a_folder_that_was_there_is_the_user_s(cache: Path, mode: int) -> None:
+    cache.mkdir()
+    cache.chmod(mode)
+    add(open_store(cache))
+    assert open_store(cache).find(make_question())
+    assert cache.stat().st_mode & 0o7777 == mode
+    assert {path.stat().st_mode & 0o7777 for path in cache.iterdir()} == {0o700}
+
+
+def test_a_folder_in_which_others_can_write_is_refused_and_stays_as_it_is(cache: Path) -> None:
+    add(open_store(cache))
+    (cache / "objects").chmod(0o770)
+    with pytest.warns(RtcompileWarning, match="objects can be written by others"):
+        assert open_store(cache).find(make_question()) is None
+    assert (cache / "objects").stat().st_mode & 0o777 == 0o770
+
+
+def as_a_second_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.link(path, path.parent.parent / "theirs")
+
+
+def as_a_link(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.rename(path, path.parent.parent / "theirs")
+    os.symlink(path.parent.parent / "theirs", path)
+
+
+def writable_by_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.chmod(0o620)
+
+
+def as_a_named_pipe(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_a_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def as_a_huge_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("folder", ["objects", "manifests"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        give_away,
+        as_a_second_name,
+        as_a_link,
+        writable_by_others,
+        as_a_named_pipe,
+        as_a_folder,
+        as_a_huge_file,
+    ],
+)
+def test_a_file_that_another_could_have_made_is_not_used_and_is_replaced(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, folder: str, spoil: Callable[..., None]
+) -> None:
+    question = make_question(paths_matter=True)  # one manifest
+    add(open_store(cache), question)
+    path = stored(cache, folder)
+    with monkeypatch.context() as patch:
+        if spoil is give_away and os.geteuid():
+            pytest.skip("only root can give a file away")
+        spoil(path, patch)
+        assert open_store(cache).find(question) is None
+    add(open_store(cache), question)
+    assert open_store(cache).find(question)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["notes", "cache.db", "refusals"])
+@pytest.mark.filterwarnings("ignore::rtcompile.errors.RtcompileWarning")
+def test_what_is_no_file_among_the_books_costs_no_build_and_no_wait(
+    cache: Path, make: Callable[[Path], None], name: str
+) -> None:
+    add(open_store(cache))
+    path = cache / "books" / name
+    path.unlink(missing_ok=True)
+    make(path)
+    signal.alarm(20)
+    try:
+        kept = open_store(cache)
+        kept.refusal(make_question())
+        kept.remember_refusal(make_question(), "no")
+        add(kept, make_question(source="another"))
+        kept.usage()
+    finally:
+        signal.alarm(0)
+    assert open_store(cache).find(make_question(source="another"))
+
+
+def test_a_folder_with_files_in_an_object_s_place_is_said_and_left(cache: Path) -> None:
+    add(open_store(cache), make_question())
+    path = stored(cache, "objects")
+    path.unlink()
+    (path / "somebody's").mkdir(parents=True)
+    kept = open_store(cache)
+    with pytest.warns(RtcompileWarning, match="is a folder, where a file is to be kept"):
+        add(kept, make_question())
+    add(kept, make_question(source="another"))
+    assert open_store(cache).find(make_question(source="another"))
+    assert (path / "somebody's").exists()
+
+
+@pytest.mark.parametrize("folder", ["objects", "manifests"])
+def test_a_file_under_another_one_s_key_is_a_miss_and_verify_finds_it(
+    cache: Path, folder: str
+) -> None:
+    first, second = make_question(paths_matter=True), make_question(paths_matter=True, source="2")
+    for question in (first, second):
+        add(open_store(cache), question, make_object(question.source.encode()))
+    a, b = (cache / folder).iterdir()
+    data = a.read_bytes(), b.read_bytes()
+    a.write_bytes(data[1])
+    b.write_bytes(data[0])
+    reader = Store(str(cache), on_disk=True, size=1 << 30, writable=False)
+    assert [reader.find(question) for question in (first, second)] == [None, None]
+    assert sorted(open_store(cache).verify()) == sorted(map(str, (a, b)))
+
+
+def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, place: Place) -> None:
+    question = place.question()
+    place.build(open_store(cache), question, "user0/a.h")
+    for path in cache.rglob("*"):
+        os.utime(path, (1, 1))
+    os.utime(place.path("user0/a.h"))  # a hit by content, which is noted elsewhere
+
+    def state() -> set[tuple[str, int]]:
+        return {(str(path), path.stat().st_mtime_ns) for path in cache.rglob("*")}
+
+    before = state()
+    kept = Store.open(Settings(cache_dir=str(cache), jit=False))
+    assert kept.find(question)
+    kept.note_hits()
+    kept.settle()
+    assert state() == before
+
+
+def test_a_cache_in_memory_touches_no_disk(cache: Path) -> None:
+    kept = add(open_store(cache, on_disk=False))
+    kept.keep_source("a.cu", "source")
+    kept.settle()
+    assert kept.find(make_question())
+    assert not cache.exists()
+
+
+def test_a_cache_removed_under_a_process_is_made_again(cache: Path) -> None:
+    kept = add(open_store(cache))
+    subprocess.run(["rm", "-rf", str(cache)], check=True)
+    add(kept, make_question(source="another"))
+    assert open_store(cache).find(make_question(source="another"))

@@ -1,0 +1,331 @@
+"""The command's smaller verbs, and what holds for all of them: help, terminals, pipes, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile as rtcompile_
+from rtcompile import CompileError
+from rtcompile.cli import main, output
+from rtcompile.cli.arguments import parser
+from tests.commands import environ, rtcompile
+
+# --- explain, headers, repro ------------------------------------------------------------
+
+
+def test_explain_reads_a_log_from_stdin() -> None:
+    log = b'kernel.cu(3): error: identifier "uint32_t" is undefined\n'
+    done = rtcompile("explain", stdin=log)
+    assert done.returncode == 0
+    assert b"hint: uint32_t is declared in <cstdint>." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "says"),
+    [
+        ("CUDA_ERROR_NOT_FOUND", 0, "name_expressions="),
+        ("cp-async-in-cute", 0, "UniversalCopy"),
+        ("my hovercraft is full of eels", 1, "Nothing is known"),
+    ],
+)
+def test_explain_knows_names_rows_and_its_limits(
+    what: str, code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", what]) == code
+    assert says in capsys.readouterr().out
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/x.py", line 12, in <module>
+    k((1,), (32,), (x,))
+  File "cupy/_core/raw.pyx", line 95, in cupy._core.raw.RawKernel.__call__
+cupy_backends.cuda.api.driver.CUDADriverError: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access
+"""
+IN_JUPYTER = """\x1b[0;31m--------------------------------------------------\x1b[0m
+\x1b[0;31mNVRTCError\x1b[0m                      Traceback (most recent call last)
+\x1b[0;31mNVRTCError\x1b[0m: NVRTC_ERROR_COMPILATION (6)
+
+During handling of the above exception, another exception occurred:
+
+\x1b[0;31mCompileException\x1b[0m                Traceback (most recent call last)
+Cell \x1b[0;32mIn[3], line 1\x1b[0m
+\x1b[0;32m----> 1\x1b[0m k((1,),(1,),())
+
+\x1b[0;31mCompileException\x1b[0m: /tmp/x.cubin.cu(3): error: identifier "uint32_t" is undefined
+    uint32_t x;
+    ^
+
+1 error detected in the compilation of "/tmp/x.cubin.cu".
+"""
+
+
+@pytest.mark.parametrize(
+    ("pasted", "first", "hint"),
+    [
+        (TRACEBACK, "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "compute-sanitizer"),
+        (IN_JUPYTER, '/tmp/x.cubin.cu:3:3: error: identifier "uint32_t" is und', "<cstdint>"),
+    ],
+    ids=["python", "jupyter in colours"],
+)
+def test_explain_finds_the_error_in_a_pasted_traceback(pasted: str, first: str, hint: str) -> None:
+    done = rtcompile("explain", stdin=pasted.encode())
+    assert done.stdout.decode().startswith(first)
+    assert hint in done.stdout.decode()
+
+
+def test_explain_reads_the_traceback_of_our_own_error_as_the_compilers_log() -> None:
+    with pytest.raises(CompileError) as caught:
+        rtcompile_.compile("__global__ void k() { uint32_t x; nope(); }", arch="sm_80")
+    pasted = "".join(traceback.format_exception(caught.value))
+    lines = rtcompile("explain", stdin=pasted.encode()).stdout.decode().splitlines()
+    assert lines[0] == 'kernel.cu:1:23: error: identifier "uint32_t" is undefined'
+    assert sum("hint: " in line for line in lines) == 1
+    assert lines[-1] == '  also: kernel.cu:1:35: error: identifier "nope" is undefined'
+
+
+def test_explain_survives_garbage() -> None:
+    done = rtcompile("explain", stdin=bytes(range(256)) * 1000)
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
+
+
+def test_headers_are_a_tree_with_costs(source: Path, said: Callable[..., Any]) -> None:
+    source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
+    code, found = said("headers", "k.cu", "--arch", "sm_80", "--time")
+    assert code == 0
+    (own,) = found["results"][0]["included"]
+    assert (own["path"], own["label"], own["files"]) == (str(source.with_name("width.h")), "", 2)
+    (fp16,) = own["included"]
+    assert fp16["label"] == "cudart"
+    assert own["bytes"] > fp16["bytes"] > 100_000
+
+
+def test_headers_show_the_way_to_one(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
+    assert main(["headers", "k.cu", "--arch", "sm_80", "--why", "cuda_fp16.h"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("width.h")
+    assert second == "  cuda_fp16.h  (cudart)"
+
+
+def test_headers_of_a_source_that_does_not_parse_fail_with_its_error(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source.with_name("width.h").unlink()
+    assert main(["headers", "k.cu", "--arch", "sm_80"]) == 1
+    assert 'cannot open source file "width.h"' in capsys.readouterr().err
+
+
+def test_repro_lists_shows_and_runs(tmp_path: Path, said: Callable[..., Any]) -> None:
+    folder = tmp_path / "nvrtc-crash-1"
+    folder.mkdir()
+    (folder / "report.json").write_text('{"what": "it died", "program": "k.cu"}')
+    (folder / "run.sh").write_text("#!/bin/sh\nexit 7\n")
+    (folder / "run.sh").chmod(0o755)
+    assert said("repro", str(folder))[1]["what"] == "it died"
+    assert main(["repro", str(folder), "--run"]) == 7
+
+
+# --- the command itself -----------------------------------------------------------------
+
+
+def verbs() -> list[str]:
+    (actions,) = (a for a in parser()._actions if a.dest == "==SUPPRESS==" and a.choices)
+    return list(actions.choices)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_verb_has_help_with_an_example_and_takes_json(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([verb, "--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert f"example:\n  {'' if verb == 'explain' else 'rtcompile ' + verb}" in text
+    assert "--json" in text
+
+
+def test_without_a_verb_the_help_is_shown() -> None:
+    done = rtcompile()
+    assert done.returncode == 0
+    assert b"usage: rtcompile" in done.stdout
+    assert b"exit codes:" in done.stdout
+    assert b"ACTION" in rtcompile("cache").stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("compile k.cu --ach sm_80", "no option --ach; did you mean --arch?"),
+        ("compile k.cu -arch=sm_80", "no option -arch; did you mean --arch?"),
+        ("compile k.cu -lineinfo", "stand after --: `rtcompile compile … -- -lineinfo`"),
+        ("doctor --no-probe", "no option --no-probe; did you mean --no-probes?"),
+        ("explain a b", "'b' is one argument too many"),
+        ("cache lst", "did you mean list?"),
+        ("compil k.cu", "'compil' is not a verb; did you mean compile?"),
+        ("k.cu", "did you mean `rtcompile compile k.cu`?"),
+        ("--json doctor", "--json stands behind the verb"),
+        ("--versoin", "no option --versoin; did you mean --version?"),
+    ],
+)
+def test_a_mistyped_argument_gets_a_suggestion(
+    argv: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(argv.split())
+    assert left.value.code == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert says in first
+    assert second.endswith("--help shows what it takes")
+
+
+@pytest.mark.parametrize("argv", [[], ["compile", "--help"], ["bundle", "--help"]], ids=" ".join)
+def test_help_fits_a_narrow_terminal(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit):
+        main(argv)
+    text = capsys.readouterr().out.partition("example:\n")[0]
+    wide = [line for line in text.splitlines() if len(line) > 60]
+    assert all(line.startswith("  ") for line in wide), "only the table of exit codes"
+
+
+def test_output_to_stdout_is_the_code_and_nothing_else(source: Path) -> None:
+    done = rtcompile("compile", "k.cu", "--arch", "sm_80", "-o", "-")
+    assert done.stdout.startswith(b"\x7fELF")
+    assert b"k.cu for sm_80" in done.stderr
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("more", [["--json"], ["--watch"], ["--arch", "sm_80,sm_90"]])
+def test_output_to_stdout_takes_one_build_alone(
+    more: list[str], source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", "k.cu", "--arch", "sm_80", "-o", "-", *more]) == 2
+    printed = capsys.readouterr()
+    assert "-o -" in printed.out + printed.err
+
+
+def test_machine_code_is_not_written_to_a_terminal(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["compile", "k.cu", "--arch", "sm_80", "-o", "-"]) == 2
+    assert "a cubin is no text for a terminal" in capsys.readouterr().err
+
+
+def test_compile_says_that_a_module_has_no_kernels(
+    source: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., Any]
+) -> None:
+    Path("t.cu").write_text("template <class T> __global__ void t(T* x) {}\n")
+    assert main(["compile", "t.cu", "--arch", "sm_80"]) == 0
+    assert "holds no kernel" in capsys.readouterr().out
+    assert said("compile", "t.cu", "--arch", "sm_80")[1]["results"][0]["kernels"] == []
+    assert main(["inspect", "t.cu", "--arch", "sm_80"]) == 0
+    assert "sm_80, 0 kernels\nno kernel is in it" in capsys.readouterr().out
+    assert main(["compile", "t.cu", "--arch", "sm_80", "-n", "t<int>"]) == 0
+    assert "holds no kernel" not in capsys.readouterr().out
+
+
+def test_compile_says_which_options_were_not_passed_on(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", "k.cu", "--arch", "sm_80", "--", "-Xcompiler", "-Wall"]) == 0
+    assert "    --compiler-options is not passed on: it concerns host" in capsys.readouterr().out
+
+
+def test_a_warning_is_a_line_of_the_command_and_names_no_line_of_python(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}')
+    done = subprocess.run(
+        [sys.executable, "-m", "rtcompile", "compile", "k.cu", "--arch", "sm_80", "-o", "k.cubin"],
+        capture_output=True,
+        cwd=tmp_path,
+        env={**environ(), "RTCOMPILE_CACHE_DIR": str(tmp_path / "file")},
+        text=True,
+    )
+    assert done.returncode == 0
+    assert f"rtcompile: warning: kernel cache {tmp_path}/file" in done.stderr
+    assert ".py" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rtcompile", "doctor", "--no-probes"],
+        capture_output=True,
+        env={**environ(), "PYTHONIOENCODING": encoding},
+    )
+    assert b"Traceback" not in done.stderr
+    assert b"\n+ " in b"\n" + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "says"),
+    [
+        ("--help >&-", 0, ""),
+        ("explain crash >&- 2>&-", 0, ""),
+        ("explain crash >/dev/full", 2, "rtcompile explain: No space left on device\n"),
+    ],
+)
+def test_a_stdout_that_takes_nothing_is_no_traceback(redirected: str, code: int, says: str) -> None:
+    command = f"{sys.executable} -m rtcompile {redirected}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())
+    assert (done.returncode, done.stderr) == (code, says)
+
+
+def test_doctor_fits_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda *_: 60)
+    main(["doctor", "--no-probes"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 60 or " " not in line.strip() for line in lines), lines
+
+
+def test_completion_is_a_script_that_bash_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert "why-miss" in script
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_completion_without_shtab_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 3
+    assert "pip install rtcompile[cli]" in capsys.readouterr().err
+
+
+def test_a_wrong_option_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["compile", "--no-such-option"])
+    assert left.value.code == 2
+
+
+def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
+    code = "import sys, rtcompile.cli as c; c.arguments.parse(['doctor']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ()
+    )
+    loaded = set(done.stdout.split())
+    assert not loaded & {"cupy", "numpy", "rtcompile.building.pipeline", "rtcompile.workers.pool"}
+
+
+@pytest.mark.parametrize("argv", ["explain crash", "--help", "compile no.cu --json"])
+def test_a_closed_pipe_is_no_error(argv: str) -> None:
+    command = f"(sleep .3; {sys.executable} -m rtcompile {argv}) | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())
+    assert done.stdout.strip() == "0"
+    assert done.stderr == ""
