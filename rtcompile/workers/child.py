@@ -74,6 +74,7 @@ class Child:
         "desk",
         "failure",
         "folder",
+        "killed",
         "leash",
         "memory",
         "order",
@@ -96,13 +97,14 @@ class Child:
         self.warm = warm
         self.order: Order | None = None
         self.served = 0
+        self.killed = False  # it may not have died yet
         self.deadline: float | None = None
         self.memory: int | None = None
         self.failure = "crash"  # its kind if the child dies by itself
 
     def may_take(self, order: Order) -> bool:
         """Say whether it waits, and for such an order."""
-        if self.order is not None:
+        if self.order is not None or self.killed:
             return False
         return order.plain or not (self.served or (order.warm and not self.warm))
 
@@ -128,6 +130,7 @@ class Child:
         """Kill the whole process group: a compiler may have started others."""
         if reason:
             self.failure = reason
+        self.killed = True
         try:
             os.killpg(self.pid, _SIGKILL)
         except (ProcessLookupError, PermissionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from rtcompile.compilers import nvrtc
 from rtcompile.core import small
 from rtcompile.core.units import Limits
 from rtcompile.toolkit.model import Library
+from rtcompile.workers.child import Child, Order
 from rtcompile.workers.pool import Answer, Crash, Job, Pool
 from tests.questions import Place, make_object
 
@@ -328,3 +330,21 @@ def test_a_build_is_kept_though_its_process_ends_at_once_and_the_disk_is_never_w
         for _ in range(2)
     ]
     assert hits == ["None", "disk"]
+
+
+def test_a_child_that_was_told_to_die_takes_no_other_job() -> None:
+    """It dies a moment later, and the job that it took would be called a crash of the compiler."""
+    leash, ours = os.pipe()
+    os.close(leash)
+    desk, theirs = socket.socketpair()
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {}, setpgroup=0)
+    child = Child(pid, desk, os.memfd_create("stderr"), "1", ours, warm=False)
+    order = Order(("f", None, None, False, False), theirs, os.memfd_create("arguments"))
+    try:
+        assert child.may_take(order)
+        child.kill()
+        assert not child.may_take(order)
+    finally:
+        os.waitpid(pid, 0)
+        child.close()
+        order.close()
