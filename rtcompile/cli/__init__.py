@@ -52,10 +52,17 @@ def _run(argv: list[str]) -> int:
     try:
         given = arguments.parse(argv)
     except SystemExit:  # argparse has printed help, a version or an error
-        sys.stdout.flush()
-        raise
+        refused = output.flush()
+        if refused is None:
+            raise
+        print(f"rtcompile: {refused.strerror}", file=sys.stderr)
+        return WRONG
     try:
         code: int = import_module(f"rtcompile.cli.{given.module}").run(given)
+        refused = output.flush()
+        if refused is not None:
+            given.json = False  # stdout takes no answer
+            raise refused
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -63,7 +70,7 @@ def _run(argv: list[str]) -> int:
     except (RtcompileError, OSError) as error:
         output.failure(error, given)
         code = exit_code(error)
-    sys.stdout.flush()
+        output.flush()
     return code
 
 

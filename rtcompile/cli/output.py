@@ -51,6 +51,24 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="rtcompile")
 
 
+def flush() -> OSError | None:
+    """Write what is left for stdout; return why stdout refuses it, if it does.
+
+    What it refuses is dropped, or Python would try it again at its end.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        sys.stdout.flush()
+        return error
+    return None
+
+
 def prepare_warnings() -> None:
     """Let our warnings be lines of a command's, without the line of Python that gave them."""
     import warnings
@@ -108,8 +126,15 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
     others begin with the command's name, and the `file` if there is one.
     """
     if given.json:
-        print_json({"ok": False, "error": error_fields(error)})
-        return
+        try:
+            print_json({"ok": False, "error": error_fields(error)})
+            refused = flush()
+        except BrokenPipeError:
+            raise
+        except OSError as full:
+            refused = full
+        if refused is None:
+            return
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "

@@ -275,11 +275,21 @@ def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
         ("--help >&-", 0, ""),
         ("explain crash >&- 2>&-", 0, ""),
         ("explain crash >/dev/full", 2, "rtcompile explain: No space left on device\n"),
+        ("cache list --json >/dev/full", 2, "rtcompile cache: No space left on device\n"),
+        (
+            "cache show zz --json >/dev/full",
+            2,
+            "rtcompile cache: zz: neither a file nor an entry of the cache\n",
+        ),
     ],
 )
-def test_a_stdout_that_takes_nothing_is_no_traceback(redirected: str, code: int, says: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_stdout_that_takes_nothing_is_no_traceback(
+    redirected: str, code: int, says: str, unbuffered: str
+) -> None:
     command = f"{sys.executable} -m rtcompile {redirected}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())
+    environment = {**environ(), "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (code, says)
 
 
