@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from rtcompile.toolkit import Toolchain, find
 
 CUDART = "#define CUDART_VERSION  {number}\n"
 CCCL = "#define CCCL_VERSION {number}\n"
@@ -117,3 +119,25 @@ def conda(prefix: Path, version: str, target: str = "x86_64-linux") -> Path:
     write(prefix / "include/zlib.h")
     write(prefix / f"conda-meta/cuda-nvrtc-{version}-h0_0.json")
     return prefix
+
+
+def search(
+    *site_dirs: Path,
+    environ: Mapping[str, str] | None = None,
+    usual_roots: Sequence[str] = (),
+    **others: object,
+) -> Toolchain:
+    """Search made-up trees only: no PATH, nothing of this machine, unless the test names it."""
+    return find(
+        {"PATH": "", **(environ or {})},
+        [str(folder) for folder in site_dirs],
+        usual_roots=usual_roots,
+        **{"machine": "x86_64", "last_steps": (), **others},  # type: ignore[arg-type]
+    )
+
+
+def drifted(wheels: Wheels, name: str, version: str) -> Path:
+    """Say that a wheel of CUDA 13 is of another version than those beside it."""
+    (own,) = wheels.site.glob(f"{name}-*.dist-info")
+    own.rename(own.with_name(f"{name}-{version}.dist-info"))
+    return wheels.site

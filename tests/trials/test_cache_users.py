@@ -1,0 +1,199 @@
+"""Two users and one cache: no user gets the code of another."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile.cache import headers
+from rtcompile.settings import Settings
+from rtcompile.toolkit import Toolchain, remembered
+from tests.questions import make_object, make_question, open_store
+from tests.trials.record import record
+
+VICTIM, ATTACKER = 54321, 54322
+KINDS = ("objects", "manifests", "portable", "toolchains")
+
+two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+
+
+def as_user(user: int, act: Callable[[], object]) -> Any:
+    """Return what `act` returns to another user, in a child."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that other tests left
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(20)
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            warnings.simplefilter("ignore")
+            os.write(writing, repr(act()).encode())
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return ast.literal_eval(said) if said else None
+
+
+@pytest.fixture
+def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for all, as /tmp is, and the working directory: a path to it may be closed to users."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o1777)
+        monkeypatch.chdir(folder)
+        # What is imported where it is used may lie in root's home.
+        fill(Path("rehearsal"), b"")
+        assert found(Path("rehearsal")) == ["", ""]
+        yield Path()
+        monkeypatch.undo()
+
+
+WANTED = make_question(source="wanted")
+
+
+def fill(cache: Path, code: bytes) -> None:
+    """Keep a build and a toolchain, which names libraries that a process loads."""
+    kept = open_store(cache)
+    with kept.building(WANTED):
+        kept.add(WANTED, make_object(code), headers.record((), ()))
+    remembered._write(
+        Settings(cache_dir=str(cache)),
+        "key",
+        remembered.Known(Toolchain(problems=(code.decode(),)), {}),
+    )
+
+
+def found(cache: Path) -> list[str]:
+    """Return whose build is found, and whose toolchain."""
+    obj = open_store(cache).find(WANTED)
+    known = remembered._read(Settings(cache_dir=str(cache)), "key")
+    return [
+        *([obj.code.decode()] if obj else ()),
+        *(known.toolchain.problems if known else ()),
+    ]
+
+
+def own_folder(cache: Path) -> None:
+    """The whole cache is the attacker's."""
+    as_user(ATTACKER, lambda: (fill(cache, b"planted"), os.chmod(cache, 0o777), open_up(cache)))
+
+
+def open_up(cache: Path) -> None:
+    for path in cache.rglob("*"):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+
+
+def in_a_folder_for_all(cache: Path) -> None:
+    """The cache is put into a sticky folder, and the attacker was there first."""
+    cache.mkdir()
+    cache.chmod(0o1777)
+    as_user(ATTACKER, lambda: (fill(cache, b"planted"), open_up(cache)))
+
+
+def once_open(cache: Path) -> None:
+    """The victim's cache was open to all, and is not any more."""
+    as_user(VICTIM, lambda: (fill(cache, b"right"), os.chmod(cache, 0o777), open_up(cache)))
+    as_user(
+        ATTACKER,
+        lambda: (fill(cache.with_name("his"), b"planted"), open_up(cache.with_name("his"))),
+    )
+    for kind in KINDS:
+        for path in (cache.with_name("his") / kind).iterdir():
+            target = cache / kind / path.name
+
+            def plant(path: Path = path, target: Path = target) -> None:
+                data = path.read_bytes()
+                target.unlink(missing_ok=True)
+                target.write_bytes(data)
+
+            as_user(ATTACKER, plant)
+    as_user(VICTIM, lambda: [p.chmod(0o700) for p in (cache, *cache.iterdir())])
+
+
+def linked_once_open(cache: Path) -> None:
+    """As before, by a second name of a file that the victim owns and the attacker wrote."""
+    once_open(cache)
+    for kind in KINDS:
+        for path in (cache.with_name("his") / kind).iterdir():
+            given = cache.with_name(f"given {kind}")
+            given.write_bytes(path.read_bytes())
+            os.chown(given, VICTIM, VICTIM)
+            given.chmod(0o600)
+            (cache / kind / path.name).unlink(missing_ok=True)
+            os.link(given, cache / kind / path.name)
+
+
+def swapped_folder(cache: Path) -> None:
+    """Everybody may write where the victim's folders lie, and the attacker exchanged two of them."""
+    as_user(VICTIM, lambda: (fill(cache, b"right"), os.chmod(cache, 0o777)))
+    his = cache.with_name("his")
+    as_user(ATTACKER, lambda: (fill(his, b"planted"), open_up(his)))
+
+    def exchange() -> None:
+        for kind in KINDS:
+            os.rename(cache / kind, cache / f"{kind}-away")
+            os.rename(his / kind, cache / kind)
+
+    as_user(ATTACKER, exchange)
+
+
+def linked_folder(cache: Path) -> None:
+    """A folder of the attacker's whose folders are links to the victim's own, and to his."""
+    his = cache.with_name("his")
+    as_user(ATTACKER, lambda: (fill(his, b"planted"), open_up(his)))
+    his.chmod(0o755)
+    as_user(ATTACKER, lambda: os.mkdir(cache))
+    for kind in KINDS:
+        as_user(ATTACKER, partial(os.symlink, f"../his/{kind}", cache / kind))
+
+
+@two_users
+@pytest.mark.parametrize(
+    "plant",
+    [own_folder, in_a_folder_for_all, once_open, linked_once_open, swapped_folder, linked_folder],
+)
+def test_what_another_user_planted_is_not_found(
+    ground: Path, plant: Callable[[Path], None]
+) -> None:
+    cache = ground / "cache"
+    plant(cache)
+    seen = as_user(VICTIM, lambda: found(cache))
+    record("build or toolchain planted by another user", 2, seen.count("planted"))
+    assert "planted" not in seen
+
+
+@two_users
+def test_root_s_read_only_cache_serves_everybody(ground: Path) -> None:
+    cache = ground / "cache"
+    fill(cache, b"right")
+    for i, path in enumerate([cache, *cache.rglob("*")]):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        if path.is_file():  # layers of container images share files
+            os.link(path, ground / f"shared {i}")
+    assert as_user(VICTIM, lambda: found(cache)) == ["right", "right"]
+
+
+@two_users
+def test_the_system_s_temporary_folder_stays_everybody_s(ground: Path) -> None:
+    fill(ground, b"root's")
+    assert ground.stat().st_mode & 0o7777 == 0o1777
+    assert as_user(VICTIM, lambda: found(ground)) == []

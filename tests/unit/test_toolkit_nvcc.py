@@ -1,0 +1,180 @@
+"""Where nvcc is found, and what is said of what is not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cuda import pathfinder
+
+import rtcompile
+from rtcompile.errors import ToolkitNotFound
+from rtcompile.toolkit import Toolchain
+from rtcompile.toolkit.places import Place, Surroundings
+from tests.toolkits import Wheels, drifted, program, search, toolkit, write
+
+
+def test_nvcc_of_nvrtcs_version_is_preferred_to_one_that_comes_first(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86").site
+    on_path = program(tmp_path / "bin/nvcc", "13.0.88")
+    matching = program(tmp_path / "cuda-12.9/bin/nvcc", "12.9.86")
+    toolchain = search(
+        site,
+        environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"},
+        usual_roots=[str(tmp_path / "cuda-*")],
+    )
+    assert toolchain.require_nvcc().path == str(matching)
+
+
+def test_nvcc_of_another_version_is_better_than_none(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86").site
+    on_path = program(tmp_path / "bin/nvcc", "13.0.88")
+    toolchain = search(site, environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"})
+    assert toolchain.require_nvcc().version == "13.0.88"
+    assert toolchain.found_via["nvcc"] == "PATH"
+
+
+@pytest.mark.parametrize(
+    ("nvvm", "said"),
+    [
+        pytest.param("13.5.37", "nvidia-nvvm 13.5.37", id="of-another-version"),
+        pytest.param("", "lacks nvidia-nvvm", id="missing"),
+    ],
+)
+def test_pips_nvcc_without_the_nvvm_of_its_version_is_not_used(tmp_path, nvvm, said):
+    toolchain = search(Wheels(tmp_path).cuda13("13.0.88", nvcc="13.0.88", nvvm=nvvm).site)
+    assert toolchain.nvcc is None
+    assert any(said in problem and "13.0.88" in problem for problem in toolchain.problems)
+
+
+def test_pips_nvcc_on_runtime_headers_of_another_version_is_not_used(tmp_path):
+    wheels = Wheels(tmp_path).cuda13("13.0.88", nvcc="13.5.37", nvvm="13.5.37")
+    site = drifted(wheels, "nvidia_cuda_crt", "13.5.37")
+    toolchain = search(site)
+    assert toolchain.nvcc is None
+    (problem,) = [p for p in toolchain.problems if p.startswith("nvcc 13.5.37")]
+    assert '"nvidia-cuda-nvcc==13.0.*"' in problem
+    assert "13.5.*" not in str(toolchain.problems)
+
+
+def test_an_nvcc_of_another_cuda_is_used_but_not_without_a_word(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86").site
+    on_path = program(tmp_path / "bin/nvcc", "13.0.88")
+    toolchain = search(site, environ={"PATH": f"{on_path.parent}:/usr/bin:/bin"})
+    (problem,) = toolchain.problems
+    assert f"nvcc 13.0.88 ({on_path}) is of another CUDA than NVRTC 12.9.86" in problem
+    assert "CUDA toolkit 12.9" in problem
+
+
+def test_for_a_missing_nvcc_no_extra_is_named_that_has_none():
+    said = search().missing["nvcc"]
+    assert "rtcompile[cuda12]" not in said
+    assert '"rtcompile[cuda13]"' in said
+    assert "for CUDA 12 no wheel" in said
+
+
+def test_the_identity_of_a_wrapped_nvcc_is_that_of_the_binary_behind_it(tmp_path):
+    real = write(tmp_path / "cuda/bin/nvcc")
+    wrapper = program(tmp_path / "bin/nvcc", "13.0.88")
+    wrapper.write_text(wrapper.read_text() + f'echo "#\\$ _HERE_={real.parent}"\n')
+    found = search(environ={"PATH": f"{wrapper.parent}:/usr/bin:/bin"}).require_nvcc()
+    before = found.identity()
+    real.write_text("upgraded")
+    assert found.path == str(wrapper)
+    assert found.identity() != before
+
+
+def test_nvcc_gets_no_cuda_headers_and_no_shims_of_ours(tmp_path):
+    site = Wheels(tmp_path).cuda12().cupy().site
+    write(site / "cutlass_library/source/include/cutlass/version.h")
+    labels = [directory.label for directory in search(site).nvcc_search]
+    assert labels == ["cutlass", "cupy", "rtcompile"]
+
+
+@pytest.mark.parametrize("variable", ["NVCC_CCBIN", "CUDAHOSTCXX"])
+def test_the_named_host_compiler_wins(tmp_path, variable):
+    named = program(tmp_path / "g++-12", "12")
+    program(tmp_path / "bin/g++", "14")
+    environ = {"PATH": str(tmp_path / "bin"), variable: str(named)}
+    assert search(environ=environ).host_compiler == str(named)
+
+
+# --- what is not there ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "state"),
+    [
+        pytest.param(lambda path: None, "is not there", id="nowhere"),
+        pytest.param(lambda path: path.mkdir(), "holds no CUDA toolkit", id="empty"),
+    ],
+)
+def test_a_useless_cuda_path_is_ignored_and_reported(tmp_path, make, state):
+    named = tmp_path / "cuda"
+    make(named)
+    site = Wheels(tmp_path / "site").cuda12().site
+    toolchain = search(site, environ={"CUDA_PATH": str(named)})
+    assert toolchain.require_nvrtc().version == "12.9.86"
+    (problem,) = toolchain.problems
+    assert f"CUDA_PATH={named} {state}" in problem
+
+
+def test_without_any_toolkit_the_error_says_where_it_looked_and_what_to_install():
+    toolchain = search(environ={"CUDA_PATH": "/opt/nocuda"}, usual_roots=["/opt/cuda"])
+    with pytest.raises(ToolkitNotFound) as error:
+        toolchain.require_nvrtc()
+    for evidence in ("site-packages", "CUDA_PATH=/opt/nocuda", "/opt/cuda", "pip install"):
+        assert evidence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("require", "command"),
+    [
+        pytest.param(Toolchain.require_nvjitlink, "nvidia-nvjitlink-cu12==12.9.*", id="nvjitlink"),
+        pytest.param(Toolchain.require_nvcc, "CUDA toolkit 12.9", id="nvcc"),
+        pytest.param(Toolchain.require_cudadevrt, "CUDA toolkit 12.9", id="cudadevrt"),
+        pytest.param(Toolchain.require_host_compiler, "apt install g++", id="host-compiler"),
+    ],
+)
+def test_a_part_that_only_some_builds_need_is_missed_when_it_is_needed(tmp_path, require, command):
+    toolchain = search(Wheels(tmp_path).cuda12().site)
+    assert toolchain.problems == ()
+    with pytest.raises(ToolkitNotFound) as error:
+        require(toolchain)
+    assert command in str(error.value)
+
+
+def test_the_last_steps_are_taken_only_where_the_others_leave_something_missing(tmp_path):
+    asked = []
+
+    def elsewhere(where: Surroundings) -> Iterator[Place]:
+        asked.append(where)
+        yield Place(str(tmp_path / "cuda"), "toolkit", "pathfinder", where.targets, {})
+
+    toolkit(tmp_path / "cuda", "12.4.131")
+    search(Wheels(tmp_path / "complete").cuda12().site, last_steps=[elsewhere])
+    assert not asked
+    toolchain = search(Wheels(tmp_path / "lacking").cuda12(crt=None).site, last_steps=[elsewhere])
+    assert set(toolchain.found_via.values()) == {"pathfinder"}
+
+
+def test_cuda_pathfinder_is_asked_without_loading_a_library_here(tmp_path):
+    # Without site, this environment's wheels are not what it finds first.
+    source = f"""
+import os, sys
+sys.path[:0] = {[str(Path(rtcompile.__file__).parents[1]), str(Path(pathfinder.__file__).parents[2])]}
+from rtcompile.toolkit.places import Surroundings, by_pathfinder
+places = list(by_pathfinder(Surroundings(os.environ, (), (), ("x86_64-linux",))))
+print([(place.root, place.found_via) for place in places])
+assert "libcudart" not in open("/proc/self/maps").read()
+"""
+    root = toolkit(tmp_path, "12.4.131")
+    write(root / "include/cuda_runtime.h")
+    environ = {**os.environ, "CUDA_PATH": str(root), "CUDA_HOME": "/nowhere", "CONDA_PREFIX": ""}
+    command = [sys.executable, "-I", "-S", "-W", "error", "-c", source]
+    said = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert said.stdout == f"[({str(root)!r}, 'cuda.pathfinder')]\n", said.stderr
