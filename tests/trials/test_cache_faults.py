@@ -41,8 +41,7 @@ WRITER = """
 import itertools, sys
 from pathlib import Path
 from rtcompile.cache import headers
-from tests.questions import make_object, make_question
-from tests.questions import open_store
+from tests.questions import make_object, make_question, open_store
 from tests.trials.test_cache_faults import code_of
 store = open_store(Path(sys.argv[1]))
 print("ready", flush=True)
@@ -97,8 +96,7 @@ HAMMER = """
 import random, sys
 from pathlib import Path
 from rtcompile.cache import headers
-from tests.questions import make_object, make_question
-from tests.questions import open_store
+from tests.questions import make_object, make_question, open_store
 from tests.trials.test_cache_faults import code_of
 cache, seed = Path(sys.argv[1]), int(sys.argv[2])
 chance, built = random.Random(seed), 0
