@@ -166,20 +166,24 @@ def _start_threads(count: int, work: Callable[[], None]) -> int:
         if index < at_work:
             work()
 
-    started = 0
+    threads: list[threading.Thread] = []
     try:
         for index in range(count):
             # Each thread runs in a copy of the caller's context, which holds the trace in use. The
             # threads are daemons, so that an interrupted program does not wait for a compiler.
             run = contextvars.copy_context().run
             arguments = (start, index)
-            threading.Thread(target=run, args=arguments, name=f"build {index}", daemon=True).start()
-            started += 1
-        at_work = started
+            name = f"build {index}"
+            thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
+            thread.start()
+            threads.append(thread)
+        at_work = len(threads)
     except RuntimeError:
-        at_work = started // _PROCESSES_PER_THREAD
+        at_work = len(threads) // _PROCESSES_PER_THREAD
     finally:
         decided.set()
+    for thread in threads[at_work:]:
+        thread.join()  # it has nothing to do, and a compiler may need its place
     return at_work
 
 

@@ -84,7 +84,10 @@ def _answers(folder: str) -> bool:
         return known
     problems: list[str] = []
     trying = threading.Thread(target=_try, args=(folder, problems), daemon=True)
-    trying.start()
+    try:
+        trying.start()
+    except RuntimeError:
+        return False  # no more threads: this build does without, and the next one asks again
     trying.join(_MOST_TRIED_SECONDS)
     problem = f"a lock gave no answer in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
     problem = problem or "".join(problems)

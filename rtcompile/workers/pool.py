@@ -27,6 +27,7 @@ from rtcompile.workers import protocol, scratch, zygote
 __all__ = ["Answer", "Cancellation", "Cancelled", "Crash", "Job", "Pool", "run", "run_beside"]
 
 _IDLE_SECONDS = 300.0
+_ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 # A signal that arrives just before Python begins to wait is handled only when that wait ends.
 MAX_WAIT_SECONDS = 0.25
 _BYTES_PER_JOB = 1 << 30  # a CuTe build peaks at 390 MB, one with heavy instantiation at a gigabyte
@@ -201,9 +202,16 @@ class Pool:
     def _zygote(self, prepare: str, argument: str) -> _Zygote:
         with self._lock:
             found = self._zygotes.get((prepare, argument))
-            if found is None:
-                found = _Zygote(prepare, argument, self._idle)
-                self._zygotes[prepare, argument] = found
+            patience = time.monotonic() + _ENDING_SECONDS
+            while found is None:
+                try:
+                    found = _Zygote(prepare, argument, self._idle)
+                except BlockingIOError:  # no more processes: `ulimit -u`
+                    if time.monotonic() > patience:
+                        raise
+                    time.sleep(0.01)
+                else:
+                    self._zygotes[prepare, argument] = found
             return found
 
     def _forget(self, job: Job, worker: _Zygote) -> None:
