@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import main
+from tests import nodes, servers
 from tests.questions import Place
 
 SOURCE = """#include "width.h"
@@ -130,3 +131,24 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
         return code, json.loads(capsys.readouterr().out)
 
     return run
+
+
+@pytest.fixture(params=["folder", "redis"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where a store is: a folder, and a Redis server."""
+    if request.param == "folder":
+        yield f"file://{tmp_path}/shared"
+    else:
+        with servers.redis() as server:
+            yield server.address
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Make this process one of a node, with a store."""
+
+    def go(node: str, address: str, **more: str) -> None:
+        for name, value in nodes.environment(tmp_path, node, address, **more).items():
+            monkeypatch.setenv(name, value)
+
+    return go

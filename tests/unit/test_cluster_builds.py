@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,26 +17,6 @@ from rtcompile.cluster.remote import remote
 from rtcompile.cluster.stores import FolderStore
 from rtcompile.errors import JitDisabled, RtcompileWarning
 from tests import nodes, servers
-
-
-@pytest.fixture(params=["folder", "redis"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "folder":
-        yield f"file://{tmp_path}/shared"
-    else:
-        with servers.redis() as server:
-            yield server.address
-
-
-@pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Make this process one of a node, with a store."""
-
-    def go(node: str, address: str, **more: str) -> None:
-        for name, value in nodes.environment(tmp_path, node, address, **more).items():
-            monkeypatch.setenv(name, value)
-
-    return go
 
 
 def build(source: str, **arguments: object) -> str | None:

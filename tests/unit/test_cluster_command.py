@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,24 +15,6 @@ from rtcompile.cluster.stores import FolderStore, StoreError
 from rtcompile.doctor import Check, sharing
 from rtcompile.settings import Settings
 from tests import nodes, servers
-
-
-@pytest.fixture(params=["folder", "redis"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "folder":
-        yield f"file://{tmp_path}/shared"
-    else:
-        with servers.redis() as server:
-            yield server.address
-
-
-@pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    def go(node: str, address: str, **more: str) -> None:
-        for name, value in nodes.environment(tmp_path, node, address, **more).items():
-            monkeypatch.setenv(name, value)
-
-    return go
 
 
 def build_locally(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
