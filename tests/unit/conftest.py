@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import main
+from rtcompile.workers.pool import Pool
 from tests import nodes, servers
 from tests.questions import Place
 
@@ -152,3 +153,20 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
             monkeypatch.setenv(name, value)
 
     return go
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's workers keep their files: a folder of its own, to look for remains."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def pool(scratch: Path) -> Iterator[Pool]:
+    pool = Pool(jobs=2)
+    yield pool
+    pool.close()
+    assert list(scratch.iterdir()) == []

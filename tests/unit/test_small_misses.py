@@ -10,7 +10,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +29,6 @@ KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
 MISTAKE = "__global__ void k() { nothing_like_this(); }"
 WARNED = "__global__ void k() { int unused; }"
 CRASHES = "template <class T> struct B { friend bool operator==() = default; };"
-
-
-@pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    return folder
-
-
-@pytest.fixture
-def pool(scratch: Path) -> Iterator[Pool]:
-    pool = Pool(jobs=2)
-    yield pool
-    pool.close()
-    assert list(scratch.iterdir()) == []
 
 
 def library() -> Library:

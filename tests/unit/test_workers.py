@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,7 @@ from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Crash, Job, 
 
 FOREVER = "sleep 1000"
 
-
-@pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's workers keep their files: a folder of its own, to look for remains."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    return folder
-
-
-@pytest.fixture
-def pool(scratch: Path) -> Iterator[Pool]:
-    pool = Pool(jobs=2)
-    yield pool
-    pool.close()
-    assert list(scratch.iterdir()) == []
+pytestmark = pytest.mark.usefixtures("scratch")
 
 
 class Fifo:
