@@ -62,7 +62,7 @@ MUTATIONS = (
         "rtcompile/compilers/precompiled.py",
         "if now is None or record.image != disk.image(self._path):",
         "if now is None:",
-        "tests/unit/test_pch.py::test_another_file_in_its_place_is_not_used",
+        "tests/unit/test_pch_files.py::test_another_file_in_its_place_is_not_used",
     ),
     Mutation(
         "a worker is not what the kernel kills first when memory runs out",

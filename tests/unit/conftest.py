@@ -15,6 +15,7 @@ import pytest
 from rtcompile.cli import main
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
+from tests.jobs import Fifo
 from tests.questions import Place
 
 SOURCE = """#include "width.h"
@@ -170,3 +171,8 @@ def pool(scratch: Path) -> Iterator[Pool]:
     yield pool
     pool.close()
     assert list(scratch.iterdir()) == []
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Fifo:
+    return Fifo(tmp_path)

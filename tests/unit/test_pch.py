@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.compilers import nvrtc, precompiled, precompiled_files, precompiled_maker
+from rtcompile.compilers import nvrtc, precompiled, precompiled_maker
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -355,151 +355,3 @@ def test_a_new_header_that_shadows_one_is_noticed(builder: Builder) -> None:
     outcome = builder.run(EXPENSIVE + KERNEL)
     assert isinstance(outcome, CompileFailure)
     assert "shadowed" in outcome.log
-
-
-def test_a_damaged_one_is_not_used(builder: Builder) -> None:
-    builder.ready()
-    (file,) = builder.files(".pch")
-    status = file.stat()
-    os.truncate(file, status.st_size // 2)
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert not used(builder.compiled(EXPENSIVE + KERNEL))
-    assert builder.files(".pch") == []
-
-
-def test_another_file_in_its_place_is_not_used(builder: Builder) -> None:
-    header = builder.user / "mine.h"
-    source = EXPENSIVE + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
-
-    def precompiled_with(value: int) -> bytes:
-        header.write_text(f"#define VALUE {value}\n")
-        os.utime(header, (value, value))
-        builder.ready(source)
-        (file,) = builder.files(".pch")
-        return file.read_bytes()
-
-    one, two = precompiled_with(1), precompiled_with(2)
-    (file,) = builder.files(".pch")
-    assert one != two
-    file.write_bytes(one)  # NVRTC would take it, and with it the other value
-    assert builder.compiled(source).code == builder.without().compiled(source).code
-
-
-def test_a_full_disk_refuses_no_prefix_for_good(builder: Builder) -> None:
-    # A limit on the size of files has the effect, for a process and its workers only.
-    script = f"""
-        import resource
-        from pathlib import Path
-        from tests.unit.test_pch import *
-        limit = 256 << 10
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        builder = Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r}))
-        for _ in range(2):
-            builder.compiled(EXPENSIVE + KERNEL)
-            join_makers()
-        assert builder.files(".pch") == []
-    """
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
-    builder.ready()
-
-
-@pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
-def test_what_is_no_file_in_its_place_costs_no_build(
-    builder: Builder, plant: Callable[[Path], None]
-) -> None:
-    builder.ready()
-    (file,) = builder.files(".pch")
-    file.unlink()
-    plant(file)
-    assert not used(builder.compiled(EXPENSIVE + KERNEL))
-
-
-def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(precompiled_files, "image", lambda path: b"unchecked")
-    builder.ready()
-    (file,) = builder.files(".pch")
-    os.truncate(file, file.stat().st_size // 2)
-    assert not used(builder.compiled(EXPENSIVE + KERNEL))
-    assert builder.files(".pch") == []
-    builder.ready()  # that one was damaged; the next need not be
-
-
-def test_one_that_fails_undamaged_is_not_made_again(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    builder.ready()
-    monkeypatch.setattr(nvrtc, "_trust_result", lambda outcome, unit: False)
-    builder.compiled(EXPENSIVE + KERNEL)
-    monkeypatch.undo()
-    for _ in range(2):
-        assert not used(builder.compiled(EXPENSIVE + KERNEL))
-    join_makers()
-    assert builder.files(".pch") == []
-
-
-def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    assert precompiled_files.private_folder(str(tmp_path)) == str(tmp_path / "pch")
-    (tmp_path / "pch").chmod(0o777)
-    assert precompiled_files.private_folder(str(tmp_path)) is None
-
-
-def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / "pch").symlink_to(tmp_path / "elsewhere")
-    assert precompiled_files.private_folder(str(tmp_path)) is None
-
-
-@pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
-def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
-    tmp_path: Path, mode: int, used: bool
-) -> None:
-    tmp_path.chmod(mode)
-    assert (precompiled_files.private_folder(str(tmp_path)) is not None) is used
-    assert tmp_path.stat().st_mode & 0o7777 == mode
-
-
-def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where the cache should be")
-    assert precompiled_files.private_folder(str(tmp_path / "cache")) is None
-
-
-def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
-    for age, key in enumerate("abc"):
-        for suffix in ("pch", "record"):
-            file = tmp_path / f"{key}.{suffix}"
-            file.write_bytes(bytes(1000))
-            os.utime(file, (age, age))
-    precompiled_files.evict(str(tmp_path), 3500, keep="a")
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "a.pch",
-        "a.record",
-        "c.pch",
-        "c.record",
-    ]
-
-
-def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
-    for name in ("a.pch.tmp17", "b.pch", "c.lock", ".d.record-17-0.tmp"):
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (0, 0))
-    precompiled_files.sweep(str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_one_that_vanishes_between_the_look_and_its_use_is_made_again(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    builder.ready()
-    found: list[Any] = []
-    look = precompiled.Prefix.find
-    with monkeypatch.context() as patch:
-        patch.setattr(precompiled.Prefix, "find", lambda self: found.append(look(self)) or found[0])
-        assert used(builder.compiled(EXPENSIVE + KERNEL))
-        for file in builder.files(".pch"):
-            file.unlink()
-        assert not used(builder.compiled(EXPENSIVE + KERNEL))  # told of one that is gone
-    builder.ready()
-    assert used(builder.compiled(EXPENSIVE + KERNEL))

@@ -1,0 +1,65 @@
+"""Jobs of a shell for the tests of workers, and how to wait for what they do."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rtcompile.workers.pool import Answer, Crash, Job
+
+FOREVER = "sleep 1000"
+
+
+class Fifo:
+    """A named pipe by which a shell script says where it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"fifo{os.urandom(4).hex()}"
+        os.mkfifo(self.path)
+
+    def read(self) -> str:
+        """Wait for the script to write."""
+        return self.path.read_text().strip()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def shell(script: str, **fields: Any) -> Job:
+    """A job that runs a shell script; its parent is the worker."""
+    arguments = {
+        "command": ["/bin/sh", "-c", script],
+        "environ": {"PATH": os.environ["PATH"]},
+        "files": {},
+        "results": fields.pop("results", []),
+    }
+    return Job("rtcompile.workers.program:run", arguments, **fields)
+
+
+def output(outcome: Answer | Crash) -> str:
+    assert isinstance(outcome, Answer), outcome
+    return str(outcome.value["log"]).strip()
+
+
+def ended(pid: int | str) -> bool:
+    """Wait for a process to end (no child of ours)."""
+    try:
+        descriptor = os.pidfd_open(int(pid))
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 10.0)[0])
+    finally:
+        os.close(descriptor)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Wait for something that gives no sign."""
+    deadline = time.monotonic() + 10.0
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return condition()

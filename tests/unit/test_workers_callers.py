@@ -1,0 +1,177 @@
+"""Workers beside the program that has them: its Ctrl-C, its forks and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile.workers import pool as workers
+from tests.jobs import FOREVER, Fifo, ended, eventually
+
+pytestmark = pytest.mark.usefixtures("scratch")
+
+
+def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]:
+    """Start a program that uses a pool, with `job` ready: it says its worker's pid and stays."""
+    opening = f"""
+        import os, signal, sys, threading
+        # A test run in the background of a shell hands down that Ctrl-C is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert __name__ == "__main__"
+        os.write(2, b"main ran\\n")
+        from rtcompile.core.units import Limits
+        from rtcompile.workers import pool
+        command = ["/bin/sh", "-c", "echo $PPID > {fifo}; exec {FOREVER}"]
+        arguments = dict(command=command, environ=dict(os.environ), files={{}}, results=[])
+        job = pool.Job("rtcompile.workers.program:run", arguments)
+    """
+    text = textwrap.dedent(opening) + textwrap.dedent(script)
+    path = fifo.path.with_suffix(".py")
+    path.write_text(text)
+    root = str(Path(workers.__file__).parents[2])
+    environ = {**os.environ, "PYTHONPATH": root}
+    return subprocess.Popen(
+        [sys.executable, str(path)],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_ctrl_c_frees_the_caller_and_kills_the_worker(fifo: Fifo, scratch: Path) -> None:
+    program = run_script(
+        """
+        try:
+            pool.run(job, Limits())
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+        fifo,
+        start_new_session=True,
+    )
+    worker = fifo.read()
+    os.killpg(program.pid, signal.SIGINT)  # as the terminal does
+    assert program.communicate(timeout=60)[0] == "interrupted\n"
+    assert ended(worker)
+    assert eventually(lambda: list(scratch.iterdir()) == [])
+
+
+def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(fifo: Fifo) -> None:
+    program = run_script(
+        f"""
+        def fork_and_interrupt():
+            worker = open("{fifo}").read().strip()
+            if os.fork() == 0:  # holds copies of the parent's sockets
+                import time
+                time.sleep(1000)
+            print(worker, flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=fork_and_interrupt).start()
+        try:
+            pool.run(job, Limits())
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            sys.stdin.read()
+        """,
+        fifo,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+    )
+    assert program.stdout is not None
+    worker = program.stdout.readline().strip()
+    try:
+        assert program.stdout.readline() == "interrupted\n"
+        assert ended(worker)
+    finally:
+        os.killpg(program.pid, signal.SIGKILL)
+        program.communicate()
+
+
+def test_workers_serve_a_caller_that_ignores_sigchld(fifo: Fifo) -> None:
+    program = run_script(
+        """
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        arguments["command"][2] = "true; true | true; echo works"
+        for _ in range(12):
+            print(pool.run(job, Limits()).value["log"].strip(), flush=True)
+        """,
+        fifo,
+    )
+    assert program.communicate(timeout=60)[0] == "works\n" * 12
+
+
+def test_what_a_job_started_dies_when_all_who_could_kill_it_are_killed_at_once(
+    fifo: Fifo, scratch: Path
+) -> None:
+    program = run_script(
+        f"""
+        job.arguments["command"][2] = "({FOREVER}) & echo $PPID $$ $! > {fifo}; wait"
+        pool.run(job, Limits())
+        """,
+        fifo,
+    )
+    worker, started, grandchild = fifo.read().split()
+    zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(zygote), signal.SIGSTOP)  # or it would still see the others die
+    program.kill()
+    program.communicate()
+    os.kill(int(worker), signal.SIGKILL)
+    assert ended(worker)
+    os.kill(int(zygote), signal.SIGKILL)
+    assert ended(started)
+    assert ended(grandchild)
+
+
+def test_workers_die_with_a_killed_caller(fifo: Fifo, scratch: Path) -> None:
+    program = run_script("pool.run(job, Limits())", fifo)
+    worker = fifo.read()
+    zygote = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
+    program.kill()
+    program.communicate()
+    assert ended(worker)
+    assert ended(zygote)
+    assert eventually(lambda: list(scratch.iterdir()) == [])
+
+
+def test_workers_die_with_a_killed_caller_whose_own_children_live_on(fifo: Fifo) -> None:
+    program = run_script(
+        f"""
+        run = threading.Thread(target=pool.run, args=(job, Limits()))
+        run.start()
+        worker = open("{fifo}").read()
+        if os.fork() == 0:  # holds copies of the parent's sockets
+            import time
+            time.sleep(1000)
+        print(worker, flush=True)
+        """,
+        fifo,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    worker = program.stdout.readline().strip()
+    program.kill()
+    try:
+        assert ended(worker)
+    finally:
+        os.killpg(program.pid, signal.SIGKILL)
+        program.communicate()
+
+
+def test_the_callers_main_module_is_not_run_again(fifo: Fifo) -> None:
+    program = run_script(
+        f"""
+        threading.Thread(target=pool.run, args=(job, Limits()), daemon=True).start()
+        open("{fifo}").read()
+        """,
+        fifo,
+    )
+    assert program.communicate()[1] == "main ran\n"
