@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import main
+from rtcompile.packages import bundling
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
 from tests.jobs import Fifo
+from tests.packages import Package
 from tests.questions import Place
 
 SOURCE = """#include "width.h"
@@ -176,3 +180,28 @@ def pool(scratch: Path) -> Iterator[Pool]:
 @pytest.fixture
 def fifo(tmp_path: Path) -> Fifo:
     return Fifo(tmp_path)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    return Package(tmp_path / "site-packages", "shipped_kernels", monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package's bundle, for sm_80 and sm_90a and as PTX, and the cache of its builds."""
+    folder = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(folder / "cache"))
+        package = Package(folder, "shipped_kernels", monkeypatch)
+        package.load()
+        bundling.bundle([package.name], package.bundle, archs=("sm_80", "sm_90a", "compute_80"))
+    return folder
+
+
+@pytest.fixture
+def shipped(package: Package, built: Path) -> Package:
+    """The package with its bundle, on the machine that built it."""
+    shutil.copy(built / package.name / package.bundle.name, package.bundle)
+    shutil.copytree(built / "cache", os.environ["RTCOMPILE_CACHE_DIR"], dirs_exist_ok=True)
+    return package

@@ -15,47 +15,15 @@ from rtcompile import bundles, toolkit
 from rtcompile.building import device
 from rtcompile.building import shipped as search
 from rtcompile.bundles.file import Bundle
-from rtcompile.core.arch import Arch
-from rtcompile.core.request import CompileRequest, SearchDir
+from rtcompile.core.request import CompileRequest
 from rtcompile.errors import (
-    BatchError,
-    InvalidRequest,
     JitDisabled,
     RtcompileWarning,
     ToolkitNotFound,
 )
 from rtcompile.packages import bundling
-from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
-from tests.packages import HEADER, SOURCE, Package, forget_process
-from tests.questions import make_question
-
-PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
-    return Package(tmp_path / "site-packages", "shipped_kernels", monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package's bundle, for sm_80 and sm_90a and as PTX, and the cache of its builds."""
-    folder = tmp_path_factory.mktemp("built")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(folder / "cache"))
-        package = Package(folder, "shipped_kernels", monkeypatch)
-        package.load()
-        bundling.bundle([package.name], package.bundle, archs=("sm_80", "sm_90a", "compute_80"))
-    return folder
-
-
-@pytest.fixture
-def shipped(package: Package, built: Path) -> Package:
-    """The package with its bundle, on the machine that built it."""
-    shutil.copy(built / package.name / package.bundle.name, package.bundle)
-    shutil.copytree(built / "cache", os.environ["RTCOMPILE_CACHE_DIR"], dirs_exist_ok=True)
-    return package
+from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header, forget_process
 
 
 @pytest.fixture
@@ -139,10 +107,6 @@ def test_the_toolkits_headers_are_recorded(package: Package):
 
 def edit_source(package: Package):
     package.write("scale.cu", SOURCE.replace("*=", "+="))
-
-
-def edit_header(package: Package):
-    package.write("common.cuh", HEADER.replace("threadIdx.x", "threadIdx.y"))
 
 
 def remove_header(package: Package):
@@ -366,157 +330,3 @@ def test_a_build_under_another_one_s_key_is_not_used(shipped: Package):
     bundle._entries = lambda key: [(row, other, record)]  # type: ignore[method-assign]
     with pytest.warns(RtcompileWarning, match="another format, or under another's key"):
         assert bundle.load(row, ()) is None
-
-
-# --- writing -------------------------------------------------------------------------------------
-
-
-def test_the_same_builds_make_the_same_bytes(shipped: Package, tmp_path, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
-    again = tmp_path / "again.rtcb"
-    for name in ("scale.cu", "common.cuh"):
-        os.utime(shipped.folder / name, (1, 1))
-    shipped.load()
-    bundling.bundle([shipped.name], again, archs=("compute_80", "sm_90a", "sm_80"))
-    assert again.read_bytes() == shipped.bundle.read_bytes()
-
-
-def test_an_update_keeps_what_is_there(shipped: Package):
-    shipped.load()
-    bundling.bundle([shipped.name], shipped.bundle, archs=("sm_86",), update=True)
-    archs = {(str(row.arch), row.kind) for row in Bundle(str(shipped.bundle)).rows()}
-    assert archs == {("sm_80", "cubin"), ("sm_86", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")}
-
-
-def test_what_is_no_bundle_is_not_updated(tmp_path):
-    path = tmp_path / "k.rtcb"
-    path.write_text("not a bundle")
-    with pytest.raises(InvalidRequest, match="cannot be updated: it is no bundle"):
-        bundling.bundle([CompileRequest(PLAIN)], path, archs=("sm_80",), update=True)
-    assert path.read_text() == "not a bundle"
-
-
-def test_a_bundle_is_not_made_of_a_bundle(shipped: Package, tmp_path):
-    shipped.load().module.use_bundle()
-    edit_header(shipped)
-    built = bundling.bundle([shipped.name], tmp_path / "new.rtcb", archs=("sm_80",))
-    assert built[0].code.build.hit is None
-
-
-def test_everybody_may_read_a_bundle(shipped: Package):
-    assert shipped.bundle.stat().st_mode & 0o777 == 0o644
-
-
-def test_an_architecture_of_its_own_is_the_only_one_a_target_is_built_for(tmp_path):
-    requests = [
-        CompileRequest(PLAIN, arch="sm_80", name="by_argument.cu"),
-        CompileRequest(PLAIN, options=("-arch=sm_86",), name="by_option.cu"),
-        CompileRequest(PLAIN, name="any.cu"),
-    ]
-    built = bundling.bundle(requests, tmp_path / "k.rtcb", archs=("sm_90a", "sm_120a"))
-    assert [(b.request.name, str(b.code.arch)) for b in built] == [
-        ("by_argument.cu", "sm_80"),
-        ("by_option.cu", "sm_86"),
-        ("any.cu", "sm_90a"),
-        ("any.cu", "sm_120a"),
-    ]
-
-
-@pytest.mark.parametrize("more", [{"fallback": "never"}, {}], ids=["checked", "of plain words"])
-def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path, more):
-    pytest.importorskip("cupy")
-    module = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), **more)
-    path = tmp_path / "k.rtcb"
-    bundling.bundle([module], path, archs=("sm_80",))
-    forget_process()
-    bundles.use_bundle(path)
-    again = rtcompile.RawModule(code=PLAIN, options=("-DN=1",), arch="sm_80")
-    assert again.build.hit == "bundle"
-
-
-@pytest.mark.parametrize(
-    ("target", "says"),
-    [
-        pytest.param("no_such_package", "there is no module 'no_such_package'", id="no module"),
-        pytest.param("shipped_kernels:nothing", "has no 'nothing'", id="no such name"),
-        pytest.param("json", "'json' declares nothing to build", id="nothing there"),
-        pytest.param("no_such.cu", "no_such.cu: .*No such file", id="no file"),
-        pytest.param(3, "int 3 cannot be bundled", id="a number"),
-        pytest.param(
-            CompileRequest(PLAIN, link=("__device__ int f() { return 1; }",)),
-            "link= holds sources",
-            id="sources to link",
-        ),
-        pytest.param([], "nothing to bundle", id="an empty list"),
-    ],
-)
-def test_what_cannot_be_bundled_is_told(package: Package, tmp_path, target, says):
-    package.load()
-    with pytest.raises(InvalidRequest, match=says):
-        bundling.bundle([target], tmp_path / "k.rtcb", archs=("sm_80",))
-    assert not (tmp_path / "k.rtcb").exists()
-
-
-@pytest.mark.parametrize(
-    ("archs", "says"), [((), "no architecture"), (("sm_eighty",), "is not an architecture")]
-)
-def test_architectures_that_are_none_are_told(tmp_path, archs, says):
-    with pytest.raises(InvalidRequest, match=says):
-        bundling.bundle([CompileRequest(PLAIN)], tmp_path / "k.rtcb", archs=archs)
-
-
-def test_a_header_by_its_place_on_this_machine_cannot_be_shipped(tmp_path):
-    header = tmp_path / "own.cuh"
-    header.write_text("")
-    source = f'#include "{header}"\n' + PLAIN
-    with pytest.raises(InvalidRequest, match="by its place on this machine"):
-        bundling.bundle([CompileRequest(source)], tmp_path / "k.rtcb", archs=("sm_80",))
-
-
-def test_one_build_that_fails_leaves_the_bundle_as_it_was(shipped: Package):
-    before = shipped.bundle.read_bytes()
-    requests = [CompileRequest(PLAIN), CompileRequest("nonsense")]
-    with pytest.raises(BatchError, match="1 of 2 builds failed"):
-        bundling.bundle(requests, shipped.bundle, archs=("sm_80",))
-    assert shipped.bundle.read_bytes() == before
-
-
-# --- the key -------------------------------------------------------------------------------------
-
-
-def test_the_key_of_shipped_builds_stays_what_it_is():
-    """Wheels are out there with these keys: whoever must change them raises the key's number."""
-    request = CompileRequest(
-        PLAIN,
-        options=("-I", "/a", "-DN=1", "-O3", "-lineinfo", "--use_fast_math", "-Xptxas=-v"),
-        name_expressions=("f<int>",),
-    )
-    question = search.question(request, Settings.from_environ())
-    assert question is not None
-    assert question.shipped_key() == (
-        "b9ed2ccb5908199f3c4c848860605f43e036704623f84707fe9c90692ad6007f"
-    )
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"arch": Arch(8, 0)}, id="architecture"),
-        pytest.param({"target": "ptx"}, id="kind"),
-        pytest.param({"compilers": {"nvrtc": "13.0.88"}}, id="compiler"),
-        pytest.param({"backend": "nvrtc"}, id="backend"),
-        pytest.param({"search": (SearchDir("user0", "/other"),)}, id="places and toolkit"),
-    ],
-)
-def test_what_a_build_says_itself_is_not_in_the_key(change):
-    base = make_question(search=(SearchDir("user0", "/a"), SearchDir("cudart", "/b")))
-    other = make_question(**{"search": base.search, **change})
-    assert base.shipped_key() == other.shipped_key()
-
-
-def test_the_key_does_not_change_with_rtcompiles_version(monkeypatch):
-    from rtcompile.core import key
-
-    before = make_question().shipped_key()
-    monkeypatch.setattr(key, "__version__", "99.0")
-    assert make_question().shipped_key() == before

@@ -1,0 +1,240 @@
+"""Every flag that is emitted is one that NVRTC, NVCC and its shell, and nvJitLink take."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile.core import command_lines
+from rtcompile.core.arch import Arch
+from rtcompile.core.option_table import SPECS
+from rtcompile.core.options import Options, parse
+from rtcompile.errors import InvalidRequest
+from tests.unit.test_options import SM_80, nvrtc_line
+
+VALUES = {
+    "std": "c++17",
+    "maxrregcount": "64",
+    "dopt": "on",
+    "optimization-info": "inline",
+    "diag-suppress": "177",
+    "diag-error": "178",
+    "diag-warn": "550",
+    "Werror": "reorder",
+    "split-compile": "1",
+    "jump-table-density": "101",
+    "Ofast-compile": "0",
+    "frandom-seed": "seed",
+    "optimize": "3",
+    "compiler-options": "-fPIC",
+    "compiler-bindir": "g++",
+    "default-stream": "legacy",
+    "threads": "1",
+}
+CONFLICTING = {"extensible-whole-program", "no-display-error-number", "fdevice-syntax-only"}
+
+
+def everything(compiler: str, folder: Path, *, but: set[str]) -> Options:
+    """Every row of the table that this compiler takes, with a value that it takes."""
+    words = [f"-I{folder}", "-DA=1", "-UB", f"-include={folder / 'pre.h'}", "-Xptxas=-v,-O2"]
+    (folder / "pre.h").touch()
+    for spec in SPECS:
+        taken = spec.nvrtc is not None if compiler == "nvrtc" else spec.nvcc
+        if not taken or spec.name in but | CONFLICTING:
+            continue
+        default = {"nothing": "", "boolean": "true"}.get(spec.takes, str(folder / spec.name))
+        value = VALUES.get(spec.name, default)
+        words.append(f"--{spec.name}={value}" if value else f"--{spec.name}")
+    return parse(words)
+
+
+def test_nvrtc_takes_every_flag_that_is_emitted(nvrtc: Any, tmp_path: Path) -> None:
+    # 12.9 cannot write a time trace: it adds ".json" twice and then fails. NVRTC never turns
+    # optimization-info off again: it would show in the log of every later compile of this process.
+    options = everything("nvrtc", tmp_path, but={"fdevice-time-trace", "optimization-info"})
+    line = command_lines.for_nvrtc(
+        options, Arch(10, 0), "cubin", nvrtc.version, options.include_dirs
+    )
+    outcome = nvrtc.compile("__global__ void kernel() {}", *line)
+    assert outcome.code is not None, outcome.log
+    assert len(line) > 35
+
+
+def test_warnings_become_errors_in_releases_without_the_option(nvrtc: Any) -> None:
+    line = nvrtc_line("-Werror", "all-warnings", nvrtc=nvrtc.version)
+    outcome = nvrtc.compile("__global__ void kernel() { int unused; }", *line)
+    assert "error #177-D" in outcome.log
+
+
+def test_a_refused_ftz_wins_over_fast_math_in_nvrtc(nvrtc: Any) -> None:
+    source = "__global__ void kernel(float* p) { p[0] += p[1]; }"
+    for refused in ([], ["-ftz=false"]):
+        line = command_lines.for_nvrtc(
+            parse(["--use_fast_math", *refused]), SM_80, "ptx", nvrtc.version, ()
+        )
+        ptx = nvrtc.compile(source, *line, kind="PTX").code
+        assert (b"add.ftz.f32" in ptx) == (not refused)
+
+
+@pytest.fixture(scope="module")
+def nvcc() -> str:
+    found = shutil.which("nvcc")
+    if found is None:
+        pytest.skip("nvcc is not on PATH")
+    return found
+
+
+def dry_run(nvcc: str, line: Sequence[str], folder: Path, make: str = "--cubin") -> str:
+    (folder / "kernel.cu").write_text("__global__ void kernel() {}\n")
+    command = [nvcc, "--dryrun", make, *line, "kernel.cu", "-o", "out"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_nvcc_takes_every_flag_that_is_emitted(nvcc: str, tmp_path: Path) -> None:
+    options = everything("nvcc", tmp_path, but={"profile", "forward-unknown-to-host-compiler"})
+    line = command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
+    said = dry_run(nvcc, line, tmp_path)
+    assert "-arch=sm_80" in said
+    assert "warning" not in said
+
+
+@pytest.mark.parametrize(
+    ("target", "make", "expected"),
+    [
+        pytest.param("cubin", "--cubin", "ptxas -arch=sm_90a", id="cubin"),
+        pytest.param("ptx", "--ptx", "-arch compute_90a", id="ptx"),
+        pytest.param("ltoir", "--ltoir", "-arch compute_90a", id="ltoir"),
+    ],
+)
+def test_nvcc_makes_each_target(
+    nvcc: str, tmp_path: Path, target: str, make: str, expected: str
+) -> None:
+    line = command_lines.for_nvcc(parse([]), Arch(9, 0, "a"), target, (13, 0), ())
+    assert expected in dry_run(nvcc, line, tmp_path, make)
+
+
+DEFINITIONS = [
+    pytest.param("$HOME", id="dollar"),
+    pytest.param("`id`", id="backtick"),
+    pytest.param('"$(id)"', id="substitution"),
+    pytest.param("f(1,2)", id="comma"),
+    pytest.param('"a b, c"', id="quotes"),
+    pytest.param('"a\\n\\"b\\""', id="backslashes"),
+]
+
+
+@pytest.mark.parametrize("text", DEFINITIONS)
+def test_nvccs_shell_sees_nothing_of_a_definition(nvcc: str, tmp_path: Path, text: str) -> None:
+    line = command_lines.for_nvcc(parse([f"-DX={text}"]), SM_80, "ptx", (13, 0), ())
+    (tmp_path / "kernel.cu").write_text("#ifdef SHOW\nX\n#endif\n")
+    command = [nvcc, "-E", *line, "-DSHOW", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().splitlines()[-1] == text
+
+
+# Each plants a file when a shell reads it, in one way of quoting or another.
+ATTACKS = [
+    f"{before}{text}{after}"
+    for before, after in (("", ""), ('"', '"'), ("'", "'"), ("\\", ""), ("\\\\", ""), ('";', ';"'))
+    for text in (
+        ";touch planted;", "`touch planted`", "$(touch planted)", "|touch planted|", ">planted",
+        "&touch planted&", "\ntouch planted\n", "${x:-$(touch planted)}", "<(touch planted)",
+    )
+]  # fmt: skip
+PLACES = {
+    "seed": "--frandom-seed={}",
+    "ptxas": "-Xptxas={}",
+    "host": "-Xcompiler={}",
+    "define": "-DX={}",
+    "directory": "-I{}",
+    "last directory": "-idirafter={}",
+    "pre-include": "-include={}",
+    "unknown": "-Xcudafe={}",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_shell_of_nvccs_acts_on_an_option(nvcc: str, tmp_path: Path, place: str) -> None:
+    (tmp_path / "kernel.cu").write_text("#if 0\n#endif\n")
+    (tmp_path / "kernel.ptx").write_text(".version 7.0\n.target sm_80\n.address_size 64\n")
+    for attack in ATTACKS:
+        try:
+            options = parse([PLACES[place].format(attack)])
+            line = command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
+        except InvalidRequest:
+            continue
+        step = ["--cubin", "kernel.ptx"] if place == "ptxas" else ["-E", "kernel.cu"]
+        command = [nvcc, *line, *step, "-o", "out"]
+        subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+        assert not (tmp_path / "planted").exists(), attack
+
+
+@pytest.mark.parametrize("character", ";`$|&<>(){}*?[]!~# '\"\\\n\t")
+def test_what_nvcc_does_not_quote_holds_nothing_that_means_something_to_a_shell(
+    character: str,
+) -> None:
+    for options in (
+        Options(unknown=(f"-x{character}y",)),
+        Options(ptxas=(f"-x{character}y",)),
+        Options(flags=(("frandom-seed", f"x{character}y"),)),
+        Options(flags=(("compiler-options", f"-x{character}y"),)),
+    ):
+        with pytest.raises(InvalidRequest, match="hands it to a shell unquoted"):
+            command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), ())
+
+
+def test_nvcc_takes_a_directory_with_a_comma_and_is_kept_from_one_that_its_shell_expands(
+    nvcc: str, tmp_path: Path
+) -> None:
+    assert re.search(
+        r'-I"/a,b"',
+        dry_run(
+            nvcc, command_lines.for_nvcc(parse([]), SM_80, "cubin", (13, 0), ["/a,b"]), tmp_path
+        ),
+    )
+    with pytest.raises(InvalidRequest, match="its shell would expand"):
+        command_lines.for_nvcc(parse([]), SM_80, "cubin", (13, 0), ["/$HOME"])
+
+
+def test_lto_ir_of_either_nvrtc_comes_from_the_virtual_architecture(nvrtc: Any) -> None:
+    line = command_lines.for_nvrtc(parse([]), Arch(9, 0, "a"), "ltoir", nvrtc.version, ())
+    assert line[0] == "--gpu-architecture=compute_90a"
+    assert nvrtc.compile("__global__ void kernel() {}", *line, kind="LTOIR").code
+
+
+FOR_THE_LINKER = (
+    "-dlto --use_fast_math -prec-div=true -lineinfo -G -maxrregcount=32 -DX -Xptxas=-v "
+    "-jtd=101 -split-compile=2"
+)
+
+
+def test_nvjitlink_is_given_what_still_means_something() -> None:
+    assert command_lines.for_nvjitlink(parse([FOR_THE_LINKER]), Arch(9, 0, "a"), (12, 0)) == (
+        "-arch=sm_90a",
+        "-lto",
+        "-ftz=1",
+        "-prec-div=1",
+        "-prec-sqrt=0",
+        "-fma=1",
+        "-g",
+        "-lineinfo",
+        "-maxrregcount=32",
+        "-Xptxas=-v",
+    )
+
+
+def test_nvjitlink_takes_every_option_that_is_emitted() -> None:
+    nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink")
+    options = command_lines.for_nvjitlink(
+        parse([FOR_THE_LINKER]), Arch(9, 0, "a"), nvjitlink.version()
+    )
+    assert len(options) == 12
+    nvjitlink.destroy(nvjitlink.create(len(options), list(options)))
