@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,11 +108,12 @@ def seaweed() -> Iterator[Server]:
     ports = {f"{name}{grpc}": free_port() for name in names for grpc in ("", ".grpc")}
     ports["s3.port"] = port
     key = {"accessKey": "id", "secretKey": "secret"}
-    rights = {"name": "team", "credentials": [key], "actions": ["Admin", "Read", "Write", "List"]}
+    team = {"name": "team", "credentials": [key], "actions": ["Admin", "Read", "Write", "List"]}
+    public = {"name": "anonymous", "actions": ["Read", "List"]}
     with tempfile.TemporaryDirectory() as folder:
         config = os.path.join(folder, "s3.json")
         with open(config, "w", encoding="utf-8") as file:
-            json.dump({"identities": [rights]}, file)
+            json.dump({"identities": [team, public]}, file)
         command = [program, "server", f"-dir={folder}", "-filer", "-s3", f"-s3.config={config}"]
         command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]
         command += ["-volume.max=4", "-master.volumeSizeLimitMB=64"]
@@ -136,6 +139,31 @@ def s3_without_conditions() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
+def s3_that_refuses(status: int, code: str) -> Iterator[str]:
+    """An S3 that answers all with one error, as AWS words it; yields its address."""
+    body = f"<Error><Code>{code}</Code><Message>as AWS says it</Message></Error>".encode()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_PUT = do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    pytest.importorskip("obstore")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with _credentials(server.server_port):
+            yield "s3://kernels/cache"
+        server.shutdown()
+
+
+@contextlib.contextmanager
 def _credentials(port: int) -> Iterator[None]:
     """Point S3 clients of this process and its children to the server."""
     values = {
@@ -152,7 +180,7 @@ def _credentials(port: int) -> Iterator[None]:
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 

@@ -80,7 +80,8 @@ class Store:
                 self._readable = self._folder.writable = False
                 self._warn(
                     f"it is not used: {error}. Builds are kept in memory until this process ends; "
-                    "set RTCOMPILE_CACHE_DIR to a directory of your own"
+                    "set RTCOMPILE_CACHE_DIR to a directory of your own. Users share builds by "
+                    "RTCOMPILE_REMOTE=file:///shared/folder"
                 )
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from rtcompile.cache import files, manifests
@@ -66,10 +67,11 @@ def push(stores: Remote, folder: Folder) -> list[Copied]:
     Raises
     ------
     InvalidRequest
-        ``RTCOMPILE_REMOTE_MODE=ro`` forbids it.
+        ``RTCOMPILE_REMOTE_MODE`` forbids it.
     """
     if not stores.writes:
-        raise InvalidRequest("RTCOMPILE_REMOTE_MODE=ro forbids writing to the stores")
+        mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
+        raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")
     return [_push(stores, tier, folder) for tier in stores.tiers]
 
 

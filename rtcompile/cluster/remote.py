@@ -8,6 +8,7 @@ the background, and for a limited time at the end of the process.
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import queue
 import random
@@ -17,17 +18,14 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
+from rtcompile.cluster.addresses import open_store
 from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
+from rtcompile.cluster.patience import own_seconds
 from rtcompile.cluster.settings import RemoteSettings
-from rtcompile.cluster.stores import (
-    LeasesUnsupportedError,
-    SharedStore,
-    StoreError,
-    open_store,
-    without_password,
-)
+from rtcompile.cluster.stores import Claim, LeasesUnsupportedError, SharedStore, StoreError
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 
 __all__ = ["Entry", "Lease", "Remote", "Tier", "remote"]
@@ -93,7 +91,7 @@ class Tier:
         """
         if not (self.writable if writing else self.open):
             return None
-        begin, ours = time.monotonic(), _own_seconds()
+        begin, ours = time.monotonic(), own_seconds()
         answer, problem = None, ""
         try:
             answer = question(self.store)
@@ -102,7 +100,7 @@ class Tier:
         except StoreError as error:
             problem = str(error)
         # What this thread computed, or waited for a processor, is not the store's fault.
-        took = max(0.0, time.monotonic() - begin - (_own_seconds() - ours))
+        took = max(0.0, time.monotonic() - begin - (own_seconds() - ours))
         slow = waiting and took > _PROMPT_SECONDS
         self._waited += took if slow else 0.0
         # True if another answer that takes as long would exceed the limit.
@@ -143,16 +141,6 @@ class Tier:
             )
 
 
-def _own_seconds() -> float:
-    """Return how long this thread ran or waited to run; 0 where the kernel does not tell."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            ran, waited, _ = file.read().split()
-    except (OSError, ValueError):
-        return 0.0
-    return (int(ran) + int(waited)) / 1e9
-
-
 class Lease:
     """The right to make a build for the whole cluster, held and renewed until it is given back."""
 
@@ -174,13 +162,23 @@ class Lease:
                     writing=True,
                 )
 
-    def release(self) -> None:
-        """Release it."""
-        if not self._ended.is_set():
-            self._ended.set()
-            self._tier.ask(
-                lambda store: store.release(self._key, self._token), waiting=False, writing=True
-            )
+    def end(self, shared: bool) -> None:
+        """Give it back, and say whether who waits for the build finds it in the store.
+
+        If not, all who wait build at once. One after the other would take, and wait for, this lease
+        otherwise.
+        """
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        store = self._tier.store
+        with suppress(StoreError):  # then it ends by itself
+            if not shared and self._tier.open:
+                with suppress(StoreError):  # a full store removes, but keeps nothing
+                    store.abandon(self._key, self._token, LEASE_SECONDS)
+                    return
+            if self._tier.open:
+                store.release(self._key, self._token)
 
 
 Entry = tuple[str, str, bytes]  # kind, key, data
@@ -202,11 +200,15 @@ class Remote:
     """
 
     def __init__(self, settings: RemoteSettings) -> None:
+        if importlib.util.find_spec("zstandard") is None:
+            raise InvalidRequest(
+                "RTCOMPILE_REMOTE: the package zstandard is not installed; `pip install zstandard`"
+            )
         key = read_key(settings.key_file) if settings.key_file else None
         self._envelope = Envelope(key)
         self.writes = settings.mode == "rw"
         self._least_seconds = settings.min_seconds
-        self.tiers = [Tier(_client(address, settings)) for address in settings.addresses]
+        self.tiers = [Tier(open_store(address, settings)) for address in settings.addresses]
         self._pending: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unfinished = 0
         self._idle = threading.Condition()
@@ -240,7 +242,7 @@ class Remote:
     def push(
         self,
         entries: Callable[[Tier], Sequence[Entry]],
-        then: Callable[[], None],
+        then: Callable[[bool], None],
         tiers: Sequence[Tier] | None = None,
     ) -> None:
         """Keep entries in every store, or in some, in the background; then call `then`.
@@ -250,19 +252,23 @@ class Remote:
         entries : callable
             Returns what one store is to hold, in the order in which it is written.
         then : callable
-            Called once all is written, or could not be.
+            Called once all is written, or could not be, with whether all of these stores have it.
         tiers : sequence of Tier, optional
             The stores.
         """
 
         def write() -> None:
+            kept = []
             try:
                 for tier in self.tiers if tiers is None else tiers:
-                    if tier.writable:
-                        self.put(tier, entries(tier))
+                    kept.append(tier.writable and self.put(tier, entries(tier)))
             finally:
-                then()
+                then(bool(kept) and all(kept))
 
+        self.later(write)
+
+    def later(self, task: Callable[[], None]) -> None:
+        """Do something in the background, in the order in which it was asked for."""
         with self._idle:
             self._unfinished += 1
             if self._writer is None:
@@ -271,7 +277,7 @@ class Remote:
                 )
                 self._writer.start()
                 atexit.register(self.flush)
-        self._pending.put(write)
+        self._pending.put(task)
 
     def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:
         """Write entries to a store now; say whether it took them."""
@@ -307,8 +313,8 @@ class Remote:
     ) -> _T | Lease | None:
         """Return a lease to build under, or what `look` finds that another node built meanwhile.
 
-        None: no store gives leases, or the node that has it takes longer than `seconds`; then the
-        build is made here too.
+        None: no store gives leases, the node that had it does not share what it built, or takes
+        longer than `seconds`; then the build is made here too.
         """
         token = secrets.token_hex(16)
         place = f"lease/{key}"
@@ -317,7 +323,7 @@ class Remote:
             begin = time.monotonic()
             pause = 0.02
             try:
-                while (taken := tier.ask(_acquiring(place, token), writing=True)) is False:
+                while (claim := tier.ask(_acquiring(place, token), writing=True)) == "another's":
                     found = look()
                     if found is not None:
                         return found
@@ -330,18 +336,20 @@ class Remote:
             except LeasesUnsupportedError as error:
                 tier.problem = str(error)
                 continue
-            if taken:
+            if claim == "abandoned":
+                return None
+            if claim == "ours":
                 # If it was free because it was released just now, the build is in the store.
                 lease = Lease(tier, place, token)
                 found = look()
                 if found is None:
                     return lease
-                lease.release()
+                self.later(partial(lease.end, True))
                 return found
         return None
 
 
-def _acquiring(place: str, token: str) -> Callable[[SharedStore], bool]:
+def _acquiring(place: str, token: str) -> Callable[[SharedStore], Claim]:
     return lambda store: store.acquire(place, token, LEASE_SECONDS)
 
 
@@ -351,17 +359,6 @@ def _putting(place: str, sealed: bytes) -> Callable[[SharedStore], bool]:
         return True
 
     return put
-
-
-def _client(address: str, settings: RemoteSettings) -> SharedStore:
-    try:
-        return open_store(address, ttl=settings.ttl, group=settings.group)
-    except ModuleNotFoundError as missing:
-        extra = "redis" if address.startswith(("redis", "unix")) else "cloud"
-        raise InvalidRequest(
-            f"RTCOMPILE_REMOTE={without_password(address)}: the package {missing.name} is not "
-            f"installed; `pip install 'rtcompile[{extra}]'`"
-        ) from None
 
 
 # --- the process's own
@@ -382,6 +379,8 @@ def remote() -> Remote | None:
         if key not in _opened:
             try:
                 settings = RemoteSettings.from_environ()
+                if settings.shares_nothing:
+                    warnings.warn(f"{settings.shares_nothing}.", RtcompileWarning, stacklevel=2)
                 _opened[key] = Remote(settings) if settings.addresses else None
             except InvalidRequest as error:
                 warnings.warn(f"{error}. Builds go on without it.", RtcompileWarning, stacklevel=2)

@@ -12,7 +12,7 @@ from rtcompile.settings import flag, seconds
 
 __all__ = ["RemoteSettings"]
 
-_MODES = ("rw", "ro")
+_MODES = ("rw", "ro", "anonymous")
 _TTL_SECONDS = 30 * 86400.0
 _MIN_SECONDS = 0.05
 
@@ -24,8 +24,9 @@ class RemoteSettings(NamedTuple):
     ----------
     addresses : tuple of str
         The stores' addresses, in the order in which they are asked.
-    mode : {"rw", "ro"}
-        Whether builds are also written to them ("rw") or only read ("ro").
+    mode : {"rw", "ro", "anonymous"}
+        Whether builds are also written to them ("rw") or only read ("ro"), and then whether an object
+        store is asked without credentials ("anonymous").
     key_file : str
         The file with the team's key; empty if entries are not signed.
     unsigned : bool
@@ -35,7 +36,7 @@ class RemoteSettings(NamedTuple):
     min_seconds : float
         Builds that took less time are not written.
     group : bool
-        Whether the group may read files in a shared folder.
+        Whether files in a ``file://`` store are the group's to read and to replace.
     """
 
     addresses: tuple[str, ...]
@@ -45,6 +46,17 @@ class RemoteSettings(NamedTuple):
     ttl: float = _TTL_SECONDS
     min_seconds: float = _MIN_SECONDS
     group: bool = False
+
+    @property
+    def shares_nothing(self) -> str:
+        """Why ``RTCOMPILE_CACHE_SHARED=1`` does nothing here; ``""`` if it does, or is not set."""
+        if not self.group or any(address.startswith("file:") for address in self.addresses):
+            return ""
+        return (
+            "RTCOMPILE_CACHE_SHARED=1 is for a file:// store, and RTCOMPILE_REMOTE names none. The "
+            "folder of RTCOMPILE_CACHE_DIR is always one user's alone; what users share lies in "
+            "RTCOMPILE_REMOTE=file:///shared/folder"
+        )
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> RemoteSettings:

@@ -26,7 +26,7 @@ __all__ = ["build_once", "fetch", "find"]
 def find(question: Question, store: Store) -> ObjectCode | None:
     """Return what a shared store has for `question`, and write it to the local cache."""
     stores = remote()
-    if stores is None or admission.reason_against(question):
+    if stores is None or not admission.may_travel(question):
         return None
     return fetch(stores, question, store)
 
@@ -51,19 +51,19 @@ def build_once(
         The time limit, including the wait for another node's build.
     """
     stores = remote()
-    if stores is None or admission.reason_against(question):
+    if stores is None or not admission.may_travel(question):
         return build(seconds)
     begin = time.monotonic()
     look = partial(fetch, stores, question, store)
     lease = stores.lease(question.portable_key(), look, seconds)
     if isinstance(lease, ObjectCode):
         return lease
-    release = lease.release if lease is not None else _nothing
+    end = lease.end if lease is not None else _nothing
     try:
         code = build(None if seconds is None else seconds - (time.monotonic() - begin))
         entry = store.entry_of(question, code)
     except BaseException:
-        release()
+        stores.later(partial(end, False))
         raise
     worth = stores.worth(code.build.compiled_in)
     if (
@@ -71,9 +71,9 @@ def build_once(
         and worth
         and admission.holds_elsewhere(question, code, entry.dependencies)
     ):
-        stores.push(partial(_entries, stores, question, entry, code), release)
+        stores.push(partial(_entries, stores, question, entry, code), end)
     else:
-        release()
+        stores.later(partial(end, False))
     return code
 
 
@@ -103,5 +103,5 @@ def _entries(
     return [("object", packed.object_key, packed.object), ("manifest", key, packed.manifest)]
 
 
-def _nothing() -> None:
+def _nothing(shared: bool) -> None:
     pass

@@ -10,7 +10,7 @@ from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode, SearchDir
 
-__all__ = ["holds_elsewhere", "path_bound", "portable", "reason_against"]
+__all__ = ["holds_elsewhere", "may_travel", "path_bound", "portable", "reason_against"]
 
 scan = functools.lru_cache(maxsize=64)(mentions.scan)  # a build asks thrice of the same few texts
 
@@ -26,6 +26,16 @@ def reason_against(question: Question) -> str:
     return ""
 
 
+def may_travel(question: Question) -> bool:
+    """Say whether another machine's build may answer `question`, as far as is known before any build."""
+    return not reason_against(question) and not _names_its_place(question)
+
+
+def _names_its_place(question: Question) -> bool:
+    own_texts = (question.source, *(value for _, value in question.options))
+    return question.paths_matter or any(scan(text).own_path for text in own_texts)
+
+
 def path_bound(
     question: Question, obj: ObjectCode, dependencies: Dependencies, *, same_system: bool = False
 ) -> bool:
@@ -38,8 +48,7 @@ def path_bound(
     computed with it. A toolkit header uses it in assertions, where the path is visible in the code.
     LTO-IR is compressed, so that no path in it can be seen.
     """
-    own_texts = (question.source, *(value for _, value in question.options))
-    if question.paths_matter or any(scan(text).own_path for text in own_texts):
+    if _names_its_place(question):
         return True
     mentioning = [label for label in dependencies.own_path if label or not same_system]
     if any(label.startswith("user") or not label for label in mentioning):

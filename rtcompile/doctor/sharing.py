@@ -23,19 +23,21 @@ _MOST_SKEW_SECONDS = 2.0  # leases in files and objects end by the nodes' clocks
 
 def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Try each store: round trip, clock, lease, rights."""
-    if not settings.remote:
-        return
     try:
         found = RemoteSettings.from_environ()
+        if found.shares_nothing:
+            yield Check("shared stores", "warning", found.shares_nothing)
+        if not settings.remote:
+            return
         stores = Remote(found)
     except InvalidRequest as error:
         yield Check("shared stores", "error", str(error), "Builds go on without them.")
         return
     for tier in stores.tiers:
-        yield _try(tier.store, stores.writes)
+        yield _try(tier.store, found.mode)
 
 
-def _try(store: SharedStore, writes: bool) -> Check:
+def _try(store: SharedStore, mode: str) -> Check:
     name = f"shared store {store.name.partition(':')[0]}"
     probe = f"probe/{secrets.token_hex(8)}"
     begin = time.monotonic()
@@ -49,8 +51,8 @@ def _try(store: SharedStore, writes: bool) -> Check:
         step = "Builds go on without it. Is the server there, and are address and password right?"
         return Check(name, "error", f"{store.name}: {error}", step)
     detail = f"{store.name}: {seconds * 1e3:.1f} ms a round trip; reads"
-    if not writes:
-        return Check(name, "ok", f"{detail} (RTCOMPILE_REMOTE_MODE=ro: nothing is written)")
+    if mode != "rw":
+        return Check(name, "ok", f"{detail} (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)")
     try:
         store.put(probe, b"probe")
     except StoreError as error:
@@ -61,7 +63,7 @@ def _try(store: SharedStore, writes: bool) -> Check:
         detail += f", writes; its clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
         leased = f"{probe}-lease"
         token = secrets.token_hex(8)
-        gives = store.acquire(leased, token, 10.0) and not store.acquire(leased, "another", 10.0)
+        claims = [store.acquire(leased, each, 10.0) for each in (token, "another")]
         store.release(leased, token)
     except LeasesUnsupportedError as error:
         return Check(name, "warning", detail, f"{error}.")
@@ -70,7 +72,7 @@ def _try(store: SharedStore, writes: bool) -> Check:
     finally:
         with suppress(StoreError):
             store.delete(probe)
-    if not gives:
+    if claims != ["ours", "another's"]:
         step = "Two nodes may build the same at once."
         return Check(name, "warning", f"{detail}; its leases do not hold", step)
     detail += "; gives leases"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import rtcompile
+from rtcompile.cluster.addresses import open_store
 from rtcompile.cluster.remote import remote
-from rtcompile.cluster.stores import LeasesUnsupportedError, SharedStore, open_store
+from rtcompile.cluster.stores import LeasesUnsupportedError, SharedStore
 from rtcompile.doctor import sharing
 from rtcompile.settings import Settings
 from tests import nodes, servers
@@ -18,7 +19,7 @@ from tests import nodes, servers
 
 def opened(server: servers.Server) -> SharedStore:
     """Return a client, once the store takes what is written."""
-    store = open_store(server.address, ttl=60.0, group=False)
+    store = open_store(server.address)
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -81,15 +82,21 @@ def test_what_was_put_is_got_and_listed(s3: SharedStore):
 
 
 def test_one_of_two_gets_the_lease_until_it_is_released(s3: SharedStore):
-    assert s3.acquire("lease/k", "mine", 30.0)
-    assert not s3.acquire("lease/k", "theirs", 30.0)
+    assert s3.acquire("lease/k", "mine", 30.0) == "ours"
+    assert s3.acquire("lease/k", "theirs", 30.0) == "another's"
     s3.release("lease/k", "mine")
-    assert s3.acquire("lease/k", "theirs", 30.0)
+    assert s3.acquire("lease/k", "theirs", 30.0) == "ours"
 
 
 def test_a_lease_that_ended_is_taken_over(s3: SharedStore):
-    assert s3.acquire("lease/old", "mine", -1.0)
-    assert s3.acquire("lease/old", "theirs", 30.0)
+    assert s3.acquire("lease/old", "mine", -1.0) == "ours"
+    assert s3.acquire("lease/old", "theirs", 30.0) == "ours"
+
+
+def test_a_lease_that_was_abandoned_holds_nobody_up(s3: SharedStore):
+    assert s3.acquire("lease/quick", "mine", 30.0) == "ours"
+    s3.abandon("lease/quick", "mine", 30.0)
+    assert [s3.acquire("lease/quick", each, 30.0) for each in ("a", "b")] == ["abandoned"] * 2
 
 
 def test_a_store_that_ignores_conditions_is_used_without_leases(careless: SharedStore):
@@ -113,6 +120,21 @@ def test_nodes_share_builds_by_a_store_without_leases(careless: SharedStore, on)
     assert build(2) == "remote"
     (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
     assert (check.status, "ignores conditions" in check.hint) == ("warning", True)
+
+
+def test_without_credentials_a_public_store_is_read_and_never_written(
+    seaweed: SharedStore, on, monkeypatch
+):
+    on("a")
+    assert build(5) is None
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RTCOMPILE_REMOTE_MODE", "anonymous")
+    on("b")
+    assert build(5) == "remote"
+    assert build(6) is None
+    (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
+    assert (check.status, "anonymous: nothing is written" in check.detail) == ("ok", True)
 
 
 def test_wrong_credentials_are_one_warning_and_no_build(seaweed: SharedStore, on, monkeypatch):

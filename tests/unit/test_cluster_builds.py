@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
+from rtcompile.cluster.folder_store import FolderStore
 from rtcompile.cluster.remote import remote
-from rtcompile.cluster.stores import FolderStore
+from rtcompile.cluster.stores import holder
 from rtcompile.errors import JitDisabled, RtcompileWarning
 from tests import nodes, servers
 
@@ -106,6 +107,7 @@ def test_what_hangs_on_place_or_time_is_not_shared(on, tmp_path, source, argumen
     assert build(source, **arguments) is None
     on("b", address)
     assert build(source, **arguments) is None
+    assert not (tmp_path / "shared").exists()  # no store is asked, and nobody waits for a lease
 
 
 def test_what_nvcc_built_is_shared(on, tmp_path):
@@ -133,6 +135,23 @@ def test_a_quick_build_is_not_pushed(on, tmp_path):
     assert build(nodes.source(1)) is None
     on("b", address)
     assert build(nodes.source(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "least"),
+    [
+        pytest.param(nodes.source(1), "60", id="quick"),
+        pytest.param("__global__ void k() { nothing(); }", "0", id="refused"),
+    ],
+)
+def test_nobody_waits_for_what_another_node_does_not_share(on, tmp_path, source, least):
+    for node in "abc":
+        on(node, f"file://{tmp_path}/shared", RTCOMPILE_REMOTE_MIN_SECONDS=least)
+        with contextlib.suppress(rtcompile.CompileError):
+            assert build(source) is None
+        assert remote().flush(10.0)
+    (lease,) = (tmp_path / "shared" / "lease").iterdir()
+    assert holder(lease.read_bytes()) == ""
 
 
 def test_a_second_store_answers_and_the_first_has_it_then(on, tmp_path):

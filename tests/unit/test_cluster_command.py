@@ -11,7 +11,8 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.cli import main
-from rtcompile.cluster.stores import FolderStore, StoreError
+from rtcompile.cluster.folder_store import FolderStore
+from rtcompile.cluster.stores import StoreError
 from rtcompile.doctor import Check, sharing
 from rtcompile.settings import Settings
 from tests import nodes, servers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,15 +15,11 @@ import pytest
 
 pytest.importorskip("zstandard")
 
+from rtcompile.cluster.addresses import open_store
 from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
-from rtcompile.cluster.remote import Remote
+from rtcompile.cluster.remote import Lease, Remote
 from rtcompile.cluster.settings import RemoteSettings
-from rtcompile.cluster.stores import (
-    LeasesUnsupportedError,
-    SharedStore,
-    StoreError,
-    open_store,
-)
+from rtcompile.cluster.stores import SharedStore, StoreError
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 from tests import servers
 
@@ -48,7 +45,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def store(address: str) -> SharedStore:
-    return open_store(address, ttl=60.0, group=False)
+    return open_store(address)
 
 
 @pytest.fixture
@@ -67,31 +64,22 @@ def test_what_was_put_is_got(store: SharedStore):
 
 
 def test_one_of_two_gets_the_lease_until_it_is_released(store: SharedStore):
-    assert store.acquire("lease/k", "mine", 30.0)
-    assert not store.acquire("lease/k", "theirs", 30.0)
+    assert store.acquire("lease/k", "mine", 30.0) == "ours"
+    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
     store.release("lease/k", "theirs")
-    assert not store.acquire("lease/k", "theirs", 30.0)
+    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
     store.release("lease/k", "mine")
-    assert store.acquire("lease/k", "theirs", 30.0)
+    assert store.acquire("lease/k", "theirs", 30.0) == "ours"
 
 
 def test_a_lease_ends_by_itself_unless_it_is_renewed(store: SharedStore):
     store.acquire("lease/k", "mine", 0.2)
     store.renew("lease/k", "mine", 30.0)
     time.sleep(0.3)
-    assert not store.acquire("lease/k", "theirs", 30.0)
+    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
     store.acquire("lease/other", "mine", 0.1)
     time.sleep(0.2)
-    assert store.acquire("lease/other", "theirs", 30.0)
-
-
-def test_a_shared_folder_keeps_the_groups_rights(tmp_path: Path):
-    store = open_store(f"file://{tmp_path}/shared", ttl=1.0, group=True)
-
-    store.put("object/abc", b"bytes")
-
-    assert (tmp_path / "shared" / "object" / "abc").stat().st_mode & 0o777 == 0o440
-    assert (tmp_path / "shared" / "object").stat().st_mode & 0o7777 == 0o2770
+    assert store.acquire("lease/other", "theirs", 30.0) == "ours"
 
 
 # --- signatures ----------------------------------------------------------------------------------
@@ -185,7 +173,8 @@ def test_a_setting_that_cannot_be_used_is_named(environ, what):
 
 
 def test_a_missing_client_names_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "redis", None)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.delitem(sys.modules, "rtcompile.cluster.redis_store", raising=False)
 
     with pytest.raises(InvalidRequest, match=r"rtcompile\[redis\]") as caught:
         Remote(RemoteSettings(("redis://user:secret@h:1/0",), unsigned=True))
@@ -200,7 +189,7 @@ def remote(address: str, key_file: str, **more: object) -> Remote:
 
 
 def pushed(stores: Remote, *entries: tuple[str, str, bytes]) -> None:
-    stores.push(lambda tier: entries, lambda: None)
+    stores.push(lambda tier: entries, lambda shared: None)
     assert stores.flush(10.0)
 
 
@@ -262,6 +251,26 @@ def test_a_wrong_password_is_said_once_and_not_shown(key_file):
     assert "wrong-password" not in str(warned[0].message)
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        pytest.param(400, "ExpiredToken", "ExpiredToken", id="expired credentials"),
+        pytest.param(301, "PermanentRedirect", "configured region", id="wrong region"),
+        pytest.param(400, "AuthorizationHeaderMalformed", "Malformed", id="region not signed for"),
+        pytest.param(403, "AccessDenied", "AccessDenied", id="no right"),
+        pytest.param(404, "NoSuchBucket", "NoSuchBucket", id="no bucket"),
+        pytest.param(404, "ContainerNotFound", "ContainerNotFound", id="no container"),
+    ],
+)
+def test_what_an_object_store_refuses_is_said_once_in_its_words(key_file, status, code, said):
+    with servers.s3_that_refuses(status, code) as address:
+        stores = remote(address, key_file)
+        with pytest.warns(RtcompileWarning, match=f"RTCOMPILE_REMOTE: s3://.*{said}") as warned:
+            assert stores.get("object", "k") is None
+        pushed(stores, ("object", "k", b"code"))
+    assert len(warned) == 1
+
+
 def test_a_read_only_mode_writes_nothing_and_takes_no_lease(address, key_file):
     stores = remote(address, key_file, mode="ro")
 
@@ -287,7 +296,7 @@ def test_a_full_folder_is_a_warning(key_file, tmp_path, monkeypatch):
 def test_who_waits_for_a_lease_gets_what_its_holder_built(address, key_file):
     ours, theirs = remote(address, key_file), remote(address, key_file)
     held = theirs.lease("k", lambda: theirs.get("object", "k"))
-    theirs.push(lambda tier: [("object", "k", b"code")], held.release)
+    theirs.push(lambda tier: [("object", "k", b"code")], held.end)
     assert ours.lease("k", lambda: ours.get("object", "k")) == b"code"
 
 
@@ -300,7 +309,42 @@ def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch)
     assert dead.lease("k", lambda: None)
     lease = ours.lease("k", lambda: None)
     assert isinstance(lease, module.Lease)
-    lease.release()
+    lease.end(True)
+
+
+def test_nobody_waits_for_what_its_builder_does_not_share(address, key_file):
+    first, *others = [remote(address, key_file) for _ in range(4)]
+    lease = first.lease("k", lambda: None)
+    assert isinstance(lease, Lease)
+
+    lease.end(False)
+
+    assert [each.lease("k", lambda: None) for each in others] == [None] * 3
+
+
+def test_a_full_store_gives_a_lease_back_that_cannot_be_abandoned(key_file):
+    with servers.redis() as server:
+        ours, theirs = remote(server.address, key_file), remote(server.address, key_file)
+        lease = ours.lease("k", lambda: None)
+        ours.tiers[0].store._redis.config_set("maxmemory", "1")
+        lease.end(False)
+        ours.tiers[0].store._redis.config_set("maxmemory", "0")
+        assert isinstance(theirs.lease("k", lambda: None), Lease)
+
+
+def test_zstandard_is_asked_for_by_name(tmp_path, key_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(InvalidRequest, match="pip install zstandard"):
+        remote(f"file://{tmp_path}/s", key_file)
+
+
+def test_the_look_up_of_a_hosts_name_is_waited_for_within_bounds(key_file, monkeypatch):
+    stores = remote("redis://cache.example:6379/0", key_file)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(5.0))
+    begin = time.monotonic()
+    with pytest.warns(RtcompileWarning, match="no answer"):
+        assert [stores.get("object", str(number)) for number in range(9)] == [None] * 9
+    assert time.monotonic() - begin < 1.2
 
 
 def test_who_has_a_time_limit_waits_no_longer_for_another_node(address, key_file):
@@ -311,23 +355,12 @@ def test_who_has_a_time_limit_waits_no_longer_for_another_node(address, key_file
     assert ours.lease("k", lambda: None, 0.3) is None
 
     assert time.monotonic() - begin < 1.0
-    held.release()
-
-
-def test_stores_without_leases_say_so(tmp_path, monkeypatch):
-    store = open_store(f"file://{tmp_path}/s", ttl=1.0, group=False)
-
-    def none(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(os, "link", none)
-    with pytest.raises(LeasesUnsupportedError):
-        store.acquire("lease/k", "t", 1.0)
+    held.end(True)
 
 
 def test_a_read_only_folder_is_no_error_to_read(tmp_path):
-    store = open_store(f"file://{tmp_path}/nothing", ttl=1.0, group=False)
+    store = open_store(f"file://{tmp_path}/nothing")
     assert store.get("object/k") is None
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError):
-        open_store(f"file://{tmp_path}/file", ttl=1.0, group=False).put("object/k", b"")
+        open_store(f"file://{tmp_path}/file").put("object/k", b"")

@@ -1,0 +1,144 @@
+"""A store in S3, Google Cloud Storage or Azure, by obstore; a lease is an object only one can create."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import from_url
+
+from rtcompile.cluster.stores import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    Claim,
+    LeasesUnsupportedError,
+    StoreError,
+    encode_lease,
+    first_line,
+    has_expired,
+    holder,
+    without_password,
+)
+
+__all__ = ["CloudStore"]
+
+# What S3, Azure and Google say if not the object, but all that it would lie in is missing.
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+
+
+class CloudStore:
+    """The client.
+
+    Parameters
+    ----------
+    address : str
+        ``s3://bucket/prefix``, ``gs://…`` or ``az://…``.
+    anonymous : bool
+        Whether it asks without credentials, and looks for none.
+
+    Raises
+    ------
+    ValueError
+        The address cannot be used, or names too little.
+    """
+
+    def __init__(self, address: str, *, anonymous: bool) -> None:
+        self.name = without_password(address)
+        self._leases: bool | None = None
+        try:
+            self._store: Any = from_url(
+                address,
+                config={"skip_signature": True} if anonymous else None,
+                client_options={
+                    "connect_timeout": f"{round(CONNECT_SECONDS * 1000)}ms",
+                    "timeout": f"{round(ANSWER_SECONDS * 1000)}ms",
+                    "allow_http": True,
+                },
+                retry_config={"max_retries": 0},
+            )
+        except BaseError as error:
+            raise ValueError(first_line(error)) from None
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return bytes(obstore.get(self._store, key).bytes())
+        except (NotFoundError, FileNotFoundError) as error:
+            if any(code in str(error) for code in _NO_BUCKET):
+                raise StoreError(first_line(error)) from None
+            return None
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(first_line(error)) from None
+
+    def put(self, key: str, data: bytes) -> None:
+        try:
+            obstore.put(self._store, key, data, use_multipart=False)
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(first_line(error)) from None
+
+    def acquire(self, key: str, token: str, seconds: float) -> Claim:
+        if self._leases is None:
+            self._leases = self._keeps_conditions()
+        if not self._leases:
+            raise LeasesUnsupportedError(
+                f"{self.name} ignores conditions (If-None-Match): without leases two nodes may "
+                "build the same at once"
+            )
+        if self._create(key, encode_lease(token, seconds)):
+            return "ours"
+        held = self.get(key)
+        if held is not None and has_expired(held):
+            self.delete(key)
+            return "ours" if self._create(key, encode_lease(token, seconds)) else "another's"
+        return "abandoned" if holder(held) == "" else "another's"
+
+    def renew(self, key: str, token: str, seconds: float) -> None:
+        if holder(self.get(key)) == token:
+            self.put(key, encode_lease(token, seconds))
+
+    def release(self, key: str, token: str) -> None:
+        if holder(self.get(key)) == token:
+            self.delete(key)
+
+    def abandon(self, key: str, token: str, seconds: float) -> None:
+        if holder(self.get(key)) == token:
+            self.put(key, encode_lease("", seconds))
+
+    def _create(self, key: str, data: bytes) -> bool:
+        try:
+            obstore.put(self._store, key, data, mode="create", use_multipart=False)
+        except (AlreadyExistsError, FileExistsError):
+            return False
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(first_line(error)) from None
+        return True
+
+    def _keeps_conditions(self) -> bool:
+        """Test whether the store refuses to create an existing object, which not all do."""
+        probe = f"probe/{secrets.token_hex(8)}"
+        try:
+            return self._create(probe, b"1") and not self._create(probe, b"2")
+        finally:
+            self.delete(probe)
+
+    def delete(self, key: str) -> None:
+        # A failure is harmless, since leases expire and probes have one byte.
+        with suppress(BaseError, OSError, ValueError):
+            obstore.delete(self._store, key)
+
+    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
+        try:
+            for page in obstore.list(self._store, prefix=kind):
+                for found in page:
+                    yield found["path"].rpartition("/")[2], found["size"]
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(first_line(error)) from None
+
+    def clock(self, key: str) -> float:
+        try:
+            return float(obstore.head(self._store, key)["last_modified"].timestamp())
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(first_line(error)) from None

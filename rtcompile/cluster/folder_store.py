@@ -1,0 +1,220 @@
+"""A store in a folder that several nodes mount and several users may share.
+
+What a network file system does is expected. A file that was replaced, or removed, or that another
+node holds (ESTALE, ENOENT, EBUSY) is a miss, whether it was to be read or to be written. A file
+that was not there a moment ago is looked for anew. A server that is gone holds nobody up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Concatenate, ParamSpec, TypeVar
+
+from rtcompile.cluster import patience
+from rtcompile.cluster.stores import (
+    ANSWER_SECONDS,
+    Claim,
+    LeasesUnsupportedError,
+    StoreError,
+    encode_lease,
+    has_expired,
+    holder,
+)
+
+__all__ = ["FolderStore"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+# Another node replaced, removed or holds the file.
+_LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
+_WRITE_SECONDS = 5.0  # nobody waits for a file to be written
+
+
+def _told(
+    seconds: float,
+) -> Callable[
+    [Callable[Concatenate[FolderStore, _P], _T]], Callable[Concatenate[FolderStore, _P], _T]
+]:
+    """Return a decorator: a method takes `seconds` at most, and fails by `StoreError` alone."""
+
+    def decorate(
+        method: Callable[Concatenate[FolderStore, _P], _T],
+    ) -> Callable[Concatenate[FolderStore, _P], _T]:
+        def call(self: FolderStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+            try:
+                return patience.within(seconds, lambda: method(self, *args, **kwargs))
+            except patience.Unanswered as error:
+                raise StoreError(str(error)) from None
+            except OSError as error:
+                what = f"{error.filename}: " if error.filename else ""
+                raise StoreError(f"{what}{error.strerror or error}") from None
+
+        return call
+
+    return decorate
+
+
+class FolderStore:
+    """The folder.
+
+    Parameters
+    ----------
+    path : str
+        Where it is; it is made when something is first written.
+    group : bool
+        Whether its files are its group's to read, and to replace.
+    """
+
+    def __init__(self, path: str, *, group: bool) -> None:
+        self.name = f"file://{path}"
+        self._path = path
+        self._group = group
+
+    @_told(ANSWER_SECONDS)
+    def get(self, key: str) -> bytes | None:
+        return self._read(key)
+
+    @_told(_WRITE_SECONDS)
+    def put(self, key: str, data: bytes) -> None:
+        self._write(key, data)
+
+    @_told(ANSWER_SECONDS)
+    def acquire(self, key: str, token: str, seconds: float) -> Claim:
+        path = self._place(key)
+        mine = f"{path}.{token}"
+        try:
+            self._make_folder(os.path.dirname(path))
+            # link() is atomic on NFS too, where O_EXCL and flock are unreliable.
+            self._create(mine, encode_lease(token, seconds))
+            try:
+                for _ in range(2):
+                    try:
+                        os.link(mine, path)
+                        return "ours"
+                    except FileExistsError:
+                        held = self._read(key)
+                        if held is None or not has_expired(held):
+                            return "abandoned" if holder(held) == "" else "another's"
+                        _discard(path)
+            finally:
+                _discard(mine)
+        except OSError as error:
+            raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
+        return "another's"
+
+    @_told(_WRITE_SECONDS)
+    def renew(self, key: str, token: str, seconds: float) -> None:
+        if holder(self._read(key)) == token:
+            self._write(key, encode_lease(token, seconds))
+
+    @_told(_WRITE_SECONDS)
+    def release(self, key: str, token: str) -> None:
+        if holder(self._read(key)) == token:
+            _discard(self._place(key))
+
+    @_told(_WRITE_SECONDS)
+    def abandon(self, key: str, token: str, seconds: float) -> None:
+        if holder(self._read(key)) == token:
+            self._write(key, encode_lease("", seconds))
+
+    @_told(_WRITE_SECONDS)
+    def delete(self, key: str) -> None:
+        _discard(self._place(key))
+
+    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
+        with suppress(OSError), os.scandir(self._place(kind)) as found:
+            for entry in found:
+                if not entry.name.endswith(".tmp"):
+                    yield entry.name, entry.stat().st_size
+
+    @_told(ANSWER_SECONDS)
+    def clock(self, key: str) -> float:
+        return os.stat(self._place(key)).st_mtime
+
+    # --- files ---------------------------------------------------------------------------
+
+    def _place(self, key: str) -> str:
+        return os.path.join(self._path, *key.split("/"))
+
+    def _read(self, key: str) -> bytes | None:
+        path = self._place(key)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        for again in (True, False):
+            try:
+                with open(os.open(path, flags), "rb") as file:
+                    return file.read()
+            except OSError as error:
+                if error.errno not in _LOST:
+                    raise
+            # NFS remembers for a minute that a file is not there, but asks the server whether the
+            # folder has changed when it is opened.
+            if again and not _open_folder(os.path.dirname(path)):
+                break
+        return None
+
+    def _write(self, key: str, data: bytes) -> None:
+        """Replace a file; do nothing where another node is about to do the same."""
+        path = self._place(key)
+        folder = os.path.dirname(path)
+        temporary = f"{path}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        self._make_folder(folder)
+        try:
+            self._create(temporary, data)
+            os.replace(temporary, path)
+            _open_folder(folder, sync=True)
+        except OSError as error:
+            _discard(temporary)
+            if error.errno not in _LOST:
+                raise
+
+    def _create(self, path: str, data: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o440 if self._group else 0o400)
+            os.fsync(file.fileno())
+
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder and those above it, all of one mode and of the group of what they lie in."""
+        if os.path.isdir(folder):
+            return
+        above = os.path.dirname(folder)
+        self._make_folder(above)
+        made = f"{folder}.{secrets.token_hex(4)}.tmp"
+        os.mkdir(made, 0o700)
+        try:
+            if self._group:
+                with suppress(PermissionError):  # a group that we are not in: ours then
+                    os.chown(made, -1, os.stat(above).st_gid)
+                os.chmod(made, 0o2770)
+            os.rename(made, folder)  # no other user finds it with another mode
+        except OSError:
+            os.rmdir(made)
+            if not os.path.isdir(folder):  # else another node made it just now
+                raise
+
+
+def _open_folder(path: str, *, sync: bool = False) -> bool:
+    """Open a folder and close it again; say whether it is there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        if sync:
+            with suppress(OSError):  # some network file systems sync no folders
+                os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _discard(path: str) -> None:
+    with suppress(OSError):  # another process removed it first
+        os.unlink(path)

@@ -1,0 +1,279 @@
+"""A folder that nodes and users share, and what a network file system does to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+import rtcompile
+from rtcompile.cluster import patience
+from rtcompile.cluster.folder_store import FolderStore
+from rtcompile.cluster.remote import remote
+from rtcompile.cluster.stores import LeasesUnsupportedError, StoreError
+from rtcompile.doctor import sharing
+from rtcompile.settings import Settings
+from tests import nodes
+
+TEAM, ONE, ANOTHER = 54330, 54331, 54332
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(f"{tmp_path}/shared", group=False)
+
+
+@pytest.fixture
+def kept(store: FolderStore) -> FolderStore:
+    store.put("object/k", b"before")
+    return store
+
+
+def failing(real: Callable[..., object], code: int, name: str, times: int = 99) -> object:
+    """Return a function of `os` that fails for paths that end in `name`."""
+    left = [times]
+
+    def fail(path: object, *args: object, **more: object) -> object:
+        target = str(args[0]) if args and isinstance(args[0], str) else str(path)
+        if (str(path).endswith(name) or target.endswith(name)) and left[0]:
+            left[0] -= 1
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, *args, **more)
+
+    return fail
+
+
+LOST = [pytest.param(getattr(errno, name), id=name) for name in ("ESTALE", "EBUSY", "ENOENT")]
+
+
+@pytest.mark.parametrize("code", LOST)
+def test_who_loses_the_race_to_write_has_written_nothing_and_fails_not(kept, monkeypatch, code):
+    monkeypatch.setattr(os, "replace", failing(os.replace, code, "object/k"))
+
+    kept.put("object/k", b"after")
+
+    assert kept.get("object/k") == b"before"
+    assert os.listdir(Path(kept.name[7:]) / "object") == ["k"]
+
+
+@pytest.mark.parametrize("code", LOST)
+def test_a_file_that_is_lost_is_a_miss(kept, monkeypatch, code):
+    monkeypatch.setattr(os, "open", failing(os.open, code, "object/k"))
+    assert kept.get("object/k") is None
+
+
+def test_a_file_that_was_replaced_while_it_was_read_is_read_anew(kept, monkeypatch):
+    monkeypatch.setattr(os, "open", failing(os.open, errno.ESTALE, "object/k", times=1))
+    assert kept.get("object/k") == b"before"
+
+
+def test_a_file_that_the_client_takes_for_missing_is_looked_for_after_the_folder(kept, monkeypatch):
+    """NFS remembers for up to a minute that a file was not there, until its folder is opened."""
+    known_missing = {f"{kept.name[7:]}/object/k"}
+    real = os.open
+
+    def opened(path: str, *args: int, **more: int) -> int:
+        if path in known_missing:
+            raise FileNotFoundError(errno.ENOENT, "as remembered", path)
+        if path == f"{kept.name[7:]}/object":
+            known_missing.clear()
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", opened)
+    assert kept.get("object/k") == b"before"
+
+
+@pytest.mark.parametrize("code", LOST)
+def test_a_build_goes_on_in_silence_where_another_node_wins(on, tmp_path, monkeypatch, code):
+    on("a", f"file://{tmp_path}/shared")
+    for name in ("replace", "link"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, failing(real, code, ""))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit is None
+        assert remote().flush(10.0)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_a_folder_that_cannot_be_read_is_an_error(kept, monkeypatch, code):
+    monkeypatch.setattr(os, "open", failing(os.open, code, "object/k"))
+    with pytest.raises(StoreError, match=f"object/k: {os.strerror(code)}"):
+        kept.get("object/k")
+
+
+def test_file_and_folder_are_on_the_disk_when_a_build_is_shared(store, monkeypatch):
+    synced = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(stat.S_IFMT(os.fstat(descriptor).st_mode))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store.put("object/k", b"bytes")
+    assert synced == [stat.S_IFREG, stat.S_IFDIR]
+
+
+# --- a server that is gone ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Calls to the shared folder give no answer, as those to an NFS server that is gone."""
+    back = threading.Event()
+    real = os.open
+
+    def hang(path: object, *args: int, **more: int) -> int:
+        if f"{tmp_path}/shared" in str(path):
+            back.wait(30.0)
+        return real(path, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", hang)
+    yield
+    back.set()
+
+
+def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_path, gone):
+    on("a", f"file://{tmp_path}/shared")
+    stores = remote()
+    begin = time.monotonic()
+    with pytest.warns(rtcompile.RtcompileWarning, match=r"no answer in 0\.75 s") as warned:
+        found = [stores.get("object", str(number)) for number in range(20)]
+    assert time.monotonic() - begin < 1.2
+    assert (found, len(warned)) == ([None] * 20, 1)
+
+
+def test_doctor_names_a_server_that_is_gone(on, tmp_path, gone):
+    on("a", f"file://{tmp_path}/shared")
+    (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
+    assert (check.status, "no answer" in check.detail) == ("error", True)
+
+
+def test_what_a_thread_computes_is_not_waited_for_in_vain():
+    def compute() -> str:
+        until = time.thread_time() + 0.4
+        while time.thread_time() < until:
+            pass
+        return "done"
+
+    begin = patience.own_seconds()
+    assert patience.within(0.1, compute) == "done"
+    assert patience.own_seconds() - begin >= 0.4
+
+
+def test_an_error_of_the_other_thread_is_raised_here():
+    with pytest.raises(ZeroDivisionError):
+        patience.within(1.0, lambda: 1 / 0)
+
+
+def test_without_another_thread_there_is_no_answer(store, monkeypatch):
+    def none(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    with pytest.raises(StoreError, match="no thread"):
+        store.get("object/k")
+
+
+# --- users ----------------------------------------------------------------------------------------
+
+
+def as_user(user: int, act: Callable[[], object]) -> None:
+    """Run `act` in a child, as a user of the group TEAM; fail if it fails."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that other tests left
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(20)
+            os.setgroups([TEAM])
+            os.setgid(user)
+            os.setuid(user)
+            os.umask(0o077)  # a user's own, which is not to matter
+            act()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.fixture
+def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The group's folder, as the working directory: the path to it may be closed to users."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as two users")
+    folder = tmp_path / "team"
+    folder.mkdir()
+    os.chown(folder, -1, TEAM)
+    folder.chmod(0o2770)
+    monkeypatch.chdir(folder)
+    return "./kernels"
+
+
+def test_two_users_of_a_group_read_and_replace_each_others_files(ground):
+    store = FolderStore(ground, group=True)
+
+    def first() -> None:
+        store.put("object/k", b"one's")
+        assert store.acquire("lease/k", "one", 0.0) == "ours"
+
+    def second() -> None:
+        assert store.get("object/k") == b"one's"
+        store.put("object/k", b"another's")
+        store.put("manifest/k", b"another's")
+        assert store.acquire("lease/k", "another", 30.0) == "ours"
+        assert store.acquire("lease/k", "third", 30.0) == "another's"
+
+    as_user(ONE, first)
+    as_user(ANOTHER, second)
+    as_user(ONE, lambda: _equal(store.get("object/k"), b"another's"))
+    for folder in (ground, f"{ground}/object", f"{ground}/manifest", f"{ground}/lease"):
+        found = os.stat(folder)
+        assert (found.st_mode & 0o7777, found.st_gid) == (0o2770, TEAM)
+    assert os.stat(f"{ground}/object/k").st_mode & 0o777 == 0o440
+
+
+def test_without_the_setting_another_user_reads_nothing(ground):
+    store = FolderStore(ground, group=False)
+
+    def second() -> None:
+        with pytest.raises(StoreError, match="Permission denied"):
+            store.get("object/k")
+
+    as_user(ONE, lambda: store.put("object/k", b"one's"))
+    as_user(ANOTHER, second)
+
+
+def _equal(found: object, wanted: object) -> None:
+    assert found == wanted
+
+
+def test_stores_without_links_say_that_they_give_no_leases(store, monkeypatch):
+    monkeypatch.setattr(os, "link", failing(os.link, errno.EOPNOTSUPP, ""))
+    with pytest.raises(LeasesUnsupportedError):
+        store.acquire("lease/k", "t", 1.0)
+
+
+@pytest.mark.parametrize("address", ["", "redis://127.0.0.1:1/0"], ids=["none", "redis"])
+def test_a_shared_setting_without_a_shared_folder_is_said(on, address):
+    on("a", address, RTCOMPILE_CACHE_SHARED="1", RTCOMPILE_REMOTE_UNSIGNED="1")
+    said = str(next(sharing.checks(Settings.from_environ(), None)))  # type: ignore[arg-type]
+    assert "RTCOMPILE_REMOTE=file:///shared/folder" in said
+    if address:
+        with pytest.warns(rtcompile.RtcompileWarning, match="for a file:// store"):
+            remote()
