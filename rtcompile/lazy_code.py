@@ -112,7 +112,8 @@ class LazyCode:
             return found
         answer = None
         if self.words is not None:
-            answer = answers.find(self.words, device.compute_capability())
+            capability = device.compute_capability()
+            answer = answers.find(self.words, capability, missing=_start_compiler)
         if answer is None:
             return self.rebuild()
         found = _loaded(_load, answer.code, answer.names, program=self.program)
@@ -314,6 +315,13 @@ class LazyCode:
 
     def _place(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()
+
+
+def _start_compiler(loads: str) -> None:
+    """Start the process that compiles, before anything that a miss needs is imported."""
+    from rtcompile.workers import process
+
+    process.start(loads)
 
 
 # --- the same words again ------------------------------------------------------------------------

@@ -110,12 +110,11 @@ def _cached_or_compiled(
     if code is None:
         # If a shared store may have the code, no compiler is started before it was asked.
         if decided.backend != "nvcc" and settings.jit and not settings.remote:
-            from rtcompile.compilers import nvrtc
+            from rtcompile.workers import process
 
-            nvrtc.start(decided.toolchain.require_nvrtc())  # it starts while modules are imported
-        from rtcompile.building import (
-            miss,
-        )  # it imports compilers and workers, which hits do not need
+            # It comes up while modules are imported.
+            process.start(decided.toolchain.require_nvrtc().to_load())
+        from rtcompile.building import miss  # with compilers and workers, which hits do not need
 
         try:
             code = miss.compile_once(decided, settings, store)
@@ -135,7 +134,9 @@ def _cached_or_compiled(
     ):
         capability = device.compute_capability() if request.arch is None else (0, 0)
         provided = [directory.path for directory in decided.toolchain.search]
-        answers.keep(words, capability, code, read, depends, provided, store.publish)
+        library = decided.toolchain.nvrtc
+        loads = "" if library is None else library.to_load()
+        answers.keep(words, capability, code, read, depends, provided, loads, store.publish)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     return replace(code, build=replace(code.build, notes=notes)) if notes else code
 

@@ -80,6 +80,14 @@ ENVIRONMENT = (
 )
 # If one of these is set, builds must be reported or come from elsewhere, so the full road is taken.
 _FULL_ROAD = ("CUPY_CACHE_IN_MEMORY", "RTCOMPILE_BUNDLES", "RTCOMPILE_LOG", "RTCOMPILE_TRACE")
+# With one of these set, what has no answer may still need no compiler, or not NVRTC.
+_BY_OTHERS = (
+    "NVCC_APPEND_FLAGS",
+    "NVCC_PREPEND_FLAGS",
+    "RTCOMPILE_FALLBACK",
+    "RTCOMPILE_JIT",
+    "RTCOMPILE_REMOTE",
+)
 # A relative path in one of these depends on the working directory, so the full road is taken.
 _PLACES = (
     "CONDA_PREFIX",
@@ -162,10 +170,12 @@ class _Environment:
 
     __slots__ = (
         "all_variables",
+        "by_others",
         "checked",
         "folder",
         "full_road",
         "key",
+        "loads",
         "sys_path",
         "toolchain",
         "variables",
@@ -180,9 +190,11 @@ class _Environment:
         self.where = _where() if self._is_relative() else None
         words = [value or b"" for value in variables] + [os.fsencode(path) for path in sys_path]
         self.key = _digest("environment", [*words, self.where or b""])
-        self.toolchain = b""
+        self.toolchain = self.loads = b""
         self.checked = float("-inf")
         self.full_road = self._full_road() or self.where == b""
+        values = dict(zip(ENVIRONMENT, variables, strict=True))
+        self.by_others = any(values[name] for name in _BY_OTHERS)
 
     def _is_relative(self) -> bool:
         """Say whether packages or programs are searched for in the working directory too."""
@@ -205,7 +217,7 @@ class _Environment:
         if now - self.checked < _LOOK_AGAIN_SECONDS:
             return True
         fields = _unsealed(self.folder, self.key)
-        if fields is None or not _same(_stamp, *fields):
+        if fields is None or not _same(_stamp, *fields[:2]):
             return False
         self.saw(fields)
         return True
@@ -213,6 +225,7 @@ class _Environment:
     def saw(self, toolchain: Sequence[bytes]) -> None:
         """Note the state of the toolchain: answers that came from another one are none here."""
         self.toolchain = _digest("toolchain", toolchain).encode()
+        self.loads = toolchain[2]
         self.checked = time.monotonic()
 
 
@@ -228,7 +241,11 @@ _MOST_SETTLED = 256
 
 
 def find(
-    words: Sequence[str], capability: tuple[int, int], *, settled: bool = False
+    words: Sequence[str],
+    capability: tuple[int, int],
+    *,
+    settled: bool = False,
+    missing: Callable[[str], object] | None = None,
 ) -> Answer | None:
     """Return the kept result of a request; None where the full road has to be taken.
 
@@ -242,14 +259,23 @@ def find(
         Whether the toolkit's headers that another answer had in common, and that were found
         unchanged within the last second, are taken as they were: CuPy's own kernels share a
         hundred.
+    missing : callable, optional
+        Called where the full road will need a compiler, unless other words have led to the same
+        code; with what that compiler's worker loads, "" where that is not known.
     """
     global _hits
     here = _here()
-    if here is None or not here.holds():
+    if here is None:
         return None
-    name = _name(here, words, capability)
-    fields = _unsealed(here.folder, name)
+    fields = None
+    if here.holds():
+        name = _name(here, words, capability)
+        fields = _unsealed(here.folder, name)
+        if fields == []:  # what it leads to is not kept here
+            return None
     if fields is None or not _unchanged(fields, settled):
+        if missing is not None and not here.by_others:
+            missing(os.fsdecode(here.loads))
         return None
     code = files.unseal("object", name, fields[1])
     if code is None:
@@ -288,6 +314,7 @@ def keep(
     read: Dependencies,
     toolchain: Sequence[str],
     toolkits: Sequence[str],
+    loads: str,
     publish: Callable[[str, str, bytes], object],
 ) -> None:
     """Keep a result of the full road.
@@ -304,19 +331,26 @@ def keep(
         The files and folders on which the choice of the toolchain depends.
     toolkits : sequence of str
         The directories of headers that are not the user's own.
+    loads : str
+        What a worker loads to compile with this toolchain.
     publish : callable
         Puts bytes into a folder of the cache under a name.
     """
     from rtcompile.cache import manifests, objects
 
     here = _here()
-    if here is None or len(obj.code) > _MOST_CODE_BYTES or obj.kind != "cubin":
+    if here is None:
         return
     if not here.holds():
-        stamps = _packed([(path, _stamp(path)) for path in toolchain])
-        publish(_FOLDER, here.key, files.seal(_SEAL, here.key, stamps))
-        here.saw(stamps)
+        record = _packed([(path, _stamp(path)) for path in toolchain])
+        record.append(os.fsencode(loads))
+        publish(_FOLDER, here.key, files.seal(_SEAL, here.key, record))
+        here.saw(record)
     name = _name(here, words, capability)
+    if len(obj.code) > _MOST_CODE_BYTES or obj.kind != "cubin":
+        # So that `find` knows that it is there, on the full road.
+        publish(_FOLDER, name, files.seal(_SEAL, name, ()))
+        return
     build = manifests.ManifestEntry(obj.build.backend, obj.build.compiler, "", read)
     provided = tuple(path.rstrip("/") + "/" for path in toolkits)
     fields: list[str | bytes] = [

@@ -99,10 +99,8 @@ class Store:
 
     def find(self, question: Question) -> ObjectCode | None:
         """Return the kept object that a build of `question` would make now; None if there is none."""
-        found = self._search(question)
-        if not isinstance(found, ObjectCode):
-            return None
-        self._hits += 1
+        found, _, _ = self._search(question)
+        self._hits += found is not None
         return found
 
     def read_by(self, question: Question) -> Dependencies | None:
@@ -112,22 +110,25 @@ class Store:
 
     def why(self, question: Question) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
-        found = self._search(question)
-        return "" if isinstance(found, ObjectCode) else found
+        found, builds, usable = self._search(question)
+        return "" if found is not None else self._reason(question, builds, usable)
 
-    def _search(self, question: Question) -> ObjectCode | str:
+    def _search(
+        self, question: Question
+    ) -> tuple[ObjectCode | None, Sequence[ManifestEntry], Sequence[ManifestEntry]]:
+        """Return the object, else all known builds of the question and those that could serve it."""
         key = question.lookup_key()
         known = self._memory.find(key)
         for entry in known:
             if question.serves(entry.build.backend, entry.build.compiler) and headers.same(
                 entry.build.dependencies
             ):
-                return hit(entry.obj, entry.build, "memory")
+                return hit(entry.obj, entry.build, "memory"), (), ()
         builds = self._builds(key, question.search)
         for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
                 self._memory.remember(key, build, obj)
-                return hit(obj, build, "disk")
+                return hit(obj, build, "disk"), (), ()
         # No build's files have their old stats. Compare contents, here and by the portable
         # manifest.
         objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
@@ -144,10 +145,9 @@ class Store:
                 self._memory.remember(key, build, obj)
                 self._publish_manifest(key, build, question.search)
                 self._settle_if_due()
-                return hit(
-                    obj, build, "memory" if build.object_key in objects_in_memory else "disk"
-                )
-        return self._reason(question, builds, usable)
+                where = "memory" if build.object_key in objects_in_memory else "disk"
+                return hit(obj, build, where), (), ()
+        return None, builds, usable
 
     def _reason(
         self, question: Question, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]

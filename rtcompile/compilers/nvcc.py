@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import crashes
@@ -87,10 +86,10 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     NVCC assembles PTX anyway; doing it in a second run costs 30 ms.
     """
     markers = Markers.of(unit.source, unit.name_expressions)
-    marked = replace(unit, source=unit.source + markers.text())
-    ptx = nvcc.compile(replace(marked, target="ptx", flags=_without_lto(unit.flags)))
+    marked = unit._replace(source=unit.source + markers.text())
+    ptx = nvcc.compile(marked._replace(target="ptx", flags=_without_lto(unit.flags)))
     if isinstance(ptx, CompileFailure):
-        return replace(ptx, log=markers.named_in(ptx.log))
+        return ptx._replace(log=markers.named_in(ptx.log))
     try:
         names, unmarked = markers.read(ptx.code.decode("utf-8", "surrogateescape"))
     except ValueError as error:
@@ -99,13 +98,12 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     stays = unit.target == "ltoir" or markers.prefix in unmarked
     notes = (f"variables {markers.prefix}* for its name expressions are in the code",) * stays
     if unit.target == "ptx":
-        return replace(ptx, code=code, lowered_names=names, notes=notes)
+        return ptx._replace(code=code, lowered_names=names, notes=notes)
     # The markers cannot be removed from LTO-IR, and without them it would lack the templates.
     outcome = nvcc.compile(marked) if unit.target == "ltoir" else nvcc.assemble(unit, code)
     if isinstance(outcome, CompileFailure):
         return outcome
-    return replace(
-        outcome,
+    return outcome._replace(
         lowered_names=names,
         log=outcome.log if unit.target == "ltoir" else ptx.log + outcome.log,
         trace=ptx.trace,
@@ -151,9 +149,9 @@ def link(
     flags = ("--device-link", "--cubin", f"-arch={arch}", f"-L{library}", *lto)
     outcome = nvcc.run(flags, files, "cubin")
     if isinstance(outcome, CompileFailure):
-        return replace(outcome, kind="link") if outcome.kind == "error" else outcome
+        return outcome._replace(kind="link") if outcome.kind == "error" else outcome
     spent = dict(outcome.milliseconds)
-    return replace(outcome, milliseconds={"link": spent.pop("compile"), **spent})
+    return outcome._replace(milliseconds={"link": spent.pop("compile"), **spent})
 
 
 def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
@@ -194,7 +192,7 @@ class _Nvcc:
             for path in outcome.trace or ()
             if path not in said or (path != unit.name and os.path.isfile(path))
         )
-        return replace(outcome, trace=trace)
+        return outcome._replace(trace=trace)
 
     def assemble(self, unit: TranslationUnit, ptx: bytes) -> Compiled | CompileFailure:
         """Make the unit's target of its PTX."""
@@ -208,14 +206,14 @@ class _Nvcc:
         self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
         left = self._limits
         if self._deadline is not None:
-            left = replace(left, timeout=max(0.001, self._deadline - time.monotonic()))
+            left = left._replace(timeout=max(0.001, self._deadline - time.monotonic()))
         outcome = _run_program(self.command, files, (_RESULT, _TRACE), left)
         if isinstance(outcome, pool.Crash):
             return crashes.failure(outcome, self.command, "nvcc", self._limits)
         reply = outcome.value
         log = _SCRATCH_NAME.sub("", reply["log"])
         if reply["status"] != 0 or _RESULT not in reply["files"]:
-            return replace(_failure(reply, log, self.command), trace=_trace(reply, files))
+            return _failure(reply, log, self.command)._replace(trace=_trace(reply, files))
         return Compiled(
             code=reply["files"][_RESULT],
             kind=kind,

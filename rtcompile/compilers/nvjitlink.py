@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import crashes, nvcc
@@ -74,7 +74,7 @@ def link(
         problems.append("PTX can be linked of LTO-IR only, and no input is; compile with -dlto")
     if problems:
         return _refusal(problems, flags)
-    inputs = [replace(given, kind=kind_of(given.data) or given.kind) for given in inputs]
+    inputs = [given._replace(kind=kind_of(given.data) or given.kind) for given in inputs]
     linker = _Linker.of(toolchain)
     if linker is None:
         if toolchain.nvcc is None:

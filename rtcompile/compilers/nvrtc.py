@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import crashes, precompiled_files
@@ -16,12 +15,12 @@ from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.watching import tracing
-from rtcompile.workers import pool
+from rtcompile.workers import pool, process
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Library
 
-__all__ = ["compile", "identify", "observe", "start"]
+__all__ = ["compile", "identify", "observe"]
 
 # The first NVRTC that can be told what to name internal symbols after; before, it is the process
 # id.
@@ -75,12 +74,6 @@ def compile(
         elif header is None and outcome.trace:
             prefix.built(outcome.trace, _front_end(outcome, unit) / 1000)
         return outcome
-
-
-def start(library: Library) -> None:
-    """Start the worker process for a library, without waiting: 25 ms of the first build."""
-    job = _job(library, "", {})
-    pool.start(job.prepare, job.argument)
 
 
 def observe(
@@ -183,9 +176,8 @@ def _job(
     plain: bool = False,
 ) -> pool.Job:
     module = "rtcompile.workers.nvrtc"
-    # The identity is included, so that after an upgrade a running notebook gets a new zygote.
-    what = os.pathsep.join((*library.preload, library.path)) + "\n" + library.identity()
-    return pool.Job(f"{module}:{function}", arguments, f"{module}:load", what, warm, plain)
+    loads = (process.NVRTC, library.to_load())
+    return pool.Job(f"{module}:{function}", arguments, *loads, warm, plain)
 
 
 def _seed(unit: TranslationUnit) -> str:
@@ -281,4 +273,4 @@ def _death(
     words = b"".join(line for line in lines if line not in read).decode("utf-8", "replace")
     before = header.trace if header is not None else ()
     trace = tuple(dict.fromkeys((*before, *includes.parse_trace(b"".join(read)))))
-    return replace(failure, log=f"{failure.log}\n{words}".rstrip(), trace=trace)
+    return failure._replace(log=f"{failure.log}\n{words}".rstrip(), trace=trace)

@@ -27,7 +27,7 @@ from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
 from rtcompile.core import environment, includes
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Limits
-from rtcompile.workers import pool, protocol
+from rtcompile.workers import pool, process, protocol
 
 __all__ = ["NICE", "NICE_WHEN_AWAITED", "start"]
 
@@ -54,7 +54,7 @@ def start(order: dict[str, Any], lock: int) -> int:
     OSError
         There are no more processes, or no interpreter to start.
     """
-    python = pool.interpreter()
+    python = process.interpreter()
     environ = environment.for_workers(os.environ)
     if os.environ.get("TMPDIR"):
         environ["TMPDIR"] = os.path.realpath(os.environ["TMPDIR"])
@@ -66,7 +66,7 @@ def start(order: dict[str, Any], lock: int) -> int:
         # By high numbers: the target of one dup2 must not be the source of a later one.
         sources = []
         for descriptor in (*descriptors, lock):
-            sources.append(pool.above_standard(descriptor))
+            sources.append(process.above_standard(descriptor))
             descriptors.append(sources[-1])
         return os.posix_spawn(
             python,
@@ -79,7 +79,7 @@ def start(order: dict[str, Any], lock: int) -> int:
                 (os.POSIX_SPAWN_DUP2, sources[2], _LOCK),
             ],
             setsigmask=(),
-            setsigdef=pool.SIGNALS,
+            setsigdef=process.SIGNALS,
         )
     finally:
         for descriptor in descriptors:

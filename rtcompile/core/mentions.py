@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 __all__ = ["Mentions", "scan"]
 
@@ -27,8 +27,7 @@ _HAS_INCLUDE = tuple(
 _DEFINE = re.compile(r"[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)(?:\(([^)\n]*)\))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Mentions:
+class Mentions(NamedTuple):
     """What a file's text mentions that the result of a build may depend on.
 
     Mentions in comments and in branches not taken count too, where that only costs an extra check.

@@ -55,6 +55,13 @@ class Library:
         """
         return _identity(self.path)
 
+    def to_load(self) -> str:
+        """Return what a worker is told to load: the libraries, and which they are.
+
+        The identity is in it so that after an upgrade a running notebook gets a new worker.
+        """
+        return os.pathsep.join((*self.preload, self.path)) + "\n" + self.identity()
+
 
 @dataclass(frozen=True, slots=True)
 class Program:

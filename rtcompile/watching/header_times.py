@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rtcompile.compilers import nvrtc
@@ -116,7 +116,7 @@ def _copied(
         name = os.path.join(folder, "0", os.path.basename(name))
     copies = [os.path.join(folder, str(position)) for position in range(len(searched))]
     flags = (*(f"-I{copy}" for copy in [*copies, folder]), *unit.flags)
-    return searched, replace(unit, name=name, flags=flags)
+    return searched, unit._replace(name=name, flags=flags)
 
 
 def _frames(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Frame:

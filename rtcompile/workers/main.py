@@ -1,4 +1,4 @@
-"""Start a zygote: ``python -I -S main.py PARENT_PID IDLE_SECONDS TMPDIR FOLDER PREPARE ARGUMENT``.
+"""Start a zygote: ``python -I -S main.py PARENT_PID IDLE_SECONDS TMPDIR FOLDER``.
 
 A bare interpreter: no site-packages, no user's ``__main__``, no environment's PYTHON* (``-I -S``).
 """

@@ -8,25 +8,22 @@ once. Leaving the call, in whatever way, kills the job.
 from __future__ import annotations
 
 import _socket  # importing `socket` would take 8 ms of a process's first build
-import atexit
 import contextvars
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from rtcompile.core import environment
 from rtcompile.core.units import Limits
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
-from rtcompile.workers import protocol, scratch, zygote
+from rtcompile.workers import process, protocol
+from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
 __all__ = ["Answer", "Cancellation", "Cancelled", "Crash", "Job", "Pool", "run", "run_beside"]
 
-_IDLE_SECONDS = 300.0
 _ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 # A signal that arrives just before Python begins to wait is handled only when that wait ends.
 MAX_WAIT_SECONDS = 0.25
@@ -132,13 +129,13 @@ class Cancellation:
 class Pool:
     """Limits the number of jobs that run at once, and owns the zygotes that they are forked from."""
 
-    def __init__(self, jobs: int | None = None, idle: float = _IDLE_SECONDS) -> None:
+    def __init__(self, jobs: int | None = None, idle: float = IDLE_SECONDS) -> None:
         self.jobs = jobs or default_jobs()
         self._idle = idle
         self._slots = threading.Semaphore(self.jobs)
         self._free_slots = list(range(self.jobs, 0, -1))
         self._lock = threading.Lock()
-        self._zygotes: dict[tuple[str, str], _Zygote] = {}
+        self._zygotes: dict[tuple[str, str], ZygoteProcess] = {}
 
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
@@ -184,28 +181,26 @@ class Pool:
                 worker = self._zygote(job.prepare, job.argument)
             except OSError as error:  # no interpreter, or no more processes
                 return Crash("start", 0, str(error), b"")
-            outcome = worker.run(job, limits, leftovers, meanwhile)
+            outcome = _run(worker, job, limits, leftovers, meanwhile)
             if outcome is not None:
                 return outcome
             # It ended after its idle time, or was killed. Another is started, once.
             self._forget(job, worker)
-            if _Zygote.all_ended:
+            if ZygoteProcess.all_ended:
                 raise SystemExit  # ends a daemon thread silently while the interpreter exits
         text = f"The worker process ended before it answered. {worker.last_words}".strip()
         return Crash("start", 0, text, b"")
 
-    def start(self, prepare: str, argument: str) -> None:
-        """Start the zygote for jobs with these two in advance, so that the first job waits less."""
-        with suppress(OSError):  # the job that needs it will report the error
-            self._zygote(prepare, argument)
-
-    def _zygote(self, prepare: str, argument: str) -> _Zygote:
+    def _zygote(self, prepare: str, argument: str) -> ZygoteProcess:
         with self._lock:
             found = self._zygotes.get((prepare, argument))
             patience = time.monotonic() + _ENDING_SECONDS
             while found is None:
                 try:
-                    found = _Zygote(prepare, argument, self._idle)
+                    found = process.take(prepare, argument)
+                    if found is None:
+                        found = ZygoteProcess(self._idle)
+                        found.load(prepare, argument)
                 except BlockingIOError:  # no more processes: `ulimit -u`
                     if time.monotonic() > patience:
                         raise
@@ -214,7 +209,7 @@ class Pool:
                     self._zygotes[prepare, argument] = found
             return found
 
-    def _forget(self, job: Job, worker: _Zygote) -> None:
+    def _forget(self, job: Job, worker: ZygoteProcess) -> None:
         with self._lock:
             key = (job.prepare, job.argument)
             if self._zygotes.get(key) is worker:
@@ -229,137 +224,54 @@ class Pool:
             worker.close()
 
 
-class _Zygote:
-    """The caller's end of one zygote process.
-
-    `last_words` is what it had written on its stderr when it ended: why it could not start.
-    """
-
-    alive: ClassVar[set[_Zygote]] = set()
-    all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
-    lock: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, prepare: str, argument: str, idle: float) -> None:
-        self.last_words = ""
-        temporary = os.environ.get("TMPDIR", "")
-        self._temporary = os.path.realpath(temporary) if temporary else ""
-        self._scratch = scratch.new_name()
-        python = interpreter()
-        self._stderr = os.memfd_create("stderr")
-        self._control, theirs = _socket_pair()
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        # High numbers are used, so that no dup2 overwrites the source of a later one.
-        sources = [above_standard(d) for d in (null, self._stderr, theirs.fileno())]
-        command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
-        try:
-            self.pid = os.posix_spawn(
-                python,
-                [*command, self._temporary, self._scratch, prepare, argument],
-                environment.for_workers(os.environ),
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, sources[0], 0),
-                    (os.POSIX_SPAWN_DUP2, sources[0], 1),
-                    (os.POSIX_SPAWN_DUP2, sources[1], 2),
-                    (os.POSIX_SPAWN_DUP2, sources[2], zygote.CONTROL),
-                ],
-                setsigmask=(),
-                setsigdef=SIGNALS,  # with SIGCHLD ignored no child could be waited for
-            )
-        except OSError:
-            self.abandon()
-            raise
-        finally:
-            _close_theirs(theirs)
-            for descriptor in (null, *sources):
-                os.close(descriptor)
-        with _Zygote.lock:
-            _Zygote.alive.add(self)
-
-    def run(
-        self, job: Job, limits: Limits, leftovers: Sequence[str], meanwhile: _Meanwhile
-    ) -> Answer | Crash | None:
-        """Run one job; None if the zygote has ended."""
-        ours, theirs = _socket_pair()
-        cancellation = Cancellation.current.get()
-        try:
-            with cancellation.over(ours) if cancellation else nullcontext():
-                try:
-                    self._ask(job, limits, leftovers, theirs)
-                except OSError:
-                    return None
-                if meanwhile is not None:
-                    meanwhile()
-                reply = _reply(ours)
-        finally:
-            _hang_up(ours)
-            _close_theirs(theirs)
-        if reply is None:
-            return None
-        message, descriptors = reply
-        if message[0] == protocol.ANSWER:
-            return Answer(protocol.unpack(descriptors[0]))
-        _, kind, signal, text = message
-        stderr = b"".join(protocol.drain(d) for d in descriptors)
-        return Crash(str(kind), int(signal), str(text), stderr)
-
-    def _ask(
-        self, job: Job, limits: Limits, leftovers: Sequence[str], theirs: _socket.socket
-    ) -> None:
-        arguments = protocol.pack(dict(job.arguments))
-        try:
-            plain = job.plain and limits == Limits() and not leftovers
-            how = (limits.timeout, limits.memory, job.warm, plain)
-            message = (job.function, *how, *leftovers)
-            protocol.send(self._control, message, (theirs.fileno(), arguments))
-        finally:
-            os.close(arguments)
-        _close_theirs(theirs)  # else the end of file would never arrive
-
-    def close(self) -> None:
-        """Close the control socket, at which the zygote kills its children, cleans up and ends."""
-        with _Zygote.lock:
-            if self not in _Zygote.alive:
-                return
-            _Zygote.alive.discard(self)
-        _hang_up(self._control)
-        status = None
-        with suppress(
-            ChildProcessError
-        ):  # the application's os.wait() reaped it, or ignores SIGCHLD
-            status = os.waitpid(self.pid, 0)[1]
-        self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
-        if status is not None and os.WIFSIGNALED(status):
-            self.last_words = f"Signal {os.WTERMSIG(status)} ended it. {self.last_words}".strip()
-        if status != 0:
-            scratch.sweep(self._temporary, self._scratch)
-
-    def abandon(self) -> None:
-        """Forget a zygote that did not start, or that belongs to the parent of this forked process."""
-        self._control.close()
-        os.close(self._stderr)
+def _run(
+    zygote: ZygoteProcess,
+    job: Job,
+    limits: Limits,
+    leftovers: Sequence[str],
+    meanwhile: _Meanwhile,
+) -> Answer | Crash | None:
+    """Run one job; None if the zygote has ended."""
+    ours, theirs = process.socket_pair()
+    cancellation = Cancellation.current.get()
+    try:
+        with cancellation.over(ours) if cancellation else nullcontext():
+            try:
+                _ask(zygote, job, limits, leftovers, theirs)
+            except OSError:
+                return None
+            if meanwhile is not None:
+                meanwhile()
+            reply = _reply(ours)
+    finally:
+        process.hang_up(ours)
+        process.close_theirs(theirs)
+    if reply is None:
+        return None
+    message, descriptors = reply
+    if message[0] == protocol.ANSWER:
+        return Answer(protocol.unpack(descriptors[0]))
+    _, kind, signal, text = message
+    stderr = b"".join(protocol.drain(d) for d in descriptors)
+    return Crash(str(kind), int(signal), str(text), stderr)
 
 
-# Ends of sockets that are being sent to zygotes. A process that is forked meanwhile must close
-# them, since the end of file would never arrive otherwise.
-_theirs: set[_socket.socket] = set()
-
-
-def _socket_pair() -> tuple[_socket.socket, _socket.socket]:
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    _theirs.add(theirs)
-    return ours, theirs
-
-
-def _close_theirs(socket: _socket.socket) -> None:
-    socket.close()
-    _theirs.discard(socket)
-
-
-def _hang_up(socket: _socket.socket) -> None:
-    """Close this end, even if a process that was forked meanwhile has a copy of it."""
-    with suppress(OSError):
-        socket.shutdown(_socket.SHUT_RDWR)
-    socket.close()
+def _ask(
+    zygote: ZygoteProcess,
+    job: Job,
+    limits: Limits,
+    leftovers: Sequence[str],
+    theirs: _socket.socket,
+) -> None:
+    arguments = protocol.pack(dict(job.arguments))
+    try:
+        plain = job.plain and limits == Limits() and not leftovers
+        how = (limits.timeout, limits.memory, job.warm, plain)
+        message = (job.function, *how, *leftovers)
+        protocol.send(zygote.control, message, (theirs.fileno(), arguments))
+    finally:
+        os.close(arguments)
+    process.close_theirs(theirs)  # else the end of file would never arrive
 
 
 def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
@@ -367,31 +279,6 @@ def _reply(socket: _socket.socket) -> tuple[Any, list[int]] | None:
     while True:
         with suppress(TimeoutError):
             return protocol.receive(socket)
-
-
-SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
-_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
-
-
-def above_standard(descriptor: int) -> int:
-    import fcntl
-
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, zygote.CONTROL + 1)
-
-
-def interpreter() -> str:
-    """Return the Python for workers: this one, or the prefix's if an application embeds Python."""
-    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    candidates = [
-        sys.executable,
-        getattr(sys, "_base_executable", None),
-        *(os.path.join(p, "bin", name) for p in (sys.prefix, sys.base_prefix)),
-        *(os.path.join(p, name) for p in os.get_exec_path()),
-    ]
-    for path in candidates:
-        if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):
-            return path
-    raise FileNotFoundError(f"no Python interpreter found to run compilers in; tried {candidates}")
 
 
 def default_jobs() -> int:
@@ -442,11 +329,6 @@ def slots() -> int:
     return _shared().jobs
 
 
-def start(prepare: str, argument: str) -> None:
-    """Start a zygote of the process's pool: `Pool.start`."""
-    _shared().start(prepare, argument)
-
-
 def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Crash:
     """Run a job in the process's pool without waiting for a slot: `Pool.run_beside`."""
     return _shared().run_beside(job, limits, leftovers)
@@ -455,20 +337,7 @@ def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answe
 def _forget_after_fork() -> None:
     # The zygotes belong to the parent and end with it, so the child starts its own.
     global _pool, _pool_lock
-    _pool, _pool_lock, _Zygote.lock = None, threading.Lock(), threading.Lock()
-    for worker in _Zygote.alive:
-        worker.abandon()
-    _Zygote.alive.clear()
-    for socket in _theirs:
-        socket.close()
-    _theirs.clear()
-
-
-def _end() -> None:
-    _Zygote.all_ended = True
-    for worker in list(_Zygote.alive):
-        worker.close()
+    _pool, _pool_lock = None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
-atexit.register(_end)

@@ -7,7 +7,8 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
        │                        │ forks, per job
        └──── job socket ──── child: function(arguments) -> plain value
 
-To run a job, the caller sends on the zygote's control socket the function's name, the limits, and
+The caller first tells the zygote on its control socket what to load: a function's name and its
+argument. To run a job, it sends there the function's name, the limits, and
 two descriptors: one end of a fresh *job socket* and a memfd with the arguments. The first message
 on the job socket decides: ``ANSWER`` from the child, with a memfd that holds the returned value, or
 ``CRASH`` from the zygote, with what the child wrote on its stderr. The end of file without a
@@ -32,6 +33,7 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from typing import Any
 
+CONTROL = 3  # the zygote's descriptor of the control socket
 ANSWER = "answer"
 CRASH = "death"
 

@@ -21,7 +21,6 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from typing import Any
 
-CONTROL = 3  # the descriptor of the control socket, given by the caller
 _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # idle seconds after which the zygote does work that makes later jobs faster
 _QUIET = 0.02  # seconds without a message before it forks ahead
@@ -36,12 +35,9 @@ def main(arguments: list[str]) -> None:
     """Serve jobs from the control socket until the parent ends or the idle time is over."""
     parent, idle, *what = arguments
     _isolate()
-    zygote = Zygote(_socket.socket(fileno=CONTROL), int(parent), float(idle), *what)
+    zygote = Zygote(_socket.socket(fileno=protocol.CONTROL), int(parent), float(idle), *what)
     try:
-        try:
-            zygote.prepare()
-        except Exception:
-            pass  # Each job tries it again, and reports the error.
+        zygote.try_to_prepare()
         zygote.serve()
     finally:
         zygote.end()
@@ -57,16 +53,14 @@ class Zygote:
         idle: float,
         temporary: str,
         name: str,
-        function: str,
-        argument: str,
     ) -> None:
         self.control = control
         self.parent = parent
         self.idle = idle
         self.temporary = temporary
         self.name = name
-        self.function = function  # prepares, with its argument
-        self.argument = argument
+        self.function = ""  # prepares, with its argument; "" once it has
+        self.argument = ""
         self.scratch: scratch.Scratch | None = None
         self.children: dict[int, Child] = {}  # by pid
         self.poller = select.poll()
@@ -85,6 +79,13 @@ class Zygote:
         # Processes that wait would be missing where there are few: no more than have something to
         # do.
         self.roomy = self.ahead = _processes_allowed() >= _ROOMY
+
+    def try_to_prepare(self) -> None:
+        """Do so in advance, while the caller still decides what it wants."""
+        try:
+            self.prepare()
+        except Exception:
+            pass  # Each job tries it again, and reports the error.
 
     def prepare(self) -> scratch.Scratch:
         """Make the folder, load what every child needs, and return the folder."""
@@ -202,15 +203,22 @@ class Zygote:
         return True
 
     def _accept(self) -> bool:
-        """Take one job from the control socket; False at its end."""
+        """Take one message from the control socket: what to load, or a job; False at its end."""
         try:
             message = protocol.receive(self.control)
         except OSError:
             return False
         if message is None:
             return False
-        fields, (socket, arguments) = message
-        self._start(Order(fields, _socket.socket(fileno=socket), arguments))
+        fields, descriptors = message
+        if descriptors:
+            socket, arguments = descriptors
+            self._start(Order(fields, _socket.socket(fileno=socket), arguments))
+            return True
+        self.function, self.argument = fields
+        self.try_to_prepare()
+        if not self.poller.poll(0):  # The first job is not there yet.
+            self._use_the_quiet(0.0)
         return True
 
     def _start(self, order: Order, *, anew: bool = False) -> None:
@@ -358,7 +366,7 @@ def _isolate() -> None:
         last = max(int(name) for name in os.listdir("/proc/self/fd"))
     except OSError:  # no /proc here
         last = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_INHERITED)
-    os.closerange(CONTROL + 1, last + 1)
+    os.closerange(protocol.CONTROL + 1, last + 1)
     os.chdir("/")
     os.umask(0o077)
     # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates need more.

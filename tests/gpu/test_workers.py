@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.workers.pool import _Zygote
+from rtcompile.workers.process import ZygoteProcess
 
 SOURCE = "#include <cuda/std/type_traits>\ntemplate <int N> __global__ void k(int* p) { *p = N; }"
 
@@ -21,7 +21,7 @@ def test_no_worker_loads_the_driver_or_starts_a_thread(
         rtcompile.compile(SOURCE, arch="sm_90", name_expressions=[f"k<{number}>"])
         time.sleep(1.0 if number == 1 else 0.2)  # idle: the zygote compiles by itself
     compilers = 0
-    for zygote in [Path(f"/proc/{zygote.pid}") for zygote in _Zygote.alive]:
+    for zygote in [Path(f"/proc/{zygote.pid}") for zygote in ZygoteProcess.alive]:
         maps = (zygote / "maps").read_text()
         compilers += "libnvrtc" in maps
         assert "libcuda.so" not in maps

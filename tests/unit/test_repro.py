@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def write(
     folder: Path, source: str = "source", trace: tuple[str, ...] = (), **given: Any
 ) -> str | None:
     return repro.write(
-        replace(failure(), trace=trace),
+        failure()._replace(trace=trace),
         source=source,
         name=given.get("name", "kernel.cu"),
         name_expressions=(),

@@ -1,0 +1,221 @@
+"""Starts the process that jobs are forked from, and ends it: the caller's end of a `zygote`.
+
+A build that needs a compiler calls `start` before it imports and decides anything: the process takes
+as long to come up as all of that. What it has to load is told to it when that is known.
+
+This module imports little, since nothing may come before the start.
+"""
+
+from __future__ import annotations
+
+import _socket  # importing `socket` would take 8 ms of a process's first build
+import atexit
+import os
+import sys
+import threading
+from contextlib import suppress
+
+from rtcompile.core import environment
+from rtcompile.workers import protocol, scratch
+
+TYPE_CHECKING = False  # as type checkers know it
+if TYPE_CHECKING:
+    from typing import ClassVar
+
+__all__ = ["NVRTC", "SIGNALS", "ZygoteProcess", "above_standard", "interpreter", "start", "take"]
+
+IDLE_SECONDS = 300.0
+NVRTC = "rtcompile.workers.nvrtc:load"  # prepares a zygote for NVRTC
+SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
+_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
+
+
+class ZygoteProcess:
+    """The caller's end of one zygote process.
+
+    Attributes
+    ----------
+    control : socket
+        Takes jobs, and what to load for them: see `protocol`.
+    loads : (str, str) or None
+        What it was told to load: a function that prepares it, with its argument.
+    last_words : str
+        What it had written on its stderr when it ended: why it could not start.
+    """
+
+    alive: ClassVar[set[ZygoteProcess]] = set()
+    all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
+    lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, idle: float = IDLE_SECONDS) -> None:
+        self.loads: tuple[str, str] | None = None
+        self.last_words = ""
+        temporary = os.environ.get("TMPDIR", "")
+        self._temporary = os.path.realpath(temporary) if temporary else ""
+        self._scratch = scratch.new_name()
+        python = interpreter()
+        self._stderr = os.memfd_create("stderr")
+        self.control, theirs = socket_pair()
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        # High numbers are used, so that no dup2 overwrites the source of a later one.
+        sources = [above_standard(d) for d in (null, self._stderr, theirs.fileno())]
+        command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
+        try:
+            self.pid = os.posix_spawn(
+                python,
+                [*command, self._temporary, self._scratch],
+                environment.for_workers(os.environ),
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, sources[0], 0),
+                    (os.POSIX_SPAWN_DUP2, sources[0], 1),
+                    (os.POSIX_SPAWN_DUP2, sources[1], 2),
+                    (os.POSIX_SPAWN_DUP2, sources[2], protocol.CONTROL),
+                ],
+                setsigmask=(),
+                setsigdef=SIGNALS,  # with SIGCHLD ignored no child could be waited for
+            )
+        except OSError:
+            self.abandon()
+            raise
+        finally:
+            close_theirs(theirs)
+            for descriptor in (null, *sources):
+                os.close(descriptor)
+        with ZygoteProcess.lock:
+            ZygoteProcess.alive.add(self)
+
+    def load(self, prepare: str, argument: str) -> None:
+        """Tell it what to load; its jobs wait until that is done."""
+        self.loads = (prepare, argument)
+        with suppress(OSError):  # it has ended; the job that needs it will notice
+            protocol.send(self.control, self.loads)
+
+    def close(self) -> None:
+        """Close the control socket, at which the zygote kills its children, cleans up and ends."""
+        with ZygoteProcess.lock:
+            if self not in ZygoteProcess.alive:
+                return
+            ZygoteProcess.alive.discard(self)
+        hang_up(self.control)
+        status = None
+        with suppress(
+            ChildProcessError
+        ):  # the application's os.wait() reaped it, or ignores SIGCHLD
+            status = os.waitpid(self.pid, 0)[1]
+        self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
+        if status is not None and os.WIFSIGNALED(status):
+            self.last_words = f"Signal {os.WTERMSIG(status)} ended it. {self.last_words}".strip()
+        if status != 0:
+            scratch.sweep(self._temporary, self._scratch)
+
+    def abandon(self) -> None:
+        """Forget a zygote that did not start, or that belongs to the parent of this forked process."""
+        self.control.close()
+        os.close(self._stderr)
+
+
+# --- the one that is started ahead ---------------------------------------------------------------
+
+_ahead: ZygoteProcess | None = None  # no job was given to it yet
+_ahead_lock = threading.Lock()
+
+
+def start(loads: str = "") -> None:
+    """Start a zygote for the first job of this process, without waiting; tell it which NVRTC to load.
+
+    Called again when that is known. Where any zygote runs already, the first job of another
+    compiler starts its own.
+    """
+    global _ahead
+    with _ahead_lock:
+        if not ZygoteProcess.alive and not ZygoteProcess.all_ended:
+            with suppress(OSError):  # the job that needs it will report the error
+                _ahead = ZygoteProcess()
+        if _ahead is not None and loads and _ahead.loads is None:
+            _ahead.load(NVRTC, loads)
+
+
+def take(prepare: str, argument: str) -> ZygoteProcess | None:
+    """Return the zygote that was started for jobs with these two, or for any; once."""
+    global _ahead
+    with _ahead_lock:
+        found = _ahead
+        if found is None or found.loads not in (None, (prepare, argument)):
+            return None
+        _ahead = None
+    if found not in ZygoteProcess.alive:
+        return None
+    if found.loads is None:
+        found.load(prepare, argument)
+    return found
+
+
+# --- sockets and descriptors ---------------------------------------------------------------------
+
+# Ends of sockets that are being sent to zygotes. A process that is forked meanwhile must close
+# them, since the end of file would never arrive otherwise.
+_theirs: set[_socket.socket] = set()
+
+
+def socket_pair() -> tuple[_socket.socket, _socket.socket]:
+    """Return our end of a new pair of sockets, and the one that a zygote gets."""
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    _theirs.add(theirs)
+    return ours, theirs
+
+
+def close_theirs(socket: _socket.socket) -> None:
+    """Close our copy of the end that a zygote has got."""
+    socket.close()
+    _theirs.discard(socket)
+
+
+def hang_up(socket: _socket.socket) -> None:
+    """Close this end, even if a process that was forked meanwhile has a copy of it."""
+    with suppress(OSError):
+        socket.shutdown(_socket.SHUT_RDWR)
+    socket.close()
+
+
+def above_standard(descriptor: int) -> int:
+    """Return a copy of a descriptor with a number that no child's standard ones have."""
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, protocol.CONTROL + 1)
+
+
+def interpreter() -> str:
+    """Return the Python for workers: this one, or the prefix's if an application embeds Python."""
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    candidates = [
+        sys.executable,
+        getattr(sys, "_base_executable", None),
+        *(os.path.join(p, "bin", name) for p in (sys.prefix, sys.base_prefix)),
+        *(os.path.join(p, name) for p in os.get_exec_path()),
+    ]
+    for path in candidates:
+        if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):
+            return path
+    raise FileNotFoundError(f"no Python interpreter found to run compilers in; tried {candidates}")
+
+
+def _forget_after_fork() -> None:
+    # The zygotes belong to the parent and end with it, so the child starts its own.
+    global _ahead, _ahead_lock
+    _ahead, _ahead_lock, ZygoteProcess.lock = None, threading.Lock(), threading.Lock()
+    for zygote in ZygoteProcess.alive:
+        zygote.abandon()
+    ZygoteProcess.alive.clear()
+    for socket in _theirs:
+        socket.close()
+    _theirs.clear()
+
+
+def _end() -> None:
+    ZygoteProcess.all_ended = True
+    for zygote in list(ZygoteProcess.alive):
+        zygote.close()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_end)

@@ -1,0 +1,194 @@
+"""The worker of a program's first miss starts before the miss knows what it will ask of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.building import pipeline
+from rtcompile.cache import answers
+from rtcompile.core.request import CompileRequest
+from rtcompile.core.units import Limits
+from rtcompile.settings import Settings
+from rtcompile.workers import process
+from rtcompile.workers.pool import Answer, Pool
+from rtcompile.workers.process import ZygoteProcess
+from tests.jobs import output, shell
+
+CAPABILITY = (9, 0)
+PARENT = "ps -o ppid= -p $PPID"
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Iterator[None]:
+    """As in a program that has started no worker yet."""
+    monkeypatch.setattr(process, "_ahead", None)
+    others, ZygoteProcess.alive = ZygoteProcess.alive, set()
+    yield
+    for zygote in list(ZygoteProcess.alive):
+        zygote.close()
+    ZygoteProcess.alive = others
+    assert list(scratch.iterdir()) == []
+
+
+def started() -> ZygoteProcess:
+    process.start()
+    (zygote,) = ZygoteProcess.alive
+    return zygote
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_first_job_is_done_by_the_process_that_was_started_ahead() -> None:
+    ahead = started()
+    pool = Pool(jobs=1)
+    assert int(output(pool.run(shell(PARENT), Limits()))) == ahead.pid
+    process.start()
+    assert ZygoteProcess.alive == {ahead}
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_it_was_told_to_load_serves_no_job_that_needs_something_else() -> None:
+    ahead = started()
+    process.start("another compiler")
+    pool = Pool(jobs=1)
+    assert int(output(pool.run(shell(PARENT), Limits()))) != ahead.pid
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_that_was_killed_meanwhile_is_replaced() -> None:
+    os.kill(started().pid, signal.SIGKILL)
+    assert isinstance(Pool(jobs=1).run(shell("true"), Limits()), Answer)
+
+
+# --- when it is started --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("rtcompile.building.device.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr(
+        "rtcompile.building.device.confirmed_compute_capability", lambda: CAPABILITY
+    )
+
+
+def build(code: str, *options: str) -> tuple[str, ...]:
+    words = (code, *options)
+    pipeline.build(CompileRequest(code, options=options), Settings.from_environ(), words)
+    return words
+
+
+def started_for(words: tuple[str, ...]) -> list[str]:
+    """What a new process starts a worker for, when it looks for the answer."""
+    answers._environment = None
+    said: list[str] = []
+    answers.find(words, CAPABILITY, missing=said.append)
+    return said
+
+
+KERNEL = 'extern "C" __global__ void k(float* x) { *x = %s; }'
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_hit_starts_none() -> None:
+    assert started_for(build(KERNEL % 1)) == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_miss_starts_one_and_knows_what_the_last_build_loaded() -> None:
+    build(KERNEL % 1)
+    library = toolkit.current().require_nvrtc()
+    assert started_for((KERNEL % 2,)) == [library.to_load()]
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_edited_header_starts_one(tmp_path: Path) -> None:
+    (tmp_path / "value.h").write_text("#define VALUE 1")
+    words = build('#include "value.h"\n' + KERNEL % "VALUE", f"-I{tmp_path}")
+    (tmp_path / "value.h").write_text("#define VALUE 22")
+    assert len(started_for(words)) == 1
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    "variable",
+    [
+        pytest.param(("RTCOMPILE_JIT", "0"), id="nothing may be compiled"),
+        pytest.param(("RTCOMPILE_REMOTE", "file:///nowhere"), id="a shared store may have it"),
+        pytest.param(("RTCOMPILE_FALLBACK", "always"), id="NVCC will compile it"),
+        pytest.param(("RTCOMPILE_BUNDLES", "/nowhere"), id="a bundle may have it"),
+    ],
+)
+def test_a_miss_that_may_need_no_nvrtc_starts_none(
+    variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*variable)
+    assert started_for((KERNEL % 1,)) == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_code_too_large_for_the_short_road_starts_none_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answers, "_MOST_CODE_BYTES", 100)
+    assert started_for(build(KERNEL % 1)) == []
+
+
+PROGRAM = """
+    import sys
+    from types import SimpleNamespace
+    import cupy
+    cupy.cuda.runtime = SimpleNamespace(
+        getDevice=lambda: 0,
+        deviceGetAttribute=lambda which, device: 9 if which == 75 else 0,
+        CUDARuntimeError=cupy.cuda.runtime.CUDARuntimeError,
+    )
+    memoize = cupy.memoize
+    cupy.memoize = lambda for_each_device=False: memoize()
+    from rtcompile import RawKernel, lazy_code
+    from rtcompile.building import device
+    device.confirmed_compute_capability = lambda: (9, 0)
+    loaded = []
+    lazy_code._load = lambda code, names: SimpleNamespace(get_function=lambda name: name)
+    kernel = RawKernel('extern "C" __global__ void k() {}', "k")
+    sys.addaudithook(
+        lambda event, given: event == "os.posix_spawn" and print(
+            "started", "rtcompile.core.request" in sys.modules
+        )
+    )
+    kernel.kernel
+    print("workers" if "rtcompile.workers" in sys.modules else "none")
+"""
+
+
+def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_hit_none(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("cupy")
+
+    def run() -> list[str]:
+        done: Any = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(PROGRAM)],
+            env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout).split("\n")[:-1]
+
+    run()  # the search for a toolkit starts programs, too
+    subprocess.run(["rm", "-r", str(tmp_path / "cache" / "answers")], check=True)
+    for folder in ("objects", "manifests"):
+        subprocess.run(["rm", "-rf", str(tmp_path / "cache" / folder)], check=True)
+    assert run() == ["started False", "workers"]
+    assert run() == ["none"]
