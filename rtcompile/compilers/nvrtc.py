@@ -117,11 +117,11 @@ def _prefix(
 ) -> Prefix | None:
     if library.version_pair < _FIRST_WITH_PCH:
         return None
-    text = includes.pch_prefix(unit.source)
+    text, rest = includes.split_prefix(unit.source)
     folder = precompiled_files.private_folder(cache_dir) if text else None
     if folder is None:
         return None
-    return Prefix(text, unit, library, search, folder, _job(library, "precompile", {}))
+    return Prefix(text, rest, unit, library, search, folder, _job(library, "precompile", {}))
 
 
 def _run(
@@ -147,17 +147,18 @@ def _run(
         # Looked for when the job starts: while it was queued, the header may have been made.
         nonlocal header
         header = prefix.find() if prefix is not None else None
+        alone = plain or (header is not None and prefix is not None and prefix.is_all)
         arguments = {
             "source": unit.source.encode(),
             "name": unit.name.encode(),
             "options": [option.encode() for option in options],
             "minimal": minimal,
-            "plain": plain,
+            "plain": alone,
             "expressions": [expression.encode() for expression in unit.name_expressions],
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
         }
-        return _job(library, "compile_unit", arguments, warm=header is not None, plain=plain)
+        return _job(library, "compile_unit", arguments, warm=header is not None, plain=alone)
 
     answer = pool.run(job, limits, meanwhile)
     if isinstance(answer, pool.Crash):

@@ -18,6 +18,7 @@ __all__ = [
     "place",
     "placing",
     "spellings",
+    "split_prefix",
 ]
 
 
@@ -116,10 +117,15 @@ def pch_prefix(source: str) -> str:
     Comments and blank lines are left out, so that sources which differ only in those share a
     precompiled header. ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes none there.
     """
+    return split_prefix(source)[0]
+
+
+def split_prefix(source: str) -> tuple[str, str]:
+    """Return `pch_prefix`, and the text of `source` that follows it."""
     blanks = re.compile(r"\s+|//(?:\\\r?\n|[^\n])*|/\*.*?\*/", re.DOTALL)
     line = re.compile(r"(?:#|%:)[ \t]*(\w*)(?:\\\r?\n|/\*.*?\*/|[^\n])*", re.DOTALL)
     directives: list[str] = []
-    usable = depth = position = 0
+    usable = depth = position = end = 0
     while position < len(source):
         blank = blanks.match(source, position)
         if blank:
@@ -136,8 +142,8 @@ def pch_prefix(source: str) -> str:
         depth += word in ("if", "ifdef", "ifndef")
         depth -= word == "endif"
         if depth == 0 and word in ("include", "endif"):
-            usable = len(directives)
+            usable, end = len(directives), position
     prefix = directives[:usable]
     if not any(re.match(r"(?:#|%:)\s*include\b", text) for text in prefix):
-        return ""
-    return "\n".join(prefix) + "\n"
+        return "", source
+    return "\n".join(prefix) + "\n", source[end:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rtcompile.core.includes import parse_trace, pch_prefix, place, spellings
+from rtcompile.core.includes import parse_trace, pch_prefix, place, spellings, split_prefix
 from rtcompile.core.mentions import scan
 from rtcompile.core.request import SearchDir
 
@@ -204,3 +204,11 @@ def test_the_prefix_is_what_opens_the_source_up_to_its_last_include(
     source: str, prefix: str
 ) -> None:
     assert pch_prefix(source) == prefix
+
+
+def test_what_follows_the_prefix_begins_after_its_last_line() -> None:
+    source = "// first\n#include <a.h>\n#include <b.h>  // second\n#define N 4\nint x;\n"
+    assert split_prefix(source) == (
+        "#include <a.h>\n#include <b.h>  // second\n",
+        "\n#define N 4\nint x;\n",
+    )

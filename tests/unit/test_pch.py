@@ -132,6 +132,28 @@ def test_a_build_with_it_gives_what_one_without_gives(warm: Builder) -> None:
     assert with_it.milliseconds["front end"] < without.milliseconds["front end"]
 
 
+@pytest.mark.parametrize(
+    ("more", "processes"),
+    [("", 1), ('struct S {};\n#include "more.h"\n', 3)],
+    ids=["that read nothing else", "that read more headers"],
+)
+def test_builds_with_it_share_a_process_if_they_read_nothing_else(
+    warm: Builder, monkeypatch: pytest.MonkeyPatch, more: str, processes: int
+) -> None:
+    (warm.user / "more.h").write_text("")
+    pids = set()
+    outcome = nvrtc._outcome
+
+    def noted(unit: TranslationUnit, answer: pool.Answer, *rest: Any) -> Any:
+        pids.add(answer.value["pid"])
+        return outcome(unit, answer, *rest)
+
+    monkeypatch.setattr(nvrtc, "_outcome", noted)
+    builds = [warm.compiled(f"{EXPENSIVE}{more}{KERNEL}int n = {n};") for n in range(3)]
+    assert all(used(built) for built in builds)
+    assert len(pids) == processes
+
+
 def test_a_long_name_of_the_temporary_folder_prevents_none(
     builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

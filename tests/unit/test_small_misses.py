@@ -106,6 +106,39 @@ def test_a_source_that_read_a_header_after_all_ends_its_process(pool: Pool, tmp_
     assert answer(pool, KERNEL % 2)["pid"] != reading["pid"]
 
 
+def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_nothing_else(
+    pool: Pool, tmp_path: Path
+) -> None:
+    def with_header(name: str, **changes: Any) -> Any:
+        source = f'#include "{name}.h"\n' + KERNEL % 1
+        return answer(pool, source, f"-I{tmp_path}", pch=bytes(tmp_path / f"{name}.pch"), **changes)
+
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.h").write_text(f"__device__ int of_{name} = {ord(name)};\n")
+        made = nvrtc._job(
+            library(),
+            "precompile",
+            {
+                "source": f'#include "{name}.h"\n'.encode(),
+                "name": b"k.cu",
+                "options": [b"-arch=sm_90", f"-I{tmp_path}".encode()],
+                "temporary": bytes(tmp_path / f"{name}.tmp"),
+                "path": bytes(tmp_path / f"{name}.pch"),
+            },
+            warm=True,
+        )
+        assert not pool.run(made, Limits()).value["problem"]
+
+    shared = [with_header("a"), with_header("b"), answer(pool, KERNEL % 1), with_header("a")]
+    fresh = [with_header("a", plain=False), with_header("b", plain=False)]
+
+    assert len({reply["pid"] for reply in shared}) == 1
+    assert all(reply["pch"] for reply in (shared[0], shared[1], shared[3], *fresh))
+    assert [said(shared[0]), said(shared[1])] == [said(fresh[0]), said(fresh[1])]
+    assert said(shared[3]) == said(fresh[0])
+    assert said(shared[2]) == said(answer(pool, KERNEL % 1, plain=False))
+
+
 def test_two_plain_jobs_at_once_have_a_process_each(pool: Pool) -> None:
     pids = []
     slow = KERNEL % 0 + "".join(
