@@ -58,6 +58,16 @@ def _toolchain() -> dict[str, str]:
     return dict(toolkit.current(Settings.from_environ()).versions)
 
 
+def gpus() -> int:
+    """Return how many devices CuPy has here; 0 also where there is no CuPy."""
+    try:
+        import cupy
+
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except Exception:  # no CuPy, no driver, no device: all mean the same here
+        return 0
+
+
 def _gpu() -> str:
     try:
         import cupy

@@ -32,6 +32,7 @@ def require_capability(least: int, exactly: bool = False) -> None:
         pytest.param("curand_pi", 75, False, id="curand"),
         pytest.param("complex_numbers", 75, False, id="complex"),
         pytest.param("cluster_sum", 90, False, id="cluster"),
+        pytest.param("generated_headers", 75, False, id="generated_headers"),
         pytest.param("published_styles", 75, False, id="published"),
     ],
 )

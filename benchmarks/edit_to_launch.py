@@ -1,0 +1,109 @@
+"""From saving a file to the launch of what it says, or to its machine code: the edit loop of one process.
+
+A `RawModule.from_file(…, reload=True)` each for a small, a WMMA and a CuTe kernel and for the example
+cute_tiled_copy, with one of its three instances and with all. Each edit adds a line that changes the code;
+the clock runs from before the file is written until the device has run it. Without a GPU it runs until the
+code is there, for sm_90a. The first edits, while a precompiled header is made, are told apart.
+``--save`` writes benchmarks/results/edit_to_launch.json (``…_h200.json`` with a GPU).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import rtcompile
+from benchmarks import _machine, edit_loop
+from examples import cute_tiled_copy
+
+EDITS = int(os.environ.get("EDITS", "5"))
+SETTLING = 3  # edits until the precompiled header is there; counted apart
+PAUSE = float(os.environ.get("PAUSE", "2"))  # seconds between edits, in which it may be finished
+
+_PLAIN = {kind: text.format(edit=1) for kind, text in edit_loop.SOURCES.items()}
+_ONE = cute_tiled_copy.NAME_EXPRESSIONS[:1]
+CASES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "small": (_PLAIN["small"], (), ()),
+    "WMMA": (_PLAIN["WMMA"], (), ()),
+    "CuTe": (_PLAIN["CuTe"], ("-DNDEBUG",), ()),
+    "cute_tiled_copy, 1 instance": (cute_tiled_copy.SOURCE, cute_tiled_copy.OPTIONS, _ONE),
+    "cute_tiled_copy, 3 instances": (
+        cute_tiled_copy.SOURCE,
+        cute_tiled_copy.OPTIONS,
+        cute_tiled_copy.NAME_EXPRESSIONS,
+    ),
+}
+
+
+def launcher(kind: str, module: rtcompile.RawModule) -> Callable[[], object]:
+    """Return what launches the module's kernel and waits for it."""
+    import cupy
+
+    if kind.startswith("cute_tiled_copy"):
+        a, b = (cupy.zeros((128, 64), cupy.float16) for _ in range(2))
+
+        def launch() -> None:
+            cute_tiled_copy.matmul(a, b, _ONE[0], module)
+            cupy.cuda.Device().synchronize()
+
+        return launch
+    kernel = module.get_function("k")
+    x = cupy.zeros(256, cupy.float32)
+    half = cupy.zeros(256, cupy.float16)
+    arguments = (half, half, x) if kind == "WMMA" else (x,)
+
+    def launch() -> None:
+        kernel((1,), (32,), arguments)
+        cupy.cuda.Device().synchronize()
+
+    return launch
+
+
+def edits(kind: str, folder: str, gpu: bool) -> dict[str, object]:
+    source, options, names = CASES[kind]
+    file = Path(folder, "kernel.cu")
+    file.write_text(source)
+    more: dict[str, Any] = {} if gpu else {"arch": "sm_90a"}
+    begin = time.perf_counter()
+    module = rtcompile.RawModule.from_file(
+        file, reload=True, options=options, name_expressions=names or None, **more
+    )
+    act = launcher(kind, module) if gpu else lambda: module.object_code
+    act()
+    milliseconds = [(time.perf_counter() - begin) * 1e3]
+    codes = {module.object_code.code}
+    for edit in range(SETTLING + EDITS):
+        time.sleep(PAUSE)
+        begin = time.perf_counter()
+        file.write_text(f"{source}\n__device__ int edited = {edit};\n")
+        act()
+        milliseconds.append((time.perf_counter() - begin) * 1e3)
+        codes.add(module.object_code.code)
+    assert len(codes) == len(milliseconds), "an edit was not seen"
+    settled = milliseconds[1 + SETTLING :]
+    return {
+        "first build and its edits, ms": [round(took, 1) for took in milliseconds],
+        "median ms of an edit, settled": round(statistics.median(settled), 1),
+        "largest ms of an edit, settled": round(max(settled), 1),
+        "within a second": max(settled) <= 1000,
+    }
+
+
+def main() -> None:
+    gpu = _machine.gpus() > 0
+    results = {}
+    for kind in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["RTCOMPILE_CACHE_DIR"] = os.path.join(folder, "cache")
+            results[kind] = edits(kind, folder, gpu)
+    until = "launched and ended" if gpu else "built, no GPU"
+    _machine.save("edit_to_launch" + "_h200" * gpu, {"from saving until": until, **results})
+
+
+if __name__ == "__main__":
+    main()
