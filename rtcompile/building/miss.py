@@ -17,7 +17,7 @@ from rtcompile.building.plan import Plan
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
-from rtcompile.core import command_lines, small
+from rtcompile.core import command_lines
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
@@ -393,10 +393,7 @@ class Miss:
 
 def _reads(plan: Plan) -> bool:
     """Say whether the build reads files from its beginning on."""
-    asked = plan.question
-    options = [f"-{label}={value}" for label, value in asked.options]
-    options += [f"-include={header}" for header in asked.pre_includes]
-    return plan.backend == "nvcc" or not small.reads_no_file(asked.source, options)
+    return plan.backend == "nvcc" or not plan.question.reads_no_file()
 
 
 def _error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:

@@ -130,16 +130,27 @@ class Folder:
             with suppress(OSError), self.opened(kind) as folder:
                 files.discard(name, dir_fd=folder)
 
-    def note(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> Notes:
-        """Append a record to the notes at once, so that a killed process loses none; return all."""
+    def note(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> int:
+        """Append a record to the notes at once, so that a killed process loses none.
+
+        Returns the number of records; `notes` adds them up.
+        """
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with self.opened(NOTES[0]) as folder:
                 descriptor = os.open(NOTES[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
                 try:
                     os.write(descriptor, _NOTE.pack(hits, misses, fetched, written))
+                    return os.fstat(descriptor).st_size // _NOTE.size
                 finally:
                     os.close(descriptor)
+        except OSError:
+            return 0
+
+    def notes(self) -> Notes:
+        """Return the sum of the notes."""
+        try:
+            with self.opened(NOTES[0]) as folder:
                 return _sum(trusted.read(NOTES[1], dir_fd=folder))
         except OSError:
             return Notes()

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
-from rtcompile.cache import answers, headers, manifests, objects
+from rtcompile.cache import headers, manifests, objects
 from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
 from rtcompile.cache.manifests import ManifestEntry, hit
 from rtcompile.cache.memory import Memory
+from rtcompile.cache.upkeep import Upkeep
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode, SearchDir
@@ -36,10 +37,7 @@ __all__ = ["Store"]
 
 _T = TypeVar("_T")
 
-# The books are updated once all processes together have written so many files, or so large a part
-# of the limit, which is what eviction leaves free.
-_MOST_NOTED = 512
-_PART_NOTED = 16
+_NOTHING_READ = Dependencies()
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
 
@@ -70,8 +68,9 @@ class Store:
         self._started: dict[str, int] = {}
         self._refusing = threading.Lock()
         self._refusals: dict[str, str] | None = None
-        self._hits = 0
-        self._due = False  # whether the books have to be updated
+        self._upkeep = Upkeep(
+            self._folder, size, lambda notes: self._ask_books(lambda books: books.statistics(notes))
+        )
         self._failed: Failed | None = None  # created by the first miss
         if on_disk:
             try:
@@ -100,7 +99,8 @@ class Store:
     def find(self, question: Question) -> ObjectCode | None:
         """Return the kept object that a build of `question` would make now; None if there is none."""
         found, _, _ = self._search(question)
-        self._hits += found is not None
+        if found is not None:
+            self._upkeep.hit()
         return found
 
     def read_by(self, question: Question) -> Dependencies | None:
@@ -124,6 +124,10 @@ class Store:
                 entry.build.dependencies
             ):
                 return hit(entry.obj, entry.build, "memory"), (), ()
+        alone = self._alone(question)
+        if alone is not None and (obj := self._object(alone.object_key)):
+            self._memory.remember(key, alone, obj)
+            return hit(obj, alone, "disk"), (), ()
         builds = self._builds(key, question.search)
         for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
@@ -143,11 +147,19 @@ class Store:
             if obj is not None:
                 build = build._replace(dependencies=fresh)
                 self._memory.remember(key, build, obj)
-                self._publish_manifest(key, build, question.search)
-                self._settle_if_due()
+                if written := self._publish_manifest(key, build, question.search):
+                    self._upkeep.wrote(written)
                 where = "memory" if build.object_key in objects_in_memory else "disk"
                 return hit(obj, build, where), (), ()
         return None, builds, usable
+
+    def _alone(self, question: Question) -> ManifestEntry | None:
+        """Return NVRTC's build of a source that reads no file: no manifest has to lead to it."""
+        compiler = question.compilers.get("nvrtc")
+        if not compiler or question.backend == "nvcc" or not question.reads_no_file():
+            return None
+        key = question.object_key(_NOTHING_READ, backend="nvrtc")
+        return ManifestEntry("nvrtc", compiler, key, _NOTHING_READ)
 
     def _reason(
         self, question: Question, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
@@ -241,13 +253,16 @@ class Store:
 
         key = question.lookup_key()
         self._memory.remember(key, build, obj)
-        counted = {"misses": 1} if built else {"fetched": 1}
-        if self.publish("objects", build.object_key, data, **counted):
-            self._publish_manifest(key, build, question.search)
-            if admission.holds_elsewhere(question, obj, build.dependencies):
+        written = self._write("objects", build.object_key, data)
+        if written:
+            elsewhere = admission.holds_elsewhere(question, obj, build.dependencies)
+            # What read nothing holds in any place as it holds here, and is found without a manifest.
+            if not (elsewhere and build == self._alone(question)):
+                written += self._publish_manifest(key, build, question.search)
+            if elsewhere:
                 key = question.portable_key()
-                self._publish_manifest(key, build, question.search, "portable")
-        self._settle_if_due()
+                written += self._publish_manifest(key, build, question.search, "portable")
+            self._upkeep.wrote(written, misses=int(built), fetched=int(not built))
 
     def keep_source(self, name: str, source: str) -> None:
         """Write a source to the path that line information names, under `name`, made from its digest."""
@@ -260,14 +275,21 @@ class Store:
         build: ManifestEntry,
         search: Sequence[SearchDir],
         kind: str = "manifests",
-    ) -> None:
+    ) -> int:
         others = [b for b in self._builds(key, search, kind) if b.object_key != build.object_key]
-        self.publish(kind, key, manifests.encode(key, [build, *others], search))
+        return self._write(kind, key, manifests.encode(key, [build, *others], search))
 
-    def publish(self, kind: str, name: str, data: bytes, **counted: int) -> bool:
+    def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Write a file; return whether that worked, after a warning if it did not."""
+        written = self._write(kind, name, data)
+        if written:
+            self._upkeep.wrote(written)
+        return written > 0
+
+    def _write(self, kind: str, name: str, data: bytes) -> int:
+        """Write a file that is not noted yet; return its size, 0 if that did not work."""
         if not self._folder.writable:
-            return False
+            return 0
         try:
             self._prepare()
             try:
@@ -282,16 +304,8 @@ class Store:
                 self._warn(f"{path} is a folder, where a file is to be kept; remove it")
             else:
                 self._degrade(error)
-            return False
-        noted = self._folder.note(hits=self._take_hits(), written=len(data), **counted)
-        if noted.lines > _MOST_NOTED or noted.written > self.size / _PART_NOTED:
-            self._due = True
-        return True
-
-    def _take_hits(self) -> int:
-        with self._guard:
-            hits, self._hits = self._hits, 0
-        return hits + answers.take_hits()
+            return 0
+        return len(data)
 
     def _prepare(self) -> None:
         if not self._prepared:
@@ -392,27 +406,11 @@ class Store:
 
     def settle(self) -> None:
         """Bring the directory within its limit, and enter the notes of processes into the books."""
-        if not self._folder.writable:
-            return
-        from rtcompile.cache import inventory
-
-        self._due = False
-        self.note_hits()
-        used = inventory.size(self._folder) + inventory.precompiled_size(self._folder)
-        if used > self.size - self.size / _PART_NOTED:
-            inventory.evict(self._folder, self.size)
-        notes = self._folder.take_notes()
-        if notes.lines:
-            self._ask_books(lambda books: books.statistics(notes))
-
-    def _settle_if_due(self) -> None:
-        if self._due:
-            self.settle()
+        self._upkeep.settle()
 
     def note_hits(self) -> None:
-        """Write the number of hits to the notes, which are entered into the books later."""
-        if self._folder.writable and self._hits:
-            self._folder.note(hits=self._take_hits())
+        """Write what was counted to the notes, which are entered into the books later."""
+        self._upkeep.note()
 
     def usage(self) -> Usage | None:
         """Return sizes and counts, None where there can be no books."""

@@ -19,7 +19,12 @@ def reason_against(question: Question) -> str:
     """Return why the result depends on more than files that can be checked; ``""`` if it does not."""
     if clock := scan(question.source).clock:
         return f"{clock} is different in every build"
-    for _, value in question.options:
+    return _reason_against_options(question.options)
+
+
+@functools.lru_cache(maxsize=16)  # a batch's variants have the same options
+def _reason_against_options(options: tuple[tuple[str, str], ...]) -> str:
+    for _, value in options:
         # Files are not searched for the uses of a macro that an option defines.
         if "has_include" in value.lower() or scan(value).clock:
             return f"the option {value!r} asks for what changes without a header changing"

@@ -55,6 +55,8 @@ def _traps(code: bytes, arch: Arch) -> list[str]:
 
 
 def _oversized(code: bytes) -> list[str]:
+    if b".nv.shared." not in code:  # the sections of static shared memory
+        return []
     try:
         kernels = cubin.kernels(code)
     except ValueError:
