@@ -8,12 +8,14 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from rtcompile.building import pipeline
+from rtcompile.building import plan as plans
 from rtcompile.compilers import precompiled
 from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, ObjectCode, items, one_of
@@ -43,6 +45,9 @@ _THREADS_BESIDE = 2
 # process that the compiler may start.
 _PROCESSES_PER_THREAD = 4
 
+_Build = Callable[[], ObjectCode]
+_Step = Callable[[], "ObjectCode | _Build"]
+
 _BUILDS = "CompileRequests, or RawModules and RawKernels with code"
 
 
@@ -64,21 +69,25 @@ class BuildFuture(Future[ObjectCode]):
         self._cancellation.cancel()
         return True
 
-    def run(self, build: Callable[[], ObjectCode], siblings: int) -> None:
-        """Do the build in this thread; `siblings` of its batch have the same includes and options."""
+    def run(self, step: _Step) -> _Build | None:
+        """Do a step of the build in this thread; return the next one, None if there is none."""
         if self.cancelled():
-            return
+            return None
         token = pool.Cancellation.current.set(self._cancellation)
-        precompiled.siblings.set(siblings)
         # InvalidStateError: it was cancelled meanwhile.
         with suppress(InvalidStateError, pool.Cancelled):
             try:
-                self.set_result(build())
+                found = step()
+                if not isinstance(found, ObjectCode):
+                    return found
+                self.set_result(found)
             except RtcompileError as error:
                 self.set_exception(alone(error))
             except Exception as error:
                 self.set_exception(error)
-        pool.Cancellation.current.reset(token)
+            finally:
+                pool.Cancellation.current.reset(token)
+        return None
 
 
 @public
@@ -116,9 +125,7 @@ def _submit_to(
     from rtcompile.cluster import executors
 
     engine = executors.executor_of(executor)
-    tasks = [
-        _Task.of(build, index, overrides, elsewhere=True) for index, build in enumerate(builds)
-    ]
+    tasks = _tasks(builds, overrides, elsewhere=True)
     groups = Counter(task.group for task in tasks)
     return [
         executors.submit(engine, executors.Job(task.request, task.overrides, groups[task.group]))
@@ -128,28 +135,60 @@ def _submit_to(
 
 def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
     # Here and not in the threads: "the current device" is that of the caller's thread.
-    tasks = [_Task.of(build, index, overrides) for index, build in enumerate(builds)]
-    groups = Counter(task.group for task in tasks)
-    futures = [BuildFuture() for _ in tasks]
-    waiting: queue.SimpleQueue[tuple[BuildFuture, _Task]] = queue.SimpleQueue()
-    for pair in zip(futures, tasks, strict=True):
-        waiting.put(pair)
-
-    def work() -> None:
-        with suppress(queue.Empty):
-            while True:
-                future, task = waiting.get_nowait()
-                future.run(task.build, siblings=groups[task.group])
-
+    batch = _Batch(_tasks(builds, overrides))
     try:
-        threads = min(len(tasks), _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE)
-        if not _start_threads(threads, work):
-            contextvars.copy_context().run(work)
+        if batch.futures and not _start_threads(1, batch.begin):
+            contextvars.copy_context().run(batch.begin)
     except BaseException:  # interrupted: the caller will not have the futures
-        for future in futures:
+        for future in batch.futures:
             future.cancel()
         raise
-    return futures
+    return batch.futures
+
+
+class _Batch:
+    """Builds under way: one thread at a time looks for the next that needs a compiler, and builds it.
+
+    What the cache has, a single thread finds: sixteen that look at once spend most of the time on
+    passing Python's lock around. There are no more threads than builds that have to wait.
+    """
+
+    def __init__(self, tasks: Sequence[_Task]) -> None:
+        self.tasks = tasks
+        self.futures = [BuildFuture() for _ in tasks]
+        self._waiting = iter(list(zip(self.futures, tasks, strict=True)))
+        self._left = len(tasks)
+        self._looking = threading.Lock()
+
+    @cached_property
+    def _groups(self) -> Counter[tuple[object, ...]]:
+        return Counter(task.group for task in self.tasks)
+
+    def begin(self) -> None:
+        """Do all of the builds, with the help of other threads from the first on that is not found."""
+        miss = self._next_miss()
+        if miss is not None:
+            threads = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
+            _start_threads(min(self._left, threads - 1), self._help)
+            self._build(*miss)
+            self._help()
+
+    def _help(self) -> None:
+        while miss := self._next_miss():
+            self._build(*miss)
+
+    def _next_miss(self) -> tuple[BuildFuture, _Task, _Build] | None:
+        with self._looking:
+            for future, task in self._waiting:
+                self._left -= 1
+                build = future.run(task.look)
+                if build is not None:
+                    return future, task, build
+        return None
+
+    def _build(self, future: BuildFuture, task: _Task, build: _Build) -> None:
+        precompiled.siblings.set(self._groups[task.group])
+        future.run(build)
 
 
 def _start_threads(count: int, work: Callable[[], None]) -> int:
@@ -285,10 +324,15 @@ def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCo
     A Ctrl-C that arrives just before Python begins to wait is only handled when that wait ends,
     which was seen to take until the next build was done. So each wait here is short.
     """
-    pending: set[Future[ObjectCode]] = set(futures)
-    while pending:
-        done, pending = wait(pending, pool.MAX_WAIT_SECONDS, FIRST_COMPLETED)
-        yield from done
+    done: queue.SimpleQueue[Future[ObjectCode]] = queue.SimpleQueue()
+    pending = list(futures)
+    for future in pending:
+        future.add_done_callback(done.put)
+    for _ in pending:
+        while True:
+            with suppress(queue.Empty):
+                yield done.get(timeout=pool.MAX_WAIT_SECONDS)
+                break
 
 
 def request_of(item: Any) -> CompileRequest | None:
@@ -319,36 +363,12 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One build of a batch, with its architecture fixed."""
+    """One build of a batch, with its architecture fixed, and what plans the batch."""
 
     request: CompileRequest
     settings: Settings
     overrides: Mapping[str, Any]
-
-    @classmethod
-    def of(
-        cls, item: Any, index: int, overrides: Mapping[str, Any], *, elsewhere: bool = False
-    ) -> _Task:
-        """Read an item of the batch; what it was given itself comes before what holds for all.
-
-        Built `elsewhere`, it is for the device there where here is none.
-        """
-        request = request_of(item)
-        if request is None:
-            raise InvalidRequest(f"builds[{index}] is {shown(item)}; a batch is of {_BUILDS}")
-        if request is not item:
-            own = {name: item._build.arguments[name] for name in overrides}
-            overrides = {name: overrides[name] if own[name] is None else own[name] for name in own}
-        settings = Settings.from_environ().override(**overrides)
-        if request is not item:
-            request = pipeline.for_this_device(request, settings)
-        if request.arch is None:
-            # There may be a bundle that answers.
-            lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
-            with suppress(*lacking):
-                choice = pipeline.plan(request.replace(link=()), settings).choice
-                request = request.replace(arch=choice.arch, target=choice.target)
-        return cls(request, settings, overrides)
+    plan: plans.Planner
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -357,5 +377,41 @@ class _Task:
         prefix = includes.pch_prefix(request.source)
         return prefix, request.options, request.arch, request.target, self.settings.pch
 
-    def build(self) -> ObjectCode:
-        return pipeline.build(self.request, self.settings)
+    def look(self) -> ObjectCode | _Build:
+        """Return the code, or the function that builds it."""
+        if (
+            self.request.link
+        ):  # What is to be linked may have to be compiled before it can be planned.
+            return partial(pipeline.build, self.request, self.settings)
+        return pipeline.look(self.request, self.settings, planned=self.plan)
+
+
+def _tasks(
+    builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
+) -> list[_Task]:
+    """Read the items of a batch; what one was given itself comes before what holds for all.
+
+    Built `elsewhere`, they are for the device there where here is none.
+    """
+    plan = plans.Planner(pipeline.plan)
+    environment = Settings.from_environ()
+    common = environment.override(**overrides)
+    tasks = []
+    for index, item in enumerate(builds):
+        request = request_of(item)
+        if request is None:
+            raise InvalidRequest(f"builds[{index}] is {shown(item)}; a batch is of {_BUILDS}")
+        settings, given = common, overrides
+        if request is not item:
+            own = {name: item._build.arguments[name] for name in overrides}
+            given = {name: overrides[name] if own[name] is None else own[name] for name in own}
+            settings = environment.override(**given)
+            request = pipeline.for_this_device(request, settings)
+        if request.arch is None:
+            # There may be a bundle that answers.
+            lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
+            with suppress(*lacking):
+                choice = plan(request.replace(link=()), settings).choice
+                request = request.replace(arch=choice.arch, target=choice.target)
+        tasks.append(_Task(request, settings, given, plan))
+    return tasks

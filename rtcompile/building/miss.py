@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -66,14 +67,15 @@ def compile_once(
         tracing.span("build", program=request.name),
         store.building(plan.question, settings.timeout, reads=_reads(plan)) as seconds_left,
     ):
-        code = None if settings.recompile else store.find(plan.question)
-        if code is not None:
-            return code
+        found = None if settings.recompile else store.search(plan.question)
+        if isinstance(found, ObjectCode):
+            return found
+        why = found or partial(store.why, plan.question)
 
         def build(seconds: float | None) -> ObjectCode:
             if seconds is not None and seconds <= 0:
                 raise _too_late(plan, settings)
-            return Miss(plan, settings, store, seconds, confirmed).run()
+            return Miss(plan, settings, store, seconds, why, confirmed).run()
 
         if not settings.remote or settings.recompile:
             return build(seconds_left)
@@ -112,12 +114,14 @@ class Miss:
         settings: Settings,
         store: Store,
         seconds: float | None,
+        why_missed: Callable[[], str],
         confirmed: bool,
     ) -> None:
         self.plan = plan
         self.settings = settings
         self.store = store
         self.limits = Limits(seconds, settings.memory_limit)
+        self.why_missed = why_missed
         self.why = ""
         self.added: list[str] = []  # flags that were added because of errors
         self.notes: list[str] = []  # the reasons for them
@@ -131,7 +135,7 @@ class Miss:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
         if plan.backend == "nvcc":
-            return self._with_nvcc(self.store.why(plan.question))
+            return self._with_nvcc(self.why_missed())
         refusal = self.store.refusal(plan.question) if plan.backend == "auto" else None
         if refusal:
             return self._with_nvcc(refusal)
@@ -190,7 +194,7 @@ class Miss:
         """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
         from rtcompile.core import admission, silent  # noqa: F401 - needed after the compile
 
-        self.why = self.why or self.store.why(self.plan.question)
+        self.why = self.why or self.why_missed()
         self._confirm()
 
     def _confirm(self) -> None:

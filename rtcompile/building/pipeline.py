@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from rtcompile import bundles, toolkit
 from rtcompile.building import device
@@ -22,7 +23,11 @@ from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 from rtcompile.watching.logs import announce, counters, listeners
 
-__all__ = ["build", "for_this_device", "is_cached", "plan", "with_headers"]
+__all__ = ["build", "for_this_device", "is_cached", "look", "plan", "with_headers"]
+
+
+_T = TypeVar("_T")
+Planner = Callable[[CompileRequest, Settings], Plan]
 
 
 def build(
@@ -36,14 +41,39 @@ def build(
     ------
     CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
     """
+    found = look(request, settings, words)
+    return found if isinstance(found, ObjectCode) else found()
+
+
+def look(
+    request: CompileRequest,
+    settings: Settings,
+    words: Sequence[str] | None = None,
+    planned: Planner | None = None,
+) -> ObjectCode | Callable[[], ObjectCode]:
+    """Return the code of `request` from a bundle or the local cache, else the function that compiles it.
+
+    A batch looks for all of its builds in one thread, and plans those alike once, by `planned`.
+    Raises as `build`.
+    """
     started = time.perf_counter()
     request = with_headers(request, settings)
-    try:
-        code = _found_or_compiled(request, settings, words)
-    except RtcompileError as error:
-        for listen in (*listeners, *counters):
-            listen(request, error)
-        raise
+    found = _or_shipped(
+        request, settings, lambda: _found(request, settings, words, planned or plan)
+    )
+    if isinstance(found, ObjectCode):
+        return _announced(found, request, settings, started)
+
+    def compile() -> ObjectCode:
+        code = _or_shipped(request, settings, lambda: _compiled(found, settings, words))
+        return _announced(code, request, settings, started)
+
+    return compile
+
+
+def _announced(
+    code: ObjectCode, request: CompileRequest, settings: Settings, started: float
+) -> ObjectCode:
     milliseconds = (time.perf_counter() - started) * 1e3
     code = replace(code, build=replace(code.build, milliseconds=milliseconds))
     announce(request, code, settings.log)
@@ -75,18 +105,21 @@ def is_cached(request: CompileRequest, settings: Settings) -> bool:
     return not Store.open(settings).why(decided.question)
 
 
-def _found_or_compiled(
-    request: CompileRequest, settings: Settings, words: Sequence[str] | None
-) -> ObjectCode:
-    code = None if settings.recompile else _shipped(request, settings)
-    if code is None:
+def _or_shipped(
+    request: CompileRequest, settings: Settings, find: Callable[[], _T]
+) -> _T | ObjectCode:
+    """Return what `find` finds; where a compiler is lacking, what a bundle has in its place."""
+    try:
         try:
-            code = _cached_or_compiled(request, settings, words)
+            return find()
         except (JitDisabled, ToolkitNotFound) as lacking:
             from rtcompile.building import shipped
 
-            code = shipped.instead(request, settings, lacking)
-    return code
+            return shipped.instead(request, settings, lacking)
+    except RtcompileError as error:
+        for listen in (*listeners, *counters):
+            listen(request, error)
+        raise
 
 
 def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
@@ -99,40 +132,58 @@ def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
     return shipped.find(request, settings)
 
 
-def _cached_or_compiled(
-    request: CompileRequest, settings: Settings, words: Sequence[str] | None
-) -> ObjectCode:
+def _found(
+    request: CompileRequest, settings: Settings, words: Sequence[str] | None, planned: Planner
+) -> ObjectCode | Plan:
+    """Return the code, or the plan of a build that is not in the cache."""
+    code = None if settings.recompile else _shipped(request, settings)
+    if code is not None:
+        return code
     with tracing.span("plan", program=request.name):
-        decided = plan(request, settings)
+        decided = planned(request, settings)
     with tracing.span("cache", program=request.name):
         store = Store.open(settings)
         code = None if settings.recompile else store.find(decided.question)
-    if code is None:
-        # If a shared store may have the code, no compiler is started before it was asked.
-        if decided.backend != "nvcc" and settings.jit and not settings.remote:
-            from rtcompile.workers import process
+    return decided if code is None else _kept(code, decided, settings, store, words)
 
-            # It comes up while modules are imported.
-            process.start(decided.toolchain.require_nvrtc().to_load())
-        from rtcompile.building import miss  # with compilers and workers, which hits do not need
 
-        try:
-            code = miss.compile_once(decided, settings, store)
-        except miss.AnotherCapabilityError:
-            decided = plan(request, settings, device.confirmed_compute_capability)
-            code = miss.compile_once(decided, settings, store, confirmed=True)
+def _compiled(decided: Plan, settings: Settings, words: Sequence[str] | None) -> ObjectCode:
+    """Return the code of a plan that is not in the cache."""
+    store = Store.open(settings)
+    # If a shared store may have the code, no compiler is started before it was asked.
+    if decided.backend != "nvcc" and settings.jit and not settings.remote:
+        from rtcompile.workers import process
+
+        # It comes up while modules are imported.
+        process.start(decided.toolchain.require_nvrtc().to_load())
+    from rtcompile.building import miss  # with compilers and workers, which hits do not need
+
+    try:
+        code = miss.compile_once(decided, settings, store)
+    except miss.AnotherCapabilityError:
+        decided = plan(decided.request, settings, device.confirmed_compute_capability)
+        code = miss.compile_once(decided, settings, store, confirmed=True)
+    return _kept(code, decided, settings, store, words)
+
+
+def _kept(
+    code: ObjectCode,
+    decided: Plan,
+    settings: Settings,
+    store: Store,
+    words: Sequence[str] | None,
+) -> ObjectCode:
+    """Return the code with notes about its options, after it was kept under its words."""
     read = store.read_by(decided.question) if words is not None else None
-    by_nvcc = code.build.backend == "nvcc"
-    setting = plans.nvcc_setting(decided.options) if by_nvcc else ""
     depends = decided.toolchain.depends
     if (
         words is not None
         and read is not None
-        and not setting
+        and not (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
         # Else the toolchain was replaced meanwhile, and this is not what it answers now.
         and toolkit.current(settings).depends is depends
     ):
-        capability = device.compute_capability() if request.arch is None else (0, 0)
+        capability = device.compute_capability() if decided.request.arch is None else (0, 0)
         provided = [directory.path for directory in decided.toolchain.search]
         library = decided.toolchain.nvrtc
         loads = "" if library is None else library.to_load()

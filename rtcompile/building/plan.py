@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Plan",
+    "Planner",
     "Target",
     "asked_architecture",
     "choose_architecture",
@@ -43,6 +45,8 @@ __all__ = [
     "wanted_backend",
     "with_toolchain",
 ]
+
+_PLANNED_SECONDS = 1.0
 
 _passed_over: set[tuple[str, Arch]] = set()  # the ignored options that were warned about
 
@@ -150,6 +154,43 @@ def plan(
         linker=_linker(toolchain),
     )
     return Plan(request, options, choice, toolchain, search, links, question)
+
+
+class Planner:
+    """Plans the builds of a batch: those that differ in source and name expressions alone, once.
+
+    `plan` makes a plan from the beginning. A plan is used for others for a second, as long as the
+    toolchain that was found is taken for what it was.
+    """
+
+    def __init__(self, plan: Callable[[CompileRequest, Settings], Plan]) -> None:
+        self._plan = plan
+        self._known: dict[tuple[object, ...], tuple[float, Plan]] = {}
+
+    def __call__(self, request: CompileRequest, settings: Settings) -> Plan:
+        """Return the plan of a build; raises as `plan`."""
+        if request.link or request.headers:
+            return self._plan(request, settings)
+        alike = (
+            request.options,
+            request.arch,
+            request.target,
+            request.backend,
+            request.name,
+            settings,
+        )
+        since, known = self._known.get(alike, (float("-inf"), None))
+        now = time.monotonic()
+        if known is not None and now - since < _PLANNED_SECONDS:
+            question = known.question.variant(request.source, request.name_expressions)
+            return known._replace(request=request, question=question)
+        made = self._plan(request, settings)
+        nvrtc = made.toolchain.nvrtc
+        # Line information names a source by its contents; a compiler that was never asked for its
+        # build is asked once, not for each plan.
+        if not made.question.paths_matter and (nvrtc is None or nvrtc.build):
+            self._known[alike] = now, made
+        return made
 
 
 def choose_architecture(

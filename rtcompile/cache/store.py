@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from rtcompile.cache import headers, manifests, objects
@@ -98,10 +99,8 @@ class Store:
 
     def find(self, question: Question) -> ObjectCode | None:
         """Return the kept object that a build of `question` would make now; None if there is none."""
-        found, _, _ = self._search(question)
-        if found is not None:
-            self._upkeep.hit()
-        return found
+        found = self.search(question)
+        return found if isinstance(found, ObjectCode) else None
 
     def read_by(self, question: Question) -> Dependencies | None:
         """Return what the last build of `question` read; None if it is not kept."""
@@ -110,29 +109,33 @@ class Store:
 
     def why(self, question: Question) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
-        found, builds, usable = self._search(question)
-        return "" if found is not None else self._reason(question, builds, usable)
+        found = self._search(question)
+        return "" if isinstance(found, ObjectCode) else found()
 
-    def _search(
-        self, question: Question
-    ) -> tuple[ObjectCode | None, Sequence[ManifestEntry], Sequence[ManifestEntry]]:
-        """Return the object, else all known builds of the question and those that could serve it."""
+    def search(self, question: Question) -> ObjectCode | Callable[[], str]:
+        """Return what `find` returns, or a function that returns what `why` would."""
+        found = self._search(question)
+        if isinstance(found, ObjectCode):
+            self._upkeep.hit()
+        return found
+
+    def _search(self, question: Question) -> ObjectCode | Callable[[], str]:
         key = question.lookup_key()
         known = self._memory.find(key)
         for entry in known:
             if question.serves(entry.build.backend, entry.build.compiler) and headers.same(
                 entry.build.dependencies
             ):
-                return hit(entry.obj, entry.build, "memory"), (), ()
+                return hit(entry.obj, entry.build, "memory")
         alone = self._alone(question)
         if alone is not None and (obj := self._object(alone.object_key)):
             self._memory.remember(key, alone, obj)
-            return hit(obj, alone, "disk"), (), ()
+            return hit(obj, alone, "disk")
         builds = self._builds(key, question.search)
         for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
                 self._memory.remember(key, build, obj)
-                return hit(obj, build, "disk"), (), ()
+                return hit(obj, build, "disk")
         # No build's files have their old stats. Compare contents, here and by the portable
         # manifest.
         objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
@@ -149,9 +152,10 @@ class Store:
                 self._memory.remember(key, build, obj)
                 if written := self._publish_manifest(key, build, question.search):
                     self._upkeep.wrote(written)
-                where = "memory" if build.object_key in objects_in_memory else "disk"
-                return hit(obj, build, where), (), ()
-        return None, builds, usable
+                return hit(
+                    obj, build, "memory" if build.object_key in objects_in_memory else "disk"
+                )
+        return partial(self._reason, question, builds, usable)
 
     def _alone(self, question: Question) -> ManifestEntry | None:
         """Return NVRTC's build of a source that reads no file: no manifest has to lead to it."""
