@@ -99,8 +99,7 @@ class Store:
 
     def find(self, question: Question) -> ObjectCode | None:
         """Return the kept object that a build of `question` would make now; None if there is none."""
-        found = self.search(question)
-        return found if isinstance(found, ObjectCode) else None
+        return found if isinstance(found := self.search(question), ObjectCode) else None
 
     def read_by(self, question: Question) -> Dependencies | None:
         """Return what the last build of `question` read; None if it is not kept."""
@@ -152,9 +151,8 @@ class Store:
                 self._memory.remember(key, build, obj)
                 if written := self._publish_manifest(key, build, question.search):
                     self._upkeep.wrote(written)
-                return hit(
-                    obj, build, "memory" if build.object_key in objects_in_memory else "disk"
-                )
+                where = "memory" if build.object_key in objects_in_memory else "disk"
+                return hit(obj, build, where)
         return partial(self._reason, question, builds, usable)
 
     def _alone(self, question: Question) -> ManifestEntry | None:
@@ -341,8 +339,7 @@ class Store:
         If nothing is left, the right was not obtained. Call `find` again inside: the last holder
         may have built the same. A thread that waited while the compiler refused the source gets
         that error. Where storage has no locks, or a holder does not end, two processes build.
-        A build that does not read files yet says so: `reading` costs 4
-        ms.
+        A build that does not read files yet says so: `reading` costs 4 ms.
         """
         from rtcompile.cache import locks  # it imports fcntl, which a hit does not need
 
@@ -430,9 +427,9 @@ class Store:
 
     def entries(self) -> Iterator[Entry]:
         """Yield every object in the directory."""
-        from rtcompile.cache import inventory
+        from rtcompile.cache.inventory import entries
 
-        return inventory.entries(self._folder)
+        return entries(self._folder)
 
     def verify(self) -> list[str]:
         """Read every file, remove damaged and untrusted ones, and return their paths."""
