@@ -141,9 +141,9 @@ def test_no_answer_is_kept_where_the_toolchain_was_replaced_during_the_build(mon
 
     def compile_and_replace(*given, **more):
         code = compile_once(*given, **more)
-        (here, known) = remembered._in_this_process.popitem()
-        stamps = dict.fromkeys(known.stamps, (1, 1))
-        remembered._in_this_process[here] = known._replace(stamps=stamps)
+        for here, known in remembered._in_this_process.items():
+            stamps = dict.fromkeys(known.stamps, (1, 1))
+            remembered._in_this_process[here] = known._replace(stamps=stamps)
         return code
 
     monkeypatch.setattr(miss, "compile_once", compile_and_replace)
