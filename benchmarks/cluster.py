@@ -1,17 +1,21 @@
 """A second node of a cluster: kernels fetched from Redis and from S3, beside compiling them.
 
 49 kernels as CuPy makes them (its prefix, its headers) and 20 small ones without includes, as in 20
-RawModules. The first node compiles and pushes; the second, with an empty cache,
-fetches them one after the other in a fresh process. Then local hits are measured with
-and without a store configured, in processes that take turns. Needs redis-server, and moto for S3; no
-GPU. Lower quartiles, since the machine that this
-was written on had other work to do. ROUNDS sets the number of rounds; ``--save`` writes benchmarks/results/cluster.json.
+RawModules. The first node compiles and pushes; the second, with an empty cache, fetches them one
+after the other in a fresh process. For each kernel: the mean over the process, of which the median
+process is shown, and the lower quartile over all, since the machine may have other work to do. Then
+local hits are measured with and without a store configured, in processes that take turns.
+
+Needs redis-server, and moto for S3; what is not installed is left out. No GPU. ROUNDS sets the
+number of rounds; ``--save`` writes benchmarks/results/cluster.json.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -58,10 +62,15 @@ def run(environ: dict[str, str]) -> dict[str, list[object]]:
     return found
 
 
-def milliseconds(runs: list[dict[str, list[object]]], name: str) -> float:
-    """Return the lower quartile over kernels and runs."""
-    times = [float(each) for found in runs for each in found[name]]  # type: ignore[arg-type]
-    return round(statistics.quantiles(times, n=4)[0], 2)
+def milliseconds(runs: list[dict[str, list[object]]], name: str) -> dict[str, float]:
+    """Return what a kernel takes: the mean of the median process, and the lower quartile of all."""
+    times = [[float(each) for each in found[name]] for found in runs]  # type: ignore[arg-type]
+    return {
+        "mean": round(statistics.median(map(statistics.fmean, times)), 2),
+        "lower quartile": round(
+            statistics.quantiles([one for run in times for one in run], n=4)[0], 2
+        ),
+    }
 
 
 def second_node(folder: Path, address: str) -> dict[str, object]:
@@ -102,7 +111,14 @@ def local_hits(folder: Path, address: str) -> dict[str, object]:
 
 def main() -> None:
     results: dict[str, object] = {}
-    for name, server in (("Redis", servers.redis), ("S3 (moto)", servers.s3)):
+    available = {
+        "Redis": shutil.which("redis-server") and servers.redis,
+        "S3 (moto)": importlib.util.find_spec("moto") and servers.s3,
+    }
+    for name, server in available.items():
+        if not server:
+            print(f"{name} is not installed: left out", file=sys.stderr)
+            continue
         with tempfile.TemporaryDirectory() as folder, server() as store:
             results[name] = second_node(Path(folder), store.address)
             if server is servers.redis:

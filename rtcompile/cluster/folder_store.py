@@ -90,7 +90,7 @@ class FolderStore:
         try:
             self._make_folder(os.path.dirname(path))
             # link() is atomic on NFS too, where O_EXCL and flock are unreliable.
-            self._create(mine, encode_lease(token, seconds))
+            self._create(mine, encode_lease(token, seconds), durable=False)
             try:
                 for _ in range(2):
                     try:
@@ -110,7 +110,7 @@ class FolderStore:
     @_told(_WRITE_SECONDS)
     def renew(self, key: str, token: str, seconds: float) -> None:
         if holder(self._read(key)) == token:
-            self._write(key, encode_lease(token, seconds))
+            self._write(key, encode_lease(token, seconds), durable=False)
 
     @_told(_WRITE_SECONDS)
     def release(self, key: str, token: str) -> None:
@@ -120,7 +120,7 @@ class FolderStore:
     @_told(_WRITE_SECONDS)
     def abandon(self, key: str, token: str, seconds: float) -> None:
         if holder(self._read(key)) == token:
-            self._write(key, encode_lease("", seconds))
+            self._write(key, encode_lease("", seconds), durable=False)
 
     @_told(_WRITE_SECONDS)
     def delete(self, key: str) -> None:
@@ -157,28 +157,33 @@ class FolderStore:
                 break
         return None
 
-    def _write(self, key: str, data: bytes) -> None:
-        """Replace a file; do nothing where another node is about to do the same."""
+    def _write(self, key: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a file; do nothing where another node is about to do the same.
+
+        A lease need not be durable: one that a power cut damages has ended.
+        """
         path = self._place(key)
         folder = os.path.dirname(path)
         temporary = f"{path}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
         self._make_folder(folder)
         try:
-            self._create(temporary, data)
+            self._create(temporary, data, durable=durable)
             os.replace(temporary, path)
-            _open_folder(folder, sync=True)
+            if durable:
+                _open_folder(folder, sync=True)
         except OSError as error:
             _discard(temporary)
             if error.errno not in _LOST:
                 raise
 
-    def _create(self, path: str, data: bytes) -> None:
+    def _create(self, path: str, data: bytes, *, durable: bool) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         with open(os.open(path, flags, 0o600), "wb") as file:
             file.write(data)
             file.flush()
             os.fchmod(file.fileno(), 0o440 if self._group else 0o400)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
 
     def _make_folder(self, folder: str) -> None:
         """Make a folder and those above it, all of one mode and of the group of what they lie in."""

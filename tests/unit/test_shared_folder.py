@@ -124,6 +124,8 @@ def test_file_and_folder_are_on_the_disk_when_a_build_is_shared(store, monkeypat
     monkeypatch.setattr(os, "fsync", fsync)
     store.put("object/k", b"bytes")
     assert synced == [stat.S_IFREG, stat.S_IFDIR]
+    store.acquire("lease/k", "mine", 30.0)  # a build waits for this one
+    assert len(synced) == 2
 
 
 # --- a server that is gone ------------------------------------------------------------------------
