@@ -1,6 +1,6 @@
-"""Does a profile add up, and what does it name first? A plain kernel, a CUB reduction and a CuTe copy.
+"""Does a profile add up, and what does it name first? A plain kernel, a CUB reduction, a CuTe copy, an example.
 
-Each source is profiled three times and compiled three times as NVRTC is without a profile. Needs no GPU.
+Each source is profiled three times and compiled three times without a profile, in turns. Needs no GPU.
 `--save` writes benchmarks/results/profile_sums.json.
 """
 
@@ -13,6 +13,8 @@ import time
 
 import rtcompile
 from benchmarks._machine import save
+from examples import cute_tiled_copy
+from rtcompile.building import pipeline
 from rtcompile.settings import Settings
 from rtcompile.watching.profiling import profile
 
@@ -39,15 +41,29 @@ extern "C" __global__ void k(float* x) {
 }
 
 
+def requests() -> dict[str, rtcompile.CompileRequest]:
+    of = {name: rtcompile.CompileRequest(source, arch=ARCH) for name, source in SOURCES.items()}
+    example = rtcompile.CompileRequest(
+        cute_tiled_copy.SOURCE,
+        arch=ARCH,
+        options=cute_tiled_copy.OPTIONS,
+        name_expressions=cute_tiled_copy.NAME_EXPRESSIONS[:1],
+    )
+    return {
+        **of,
+        "example cute_tiled_copy, 1 instance": example,
+        "CUB reduction, by NVCC": of["CUB reduction"].replace(backend="nvcc"),
+    }
+
+
 def main() -> None:
     results = {}
-    for name, source in SOURCES.items():
-        request = rtcompile.CompileRequest(source, arch=ARCH)
+    for name, request in requests().items():
         profiles, plain = [], []
         for _ in range(ROUNDS):
             profiles.append(profile(request, Settings.from_environ()))
             begin = time.perf_counter()
-            rtcompile.compile(source, arch=ARCH, pch=False, recompile=True)
+            pipeline.build(request, Settings.from_environ().override(pch=False, recompile=True))
             plain.append((time.perf_counter() - begin) * 1e3)
         found = min(profiles, key=lambda each: each.milliseconds)
         front_end = dict(found.phases)["front end"]

@@ -287,6 +287,10 @@ class Miss:
     def _nvcc(self) -> Compiled | CompileFailure:
         from rtcompile.compilers import nvcc
 
+        return nvcc.compile(self.nvcc_unit(), self.plan.toolchain, limits=self.limits)
+
+    def nvcc_unit(self) -> TranslationUnit:
+        """Return what NVCC is told."""
         plan = self.plan
         directory, *directories = self._nvcc_search()[0]
         code = plan.unlinked if plan.unlinked in ("ptx", "ltoir") else "cubin"
@@ -298,8 +302,7 @@ class Miss:
             [each.path for each in directories],
             beside=directory.path,
         )
-        unit = self._unit(flags, plan.unlinked, plan.request.name_expressions)
-        return nvcc.compile(unit, plan.toolchain, limits=self.limits)
+        return self._unit(flags, plan.unlinked, plan.request.name_expressions)
 
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
         """Return the directories that NVCC searches before its own ones, and those after them.

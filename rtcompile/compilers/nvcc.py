@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.compilers import crashes
 from rtcompile.core import environment
@@ -23,7 +23,7 @@ from rtcompile.workers import pool
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Toolchain
 
-__all__ = ["compile", "driver_problem", "link"]
+__all__ = ["compile", "driver_problem", "link", "observe"]
 
 # The kinds of code that NVCC makes, and its flags for each.
 _TARGET_FLAGS = {
@@ -48,6 +48,7 @@ _SOURCE = "kernel.cu"
 _PTX = "kernel.ptx"
 _TRACE = "headers.d"
 _RESULT = "result"
+_OBSERVED = "observed"  # the time trace adds .json
 
 _SIGKILL = 9
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
@@ -154,6 +155,30 @@ def link(
     return outcome._replace(milliseconds={"link": spent.pop("compile"), **spent})
 
 
+class Observed(NamedTuple):
+    """What one run of NVCC wrote of itself, and its seconds, in the worker and in the queue."""
+
+    text: bytes
+    seconds: float
+    queued: float
+
+
+def observe(
+    unit: TranslationUnit, toolchain: Toolchain, option: str, *, limits: Limits
+) -> Observed | CompileFailure:
+    """Compile a unit, and return what NVCC writes into the file of ``--time`` or of its time trace.
+
+    Raises
+    ------
+    ToolkitNotFound
+        There is no NVCC, or no host compiler for it.
+    """
+    text = unit.source
+    if unit.name_expressions:
+        text += Markers.of(unit.source, unit.name_expressions).text()
+    return _Nvcc(toolchain, limits).observe(unit._replace(source=text), option)
+
+
 def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
     """Say why the driver (as `cuDriverGetVersion` counts, 12090) cannot load this NVCC's cubins.
 
@@ -180,9 +205,7 @@ class _Nvcc:
 
     def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:
         """Compile a unit's source, without regard to its name expressions."""
-        # The name is for diagnostics, __FILE__ and line information; the file is where it suits us.
-        name = unit.name.replace("\\", "\\\\").replace('"', '\\"')
-        source = f'#line 1 "{name}"\n{unit.source}\n'.encode()
+        source = _named(unit)
         flags = (*_TARGET_FLAGS[unit.target], *unit.flags, "-MD", "-MF", _TRACE)
         outcome = self.run(flags, {_SOURCE: source}, unit.target)
         # NVCC takes the names in #line for files that were read.
@@ -193,6 +216,20 @@ class _Nvcc:
             if path not in said or (path != unit.name and os.path.isfile(path))
         )
         return outcome._replace(trace=trace)
+
+    def observe(self, unit: TranslationUnit, option: str) -> Observed | CompileFailure:
+        """Compile as `compile` does; return what `option` writes into its file."""
+        flags = (*_TARGET_FLAGS[unit.target], *unit.flags)
+        flags = (*flags, *self._host_compiler(flags), option, _OBSERVED, _SOURCE, "-o", _RESULT)
+        files, results = {_SOURCE: _named(unit)}, (_OBSERVED, f"{_OBSERVED}.json")
+        outcome = _run_program((self._path, *flags), files, results, self._limits)
+        if isinstance(outcome, pool.Crash):
+            return crashes.failure(outcome, (self._path, *flags), "nvcc", self._limits)
+        reply = outcome.value
+        if reply["status"] != 0 or not reply["files"]:
+            return _failure(reply, _SCRATCH_NAME.sub("", reply["log"]), (self._path, *flags))
+        (text, *_) = reply["files"].values()
+        return Observed(text, reply["seconds"], outcome.queued)
 
     def assemble(self, unit: TranslationUnit, ptx: bytes) -> Compiled | CompileFailure:
         """Make the unit's target of its PTX."""
@@ -226,6 +263,12 @@ class _Nvcc:
     def _host_compiler(self, flags: Sequence[str]) -> tuple[str, ...]:
         chosen = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
         return () if chosen else ("-ccbin", nvcc_path(self._host))
+
+
+def _named(unit: TranslationUnit) -> bytes:
+    """Return the source's file: the name in it is for diagnostics, __FILE__ and line information."""
+    name = unit.name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'#line 1 "{name}"\n{unit.source}\n'.encode()
 
 
 def _run_program(

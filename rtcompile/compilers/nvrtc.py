@@ -79,7 +79,7 @@ def compile(
 def observe(
     function: str, unit: TranslationUnit, library: Library, limits: Limits
 ) -> tuple[dict[str, Any] | CompileFailure, float]:
-    """Have a worker compile a unit by ``time_unit`` or ``time_headers``, as a profile needs it.
+    """Have a worker compile a unit by one of its functions, without a precompiled header.
 
     Returns its reply, or how it died, and the seconds that the unit waited for a worker.
     """

@@ -1,8 +1,7 @@
 """Where the time of a build goes: phases, headers and templates, from the compiler's own account.
 
-A profile compiles anew, beside the cache, without a precompiled header. NVRTC's time trace names the
-phases, the templates and the optimiser's passes; what each header takes is measured by a second run
-of the front end, see `header_times`.
+A profile compiles anew, beside the cache, without a precompiled header, and more than once: what is
+measured of each compile is in `measured`.
 """
 
 from __future__ import annotations
@@ -10,29 +9,29 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rtcompile.building import pipeline
+from rtcompile.building import plan as plans
 from rtcompile.building.failures import as_error
-from rtcompile.compilers import nvrtc
-from rtcompile.core import command_lines, includes
+from rtcompile.building.miss import Miss
+from rtcompile.cache.store import Store
+from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, SearchDir
 from rtcompile.core.request import path as checked_path
-from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
+from rtcompile.core.units import CompileFailure
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.settings import Settings
 from rtcompile.text.tables import table
-from rtcompile.watching import header_times
 from rtcompile.watching.header_times import Frame
+from rtcompile.watching.measured import Event, Measured, by_nvcc, by_nvrtc
 
 __all__ = ["HeaderCost", "Profile", "TemplateCost", "profile"]
 
 _SHOWN = 15  # rows of a table
-_FIRST_WITH_PCH = (12, 8)
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
 _INCLUDE = re.compile(r"^[^\n]*?include\s*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 
@@ -205,95 +204,49 @@ def _ms(cost: float) -> str:
 
 
 def profile(request: CompileRequest, settings: Settings) -> Profile:
-    """Compile a request with NVRTC, beside the cache, and return where the time went.
+    """Compile a request as its build would be, beside the cache, and return where the time went.
 
     Raises
     ------
     CompileError
-        NVRTC refuses it; the error is that of any build.
+        The compiler refuses it; the error is that of any build.
     InvalidRequest, ToolkitNotFound, UnsupportedArch
         As for `rtcompile.compile`.
     """
     plan = pipeline.plan(request, settings)
-    library = plan.toolchain.require_nvrtc()
-    target = "cubin" if plan.unlinked == "object" else plan.unlinked
-    directories = [directory.path for directory in plan.search]
-
-    def unit(searched: Sequence[str]) -> TranslationUnit:
-        flags = command_lines.for_nvrtc(
-            plan.options, plan.choice.arch, target, library.version_pair, searched
-        )
-        return TranslationUnit(
-            plan.request.source,
-            plan.question.name,
-            flags,
-            plan.request.name_expressions,
-            target,
-            plan.choice.arch,
-        )
-
-    limits = Limits(settings.timeout, settings.memory_limit)
-    begin = time.monotonic()
-    reply, queued = nvrtc.observe("time_unit", unit(directories), library, limits)
-    end = time.monotonic()
-    if isinstance(reply, CompileFailure):
-        raise as_error(reply, plan)
-    if reply["error"]:
-        failure = CompileFailure(reply["error"], reply["log"], unit(directories).flags, "nvrtc")
-        raise as_error(failure, plan)
-    phases = _phases(reply["spans"], queued, end - begin)
-    front_end = phases.get("front end", 0.0)
-    frames, note = _header_frames(unit, directories, reply, library, limits)
-    _scale(frames, front_end / 1e3)
-    headers = _headers(frames, plan.search)
-    has_pch = library.version_pair >= _FIRST_WITH_PCH
-    events = _events(reply)
+    aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
+    miss = Miss(plan, settings.override(pch=False), aside, settings.timeout, confirmed=True)
+    if plan.backend == "nvcc":
+        miss.plan = plan._replace(options=plans.for_nvcc(plan.options))
+        found = by_nvcc(miss.plan, miss.nvcc_unit(), settings)
+    else:
+        found = by_nvrtc(plan, settings)
+    if isinstance(found, CompileFailure):
+        # What a build does about an error, another flag or NVCC, is known after a build.
+        miss.plan = plan
+        with aside.building(plan.question):
+            backend = miss.run().build.backend
+        plan = miss.plan
+        by = by_nvcc(plan, miss.nvcc_unit(), settings) if backend == "nvcc" else None
+        found = by or by_nvrtc(plan, settings)
+    if isinstance(found, CompileFailure):
+        raise as_error(found, plan)
+    front_end = found.phases.get("front end", 0.0)
+    headers = _headers(found.frames, plan.search)
     return Profile(
         program=os.path.basename(plan.question.name),
         arch=str(plan.choice.arch),
-        compiler=f"nvrtc {library.version}",
-        milliseconds=(end - begin) * 1e3,
-        phases=tuple(phases.items()),
+        compiler=found.compiler,
+        milliseconds=(found.end - found.begin) * 1e3,
+        phases=tuple(found.phases.items()),
         headers=headers,
         source=front_end - sum(header.own for header in headers),
-        templates=_templates(events),
-        spared=_prefix_cost(plan.request.source, frames) if has_pch else 0.0,
-        note=note,
-        frames=frames,
-        events=(*_own_events(begin, end, reply), *_header_events(frames, reply), *events),
+        templates=_templates(found.events),
+        spared=_prefix_cost(plan.request.source, found.frames) if found.has_pch else 0.0,
+        note=found.note,
+        frames=found.frames,
+        events=tuple(_chrome_events(found)),
     )
-
-
-def _phases(
-    spans: Sequence[tuple[str, float, float]], queued: float, seconds: float
-) -> dict[str, float]:
-    """Return milliseconds by phase, in order; what no phase accounts for is named, too."""
-    (_, begin, end), *parts = spans
-    phases = {"waiting for a worker": queued * 1e3, "worker process": 0.0}
-    for name, since, until in parts:
-        phases[name] = phases.get(name, 0.0) + (until - since) * 1e3
-    phases["rest of NVRTC"] = max(0.0, (end - begin) * 1e3 - sum(list(phases.values())[2:]))
-    phases["worker process"] = max(0.0, seconds * 1e3 - sum(phases.values()))
-    return phases
-
-
-def _header_frames(
-    unit: Any, directories: Sequence[str], reply: Any, library: Any, limits: Limits
-) -> tuple[Frame | None, str]:
-    trace = includes.parse_trace(reply["trace"] or b"")
-    if not trace:
-        return None, "" if reply["trace"] is not None else "this NVRTC names no headers"
-    measured = header_times.measure(unit(()), directories, trace, library, limits)
-    return (None, measured) if isinstance(measured, str) else (measured, "")
-
-
-def _scale(root: Frame | None, seconds: float) -> None:
-    """Make the second run's frames those of the first: its front end took so many seconds."""
-    if root is None or not root.seconds:
-        return
-    begin, factor = root.begin, seconds / root.seconds
-    for frame in root.walk():
-        frame.begin, frame.end = (frame.begin - begin) * factor, (frame.end - begin) * factor
 
 
 def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCost, ...]:
@@ -336,72 +289,55 @@ def _prefix_cost(source: str, root: Frame | None) -> float:
     return cost
 
 
-# --- the compiler's events -----------------------------------------------------------------------
+# --- events ------------------------------------------------------------------------------------------
 
 
-def _events(reply: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the events of NVRTC's time trace, on this machine's clock.
-
-    Its own events of headers are left out: NVRTC 13.0 ends each only where the next header ends that
-    includes nothing, so that neighbours look nested.
-    """
-    try:
-        found = json.loads(reply["events"] or b"{}").get("traceEvents", [])
-    except (ValueError, AttributeError):
-        return ()
-    start = reply["spans"][0][1] * 1e6
-    return tuple(
-        {**event, "ts": start + event["ts"], "pid": os.getpid(), "tid": _ROW["NVRTC"]}
-        for event in found
-        if isinstance(event, dict)
-        and {"name", "ts", "dur"} <= event.keys()
-        and event["name"] != "Processing Header File"
-    )
+_ROWS = {"rtcompile": 1, "compiler": 2, "headers": 3}
 
 
-_ROW = {"rtcompile": 1, "NVRTC": 2, "headers": 3}
-
-
-def _own_events(begin: float, end: float, reply: dict[str, Any]) -> Iterable[dict[str, Any]]:
+def _chrome_events(found: Measured) -> Iterable[dict[str, Any]]:
+    """Yield what Chrome's and Perfetto's viewers show, a row each for us, the compiler and headers."""
     process = os.getpid()
-    for name, row in _ROW.items():
+    for name, row in _ROWS.items():
         names = {"name": "thread_name", "ph": "M", "pid": process, "tid": row}
         yield {**names, "args": {"name": name}}
-    for name, since, until in (("build", begin, end), *reply["spans"]):
-        yield _event(name, since, until, "rtcompile")
 
+    def event(row: str, name: str, begin: float, end: float, **more: Any) -> dict[str, Any]:
+        times = {"ts": round(begin * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
+        return {"name": name, "ph": "X", **times, "pid": process, "tid": _ROWS[row], **more}
 
-def _header_events(root: Frame | None, reply: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    start = reply["spans"][0][1]
-    for frame in root.walk() if root is not None else ():
+    yield event("rtcompile", "build", found.begin, found.end)
+    for name, begin, end in found.spans:
+        yield event("rtcompile", name, begin, end)
+    start = found.spans[0][1]
+    for each in found.events:
+        begin = start + each.begin / 1e6
+        detail = {"args": {"detail": each.detail}}
+        yield event("compiler", each.name, begin, begin + each.duration / 1e6, **detail)
+    opened = next((begin for name, begin, _ in found.spans if name == "front end"), start)
+    for frame in found.frames.walk() if found.frames is not None else ():
         if frame.path:
-            yield _event(frame.path, start + frame.begin, start + frame.end, "headers")
+            yield event("headers", frame.path, opened + frame.begin, opened + frame.end)
 
 
-def _event(name: str, begin: float, end: float, row: str) -> dict[str, Any]:
-    times = {"ts": round(begin * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
-    return {"name": name, "ph": "X", **times, "pid": os.getpid(), "tid": _ROW[row]}
-
-
-def _templates(events: Iterable[dict[str, Any]]) -> tuple[TemplateCost, ...]:
+def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
     """Return what each template's instances cost by themselves, from events that lie in each other."""
-    found = [e for e in events if e["name"].startswith("Instantiating Template")]
-    found.sort(key=lambda event: (event["ts"], -event["dur"]))
+    found = [event for event in events if event.name.startswith("Instantiating Template")]
+    found.sort(key=lambda event: (event.begin, -event.duration))
     own: list[float] = []
     stack: list[int] = []
     for index, event in enumerate(found):
-        while stack and found[stack[-1]]["ts"] + found[stack[-1]]["dur"] <= event["ts"]:
+        while stack and found[stack[-1]].begin + found[stack[-1]].duration <= event.begin:
             stack.pop()
         if stack:
-            own[stack[-1]] -= event["dur"]
-        own.append(event["dur"])
+            own[stack[-1]] -= event.duration
+        own.append(event.duration)
         stack.append(index)
     cost: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     slowest: dict[str, tuple[float, str]] = {}
     for event, microseconds in zip(found, own, strict=True):
-        detail = str(event.get("args", {}).get("detail", "?"))
-        name, _, instance = detail.partition(" [")
+        name, _, instance = event.detail.partition(" [")
         cost[name] += max(0.0, microseconds) / 1e3
         count[name] += 1
         slowest[name] = max(slowest.get(name, (-1.0, "")), (microseconds, instance.rstrip("]")))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import html.parser
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rtcompile import CompileError, CompileRequest, InvalidRequest
+from rtcompile import CompileError, CompileRequest, InvalidRequest, toolkit
 from rtcompile.cli import main
+from rtcompile.compilers import nvrtc
+from rtcompile.core.units import CompileFailure
 from rtcompile.settings import Settings
 from rtcompile.watching import header_times
 from rtcompile.watching.profiling import Profile, profile
@@ -72,15 +75,55 @@ def test_the_templates_are_counted_by_name(folder: Path):
     assert "S0<" in templates["S0"].slowest
 
 
+def test_what_the_trace_itself_takes_is_not_in_the_times(folder: Path, monkeypatch):
+    found = _profile(folder)
+    (front_end,) = [event for event in found.events if event["name"] == "CUDA C++ Front-End"]
+    assert front_end["dur"] / 1e3 == pytest.approx(dict(found.phases)["front end"], rel=0.01)
+    observe = nvrtc.observe
+
+    def crashing(function: str, *given: Any) -> Any:
+        died = CompileFailure("crash", "killed", (), "nvrtc"), 0.0
+        return died if function == "time_unit" else observe(function, *given)
+
+    monkeypatch.setattr(nvrtc, "observe", crashing)
+    untraced = _profile(folder)
+    assert untraced.templates == ()
+    assert {name for name, _ in untraced.phases} == {name for name, _ in found.phases}
+    assert untraced.headers
+
+
 def test_without_headers_the_source_is_all(folder: Path):
     found = _profile(folder, 'extern "C" __global__ void f() {}', name_expressions=[])
     assert [header.path for header in found.headers if header.path.startswith("/")] == []
     assert found.spared == 0
 
 
-def test_a_source_that_does_not_compile_shows_its_error(folder: Path):
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_a_source_that_does_not_compile_shows_its_error(folder: Path, backend: str):
+    if backend == "nvcc" and toolkit.current().nvcc is None:
+        pytest.skip("there is no NVCC")
+    source = "__global__ void k() { undeclared_name(); }"
     with pytest.raises(CompileError, match="undeclared_name"):
-        _profile(folder, "__global__ void k() { undeclared_name(); }", name_expressions=[])
+        _profile(folder, source, name_expressions=[], backend=backend)
+
+
+def test_a_source_that_a_build_gives_another_flag_has_a_profile(folder: Path):
+    source = "__global__ void k(__int128 x, __int128* out) { *out = x; }"
+    assert dict(_profile(folder, source, name_expressions=[]).phases)["front end"] > 0
+
+
+def test_what_nvcc_builds_is_profiled_with_nvcc(folder: Path):
+    nvcc = toolkit.current().nvcc
+    if nvcc is None or nvcc.version_pair < (13, 0):
+        pytest.skip("no NVCC that writes a time trace")
+    found = _profile(folder, backend="nvcc")
+    assert found.compiler == f"nvcc {nvcc.version}"
+    phases = dict(found.phases)
+    assert sum(phases.values()) == pytest.approx(found.milliseconds, rel=0.05)
+    assert {"preprocessor", "front end", "optimizer", "ptxas"} <= phases.keys()
+    own = [header.name for header in found.headers if header.path.endswith(".cuh")]
+    assert own[0] == "slow.cuh  (user0)"
+    assert {template.name for template in found.templates} >= {"S0", "S11"}
 
 
 def test_headers_that_cannot_be_marked_are_said_not_to_be_timed(folder: Path):
