@@ -39,6 +39,7 @@ def html(profile: Profile) -> str:
         box = whole.part(name, milliseconds)
         if name == "front end" and profile.frames is not None:
             _add(box, profile.frames.included)
+            box.part(f"{profile.program} itself", profile.source)
     depths: dict[int, int] = defaultdict(int)
     boxes = "\n".join(_boxes(whole, 0.0, 0, profile.milliseconds or 1.0, depths))
     height = 20 * (max(depths) + 1)

@@ -215,7 +215,8 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     """
     plan = pipeline.plan(request, settings)
     aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
-    miss = Miss(plan, settings.override(pch=False), aside, settings.timeout, confirmed=True)
+    once = settings.override(pch=False)
+    miss = Miss(plan, once, aside, settings.timeout, lambda: "a profile", confirmed=True)
     if plan.backend == "nvcc":
         miss.plan = plan._replace(options=plans.for_nvcc(plan.options))
         found = by_nvcc(miss.plan, miss.nvcc_unit(), settings)
