@@ -1,9 +1,9 @@
 """The process that makes one precompiled header, and outlives the program whose build wanted it.
 
-``python -I -S precompiled_maker.py``, with a lock, which it holds for life, and its order in two
-descriptors. It has its own session and no terminal, a low priority, and no output. The compiler
-runs in a worker of this process, which limits its time and memory, removes its files, and ends with
-this process.
+``python -I -S precompiled_maker.py NICE``, with a lock, which it holds for life, and its order in
+two descriptors. It has its own session and no terminal, a low priority, which it takes before
+anything else, and no output. The compiler runs in a worker of this process, which limits its time
+and memory, removes its files, and ends with this process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ if __name__ == "__main__":
     _package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["rtcompile"] = _package
 
+    from rtcompile.workers import priority
+
+    priority.give_way(int(sys.argv[1]))
+
 from typing import Any
 
 from rtcompile._version import __version__
@@ -31,16 +35,17 @@ from rtcompile.workers import pool, process, protocol
 
 __all__ = ["NICE", "NICE_WHEN_AWAITED", "start"]
 
-# SCHED_IDLE would get 0.3 % of a core that another program keeps busy, and no header would ever be
-# finished there; 10 gets a tenth of it. Linux derives the priority on disks from it.
-NICE = 10
+# Of a core that another program keeps busy, 12 gets a sixteenth, so that no build beside it takes a
+# tenth longer. SCHED_IDLE would get 0.3 %, and no header would ever be finished there. Linux derives
+# the priority on disks from it.
+NICE = 12
 NICE_WHEN_AWAITED = 5
 
 _ORDER, _LOCK = 0, 3  # descriptors
 _SECONDS = 600  # on a busy machine; no fault of the prefix
 _CPU_SECONDS = 120  # CuTe takes 3
 _BYTES = 4 << 30  # CuTe takes 0.6
-_OTHERS_FAULT = (9, 7)  # SIGKILL, SIGBUS: memory ran out, or the disk was full
+_OTHERS_FAULT = (9, 7, 25)  # SIGKILL, SIGBUS, SIGXFSZ: no memory, a full disk, `ulimit -f`
 # To make one takes longer than to read the headers, to use one takes something, too: what is spared
 # must show beside the two.
 _LEAST_SPARED = 0.02
@@ -70,7 +75,7 @@ def start(order: dict[str, Any], lock: int) -> int:
             descriptors.append(sources[-1])
         return os.posix_spawn(
             python,
-            [python, "-I", "-S", os.path.abspath(__file__)],
+            [python, "-I", "-S", os.path.abspath(__file__), str(order["nice"])],
             environ,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, sources[0], _ORDER),
@@ -94,18 +99,17 @@ def main() -> None:
     order = protocol.unpack(os.dup(_ORDER))
     try:
         if order["version"] == __version__:  # else upgraded meanwhile: the new one makes its own
-            _detach(order["nice"], order["seconds"])
+            _detach(order["seconds"])
             _Maker(order).make()
     finally:
         files.discard(order["lock"])  # before the lock ends, with this process
 
 
-def _detach(nice: int, seconds: int) -> None:
-    """Leave what belongs to the caller, give way to others, and set an end to this process."""
+def _detach(seconds: int) -> None:
+    """Leave what belongs to the caller, and set an end to this process."""
     import resource
     import signal
 
-    os.setsid()
     os.dup2(1, _ORDER)  # /dev/null
     os.set_inheritable(_LOCK, False)
     try:
@@ -115,7 +119,6 @@ def _detach(nice: int, seconds: int) -> None:
     os.closerange(_LOCK + 1, last + 1)
     os.chdir("/")
     os.umask(0o077)
-    os.nice(max(0, nice - os.nice(0)))
     # What watches the compiler is in its worker; these are for the case that it does not.
     signal.alarm(seconds + 60)
     for limit, value in ((resource.RLIMIT_CPU, _CPU_SECONDS), (resource.RLIMIT_CORE, 0)):

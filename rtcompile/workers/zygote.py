@@ -14,7 +14,7 @@ import select
 import sys
 import time
 
-from rtcompile.workers import protocol, scratch
+from rtcompile.workers import priority, protocol, scratch
 from rtcompile.workers.child import Child, Order, anonymous_bytes, become, open_pidfd, resolve, tell
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
@@ -359,7 +359,7 @@ def _isolate() -> None:
         os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     except PermissionError:
         pass  # It leads a session already: started anew, below.
-    _keep_nice()
+    priority.keep()
     import resource
 
     try:
@@ -383,15 +383,3 @@ def _isolate() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-
-
-def _keep_nice() -> None:
-    """Give way to others as our caller does: where Linux groups processes by session, ours is new."""
-    nice = os.nice(0)
-    if nice <= 0:
-        return
-    try:
-        with open("/proc/self/autogroup", "w") as file:
-            file.write(str(nice))
-    except OSError:
-        pass  # This kernel does not group them.

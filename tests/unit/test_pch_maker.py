@@ -228,6 +228,8 @@ def test_it_is_detached_and_gives_way(
         assert os.getpriority(os.PRIO_PROCESS, pid) >= 10
         assert os.getpriority(os.PRIO_PROCESS, descendants(pid)[0]) >= 10
         process = Path("/proc", str(pid))
+        if (process / "autogroup").exists():  # there a nice value counts within a session only
+            assert (process / "autogroup").read_text().endswith("nice 10\n")
         assert b"A_PASSWORD" not in (process / "environ").read_bytes()
         standard = {os.readlink(process / "fd" / name) for name in "012"}
         assert standard == {"/dev/null"}
