@@ -122,7 +122,15 @@ def _copied(
 def _frames(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Frame:
     root = Frame("", reply["begin"], reply["end"])
     stack = [root]
+    marked = [False]  # whether the header of the same place in `stack` has a mark at its end
     rest = b""
+
+    def close(seconds: float, by_its_mark: bool) -> None:
+        frame = stack.pop()
+        # One with a mark that is left without it was not read again (#pragma once).
+        skipped = marked.pop() and not by_its_mark and not frame.included
+        frame.end = frame.begin if skipped else seconds
+
     for seconds, piece in reply["opened"]:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
@@ -133,15 +141,17 @@ def _frames(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Fram
             is_mark = name.startswith(f"{folder}/{_MARKERS}/")
             depth = len(line) - len(path) - is_mark  # a mark closes the header that it is in
             while len(stack) - 1 > depth:
-                stack.pop().end = seconds
+                close(seconds, is_mark and len(stack) - 2 == depth)
             if is_mark or name == _AFTER_THE_SOURCE:
                 continue
-            if name.startswith(f"{folder}/"):
+            copied = name.startswith(f"{folder}/")
+            if copied:
                 position, _, below = name[len(folder) + 1 :].partition("/")
                 name = os.path.join(searched[int(position)], below)
             frame = Frame(name, seconds)
             stack[-1].included.append(frame)
             stack.append(frame)
-    for frame in stack[1:]:
-        frame.end = root.end
+            marked.append(copied)
+    while len(stack) > 1:
+        close(root.end, by_its_mark=False)
     return root

@@ -58,6 +58,19 @@ def test_a_slow_header_is_named_first_and_not_the_one_that_includes_it(folder: P
     assert own[0].name == "slow.cuh  (user0)"
 
 
+def test_a_header_that_is_not_read_again_takes_nothing_the_second_time(folder: Path):
+    again = folder / "again.cuh"
+    again.write_text('#include "slow.cuh"\n' + SLOW.replace("S", "R"))  # its own text is slow
+    (folder / "once.cuh").write_text("#pragma once\n")
+    source = '#include "once.cuh"\n#include "again.cuh"\n#include "once.cuh"\n' + SOURCE
+    (folder / "slow.cuh").write_text('#pragma once\n#include "once.cuh"\n' + SLOW)
+    headers = {Path(header.path).name: header for header in _profile(folder, source).headers}
+    assert headers["once.cuh"].times == 3
+    assert headers["once.cuh"].total < headers["slow.cuh"].own / 4
+    assert headers["slow.cuh"].own > headers["again.cuh"].total / 4
+    assert headers["again.cuh"].own > headers["again.cuh"].total / 4
+
+
 def test_the_sums_are_the_whole(folder: Path):
     found = _profile(folder)
     assert sum(cost for _, cost in found.phases) == pytest.approx(found.milliseconds, rel=0.05)
