@@ -128,9 +128,12 @@ def _targets(
 ) -> Iterator[object]:
     """Yield the targets of a name; headers from a record exist until `stack` is closed."""
     if name.endswith((".json", ".json.part")):
+        from rtcompile.cli.warming import mention_differences
         from rtcompile.everywhere import recording, warming
 
-        yield from stack.enter_context(warming.requests(recording.read(name), archs))
+        record = recording.read(name)
+        mention_differences(name, record)
+        yield from stack.enter_context(warming.requests(record, archs))
         return
     for target in bundling.resolve(name):
         if name.endswith(".cu") and isinstance(target, CompileRequest):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcompile.cli import exit_code, fatbin, output
-from rtcompile.cli.requests import overrides, requests
+from rtcompile.cli.requests import obey_jobs, overrides, requests
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.many import submit_many
@@ -49,10 +49,7 @@ class _Round:
 
 def run(given: Namespace) -> int:
     """Build everything, once or whenever something changes."""
-    if given.jobs is not None:
-        if given.jobs < 1:
-            raise InvalidRequest(f"--jobs {given.jobs}: expected a positive number")
-        os.environ["RTCOMPILE_JOBS"] = str(given.jobs)
+    obey_jobs(given)
     if given.output == "-" and (given.json or given.watch):
         raise InvalidRequest("-o - writes the code to stdout: --json and --watch print there too")
     if given.output == "-" and given.target != "ptx" and sys.stdout.isatty():

@@ -18,7 +18,12 @@ def add_run(sub: argparse.ArgumentParser) -> None:
         help="forbid compiling; exit with 1 if something had to be compiled",
     )
     sub.add_argument("--report", action="store_true", help="show a line per kernel at the end")
-    sub.add_argument("-m", metavar="MODULE", dest="module_name", help="run a module, as python -m")
+    sub.add_argument(
+        "-m",
+        nargs=argparse.REMAINDER,
+        dest="module_and_arguments",
+        help="MODULE and its arguments: run a module, as python -m",
+    )
     sub.add_argument(
         "program",
         metavar="SCRIPT",

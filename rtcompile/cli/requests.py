@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rtcompile.core.request import CompileRequest
+from rtcompile.errors import InvalidRequest
 from rtcompile.watching.files import decoded
 
-__all__ = ["overrides", "read_source", "requests"]
+__all__ = ["obey_jobs", "overrides", "read_source", "requests"]
 
 
 def requests(given: Namespace, file: str, *more_options: str) -> Iterator[CompileRequest]:
@@ -35,6 +36,15 @@ def requests(given: Namespace, file: str, *more_options: str) -> Iterator[Compil
             target=given.target,
             link=tuple(given.link),
         )
+
+
+def obey_jobs(given: Namespace) -> None:
+    """Let ``--jobs`` limit how many compilers are at work at once."""
+    if given.jobs is None:
+        return
+    if given.jobs < 1:
+        raise InvalidRequest(f"--jobs {given.jobs}: expected a positive number")
+    os.environ["RTCOMPILE_JOBS"] = str(given.jobs)
 
 
 def overrides(given: Namespace) -> dict[str, Any]:

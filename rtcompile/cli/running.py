@@ -2,52 +2,77 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 from argparse import Namespace
-from contextlib import ExitStack
 
 from rtcompile.cli import output
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.everywhere import recording
-from rtcompile.everywhere.running import KernelUse, Program, Tally, counting
+from rtcompile.everywhere.counting import KernelUse, Tally, counting
+from rtcompile.everywhere.program import Program, end_by
 
 __all__ = ["run"]
 
 _INCOMPLETE = 1
+_NOT_RECORDED = 2
 
 
 def run(given: Namespace) -> int:
-    """Run a program; return its exit status, or 1 where ``--check`` found something missing."""
+    """Run a program; return its exit status, or another where ``--check`` or ``--record`` failed."""
     program = _program(given)
     recorder = recording.Recorder(given.record) if given.record and not given.check else None
     known = recording.read(given.record) if given.check and given.record else None
     if given.check:
         os.environ["RTCOMPILE_JIT"] = "0"
-    with ExitStack() as stack:
-        tally = stack.enter_context(counting())
+    process, signalled = os.getpid(), 0
+
+    def end_as_interrupted() -> None:
+        if signalled:
+            output.flush()
+            end_by(signalled)
+
+    atexit.register(end_as_interrupted)  # before the program's handlers: it is called after them
+    with counting() as tally:
         if recorder is not None:
             recorder.start()
-        try:
-            status = program.run()
-        finally:
-            record = recorder.finish() if recorder is not None else None
-    _report(given, tally, status)
-    if recorder is not None and record is not None:
-        print(f"rtcompile: {len(record.builds)} builds recorded in {given.record}", file=sys.stderr)
-    if given.check:
-        return _check(tally, known, status)
-    return status
+
+        def tell(status: int) -> int:
+            problem = _recorded(recorder, given.record)
+            _report(given, tally, status)
+            if problem:
+                print(f"rtcompile: {problem}", file=sys.stderr)
+                return _NOT_RECORDED
+            return _check(tally, known) if given.check else 0
+
+        status = program.run(before_a_signal=lambda number: tell(-number))
+        if os.getpid() != process:
+            return status  # A forked child's requests are in the record that its parent writes.
+        failed = tell(status)
+    if status < 0:
+        signalled = -status
+    return failed or status
 
 
 def _program(given: Namespace) -> Program:
-    if given.module_name:
-        return Program(given.module_name, tuple(given.program), is_module=True)
-    if not given.program:
+    words = [*(given.module_and_arguments or ()), *given.program]
+    if not words:
         raise InvalidRequest("what is to be run? `rtcompile run script.py`, or `-m module`")
-    script, *arguments = given.program
-    return Program(script, tuple(arguments))
+    return Program(words[0], tuple(words[1:]), is_module=given.module_and_arguments is not None)
+
+
+def _recorded(recorder: recording.Recorder | None, path: str) -> str:
+    """Write the record if there is one; return why it is not whole, "" if it is."""
+    if recorder is None:
+        return ""
+    try:
+        record = recorder.finish()
+    except (OSError, RtcompileError) as error:
+        return f"{path} was not written, or lacks builds: {error}"
+    print(f"rtcompile: {len(record.builds)} builds recorded in {path}", file=sys.stderr)
+    return ""
 
 
 def _report(given: Namespace, tally: Tally, status: int) -> None:
@@ -67,7 +92,7 @@ def _row(build: KernelUse) -> list[object]:
     return [build.name, build.arch, build.backend, build.hit or "built", *times]
 
 
-def _check(tally: Tally, known: recording.Record | None, status: int) -> int:
+def _check(tally: Tally, known: recording.Record | None) -> int:
     """Print the builds that were missing while compiling was forbidden; return 1 if there were any."""
     for missing in tally.missing:
         print(f"rtcompile: not there: {missing}", file=sys.stderr)
@@ -77,4 +102,4 @@ def _check(tally: Tally, known: recording.Record | None, status: int) -> int:
         return _INCOMPLETE
     if known is not None:
         print(f"rtcompile: complete ({len(known.builds)} builds in the record)", file=sys.stderr)
-    return status
+    return 0

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 
 from rtcompile.cli import output
+from rtcompile.cli.requests import obey_jobs
 from rtcompile.everywhere import recording, warming
 
-__all__ = ["run"]
+__all__ = ["mention_differences", "run"]
 
 
 def run(given: Namespace) -> int:
     """Build everything in the records into the cache."""
+    obey_jobs(given)
     archs = given.arch.split(",") if given.arch else []
     rows = []
     for path in given.records:
         record = recording.read(path)
-        _mention_versions(path, record)
+        mention_differences(path, record)
         codes = warming.warm(record, archs=archs, progress=False if given.json else None)
         built = sum(code.build.hit is None for code in codes)
         rows.append((path, len(codes), built, len(codes) - built))
@@ -28,13 +31,8 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _mention_versions(path: str, record: recording.Record) -> None:
-    """Tell the user if a record was made with another CuPy, whose kernels may differ."""
-    import sys
-
-    here = recording.versions()
-    for name, then in record.versions.items():
-        now = here.get(name, "")
-        if then and now and then != now:
-            text = f"{path} was recorded with {name} {then}, and this is {name} {now}"
-            print(f"rtcompile: {text}: the program may ask for other builds", file=sys.stderr)
+def mention_differences(path: str, record: recording.Record) -> None:
+    """Tell the user if a record was made with other versions, whose kernels may be others."""
+    for difference in recording.differences(record):
+        text = f"{path} was {difference}: the program may ask for other builds"
+        print(f"rtcompile: {text}", file=sys.stderr)

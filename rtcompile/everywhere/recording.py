@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import zlib
@@ -47,37 +48,54 @@ class Recorder:
         self._guard = threading.Lock()
         self._written: set[str] = set()
         self._process = 0
+        self._problem: OSError | None = None
 
     def start(self) -> None:
         """Start recording; raise OSError if the file cannot be written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(self._part, flags, 0o644))
         self._process = os.getpid()
-        self._append({"format": FORMAT, **versions()})
+        self._append({"format": FORMAT, **loaded_versions()})
         logs.listeners.append(self._note)
 
     def finish(self) -> Record:
-        """Stop, and write the whole record. A forked child leaves the writing to its parent."""
+        """Stop, and write the whole record. A forked child leaves the writing to its parent.
+
+        Raises
+        ------
+        OSError
+            The record cannot be written, or a request could not be.
+        InvalidRequest
+            The requests are not there any more.
+        """
         with contextlib.suppress(ValueError):
             logs.listeners.remove(self._note)
+        self._append_once({"format": FORMAT, **loaded_versions()})
         record = read(self._part)
         if os.getpid() == self._process:
-            with open(self._part, "w", encoding="utf-8") as file:
+            unfinished = f"{self.path}.tmp"
+            with open(unfinished, "w", encoding="utf-8") as file:
                 json.dump(record.document(), file, indent=1)
                 file.write("\n")
-            os.replace(self._part, self.path)
+            os.replace(unfinished, self.path)
+            os.unlink(self._part)
+        if self._problem is not None:
+            raise self._problem
         return record
 
     def _note(self, request: CompileRequest, code: ObjectCode | RtcompileError) -> None:
         if not isinstance(code, ObjectCode):
             return  # a failed build cannot be made in advance
-        entry = describe(request, code)
-        for header in code.build.headers:
-            if header.label.startswith("user"):
-                self._keep(header.path, header.digest)
-        line = json.dumps(entry, sort_keys=True)
-        if self._is_new(line):
-            self._append(entry)
+        try:
+            # CuPy is not loaded yet when recording starts.
+            self._append_once({"format": FORMAT, **loaded_versions()})
+            entry = describe(request, code)
+            for header in code.build.headers:
+                if header.label.startswith("user"):
+                    self._keep(header.path, header.digest)
+            self._append_once(entry)
+        except OSError as error:  # The disk is full: the program goes on, and `finish` tells.
+            self._problem = error
 
     def _keep(self, path: str, digest: str) -> None:
         """Write the contents of one of the user's headers, once."""
@@ -98,6 +116,10 @@ class Recorder:
             self._written.add(what)
         return new
 
+    def _append_once(self, entry: Mapping[str, Any]) -> None:
+        if self._is_new(json.dumps(entry, sort_keys=True)):
+            self._append(entry)
+
     def _append(self, entry: Mapping[str, Any]) -> None:
         descriptor = os.open(self._part, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -112,7 +134,7 @@ class Record:
     Attributes
     ----------
     versions : mapping of str to str
-        The versions of rtcompile, CuPy and CUDA that the program ran with.
+        The versions of rtcompile, CuPy and CUDA that the program ran with; "" for one not loaded.
     builds : list of dict
         The requests, as returned by `describe`.
     headers : dict of str to str
@@ -122,7 +144,10 @@ class Record:
     def __init__(
         self, versions: Mapping[str, str], builds: list[dict[str, Any]], headers: dict[str, str]
     ) -> None:
-        self.versions = versions
+        self.versions = {
+            **versions,
+            "cuda": ", ".join(sorted({_cuda(build) for build in builds} - {""})),
+        }
         self.builds = builds
         self.headers = headers
 
@@ -161,7 +186,7 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
         "backend": request.backend,
         "target": request.target,
         "link": [_link(item, index) for index, item in enumerate(request.link)],
-        "built by": code.build.backend,
+        "built by": code.build.compiler,
         "headers": [[h.label, h.relative, h.path, h.digest] for h in code.build.headers],
         "asked by": _asker(),
     }
@@ -213,7 +238,7 @@ def _from_document(path: str, document: dict[str, Any]) -> Record:
     builds, headers = document["builds"], document.get("headers")
     if not isinstance(builds, list) or not isinstance(headers, dict):
         raise _damaged(path)
-    return _checked(path, Record(_version_fields(document), builds, headers))
+    return _checked(path, _version_fields(document), builds, headers)
 
 
 def _from_lines(path: str, lines: Iterable[str]) -> Record:
@@ -224,32 +249,40 @@ def _from_lines(path: str, lines: Iterable[str]) -> Record:
             f"{path}: this is no record, or it ends in the middle; "
             "`rtcompile run --record FILE script.py` writes one"
         )
-    _insist(path, document)
-    builds: list[dict[str, Any]] = []
+    builds: dict[str, dict[str, Any]] = {}
     headers: dict[str, str] = {}
-    for line in rest:
-        entry = _json(line)  # None for an incomplete last line of a killed program.
-        if isinstance(entry, dict) and "header" in entry:
-            headers[entry["header"]] = entry["contents"]
-        elif isinstance(entry, dict) and "source" in entry and entry not in builds:
-            builds.append(entry)
-    return _checked(path, Record(_version_fields(document), builds, headers))
+    for entry in (document, *map(_json, rest)):
+        if not isinstance(entry, dict):
+            continue  # the last line of a killed program, incomplete
+        if "header" in entry:
+            headers[str(entry["header"])] = entry.get("contents", "")
+        elif "source" in entry:
+            builds[json.dumps(entry)] = entry
+        else:
+            _insist(path, entry)
+            document = entry
+    _insist(path, document)
+    return _checked(path, _version_fields(document), list(builds.values()), headers)
 
 
-def _checked(path: str, record: Record) -> Record:
+def _checked(
+    path: str, versions: Mapping[str, str], builds: list[Any], headers: dict[str, Any]
+) -> Record:
     """Return the record after checking the types of all fields that are used before a build."""
 
     def are_texts(values: Any, count: int) -> bool:
         texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
         return texts and len(values) == count
 
-    for entry in record.builds:
+    for entry in builds:
         read = entry.get("headers") if isinstance(entry, dict) else None
         if not isinstance(read, list) or not all(are_texts(header, 4) for header in read):
             raise _damaged(path)
-    if not are_texts([*record.headers, *record.headers.values()], 2 * len(record.headers)):
+        if not isinstance(entry.get("built by"), str):
+            raise _damaged(path)
+    if not are_texts([*headers, *headers.values()], 2 * len(headers)):
         raise _damaged(path)
-    return record
+    return Record(versions, builds, headers)
 
 
 def _damaged(path: str) -> InvalidRequest:
@@ -267,7 +300,7 @@ def _insist(path: str, document: Mapping[str, Any]) -> None:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -275,10 +308,41 @@ def _version_fields(document: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(document.get(name, "")) for name in ("rtcompile", "cupy")}
 
 
-def versions() -> dict[str, str]:
+def loaded_versions() -> dict[str, str]:
     """Return the versions of the loaded packages that decide a program's requests."""
     cupy = sys.modules.get("cupy._version")
     return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
+
+
+def differences(record: Record) -> list[str]:
+    """Return a sentence for each version that is another here, without importing CuPy."""
+    from importlib import metadata
+
+    from rtcompile.toolkit import remembered
+
+    cupys = [
+        distribution.version
+        for distribution in metadata.distributions()
+        if re.fullmatch(r"cupy(-cuda\d+x)?", str(distribution.metadata["Name"]).lower())
+    ]
+    toolchain = remembered.current()
+    compilers = [each.version for each in (toolchain.nvrtc, toolchain.nvcc) if each is not None]
+    here = {"rtcompile": [__version__], "cupy": cupys, "cuda": [_release(v) for v in compilers]}
+    titles = {"rtcompile": "rtcompile", "cupy": "CuPy", "cuda": "CUDA"}
+    return [
+        f"recorded with {titles[name]} {then}, and here is {titles[name]} {found[0]}"
+        for name, found in here.items()
+        if (then := record.versions[name]) and found and then not in found
+    ]
+
+
+def _cuda(entry: Mapping[str, Any]) -> str:
+    """Return the CUDA release of the compiler of a build, ``"12.9"`` for ``"nvrtc 12.9.86"``."""
+    return _release(entry["built by"].partition(" ")[2])
+
+
+def _release(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def _is_cupys(request: CompileRequest, code: ObjectCode) -> bool:

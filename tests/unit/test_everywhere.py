@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from pathlib import Path
 
@@ -19,27 +14,11 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile.building import pipeline  # noqa: E402
 from rtcompile.cache import answers  # noqa: E402
-from rtcompile.cli import main  # noqa: E402
 from rtcompile.everywhere import recording, seam, warming  # noqa: E402
-from rtcompile.everywhere.running import counting  # noqa: E402
+from rtcompile.everywhere.counting import counting  # noqa: E402
+from tests.programs import CODE, TEMPLATE  # noqa: E402
 
-CODE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
-TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
 ORIGINAL = compiler._compile_module_with_cache
-
-# What a CuPy without a device needs to get as far as its compiler: an architecture, and a module
-# that takes code without loading it.
-STAND_IN = """
-import cupy.cuda.compiler as compiler, cupy.cuda.function as function
-class Module:
-    def load(self, code): self.code = code
-    def _set_mapping(self, mapping): self.mapping = mapping
-function.Module = Module
-compiler._get_arch = lambda: "80"
-compiler._get_arch_for_options_for_nvrtc = lambda arch=None: ("-arch=sm_80", "cubin")
-def compile(source, options=(), **more):
-    return compiler._compile_module_with_cache(source, options, **more)
-"""
 
 
 class Module:
@@ -66,24 +45,6 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     with rtcompile.install():
         yield compiler._compile_module_with_cache
     assert compiler._compile_module_with_cache is ORIGINAL
-
-
-def program(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "program.py"
-    path.write_text(STAND_IN + textwrap.dedent(text))
-    return str(path)
-
-
-def run(*arguments: str, cache: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    return subprocess.run(
-        [sys.executable, "-m", "rtcompile", *arguments],
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(cache), **more},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_cupys_compile_gives_the_code_that_rtcompile_gives(installed):
@@ -185,137 +146,6 @@ def header(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_recorded_is_built_elsewhere_and_then_nothing_is_missing(
-    tmp_path, header, monkeypatch
-):
-    script = program(
-        tmp_path,
-        f"""
-        compile('#include "scale.cuh"\\n__global__ void k(float* x) {{ *x = SCALE; }}',
-                ("-I{header.parent}",))
-        compile({TEMPLATE!r}, name_expressions=["f<float>"])
-        """,
-    )
-    record = tmp_path / "kernels.json"
-    done = run("run", "--record", str(record), script, cache=tmp_path / "first")
-    assert done.returncode == 0, done.stderr
-    assert "2 builds recorded" in done.stderr
-    header.rename(tmp_path / "gone.cuh")
-
-    warmed = run("warm", str(record), "--json", cache=tmp_path / "second")
-    assert json.loads(warmed.stdout)["records"][0]["built"] == 2, warmed.stderr
-
-    (tmp_path / "gone.cuh").rename(header)
-    checked = run("run", "--record", str(record), "--check", script, cache=tmp_path / "second")
-    assert checked.returncode == 0, checked.stderr
-    assert "complete (2 builds in the record)" in checked.stderr
-
-
-def test_a_check_without_the_builds_names_what_is_missing(tmp_path):
-    script = program(
-        tmp_path,
-        f"""
-        try:
-            compile({CODE!r})
-        except Exception:
-            pass
-        """,
-    )
-
-    done = run("run", "--check", script, cache=tmp_path / "empty")
-
-    assert done.returncode == 1
-    assert "not there: twice.cu" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("ending", "status"),
-    [
-        pytest.param("", 0, id="its end"),
-        pytest.param("raise SystemExit(7)", 7, id="sys.exit"),
-        pytest.param("raise ValueError('mine')", 1, id="an exception"),
-        pytest.param(
-            "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
-            128 + signal.SIGTERM,
-            id="a signal",
-        ),
-        pytest.param(
-            f"import threading; threading.Thread(target=lambda: compile({TEMPLATE!r})).start()",
-            0,
-            id="in a thread",
-        ),
-        pytest.param(
-            f"import os\nif not os.fork():\n    compile({TEMPLATE!r})\n    os._exit(0)\nos.wait()",
-            0,
-            id="a forked child",
-        ),
-    ],
-)
-def test_a_program_is_recorded_however_it_ends(tmp_path, ending, status):
-    text = f"compile({CODE!r})\n{ending}\n"
-    script = tmp_path / "program.py"
-    script.write_text(STAND_IN + text)
-    record = tmp_path / "kernels.json"
-
-    done = run("run", "--record", str(record), str(script), cache=tmp_path / "cache")
-
-    assert done.returncode == status, done.stderr
-    others = TEMPLATE in text
-    assert len(recording.read(str(record)).builds) == 1 + others
-    if "mine" in ending:
-        assert "rtcompile" not in done.stderr.partition("ValueError: mine")[0]
-
-
-def test_a_killed_program_leaves_what_it_had_asked_for(tmp_path):
-    script = program(
-        tmp_path,
-        f"compile({CODE!r})\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
-    )
-    record = tmp_path / "kernels.json"
-
-    run("run", "--record", str(record), script, cache=tmp_path / "cache")
-
-    assert not record.exists()
-    assert len(recording.read(f"{record}.part").builds) == 1
-
-
-def test_a_program_sees_itself_as_python_runs_it(tmp_path):
-    script = program(
-        tmp_path,
-        """
-        import sys
-        print(sys.argv, __name__, sys.path[0], "rtcompile.cli" in str(sys.modules["__main__"]))
-        """,
-    )
-
-    done = run("run", script, "--record", "x", "--", "-y", cache=tmp_path)
-
-    argv = [script, "--record", "x", "--", "-y"]
-    assert done.stdout == f"{argv} __main__ {tmp_path} False\n", done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        pytest.param('{"format": "rtcompile record 1", "buil', "no record", id="truncated"),
-        pytest.param('{"format": "somebody else"}', "somebody else", id="foreign"),
-        pytest.param('{"format": "rtcompile record 9", "builds": []}', "record 9", id="newer"),
-        pytest.param("", "no record", id="empty"),
-        pytest.param(
-            '{"format": "rtcompile record 1", "builds": [{"source": 1}], "headers": {}}',
-            "damaged",
-            id="damaged",
-        ),
-    ],
-)
-def test_a_record_that_is_none_is_refused_in_one_line(tmp_path, capsys, text, what):
-    path = tmp_path / "kernels.json"
-    path.write_text(text)
-
-    assert main(["warm", str(path)]) == 2
-    assert what in capsys.readouterr().err
-
-
 def test_a_header_that_was_tampered_with_is_not_built(tmp_path, header, installed):
     source = '#include "scale.cuh"\n__global__ void k(float* x) { *x = SCALE; }'
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
@@ -347,19 +177,6 @@ def test_what_the_cache_spared_is_told(installed):
 
     assert tally.builds[0].spared > 0
     assert tally.line().startswith("1 kernel: 1 from the cache, 0 built")
-
-
-def test_a_bundle_of_a_record_answers_where_nothing_is_cached(tmp_path):
-    script = program(tmp_path, f"compile({CODE!r})")
-    record, bundle = tmp_path / "kernels.json", tmp_path / "kernels.rtc"
-    run("run", "--record", str(record), script, cache=tmp_path / "first")
-
-    made = run("bundle", str(record), "-o", str(bundle), cache=tmp_path / "second")
-    assert made.returncode == 0, made.stderr
-
-    checked = run("run", "--check", script, cache=tmp_path / "empty", RTCOMPILE_BUNDLES=str(bundle))
-    assert checked.returncode == 0, checked.stderr
-    assert "1 from the cache" in checked.stderr
 
 
 def test_under_jitify_the_working_directory_is_searched_too(

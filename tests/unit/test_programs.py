@@ -1,0 +1,307 @@
+"""Whole programs through rtcompile: run as Python runs them, recorded, built elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile.cli import main
+from rtcompile.everywhere import recording
+from rtcompile.toolkit import remembered
+from tests.programs import CODE, STAND_IN, TEMPLATE, program, run
+
+cupy = pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def header(tmp_path: Path) -> Path:
+    path = tmp_path / "project" / "include" / "scale.cuh"
+    path.parent.mkdir(parents=True)
+    path.write_text("#define SCALE 3\n")
+    return path
+
+
+def test_what_was_recorded_is_built_elsewhere_and_then_nothing_is_missing(
+    tmp_path, header, monkeypatch
+):
+    script = program(
+        tmp_path,
+        f"""
+        compile('#include "scale.cuh"\\n__global__ void k(float* x) {{ *x = SCALE; }}',
+                ("-I{header.parent}",))
+        compile({TEMPLATE!r}, name_expressions=["f<float>"])
+        """,
+    )
+    record = tmp_path / "kernels.json"
+    done = run("run", "--record", str(record), script, cache=tmp_path / "first")
+    assert done.returncode == 0, done.stderr
+    assert "2 builds recorded" in done.stderr
+    header.rename(tmp_path / "gone.cuh")
+
+    warmed = run("warm", str(record), "--json", cache=tmp_path / "second")
+    assert json.loads(warmed.stdout)["records"][0]["built"] == 2, warmed.stderr
+
+    (tmp_path / "gone.cuh").rename(header)
+    checked = run("run", "--record", str(record), "--check", script, cache=tmp_path / "second")
+    assert checked.returncode == 0, checked.stderr
+    assert "complete (2 builds in the record)" in checked.stderr
+
+
+def test_a_check_without_the_builds_names_what_is_missing(tmp_path):
+    script = program(
+        tmp_path,
+        f"""
+        try:
+            compile({CODE!r})
+        except Exception:
+            pass
+        """,
+    )
+
+    done = run("run", "--check", script, cache=tmp_path / "empty")
+
+    assert done.returncode == 1
+    assert "not there: twice.cu" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        pytest.param("", 0, id="its end"),
+        pytest.param("raise SystemExit(7)", 7, id="sys.exit"),
+        pytest.param("raise ValueError('mine')", 1, id="an exception"),
+        pytest.param(
+            "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+            -signal.SIGTERM,
+            id="a signal",
+        ),
+        pytest.param("raise KeyboardInterrupt", -signal.SIGINT, id="an interrupt"),
+        pytest.param(
+            f"import threading; threading.Thread(target=lambda: compile({TEMPLATE!r})).start()",
+            0,
+            id="in a thread",
+        ),
+        pytest.param(
+            f"import os\nif not os.fork():\n    compile({TEMPLATE!r})\n    os._exit(0)\nos.wait()",
+            0,
+            id="a forked child",
+        ),
+    ],
+)
+def test_a_program_is_recorded_however_it_ends(tmp_path, ending, status):
+    text = f"compile({CODE!r})\n{ending}\n"
+    script = tmp_path / "program.py"
+    script.write_text(STAND_IN + text)
+    record = tmp_path / "kernels.json"
+
+    done = run("run", "--record", str(record), str(script), cache=tmp_path / "cache")
+
+    assert done.returncode == status, done.stderr
+    others = TEMPLATE in text
+    assert len(recording.read(str(record)).builds) == 1 + others
+    if "mine" in ending:
+        assert "rtcompile" not in done.stderr.partition("ValueError: mine")[0]
+
+
+def test_a_killed_program_leaves_what_it_had_asked_for(tmp_path):
+    script = program(
+        tmp_path,
+        f"compile({CODE!r})\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+    )
+    record = tmp_path / "kernels.json"
+
+    run("run", "--record", str(record), script, cache=tmp_path / "cache")
+
+    assert not record.exists()
+    assert len(recording.read(f"{record}.part").builds) == 1
+
+
+def test_a_child_that_is_terminated_does_not_speak_for_the_program(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import os, signal, time
+        child = os.fork()
+        if child:
+            time.sleep(0.1)
+            os.kill(child, signal.SIGTERM)
+            print(os.waitpid(child, 0)[1])
+        else:
+            time.sleep(20)
+        """,
+    )
+
+    done = run("run", script, cache=tmp_path)
+
+    assert done.stdout == f"{int(signal.SIGTERM)}\n", done.stderr
+    assert done.stderr.count("rtcompile:") == 1
+
+
+def test_a_child_that_comes_to_the_programs_end_does_not_speak_for_it(tmp_path):
+    script = program(tmp_path, "import os\nif os.fork(): os.wait()")
+
+    done = run("run", "--record", str(tmp_path / "kernels.json"), script, cache=tmp_path)
+
+    assert done.stderr.count("builds recorded") == 1, done.stderr
+
+
+def test_what_cannot_be_recorded_does_not_stop_the_program(tmp_path):
+    record = tmp_path / "records" / "kernels.json"
+    record.parent.mkdir()
+    script = program(
+        tmp_path,
+        f"""
+        import shutil
+        shutil.rmtree({str(record.parent)!r})
+        compile({CODE!r})
+        print("ran on")
+        """,
+    )
+
+    done = run("run", "--record", str(record), script, cache=tmp_path)
+
+    assert done.stdout == "ran on\n", done.stderr
+    assert (done.returncode, "was not written" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_record_says_what_it_was_made_with(tmp_path):
+    script = program(tmp_path, f"compile({CODE!r})")
+    record = tmp_path / "kernels.json"
+    run("run", "--record", str(record), script, cache=tmp_path)
+
+    document = json.loads(record.read_text())
+
+    nvrtc = remembered.current().require_nvrtc().version
+    assert (document["rtcompile"], document["cupy"]) == (rtcompile.__version__, cupy.__version__)
+    assert nvrtc.startswith(f"{document['cuda']}.")
+    assert not record.with_suffix(".json.part").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("rtcompile", "rtcompile 0.0.1"), ("cupy", "CuPy 9.9"), ("cuda", "CUDA 9.9")],
+)
+def test_a_record_of_another_version_is_named_and_built(tmp_path, name, sentence):
+    script = program(tmp_path, f"compile({CODE!r})")
+    record = tmp_path / "kernels.json"
+    run("run", "--record", str(record), script, cache=tmp_path)
+    document = json.loads(record.read_text())
+    then = sentence.split()[1]
+    document[name] = then
+    if name == "cuda":
+        document["builds"][0]["built by"] = f"nvrtc {then}.1"
+    record.write_text(json.dumps(document))
+
+    warmed = run("warm", str(record), cache=tmp_path)
+
+    assert warmed.returncode == 0, warmed.stderr
+    assert f"was recorded with {sentence}, and here is" in warmed.stderr
+    assert warmed.stderr.count("recorded with") == 1
+
+
+def test_warming_obeys_jobs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RTCOMPILE_JOBS", "2")  # put back at the end
+    record = tmp_path / "kernels.json"
+    record.write_text('{"format": "rtcompile record 1", "builds": [], "headers": {}}')
+
+    assert main(["warm", str(record), "--jobs", "0"]) == 2
+    assert "--jobs 0: expected a positive number" in capsys.readouterr().err
+    assert main(["warm", str(record), "--jobs", "1"]) == 0
+    assert os.environ["RTCOMPILE_JOBS"] == "1"
+
+
+# What a program can see of itself, and its end.
+ITSELF = """
+import atexit, pickle, sys, threading, time
+main = sys.modules["__main__"]
+names = "__name__", "__file__", "__spec__", "__package__", "__cached__", "__doc__"
+print([(name, getattr(main, name, "none")) for name in names])
+print(type(main.__loader__), type(main.__builtins__), sorted(globals()), main.__dict__ is globals())
+print(sys.argv, sys.path)
+class Mine: pass
+def pickles(): print(type(pickle.loads(pickle.dumps(Mine()))) is Mine, sys.argv)
+def late():
+    time.sleep(0.1)
+    pickles()
+atexit.register(pickles)
+threading.Thread(target=late).start()
+def fails(): raise ValueError("mine")
+fails()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["program.py", "--record", "x", "--", "-y"], id="a script"),
+        pytest.param(["./package/../program.py"], id="a path"),
+        pytest.param(["-m", "package.module", "--json", "-h"], id="a module"),
+        pytest.param(["package", "--report"], id="a folder"),
+        pytest.param(["program.pyc"], id="compiled"),
+        pytest.param(["-m", "package.nothing"], id="no module"),
+        pytest.param(["wrong.py"], id="no Python"),
+    ],
+)
+def test_a_program_sees_itself_as_python_runs_it(tmp_path, arguments):
+    (tmp_path / "package").mkdir()
+    for name in ("program.py", "package/module.py", "package/__main__.py"):
+        (tmp_path / name).write_text(ITSELF)
+    py_compile.compile(str(tmp_path / "program.py"), str(tmp_path / "program.pyc"))
+    (tmp_path / "wrong.py").write_text("def f(:\n")
+
+    def outcome(*command: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, *command, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        errors = [line for line in done.stderr.splitlines() if not line.startswith("rtcompile: ")]
+        return done.returncode, re.sub("0x[0-9a-f]+", "", done.stdout), "\n".join(errors)
+
+    assert outcome("-m", "rtcompile", "run") == outcome()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        pytest.param('{"format": "rtcompile record 1", "buil', "no record", id="truncated"),
+        pytest.param('{"format": "somebody else"}', "somebody else", id="foreign"),
+        pytest.param('{"format": "rtcompile record 9", "builds": []}', "record 9", id="newer"),
+        pytest.param("", "no record", id="empty"),
+        pytest.param(
+            '{"format": "rtcompile record 1", "builds": [{"source": 1}], "headers": {}}',
+            "damaged",
+            id="damaged",
+        ),
+    ],
+)
+def test_a_record_that_is_none_is_refused_in_one_line(tmp_path, capsys, text, what):
+    path = tmp_path / "kernels.json"
+    path.write_text(text)
+
+    assert main(["warm", str(path)]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_a_bundle_of_a_record_answers_where_nothing_is_cached(tmp_path):
+    script = program(tmp_path, f"compile({CODE!r})")
+    record, bundle = tmp_path / "kernels.json", tmp_path / "kernels.rtc"
+    run("run", "--record", str(record), script, cache=tmp_path / "first")
+
+    made = run("bundle", str(record), "-o", str(bundle), cache=tmp_path / "second")
+    assert made.returncode == 0, made.stderr
+
+    checked = run("run", "--check", script, cache=tmp_path / "empty", RTCOMPILE_BUNDLES=str(bundle))
+    assert checked.returncode == 0, checked.stderr
+    assert "1 from the cache" in checked.stderr
