@@ -8,9 +8,12 @@ kernel that reads beside it.
 from __future__ import annotations
 
 import ctypes
+import functools
 import operator
+import struct
 import sys
 import threading
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +36,7 @@ _CLUSTER_MAX = 16  # with the attribute for a size that is not portable
 _GRID_MAX = (1 << 31) - 1
 _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
+_PARAMETER_UNIT = 16  # bytes; where the host's copy of each parameter begins
 
 
 @dataclass(slots=True)
@@ -87,15 +91,17 @@ def launch(
         call.allow_shared_memory()
     if size is not None:
         call.check_cluster(blocks, size, config, place)
-    attributes = _attributes(driver, size, cooperative, programmatic, call.priority(priority))
-    if attributes:
+    chosen = call.priority(priority)
+    if size is not None or cooperative or programmatic or chosen is not None:
+        attributes = _attributes(driver, size, cooperative, programmatic, chosen)
         config.attrs = attributes
         config.numAttrs = len(attributes)
 
-    pointers = (ctypes.c_void_p * max(1, len(packed)))(*(_address_of(one) for one in packed))
+    values_at, pointers = _laid_out(packed)
     (status,) = driver.cuLaunchKernelEx(
-        config, driver.CUfunction(loaded.handle), ctypes.addressof(pointers), 0
+        config, driver.CUfunction(loaded.handle), pointers.buffer_info()[0], 0
     )
+    del values_at  # not before: the driver has read it now
     if int(status):
         raise call.error(status)
 
@@ -205,6 +211,8 @@ def _stream(stream: Any, of_torch: int | None) -> int:
 
 
 def _three(name: str, given: Any) -> tuple[int, int, int]:
+    if type(given) is int and 0 < given <= _GRID_MAX:
+        return given, 1, 1
     one = not isinstance(given, (tuple, list)) and hasattr(given, "__index__")
     sizes = [given] if one else list(items(name, given, "up to three numbers"))
     if not 1 <= len(sizes) <= 3:
@@ -247,7 +255,7 @@ def _values(args: Any, place: int) -> tuple[list[Any], int | None]:
     return values, of_torch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Address:
     """An address in device memory, and what lies there."""
 
@@ -255,7 +263,7 @@ class _Address:
     owner: Any
 
 
-def _packed(kernel: str, values: list[Any], sizes: tuple[int, ...] | None) -> list[Any]:
+def _packed(kernel: str, values: list[Any], sizes: tuple[int, ...] | None) -> list[bytes]:
     if sizes is not None and len(values) != len(sizes):
         raise InvalidRequest(f"{kernel} takes {len(sizes)} arguments, not {len(values)}")
     packed = []
@@ -272,54 +280,62 @@ class _MisfitError(Exception):
     """What is wrong with an argument, as the end of a sentence."""
 
 
-def _address_of(made: Any) -> int:
-    if isinstance(made, np.ndarray):
-        return int(made.__array_interface__["data"][0])
-    return ctypes.addressof(made)
+def _laid_out(packed: list[bytes]) -> tuple[Any, array[int]]:
+    """Return the parameters' bytes in one place, and the address of each."""
+    places, end = [], 0
+    for data in packed:
+        places.append(end)
+        end += (len(data) + _PARAMETER_UNIT - 1) & -_PARAMETER_UNIT
+    padded = [data.ljust((len(data) + _PARAMETER_UNIT - 1) & -_PARAMETER_UNIT) for data in packed]
+    values = ctypes.create_string_buffer(b"".join(padded), end + 1)
+    start = ctypes.addressof(values)
+    return values, array("Q", [start + place for place in places] or [0])
 
 
-def _bytes_of(value: Any, size: int | None) -> Any:
-    """Return an argument's bytes: in a NumPy array, or in an object of ctypes."""
+def _bytes_of(value: Any, size: int | None) -> bytes:
+    """Return an argument's bytes."""
     if isinstance(value, _Address):
-        if size in (None, _POINTER_BYTES):
-            return ctypes.c_uint64(value.pointer)
-        made, what = np.array([value.pointer], np.uint64), "is an address of 8 bytes"
-    elif isinstance(value, int) and not isinstance(value, np.generic):
+        data, what = value.pointer.to_bytes(8, "little"), "is an address of 8 bytes"
+    elif isinstance(value, np.generic) and not value.dtype.hasobject:
+        data = value.tobytes()
+        what = f"is a NumPy {type(value).__name__} of {len(data)} bytes"
+    elif isinstance(value, int):
         return _integer(value, size)
-    elif isinstance(value, float) and not isinstance(value, np.generic):
-        made, what = np.array([value]), "is a Python float, a double"
-    elif isinstance(value, complex) and not isinstance(value, np.generic):
-        made, what = np.array([value]), "is a Python complex, two doubles"
-    else:  # NumPy's number, or a struct of its: the bytes as they are
-        made = np.ascontiguousarray(value).reshape(-1)
-        what = f"is a NumPy {type(value).__name__} of {made.nbytes} bytes"
-        if made.size == 0 or made.dtype.hasobject:
-            raise _MisfitError(f"is a NumPy array of {made.size} {made.dtype}, not one value")
-    if size is not None and made.nbytes != size:
+    elif isinstance(value, float):
+        data, what = struct.pack("=d", value), "is a Python float, a double"
+    elif isinstance(value, complex):
+        data = struct.pack("=dd", value.real, value.imag)
+        what = "is a Python complex, two doubles"
+    else:  # a struct of NumPy's: the bytes as they are
+        if value.size == 0 or value.dtype.hasobject:
+            raise _MisfitError(f"is a NumPy array of {value.size} {value.dtype}, not one value")
+        data = value.tobytes()
+        what = f"is a NumPy {type(value).__name__} of {len(data)} bytes"
+    if size is not None and len(data) != size:
         hint = "pass cupy.asarray of it" if size == _POINTER_BYTES else "convert it"
         if isinstance(value, float) and size == 4:
             hint = "pass numpy.float32 of it"
         if isinstance(value, _Address):
             hint = "a struct that holds it, such as CuPy's CArray, is passed by kernel(…) only"
         raise _MisfitError(f"{what}, and the parameter has {size}; {hint}")
-    return made
+    return data
 
 
-def _integer(value: int, size: int | None) -> Any:
+def _integer(value: int, size: int | None) -> bytes:
     """Return a Python integer (or bool) in as many bytes as the parameter has, else in eight."""
     width = 8 if size is None else size
     if width not in (1, 2, 4, 8):
         raise _MisfitError(f"is a Python int, and the parameter has {width} bytes: it is a struct")
     try:
-        data = int(value).to_bytes(width, "little", signed=value < 0)
+        return int(value).to_bytes(width, "little", signed=value < 0)
     except OverflowError:
         raise _MisfitError(f"is {value}, which {width} bytes cannot hold") from None
-    return (ctypes.c_char * width).from_buffer_copy(data)
 
 
 # --- how ---------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=64)
 def _attributes(
     driver: Any,
     cluster: tuple[int, int, int] | None,
@@ -327,6 +343,7 @@ def _attributes(
     programmatic: bool,
     priority: int | None,
 ) -> list[Any]:
+    """Return the launch's attributes; the same ones for every launch of the same kind."""
     ids = driver.CUlaunchAttributeID
     attributes = []
 
@@ -348,7 +365,7 @@ def _attributes(
     return attributes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
     """One launch under way: what the driver is asked for it, and how it refuses."""
 
