@@ -98,6 +98,8 @@ def process(child: str, who: str, count: int, options: list[str], cache: str) ->
     folders = {
         "RTCOMPILE_CACHE_DIR": os.path.join(cache, "rtcompile"),
         "CUPY_CACHE_DIR": os.path.join(cache, "cupy"),
+        # NVRTC from 12.9 on asks the driver's cache, which would answer CuPy's later rounds.
+        "CUDA_CACHE_PATH": os.path.join(cache, "driver"),
     }
     argument = json.dumps([who, count, options])
     begin = time.perf_counter()
