@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextvars
 import os
 import queue
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any
 
 from rtcompile.building import pipeline
 from rtcompile.building import plan as plans
-from rtcompile.compilers import precompiled
-from rtcompile.core import includes
+from rtcompile.building.batch import Batch, BuildFuture, Task
 from rtcompile.core.request import CompileRequest, ObjectCode, items, one_of
 from rtcompile.errors import (
     BatchError,
@@ -25,7 +20,6 @@ from rtcompile.errors import (
     RtcompileError,
     ToolkitNotFound,
     UnsupportedArch,
-    alone,
     public,
     shown,
 )
@@ -37,57 +31,7 @@ from rtcompile.workers import pool
 
 __all__ = ["BuildFuture", "compile_many", "request_of", "submit_many"]
 
-# Beside each running build one more is prepared and waits for its slot, so that no slot is empty
-# while finished results are being stored.
-_THREADS_PER_SLOT = 2
-_THREADS_BESIDE = 2
-# Counted against a limit on processes (`ulimit -u`): the thread, its zygote, its compiler, and one
-# process that the compiler may start.
-_PROCESSES_PER_THREAD = 4
-
-_Build = Callable[[], ObjectCode]
-_Step = Callable[[], "ObjectCode | _Build"]
-
 _BUILDS = "CompileRequests, or RawModules and RawKernels with code"
-
-
-class BuildFuture(Future[ObjectCode]):
-    """A build under way. ``asyncio.wrap_future`` makes it awaitable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._cancellation = pool.Cancellation()
-
-    def cancel(self) -> bool:
-        """Cancel the build, also while a compiler runs, which is killed. False if it is done."""
-        # No build is ever marked as running, so that Future cancels it at any time.
-        if self.cancelled():
-            return True
-        if not super().cancel():
-            return False
-        self.set_running_or_notify_cancel()  # tells who waits in as_completed()
-        self._cancellation.cancel()
-        return True
-
-    def run(self, step: _Step) -> _Build | None:
-        """Do a step of the build in this thread; return the next one, None if there is none."""
-        if self.cancelled():
-            return None
-        token = pool.Cancellation.current.set(self._cancellation)
-        # InvalidStateError: it was cancelled meanwhile.
-        with suppress(InvalidStateError, pool.Cancelled):
-            try:
-                found = step()
-                if not isinstance(found, ObjectCode):
-                    return found
-                self.set_result(found)
-            except RtcompileError as error:
-                self.set_exception(alone(error))
-            except Exception as error:
-                self.set_exception(error)
-            finally:
-                pool.Cancellation.current.reset(token)
-        return None
 
 
 @public
@@ -135,95 +79,14 @@ def _submit_to(
 
 def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
     # Here and not in the threads: "the current device" is that of the caller's thread.
-    batch = _Batch(_tasks(builds, overrides))
+    batch = Batch(_tasks(builds, overrides))
     try:
-        if batch.futures and not _start_threads(1, batch.begin):
-            contextvars.copy_context().run(batch.begin)
+        batch.start()
     except BaseException:  # interrupted: the caller will not have the futures
         for future in batch.futures:
             future.cancel()
         raise
     return batch.futures
-
-
-class _Batch:
-    """Builds under way: one thread at a time looks for the next that needs a compiler, and builds it.
-
-    What the cache has, a single thread finds: sixteen that look at once spend most of the time on
-    passing Python's lock around. There are no more threads than builds that have to wait.
-    """
-
-    def __init__(self, tasks: Sequence[_Task]) -> None:
-        self.tasks = tasks
-        self.futures = [BuildFuture() for _ in tasks]
-        self._waiting = iter(list(zip(self.futures, tasks, strict=True)))
-        self._left = len(tasks)
-        self._looking = threading.Lock()
-
-    @cached_property
-    def _groups(self) -> Counter[tuple[object, ...]]:
-        return Counter(task.group for task in self.tasks)
-
-    def begin(self) -> None:
-        """Do all of the builds, with the help of other threads from the first on that is not found."""
-        miss = self._next_miss()
-        if miss is not None:
-            threads = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
-            _start_threads(min(self._left, threads - 1), self._help)
-            self._build(*miss)
-            self._help()
-
-    def _help(self) -> None:
-        while miss := self._next_miss():
-            self._build(*miss)
-
-    def _next_miss(self) -> tuple[BuildFuture, _Task, _Build] | None:
-        with self._looking:
-            for future, task in self._waiting:
-                self._left -= 1
-                build = future.run(task.look)
-                if build is not None:
-                    return future, task, build
-        return None
-
-    def _build(self, future: BuildFuture, task: _Task, build: _Build) -> None:
-        precompiled.siblings.set(self._groups[task.group])
-        future.run(build)
-
-
-def _start_threads(count: int, work: Callable[[], None]) -> int:
-    """Start threads that do the work; return how many the system allowed.
-
-    Threads count as processes (``ulimit -u``). Where no more can be started, most of the started
-    ones end again, to leave processes for the compilers.
-    """
-    decided = threading.Event()
-    at_work = 0
-
-    def start(index: int) -> None:
-        decided.wait()
-        if index < at_work:
-            work()
-
-    threads: list[threading.Thread] = []
-    try:
-        for index in range(count):
-            # Each thread runs in a copy of the caller's context, which holds the trace in use. The
-            # threads are daemons, so that an interrupted program does not wait for a compiler.
-            run = contextvars.copy_context().run
-            arguments = (start, index)
-            name = f"build {index}"
-            thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
-            thread.start()
-            threads.append(thread)
-        at_work = len(threads)
-    except RuntimeError:
-        at_work = len(threads) // _PROCESSES_PER_THREAD
-    finally:
-        decided.set()
-    for thread in threads[at_work:]:
-        thread.join()  # it has nothing to do, and a compiler may need its place
-    return at_work
 
 
 @public
@@ -361,34 +224,9 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
     raise error
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One build of a batch, with its architecture fixed, and what plans the batch."""
-
-    request: CompileRequest
-    settings: Settings
-    overrides: Mapping[str, Any]
-    plan: plans.Planner
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """What builds that can share a precompiled header have in common."""
-        request = self.request
-        prefix = includes.pch_prefix(request.source)
-        return prefix, request.options, request.arch, request.target, self.settings.pch
-
-    def look(self) -> ObjectCode | _Build:
-        """Return the code, or the function that builds it."""
-        if (
-            self.request.link
-        ):  # What is to be linked may have to be compiled before it can be planned.
-            return partial(pipeline.build, self.request, self.settings)
-        return pipeline.look(self.request, self.settings, planned=self.plan)
-
-
 def _tasks(
     builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
-) -> list[_Task]:
+) -> list[Task]:
     """Read the items of a batch; what one was given itself comes before what holds for all.
 
     Built `elsewhere`, they are for the device there where here is none.
@@ -413,5 +251,5 @@ def _tasks(
             with suppress(*lacking):
                 choice = plan(request.replace(link=()), settings).choice
                 request = request.replace(arch=choice.arch, target=choice.target)
-        tasks.append(_Task(request, settings, given, plan))
+        tasks.append(Task(request, settings, given, plan))
     return tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -242,7 +242,7 @@ class Miss:
             options, plan.choice.arch, target, library.version_pair, [d.path for d in plan.search]
         )
         return nvrtc.compile(
-            self._unit(flags, target, expressions),
+            self.unit(flags, target, expressions),
             library,
             limits=self.limits,
             pch=self.settings.pch,
@@ -250,6 +250,11 @@ class Miss:
             search=plan.search,
             meanwhile=self._meanwhile,
         )
+
+    def built_together(self, compiled: Compiled) -> ObjectCode:
+        """Keep and return what NVRTC made of it with others: see `alike`."""
+        self.why = self.why_missed()
+        return self._finish("nvrtc", compiled, self.plan.search)
 
     def _instead_of(self, refused: CompileFailure, reason: str) -> ObjectCode:
         try:
@@ -302,7 +307,7 @@ class Miss:
             [each.path for each in directories],
             beside=directory.path,
         )
-        return self._unit(flags, plan.unlinked, plan.request.name_expressions)
+        return self.unit(flags, plan.unlinked, plan.request.name_expressions)
 
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
         """Return the directories that NVCC searches before its own ones, and those after them.
@@ -323,9 +328,10 @@ class Miss:
             own.insert(0, beside)
         return (*own, *_roots(outcome.trace or ()), *last)
 
-    def _unit(
+    def unit(
         self, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
     ) -> TranslationUnit:
+        """Return what a compiler is given."""
         request, choice = self.plan.request, self.plan.choice
         return TranslationUnit(
             request.source,
@@ -340,7 +346,7 @@ class Miss:
         self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
     ) -> ObjectCode:
         plan = self.plan
-        milliseconds = sum(compiled.milliseconds.values())
+        milliseconds = _working(compiled.milliseconds)
         log = compiled.log
         code = compiled.code
         question = plan.question
@@ -362,7 +368,7 @@ class Miss:
             if isinstance(linked, CompileFailure):
                 raise _error(linked, plan)
             code, log = linked.code, log + linked.log
-            milliseconds += sum(linked.milliseconds.values())
+            milliseconds += _working(linked.milliseconds)
             question = question.linked(backend)
         from rtcompile.core.silent import check_code
 
@@ -401,6 +407,11 @@ class Miss:
 def _reads(plan: Plan) -> bool:
     """Say whether the build reads files from its beginning on."""
     return plan.backend == "nvcc" or not plan.question.reads_no_file()
+
+
+def _working(milliseconds: Mapping[str, float]) -> float:
+    """Return the sum of the phases, without the wait for a worker."""
+    return sum(milliseconds.values()) - milliseconds.get("queue", 0.0)
 
 
 def _error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:

@@ -6,9 +6,9 @@ A kernel with the same arguments as an earlier one may skip this: see `rtcompile
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rtcompile import bundles, toolkit
 from rtcompile.building import device
@@ -22,6 +22,9 @@ from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 from rtcompile.watching.logs import announce, counters, listeners
+
+if TYPE_CHECKING:
+    from rtcompile.workers.pool import Cancellation
 
 __all__ = ["build", "for_this_device", "is_cached", "look", "plan", "with_headers"]
 
@@ -42,7 +45,68 @@ def build(
     CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
     """
     found = look(request, settings, words)
-    return found if isinstance(found, ObjectCode) else found()
+    return found if isinstance(found, ObjectCode) else found.compile()
+
+
+class Missing:
+    """A build that neither a bundle nor the local cache has, with its plan."""
+
+    __slots__ = ("_started", "_words", "plan", "request", "settings")
+
+    def __init__(
+        self,
+        request: CompileRequest,
+        settings: Settings,
+        words: Sequence[str] | None,
+        decided: Plan,
+        started: float,
+    ) -> None:
+        self.request = request
+        self.settings = settings
+        self.plan = decided
+        self._words = words
+        self._started = started
+
+    def compile(self) -> ObjectCode:
+        """Return the code, from a compiler or a shared store; raises as `build`."""
+        code = _or_shipped(
+            self.request, self.settings, lambda: _compiled(self.plan, self.settings, self._words)
+        )
+        return _announced(code, self.request, self.settings, self._started)
+
+    def is_like(self, other: Missing) -> bool:
+        """Say whether both differ in their sources alone, and may be compiled by one worker."""
+        from rtcompile.building import alike
+
+        own, its = self.plan, other.plan
+        # A batch's plan is made once for all that are alike: see `plan.Planner`.
+        same = own.options is its.options and own.toolchain is its.toolchain
+        return (
+            same
+            and own.choice is its.choice
+            and self.settings is other.settings
+            and alike.may_share(own, self.settings)
+            and alike.may_share(its, self.settings)
+        )
+
+
+def compile_alike(
+    missing: Sequence[Missing], cancellations: Sequence[Cancellation]
+) -> Generator[tuple[int, ObjectCode] | None]:
+    """Compile builds that are alike in one worker: see `alike.compile_alike`."""
+    from rtcompile.building import alike
+
+    settings = missing[0].settings
+    _start_compiler(missing[0].plan, settings)
+    found = [each.plan for each in missing]
+    for made in alike.compile_alike(found, settings, Store.open(settings), cancellations):
+        if made is None:
+            yield None
+            continue
+        at, code = made
+        one = missing[at]
+        code = _kept(code, one.plan, settings, Store.open(settings), None)
+        yield at, _announced(code, one.request, settings, one._started)
 
 
 def look(
@@ -50,8 +114,8 @@ def look(
     settings: Settings,
     words: Sequence[str] | None = None,
     planned: Planner | None = None,
-) -> ObjectCode | Callable[[], ObjectCode]:
-    """Return the code of `request` from a bundle or the local cache, else the function that compiles it.
+) -> ObjectCode | Missing:
+    """Return the code of `request` from a bundle or the local cache, else what is missing.
 
     A batch looks for all of its builds in one thread, and plans those alike once, by `planned`.
     Raises as `build`.
@@ -63,12 +127,7 @@ def look(
     )
     if isinstance(found, ObjectCode):
         return _announced(found, request, settings, started)
-
-    def compile() -> ObjectCode:
-        code = _or_shipped(request, settings, lambda: _compiled(found, settings, words))
-        return _announced(code, request, settings, started)
-
-    return compile
+    return Missing(request, settings, words, found, started)
 
 
 def _announced(
@@ -150,12 +209,7 @@ def _found(
 def _compiled(decided: Plan, settings: Settings, words: Sequence[str] | None) -> ObjectCode:
     """Return the code of a plan that is not in the cache."""
     store = Store.open(settings)
-    # If a shared store may have the code, no compiler is started before it was asked.
-    if decided.backend != "nvcc" and settings.jit and not settings.remote:
-        from rtcompile.workers import process
-
-        # It comes up while modules are imported.
-        process.start(decided.toolchain.require_nvrtc().to_load())
+    _start_compiler(decided, settings)
     from rtcompile.building import miss  # with compilers and workers, which hits do not need
 
     try:
@@ -164,6 +218,15 @@ def _compiled(decided: Plan, settings: Settings, words: Sequence[str] | None) ->
         decided = plan(decided.request, settings, device.confirmed_compute_capability)
         code = miss.compile_once(decided, settings, store, confirmed=True)
     return _kept(code, decided, settings, store, words)
+
+
+def _start_compiler(decided: Plan, settings: Settings) -> None:
+    # If a shared store may have the code, no compiler is started before it was asked.
+    if decided.backend != "nvcc" and settings.jit and not settings.remote:
+        from rtcompile.workers import process
+
+        # It comes up while modules are imported.
+        process.start(decided.toolchain.require_nvrtc().to_load())
 
 
 def _kept(

@@ -18,9 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from rtcompile.cache import headers, manifests, objects
-from rtcompile.cache.folder import REFUSALS, Folder, UntrustedError
+from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.manifests import ManifestEntry, hit
 from rtcompile.cache.memory import Memory
+from rtcompile.cache.refusals import Refusals
 from rtcompile.cache.upkeep import Upkeep
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
@@ -67,8 +68,7 @@ class Store:
         self._memory = Memory()
         self._flights: SingleFlight | None = None  # created by the first build
         self._started: dict[str, int] = {}
-        self._refusing = threading.Lock()
-        self._refusals: dict[str, str] | None = None
+        self._refusals = Refusals(self._folder, self._ask_books)
         self._upkeep = Upkeep(
             self._folder, size, lambda notes: self._ask_books(lambda books: books.statistics(notes))
         )
@@ -331,12 +331,17 @@ class Store:
 
     @contextmanager
     def building(
-        self, question: Question, timeout: float | None = None, *, reads: bool = True
+        self,
+        question: Question,
+        timeout: float | None = None,
+        *,
+        reads: bool = True,
+        waits: bool = True,
     ) -> Iterator[float | None]:
         """Hold the right to build `question`: one thread of one process on this machine.
 
         Yields what is left of `timeout` (seconds) after waiting for others that build the same.
-        If nothing is left, the right was not obtained. Call `find` again inside: the last holder
+        If nothing is left, the right was not obtained: also where it `waits` for nobody. Call `find` again inside: the last holder
         may have built the same. A thread that waited while the compiler refused the source gets
         that error. Where storage has no locks, or a holder does not end, two processes build.
         A build that does not read files yet says so: `reading` costs 4 ms.
@@ -345,10 +350,11 @@ class Store:
 
         key = question.lookup_key()
         begin = time.monotonic()
-        patience = locks.PATIENCE if timeout is None else timeout
+        most = timeout if waits else 0.0
+        patience = locks.PATIENCE if most is None else most
         with self._guard:
             flights = self._flights = self._flights or locks.SingleFlight()
-        with flights.flight(key, _would_fail_again, timeout) as alone:
+        with flights.flight(key, _would_fail_again, most) as alone:
             if not alone:
                 yield 0.0
                 return
@@ -361,7 +367,10 @@ class Store:
                 else:
                     patience = min(patience - (time.monotonic() - begin), locks.PATIENCE)
                     lock = locks.machine_wide(self._folder.file("locks", key), patience)
-            with lock:
+            with lock as locked:
+                if locked is False and not waits:
+                    yield 0.0
+                    return
                 if reads:
                     self.reading(question)
                 try:
@@ -382,26 +391,13 @@ class Store:
             self._failed = Failed()
         return self._failed
 
-    # --- refusals of NVRTC ---------------------------------------------------------------
-
     def refusal(self, question: Question) -> str | None:
         """Return why NVRTC refused `question`; None if no refusal is known."""
-        return self._known_refusals().get(_refusal_key(question))
+        return self._refusals.find(question)
 
     def remember_refusal(self, question: Question, reason: str) -> None:
         """Note that NVRTC refused `question`, so that NVCC is used at once the next time."""
-        key = _refusal_key(question)
-        self._known_refusals()[key] = reason
-        self._ask_books(lambda books: books.remember_refusal(key, reason))
-
-    def _known_refusals(self) -> dict[str, str]:
-        with self._refusing:
-            if self._refusals is None:
-                # This check saves the first miss the 30 ms of opening a database without refusals.
-                there = os.path.exists(self._folder.file(*REFUSALS))
-                found = self._ask_books(lambda books: books.refusals()) if there else None
-                self._refusals = found or {}
-            return self._refusals
+        self._refusals.remember(question, reason)
 
     # --- books and upkeep ----------------------------------------------------------------
 
@@ -454,7 +450,7 @@ class Store:
 
         with self._guard:
             self._memory.clear()
-            self._refusals = None
+            self._refusals.forget()
             self._failed = None
         inventory.empty(self._folder)
 
@@ -477,10 +473,6 @@ class Store:
         except OSError as error:
             self._degrade(error)
         return None
-
-
-def _refusal_key(question: Question) -> str:
-    return f"{question.lookup_key()} {question.compilers.get('nvrtc', '')}"
 
 
 def _would_fail_again(error: BaseException) -> bool:

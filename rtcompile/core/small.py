@@ -5,6 +5,7 @@ Both rules read the text and no more, and err on the side of a slower build.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -32,8 +33,13 @@ _TELLING_OPTIONS = re.compile(
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
     """Say whether a build reads no file besides its source."""
+    return not _READING.search(source) and _read_no_file(tuple(options))
+
+
+@functools.lru_cache(maxsize=16)  # the variants of a batch have the same options
+def _read_no_file(options: tuple[str, ...]) -> bool:
     telling = (option for option in options if not option.startswith(_SEARCH_OPTIONS))
-    return not (_READING.search(source) or any(_READING.search(option) for option in telling))
+    return not any(_READING.search(option) for option in telling)
 
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
@@ -46,6 +52,12 @@ def needs_no_declarations(source: str, options: Sequence[str], target: str) -> b
         target == "cubin"
         and reads_no_file(source, options)
         and not _DECLARED.search(source)
-        and not any(_TELLING_OPTIONS.match(option) for option in options)
-        and not any(_DECLARED.search(o[2:]) for o in options if o.startswith(("-D", "--define")))
+        and _tell_nothing(tuple(options))
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _tell_nothing(options: tuple[str, ...]) -> bool:
+    return not any(_TELLING_OPTIONS.match(option) for option in options) and not any(
+        _DECLARED.search(o[2:]) for o in options if o.startswith(("-D", "--define"))
     )

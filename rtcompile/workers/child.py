@@ -199,6 +199,12 @@ def _serve(desk: _socket.socket) -> int:
         well = False
         try:
             value = resolve(function)(protocol.unpack(arguments))
+            if hasattr(value, "__next__"):
+                if not _send_parts(desk, socket, value, stays=plain):
+                    return 0
+                socket.close()
+                os.close(arguments)
+                continue
             well = plain and value.pop("well")
             answer = protocol.pack(value)
         except BaseException as error:
@@ -220,6 +226,27 @@ def _serve(desk: _socket.socket) -> int:
         socket.close()
         os.close(answer)
     return 0
+
+
+def _send_parts(desk: _socket.socket, socket: _socket.socket, parts: Any, *, stays: bool) -> bool:
+    """Send the parts of an answer as they come, up to the first that did not go well.
+
+    Each says whether there are more. Returns whether this process can take another job.
+    """
+    for part in parts:
+        well, more = part.pop("well"), part.pop("more")
+        if not well:
+            break
+        free = stays and not more and _resident_bytes() < _MOST_BYTES
+        if free:
+            protocol.send(desk, (protocol.ANSWER,))  # before the caller is told, as above
+        protocol.send_value(socket, protocol.PART, part)
+        if free:
+            return True
+        if not more or not _as_new():
+            break
+    protocol.send(socket, (protocol.ANSWER,))
+    return False
 
 
 def _as_new() -> bool:

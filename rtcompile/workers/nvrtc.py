@@ -14,6 +14,7 @@ from rtcompile.workers import heap, protocol
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 _SUCCESS = 0
@@ -170,6 +171,19 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     read = [line for line in (trace or b"/").splitlines() if not line.lstrip().startswith(b"__nv_")]
     reply["well"] = not reply["error"] and not read
     return reply
+
+
+def compile_units(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Compile several units that read no file, one after the other, as `compile_unit` does each.
+
+    Takes what they have in common, and ``units``: what each has of its own. Its own ``options``
+    follow those of all. The values say at what ``index`` their unit is, and whether there are more.
+    """
+    common = {key: value for key, value in job.items() if key != "units"}
+    last = len(job["units"]) - 1
+    for index, unit in enumerate(job["units"]):
+        own = {**common, **unit, "options": job["options"] + unit["options"]}
+        yield {**compile_unit(own), "index": index, "more": index < last}
 
 
 def time_unit(job: dict[str, Any]) -> dict[str, Any]:

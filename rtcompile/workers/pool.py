@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 from rtcompile.core.units import Limits
@@ -22,7 +22,17 @@ from rtcompile.watching import tracing
 from rtcompile.workers import process, protocol
 from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
-__all__ = ["Answer", "Cancellation", "Cancelled", "Crash", "Job", "Pool", "run", "run_beside"]
+__all__ = [
+    "Answer",
+    "Cancellation",
+    "Cancelled",
+    "Crash",
+    "Job",
+    "Pool",
+    "parts",
+    "run",
+    "run_beside",
+]
 
 _ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 # A signal that arrives just before Python begins to wait is handled only when that wait ends.
@@ -52,6 +62,8 @@ class Job(NamedTuple):
         The job reads no file: it may be given to a process that has done such jobs before (see
         `child`). Its value then says under ``"well"`` whether that process is as it was. With a
         limit it has a process to itself all the same.
+    parts : int
+        Of how many parts the answer is, if the function is a generator: see `Pool.parts`.
     """
 
     function: str
@@ -60,6 +72,7 @@ class Job(NamedTuple):
     argument: str = ""
     warm: bool = False
     plain: bool = False
+    parts: int = 0
 
 
 class Answer(NamedTuple):
@@ -97,33 +110,44 @@ class Cancellation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: set[_socket.socket] = set()
-        self._cancelled = False
+        self.is_cancelled = False
 
     def cancel(self) -> None:
         """Kill the jobs; their callers get `Cancelled`."""
         with self._lock:
-            self._cancelled = True
+            self.is_cancelled = True
             for socket in self._sockets:
                 with suppress(OSError):
                     socket.shutdown(_socket.SHUT_RDWR)
 
     def check(self) -> None:
         """Raise `Cancelled` if it is."""
-        if self._cancelled:
+        if self.is_cancelled:
             raise Cancelled
 
     @contextmanager
     def over(self, socket: _socket.socket) -> Iterator[None]:
         """Shut the socket down if cancelled meanwhile."""
-        with self._lock:
-            self.check()
-            self._sockets.add(socket)
+        self.check()
+        self.add(socket)
         try:
             yield
         finally:
-            with self._lock:
-                self._sockets.discard(socket)
+            self.discard(socket)
             self.check()
+
+    def add(self, socket: _socket.socket) -> None:
+        """Shut the socket down once it is cancelled."""
+        with self._lock:
+            self._sockets.add(socket)
+            if self.is_cancelled:
+                with suppress(OSError):
+                    socket.shutdown(_socket.SHUT_RDWR)
+
+    def discard(self, socket: _socket.socket) -> None:
+        """Leave the socket alone from now on."""
+        with self._lock:
+            self._sockets.discard(socket)
 
 
 class Pool:
@@ -154,6 +178,57 @@ class Pool:
         if isinstance(outcome, Answer):
             return outcome._replace(queued=started - begin, slot=slot)
         return outcome
+
+    def parts(self, job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | None]:
+        """Run a job with an answer in parts when a slot is free, and yield each part as it comes.
+
+        Yields None whenever `MAX_WAIT_SECONDS` passed without one. Ends early where the job did, for
+        whatever reason, and once one of the `cancellations` is cancelled. To leave it kills the job.
+        """
+        begin = time.monotonic()
+        with ExitStack() as stack:
+            while not self._slots.acquire(timeout=MAX_WAIT_SECONDS):
+                if any(cancellation.is_cancelled for cancellation in cancellations):
+                    return
+            slot = self._free_slots.pop()
+
+            def leave_slot() -> None:
+                self._free_slots.append(slot)
+                self._slots.release()
+
+            stack.callback(leave_slot)
+            queued = time.monotonic() - begin
+            tracing.add("queue", begin, begin + queued)
+            ours, theirs = process.socket_pair()
+            stack.callback(process.hang_up, ours)
+            stack.callback(process.close_theirs, theirs)
+            for cancellation in cancellations:
+                cancellation.add(ours)
+                stack.callback(cancellation.discard, ours)
+            try:
+                worker = self._zygote(job.prepare, job.argument)
+                _ask(worker, job, Limits(), (), theirs)
+            except OSError:
+                return  # what is wrong shows when its builds are done one by one
+            ours.settimeout(MAX_WAIT_SECONDS)
+            left = job.parts
+            while left:
+                try:
+                    reply = protocol.receive(ours)
+                except TimeoutError:
+                    yield None
+                    continue
+                except OSError:
+                    return
+                if reply is None or reply[0][0] != protocol.PART:
+                    for descriptor in reply[1] if reply else ():
+                        os.close(descriptor)
+                    return
+                left -= 1
+                if not left:
+                    stack.close()  # the worker takes the next job meanwhile
+                yield Answer(protocol.sent_value(*reply), queued, slot)
+                queued = 0.0
 
     @contextmanager
     def _slot(self) -> Iterator[int]:
@@ -322,6 +397,11 @@ def run(
 ) -> Answer | Crash:
     """Run a job in the process's pool: `Pool.run`."""
     return _shared().run(job, limits, meanwhile)
+
+
+def parts(job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | None]:
+    """Run a job with an answer in parts in the process's pool: `Pool.parts`."""
+    return _shared().parts(job, cancellations)
 
 
 def slots() -> int:

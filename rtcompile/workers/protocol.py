@@ -11,7 +11,8 @@ The caller first tells the zygote on its control socket what to load: a function
 argument. To run a job, it sends there the function's name, the limits, and
 two descriptors: one end of a fresh *job socket* and a memfd with the arguments. The first message
 on the job socket decides: ``ANSWER`` from the child, with a memfd that holds the returned value, or
-``CRASH`` from the zygote, with what the child wrote on its stderr. The end of file without a
+``CRASH`` from the zygote, with what the child wrote on its stderr. A function that is a generator
+sends a ``PART`` for each value before that, and an empty answer. The end of file without a
 message means that the zygote itself is gone. The caller cancels by closing its end.
 
 The function finds itself in an empty working directory, with a TMPDIR of its own, stdout closed to
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
 
 CONTROL = 3  # the zygote's descriptor of the control socket
 ANSWER = "answer"
+PART = "part"
 CRASH = "death"
 
 # Sizes of what passes through the sockets themselves: names, numbers and a few descriptors.
 _MESSAGE_BYTES = 1 << 14
 _MAX_DESCRIPTORS = 4
+_MOST_INLINE = _MESSAGE_BYTES - 64
 _INT_BYTES = 4
 
 # Version 4 is read by every Python since 3.4: caller and worker may be two versions.
@@ -84,6 +87,24 @@ def drain(descriptor: int) -> bytes:
         return contents(descriptor)
     finally:
         os.close(descriptor)
+
+
+def send_value(socket: _socket.socket, kind: str, value: Any) -> None:
+    """Send a value in a message: in the message itself where there is room, else in a memfd."""
+    data = marshal.dumps(value, _MARSHAL_VERSION)
+    if len(data) <= _MOST_INLINE:
+        send(socket, (kind, data))
+        return
+    descriptor = pack(value)
+    try:
+        send(socket, (kind, b""), (descriptor,))
+    finally:
+        os.close(descriptor)
+
+
+def sent_value(message: Any, descriptors: list[int]) -> Any:
+    """Return the value in a message of `send_value`."""
+    return unpack(descriptors[0]) if descriptors else marshal.loads(message[1])
 
 
 def stderr_text() -> bytes:

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile import many
 from rtcompile.core import cubin
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import BatchError, CompileError, CompileTimeout, InvalidRequest
@@ -366,10 +365,17 @@ def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
 
 def test_as_many_threads_are_started_as_can_be_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    original = many.threading.Thread.start
+    original = threading.Thread.start
     monkeypatch.setattr(
-        many.threading.Thread, "start", lambda self: (started.append(self.name), original(self))[1]
+        threading.Thread, "start", lambda self: (started.append(self.name), original(self))[1]
     )
+
+    def builders() -> int:
+        names = [name for name in started if name.startswith("build")]
+        started.clear()
+        return len(names)
+
     compile_many(variants(20), progress=False)
-    builders = [name for name in started if name.startswith("build")]
-    assert len(builders) == min(20, 2 * pool.slots() + 2)
+    assert builders() == min(20, 2 * pool.slots() + 2)
+    assert all(code.build.hit for code in compile_many(variants(20), progress=False))
+    assert builders() == 1

@@ -1,0 +1,272 @@
+"""Builds under way in threads: what is in the cache is found by one, what is not is compiled by many."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from rtcompile.building import pipeline
+from rtcompile.building.pipeline import Missing
+from rtcompile.building.plan import Planner
+from rtcompile.compilers import precompiled
+from rtcompile.core import includes
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import RtcompileError, alone
+from rtcompile.settings import Settings
+from rtcompile.workers import pool
+
+__all__ = ["Batch", "BuildFuture", "Task"]
+
+# Beside each running build one more is prepared and waits for its slot, so that no slot is empty
+# while finished results are being stored.
+_THREADS_PER_SLOT = 2
+_THREADS_BESIDE = 2
+# Counted against a limit on processes (`ulimit -u`): the thread, its zygote, its compiler, and one
+# process that the compiler may start.
+_PROCESSES_PER_THREAD = 4
+
+_MOST_TOGETHER = 16  # builds that a worker gets at once
+_TOGETHER_SECONDS = 0.15  # that they may take it
+_PATIENCE = 10  # times what a build takes on average, before the others are taken from a worker
+
+_Step = Callable[[], "ObjectCode | Missing"]
+
+
+class BuildFuture(Future[ObjectCode]):
+    """A build under way. ``asyncio.wrap_future`` makes it awaitable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cancellation = pool.Cancellation()
+
+    def cancel(self) -> bool:
+        """Cancel the build, also while a compiler runs, which is killed. False if it is done."""
+        # No build is ever marked as running, so that Future cancels it at any time.
+        if self.cancelled():
+            return True
+        if not super().cancel():
+            return False
+        self.set_running_or_notify_cancel()  # tells who waits in as_completed()
+        self._cancellation.cancel()
+        return True
+
+    def _run(self, step: _Step) -> Missing | None:
+        """Do a step of the build in this thread; return what is missing after it."""
+        if self.cancelled():
+            return None
+        token = pool.Cancellation.current.set(self._cancellation)
+        # InvalidStateError: it was cancelled meanwhile.
+        with suppress(InvalidStateError, pool.Cancelled):
+            try:
+                found = step()
+                if not isinstance(found, ObjectCode):
+                    return found
+                self.set_result(found)
+            except RtcompileError as error:
+                self.set_exception(alone(error))
+            except Exception as error:
+                self.set_exception(error)
+            finally:
+                pool.Cancellation.current.reset(token)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One build of a batch, with its architecture fixed, and what plans the batch."""
+
+    request: CompileRequest
+    settings: Settings
+    overrides: Mapping[str, Any]
+    plan: Planner
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What builds that can share a precompiled header have in common."""
+        request = self.request
+        prefix = includes.pch_prefix(request.source)
+        return prefix, request.options, request.arch, request.target, self.settings.pch
+
+    def look(self) -> ObjectCode | Missing:
+        """Return the code, or what is missing."""
+        return pipeline.look(self.request, self.settings, planned=self.plan)
+
+    def build(self) -> ObjectCode:
+        """Return the code, which was not looked for."""
+        return pipeline.build(self.request, self.settings)
+
+
+class _Build(NamedTuple):
+    """A build of a batch that needs a compiler; `missing` is None where it was not looked for."""
+
+    future: BuildFuture
+    task: Task
+    missing: Missing | None
+
+    def is_like(self, other: _Build) -> bool:
+        """Say whether one worker may compile both."""
+        if self.missing is None or other.missing is None:
+            return False
+        return self.missing.is_like(other.missing)
+
+
+class Batch:
+    """Builds under way: one thread at a time looks for the next that need a compiler, and builds them.
+
+    What the cache has, a single thread finds: sixteen that look at once spend most of the time on
+    passing Python's lock around. There are no more threads than builds that have to wait.
+
+    Small builds go to a worker several at a time. A worker that takes long over one has the rest
+    taken away, and one that fails at a build leaves that and the rest to be done anew.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = tasks
+        self.futures = [BuildFuture() for _ in tasks]
+        self._unseen = iter(list(zip(self.futures, tasks, strict=True)))
+        self._left = len(tasks)
+        self._seconds = (
+            0.0  # that a build took its compiler, of late; 0 where that is not known yet
+        )
+        self._waiting: deque[_Build] = deque()
+        self._looking = threading.Lock()
+
+    @cached_property
+    def _groups(self) -> Counter[tuple[object, ...]]:
+        return Counter(task.group for task in self.tasks)
+
+    def start(self) -> None:
+        """Start the builds; where there can be no thread, do them."""
+        if self.futures and not _start_threads(1, self._begin):
+            contextvars.copy_context().run(self._begin)
+
+    def _begin(self) -> None:
+        """Do all of the builds, with the help of other threads from the first on that is not found."""
+        builds = self._next()
+        if builds:
+            threads = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
+            _start_threads(min(self._left, threads - 1), self._help)
+            self._do(builds)
+            self._help()
+
+    def _help(self) -> None:
+        while builds := self._next():
+            self._do(builds)
+
+    def _next(self) -> list[_Build]:
+        """Return the next builds that need a compiler: one, or some that one worker may do."""
+        with self._looking:
+            found: list[_Build] = []
+            while build := self._next_one():
+                if found and not build.is_like(found[0]):
+                    self._waiting.appendleft(build)
+                    break
+                found.append(build)
+                if len(found) >= self._most_together():
+                    break
+            return found
+
+    def _most_together(self) -> int:
+        """Return how many builds a worker gets: so many as take little time, and leave some to all."""
+        if not self._seconds:
+            return 1
+        left = (self._left + len(self._waiting)) // (2 * pool.slots())
+        return max(1, min(_MOST_TOGETHER, left, int(_TOGETHER_SECONDS / self._seconds)))
+
+    def _note(self, code: ObjectCode) -> None:
+        """Note how long a compiler was at a build."""
+        seconds = code.build.compiled_in / 1000
+        self._seconds = (self._seconds + seconds) / 2 if self._seconds else seconds
+
+    def _next_one(self) -> _Build | None:
+        while self._waiting:
+            build = self._waiting.popleft()
+            if not build.future.cancelled():
+                return build
+        for future, task in self._unseen:
+            self._left -= 1
+            if task.request.link:  # What is to be linked may have to be compiled to plan it.
+                return _Build(future, task, None)
+            missing = future._run(task.look)
+            if missing is not None:
+                return _Build(future, task, missing)
+        return None
+
+    def _do(self, builds: Sequence[_Build]) -> None:
+        if len(builds) > 1:
+            builds = self._do_together(builds)
+        for future, task, missing in builds:
+            precompiled.siblings.set(self._groups[task.group])
+            future._run(missing.compile if missing is not None else task.build)
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._note(future.result())
+
+    def _do_together(self, builds: Sequence[_Build]) -> Sequence[_Build]:
+        """Have one worker do builds; return the first that it did not, and let others do the rest."""
+        missing = [build.missing for build in builds if build.missing is not None]
+        futures = [build.future for build in builds]
+        made = pipeline.compile_alike(missing, [future._cancellation for future in futures])
+        undone = dict(enumerate(builds))
+        # What is wrong with a build shows when it is done alone.
+        with suppress(Exception), closing(made):
+            since = time.monotonic()
+            for each in made:
+                if each is None:
+                    if time.monotonic() - since > _PATIENCE * self._seconds:
+                        break
+                    continue
+                since = time.monotonic()
+                at, code = each
+                del undone[at]
+                self._note(code)
+                with suppress(InvalidStateError):  # it was cancelled meanwhile
+                    futures[at].set_result(code)
+        first, rest = [*undone.values()][:1], [*undone.values()][1:]
+        if rest:
+            with self._looking:
+                self._waiting.extendleft(reversed(rest))
+            _start_threads(1, self._help)  # the others may have ended
+        return first
+
+
+def _start_threads(count: int, work: Callable[[], None]) -> int:
+    """Start threads that do the work; return how many the system allowed.
+
+    Threads count as processes (``ulimit -u``). Where no more can be started, most of the started
+    ones end again, to leave processes for the compilers.
+    """
+    decided = threading.Event()
+    at_work = 0
+
+    def start(index: int) -> None:
+        decided.wait()
+        if index < at_work:
+            work()
+
+    threads: list[threading.Thread] = []
+    try:
+        for index in range(count):
+            # Each thread runs in a copy of the caller's context, which holds the trace in use. The
+            # threads are daemons, so that an interrupted program does not wait for a compiler.
+            run = contextvars.copy_context().run
+            arguments = (start, index)
+            name = f"build {index}"
+            thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
+            thread.start()
+            threads.append(thread)
+        at_work = len(threads)
+    except RuntimeError:
+        at_work = len(threads) // _PROCESSES_PER_THREAD
+    finally:
+        decided.set()
+    for thread in threads[at_work:]:
+        thread.join()  # it has nothing to do, and a compiler may need its place
+    return at_work

@@ -1,0 +1,209 @@
+"""Small builds of a batch that share a worker: each gets what it would get alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile.building import batch, pipeline
+from rtcompile.building.pipeline import Missing
+from rtcompile.cache.store import Store
+from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.errors import CompileError, CompilerCrashed, JitDisabled
+from rtcompile.many import compile_many, submit_many
+from rtcompile.settings import Settings
+
+MISTAKE = "mistake;"
+CRASH = "template <class T> struct B { friend bool operator==() = default; };"
+# The mangled name of the parameter doubles with each typedef.
+ENDLESS = (
+    "typedef int (*F0)(int);\n"
+    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
+    + "__global__ void k(F40 f) {}"
+)
+
+
+def request(source: str, **changes: Any) -> CompileRequest:
+    return CompileRequest(source, arch="sm_90", **changes)
+
+
+def kernel(number: int) -> CompileRequest:
+    return request(f'extern "C" __global__ void k(float* x) {{ *x += {number}; }}')
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The sources of builds that a worker was given together, which are six at a time."""
+    monkeypatch.setenv("RTCOMPILE_FALLBACK", "never")
+    rtcompile.compile("__global__ void first() {}", arch="sm_90")  # its compiler is known
+    given: list[list[str]] = []
+    compile_alike = pipeline.compile_alike
+
+    def note(missing: Sequence[Missing], cancellations: Sequence[Any]) -> Any:
+        given.append([each.request.source for each in missing])
+        return compile_alike(missing, cancellations)
+
+    monkeypatch.setattr(pipeline, "compile_alike", note)
+    monkeypatch.setattr(batch.Batch, "_most_together", lambda self: 6)
+    return given
+
+
+def outcomes(*requests: CompileRequest) -> list[Any]:
+    return compile_many(requests, progress=False, errors="return")
+
+
+def test_what_is_built_together_is_what_is_built_alone(together: list[list[str]]) -> None:
+    asked = [kernel(number) for number in range(6)]
+    asked += [
+        request(
+            "namespace { __device__ int hidden; }"
+            f"template <int N> __global__ void k() {{ hidden = {number}; }}",
+            name_expressions=("k<1>", f"k<{number}>"),
+        )
+        for number in range(4)
+    ]
+    built = outcomes(*asked)
+    assert [len(sources) for sources in together] == [6, 4]
+    alone = [
+        rtcompile.compile(
+            one.source, arch="sm_90", name_expressions=one.name_expressions, recompile=True
+        )
+        for one in asked
+    ]
+    assert [one.code for one in built] == [one.code for one in alone]
+    assert [one.lowered_names for one in built] == [one.lowered_names for one in alone]
+    assert all(one.build.why == "no build of this source with these options" for one in built)
+    assert all(one.build.hit == "memory" for one in outcomes(*asked))
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        pytest.param(MISTAKE, CompileError, id="refused"),
+        pytest.param(CRASH, CompilerCrashed, id="crash"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 2, 5])
+def test_one_that_fails_fails_alone(
+    together: list[list[str]], bad: str, error: type[Exception], at: int
+) -> None:
+    asked = [kernel(number) for number in range(6)]
+    asked[at] = request(bad)
+    built = outcomes(*(one.replace(options=("-std=c++20",)) for one in asked))
+    assert together[0][at] == bad
+    assert isinstance(built[at], error)
+    assert all(isinstance(one, ObjectCode) for one in built[:at] + built[at + 1 :])
+
+
+def test_a_warning_is_in_the_log_of_its_build(together: list[list[str]]) -> None:
+    warned = request("__global__ void k() { int unused; }")
+    built = outcomes(kernel(1), warned, kernel(2))
+    assert ["never referenced" in one.build.log for one in built] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments"),
+    [
+        pytest.param({"options": ("-lineinfo",)}, {}, id="its source is a file"),
+        pytest.param({"source": "#include <cuda_fp16.h>\n"}, {}, id="it reads a file"),
+        pytest.param({"options": ("-rdc=true",)}, {}, id="it is linked"),
+        pytest.param({}, {"timeout": 60.0}, id="a time limit"),
+        pytest.param({}, {"memory_limit": "4G"}, id="a memory limit"),
+    ],
+)
+def test_what_needs_a_worker_of_its_own_has_one(
+    together: list[list[str]], changes: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    asked = [kernel(number) for number in range(2)]
+    asked = [
+        one.replace(**{**changes, "source": changes.get("source", "") + one.source})
+        for one in asked
+    ]
+    assert all(
+        isinstance(one, ObjectCode) for one in compile_many(asked, progress=False, **arguments)
+    )
+    assert together == []
+
+
+def test_other_options_go_to_another_worker(together: list[list[str]]) -> None:
+    plain = [kernel(number) for number in range(2)]
+    others = [one.replace(options=("-DN=1",)) for one in plain]
+    outcomes(plain[0], *others, plain[1])
+    assert together == [[one.source for one in others]]
+
+
+def test_a_build_that_takes_long_holds_up_no_other(
+    together: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
+    assert all(future.result(60) for future in others)
+    assert len(together[0]) == 6
+    assert endless.cancel()
+
+
+def test_one_that_is_cancelled_takes_no_other_with_it(together: list[list[str]]) -> None:
+    monkey = threading.Event()
+    endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
+    while not together:
+        monkey.wait(0.005)
+    assert endless.cancel()
+    assert all(future.result(60) for future in others)
+    with pytest.raises(CancelledError):
+        endless.result()
+
+
+def test_what_another_process_builds_is_waited_for(together: list[list[str]]) -> None:
+    asked = [kernel(number) for number in range(6)]
+    settings = Settings.from_environ()
+    elsewhere = Store(settings.cache_dir, on_disk=True, size=1 << 30)
+    with ExitStack() as building:
+        building.enter_context(elsewhere.building(pipeline.plan(asked[2], settings).question))
+        futures = submit_many(asked)
+        assert all(future.result(60) for future in futures[:2] + futures[3:])
+        assert not futures[2].done()
+        building.close()
+        assert futures[2].result(60).build.hit is None
+
+
+def test_a_known_refusal_is_not_asked_again(together: list[list[str]]) -> None:
+    asked = [kernel(0), request(MISTAKE), kernel(1)]
+    outcomes(*asked)
+    before = len(together)
+    assert isinstance(outcomes(request(MISTAKE), kernel(3))[0], CompileError)
+    assert len(together) == before + 1
+
+
+def test_nothing_is_built_where_nothing_may_be(
+    together: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    assert all(isinstance(one, JitDisabled) for one in outcomes(kernel(1), kernel(2)))
+    assert together == []
+
+
+def test_a_result_that_cannot_be_kept_is_told(
+    together: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise ValueError("no")
+
+    monkeypatch.setattr(Store, "add", refuse)
+    told = [future.exception(60) for future in submit_many([kernel(1), kernel(2)])]
+    assert [type(error) for error in told] == [ValueError, ValueError]
+
+
+def test_few_go_together_where_a_build_takes_long_or_few_are_left() -> None:
+    def most(seconds: float, left: int) -> int:
+        made = batch.Batch([])
+        made._seconds, made._left = seconds, left
+        return made._most_together()
+
+    slots = batch.pool.slots()
+    assert [most(0.0, 1000), most(0.02, 1000 * slots), most(0.2, 1000 * slots)] == [1, 7, 1]
+    assert [most(0.001, 1000 * slots), most(0.001, 4 * slots), most(0.001, 0)] == [16, 2, 1]
