@@ -238,7 +238,7 @@ def test_a_build_whose_headers_are_not_known_is_not_cached(monkeypatch):
     real = nvrtc.compile
 
     def untold(*args, **kwargs):
-        return replace(real(*args, **kwargs), trace=None)
+        return real(*args, **kwargs)._replace(trace=None)
 
     monkeypatch.setattr(nvrtc, "compile", untold)
     for _ in range(2):
