@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Modules that only some builds need (NVCC, the linker, reading errors) are imported there.
 # Importing them here would double the 40 ms that a first build spends on imports.
 
-__all__ = ["AnotherCapabilityError", "compile_once", "identified"]
+__all__ = ["AnotherCapabilityError", "compile_once", "identified", "precompile"]
 
 
 class AnotherCapabilityError(Exception):
@@ -233,17 +233,9 @@ class Miss:
 
     def _nvrtc_with(self, expressions: tuple[str, ...]) -> Compiled | CompileFailure:
         plan = self.plan
-        library = plan.toolchain.require_nvrtc()
-        target = plan.unlinked
-        options = plan.options.adding("-rdc=true") if target == "object" else plan.options
-        # NVRTC has no kind "object": it makes relocatable machine code as a cubin.
-        target = "cubin" if target == "object" else target
-        flags = command_lines.for_nvrtc(
-            options, plan.choice.arch, target, library.version_pair, [d.path for d in plan.search]
-        )
         return nvrtc.compile(
-            self.unit(flags, target, expressions),
-            library,
+            _for_nvrtc(plan, expressions),
+            plan.toolchain.require_nvrtc(),
             limits=self.limits,
             pch=self.settings.pch,
             cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
@@ -332,15 +324,7 @@ class Miss:
         self, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
     ) -> TranslationUnit:
         """Return what a compiler is given."""
-        request, choice = self.plan.request, self.plan.choice
-        return TranslationUnit(
-            request.source,
-            self.plan.question.name,
-            flags,
-            expressions,
-            target,
-            choice.arch,
-        )
+        return _unit(self.plan, flags, target, expressions)
 
     def _finish(
         self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
@@ -402,6 +386,34 @@ class Miss:
             with tracing.span("store", program=plan.request.name):
                 self.store.add(question, built, dependencies)
         return built
+
+
+def precompile(plan: Plan, settings: Settings) -> None:
+    """Have the header made that builds with this source's leading includes and options would use.
+
+    It does not wait. Nothing happens if anything is known of such a header already.
+    """
+    if plan.backend != "nvcc" and settings.pch and settings.cache_on_disk:
+        unit = _for_nvrtc(plan, ())
+        nvrtc.precompile(unit, plan.toolchain.require_nvrtc(), settings.cache_dir, plan.search)
+
+
+def _for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
+    target = plan.unlinked
+    options = plan.options.adding("-rdc=true") if target == "object" else plan.options
+    # NVRTC has no kind "object": it makes relocatable machine code as a cubin.
+    target = "cubin" if target == "object" else target
+    version = plan.toolchain.require_nvrtc().version_pair
+    directories = [directory.path for directory in plan.search]
+    flags = command_lines.for_nvrtc(options, plan.choice.arch, target, version, directories)
+    return _unit(plan, flags, target, expressions)
+
+
+def _unit(
+    plan: Plan, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
+) -> TranslationUnit:
+    name = plan.question.name
+    return TranslationUnit(plan.request.source, name, flags, expressions, target, plan.choice.arch)
 
 
 def _reads(plan: Plan) -> bool:

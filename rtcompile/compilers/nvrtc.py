@@ -21,7 +21,7 @@ from rtcompile.workers import pool, process
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Library
 
-__all__ = ["compile", "compile_alike", "identify", "observe"]
+__all__ = ["compile", "compile_alike", "identify", "observe", "precompile"]
 
 # The first NVRTC that can be told what to name internal symbols after; before, it is the process
 # id.
@@ -117,6 +117,15 @@ def compile_alike(
         if not isinstance(outcome, Compiled):
             return
         yield at, outcome
+
+
+def precompile(
+    unit: TranslationUnit, library: Library, cache_dir: str, search: Sequence[SearchDir]
+) -> None:
+    """Have the header of a unit's prefix made by another process, unless one is known."""
+    prefix = _prefix(unit, library, cache_dir, search)
+    if prefix is not None:
+        prefix.make_ahead()
 
 
 def observe(

@@ -88,6 +88,15 @@ def worth_waiting(builds: float, front_end: float) -> bool:
     return builds * _spared(front_end) > _START + front_end
 
 
+def patience(front_end: float) -> float:
+    """Return the seconds that a build waits for a header that is being made: what it spares it.
+
+    So a wait in vain costs no more than the header would have spared. Where no build has told how
+    long the source takes to read, the making does: less its start, it takes that long at least.
+    """
+    return max(0.0, _spared(front_end))
+
+
 def _spared(front_end: float) -> float:
     return _SPARED_PART * front_end - _USE
 
@@ -107,7 +116,8 @@ _guard = threading.Lock()
 _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
 _read_in: dict[str, float] = {}  # the least seconds that one of them spent on reading its source
-_making: set[str] = set()  # whose makers this process started, and has not seen end
+# Whose makers this process started and has not seen end, with the time it started them.
+_making: dict[str, float] = {}
 
 # One thread at a time looks whether a header is current, and those of its batch take its word:
 # sixteen that each ask for 392 files at once take 150 ms, of which 145 go to passing on the GIL.
@@ -159,6 +169,7 @@ class Prefix:
         with _guard:
             _wanted[self.key] += 1
         try:
+            self._wait_for_maker()
             self._wait_if_worth()
             yield
         finally:
@@ -184,11 +195,16 @@ class Prefix:
         if record is None or record.state != READY:
             return None
         now = headers.current(record.dependencies)
-        if now is None or record.image != disk.image(self._path):
+        image = disk.image(self._path)
+        # In a copy of the folder, as in a container's image, it is another file of the same content.
+        same = record.image == image or (
+            record.checksum != b"" and record.checksum == disk.checksum(self._path)
+        )
+        if now is None or not same:
             self._drop()
             return None
-        if now is not record.dependencies:  # touched or moved, with the same contents
-            record._replace(dependencies=now).write(self._record, self.search)
+        if now is not record.dependencies or image != record.image:  # touched or moved
+            record._replace(dependencies=now, image=image).write(self._record, self.search)
         files.note_use(self._record)
         return Precompiled(self._path, record.trace, now)
 
@@ -234,6 +250,11 @@ class Prefix:
                 if lock is not None:
                     locks.release(self._lock, lock)
 
+    def make_ahead(self) -> None:
+        """Have the header made before a build asks for it, unless something is known of it."""
+        if Record.read(self._record, self.search) is None:
+            self._count((), None)
+
     def blame(self, reason: str) -> None:
         """Remove a header with which a compiler failed; make another only if this one was damaged."""
         record = Record.read(self._record, self.search)
@@ -255,6 +276,25 @@ class Prefix:
         files.discard(self._record)
         if reason:
             Record(REFUSED, reason=reason).write(self._record, self.search)
+
+    def _wait_for_maker(self) -> None:
+        """Wait for a header that this process has had begun, as long as it is worth it."""
+        began = _making.get(self.key)
+        if began is None:
+            return
+        arrived = time.monotonic()
+        cancellation = pool.Cancellation.current.get()
+        while began is not None:
+            record = Record.read(self._record, self.search) or Record(SEEN)
+            now = time.monotonic()
+            read_in = min(record.seconds, _read_in.get(self.key, record.seconds))
+            front_end = read_in if read_in < float("inf") else arrived - began - _START
+            if record.state != SEEN or now - arrived >= patience(front_end):
+                return
+            if cancellation is not None:
+                cancellation.check()
+            time.sleep(_PATIENCE / 4)
+            began = _making.get(self.key)
 
     def _wait_if_worth(self) -> None:
         """In a batch with more builds than slots, let some go ahead, and let the rest wait.
@@ -309,12 +349,12 @@ class Prefix:
             pid = maker.start(order, lock)
         except OSError:  # no more processes
             return False
-        _making.add(self.key)
+        _making[self.key] = time.monotonic()
         try:
             # It reaps the maker while this program lives.
             threading.Thread(target=self._await, args=(pid,), name=MAKER, daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is on its way out
-            _making.discard(self.key)
+            _making.pop(self.key, None)
         return True
 
     def _await(self, pid: int) -> None:
@@ -323,7 +363,7 @@ class Prefix:
         ):  # the application's os.wait() reaped it, or ignores SIGCHLD
             os.waitpid(pid, 0)
         with _guard:
-            _making.discard(self.key)
+            _making.pop(self.key, None)
 
 
 def _forget_after_fork() -> None:

@@ -93,7 +93,7 @@ class Recorder:
             for header in code.build.headers:
                 if header.label.startswith("user"):
                     self._keep(header.path, header.digest)
-            self._append_once(entry)
+            self._append_once(entry, milliseconds=round(code.build.compiled_in, 1))
         except OSError as error:  # The disk is full: the program goes on, and `finish` tells.
             self._problem = error
 
@@ -116,9 +116,10 @@ class Recorder:
             self._written.add(what)
         return new
 
-    def _append_once(self, entry: Mapping[str, Any]) -> None:
+    def _append_once(self, entry: Mapping[str, Any], **more: Any) -> None:
+        """Append an entry with `more`, unless there is one like it, whatever more that says."""
         if self._is_new(json.dumps(entry, sort_keys=True)):
-            self._append(entry)
+            self._append({**entry, **more})
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         descriptor = os.open(self._part, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -257,7 +258,8 @@ def _from_lines(path: str, lines: Iterable[str]) -> Record:
         if "header" in entry:
             headers[str(entry["header"])] = entry.get("contents", "")
         elif "source" in entry:
-            builds[json.dumps(entry)] = entry
+            what = {key: value for key, value in entry.items() if key != "milliseconds"}
+            builds.setdefault(json.dumps(what), entry)  # else by another process, too
         else:
             _insist(path, entry)
             document = entry

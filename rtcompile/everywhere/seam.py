@@ -19,8 +19,9 @@ from typing import IO, Any
 from rtcompile.building import pipeline
 from rtcompile.cache import answers
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import CompileRequest
+from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, RtcompileWarning, ToolkitNotFound, public
+from rtcompile.everywhere import ahead
 from rtcompile.settings import Settings
 from rtcompile.storage import places
 
@@ -210,7 +211,12 @@ def _compile(
     request = _request(source, options, arch, backend, name_expressions, settings)
     lacking: ToolkitNotFound | None = None
     try:
-        code = pipeline.build(request, settings, words)
+        found = pipeline.look(request, settings, words)
+        if isinstance(found, ObjectCode):
+            code = found
+        else:
+            ahead.begin(request, settings)
+            code = found.compile()
     except ToolkitNotFound as missing:
         lacking = missing
     except CompileError as error:
@@ -241,6 +247,7 @@ def _request(
 
     capability = arch or compiler._get_arch()
     flag, method = compiler._get_arch_for_options_for_nvrtc(capability)
+    source, options = ahead.with_pass_in_text(source, tuple(options))
     return CompileRequest(
         source,
         options=(*options, "-ftz=true"),

@@ -12,12 +12,14 @@ from typing import Any
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import BatchError, InvalidRequest
 from rtcompile.everywhere.recording import Record, request_of
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
 
 __all__ = ["requests", "warm"]
+
+_FOLDER = "rtcompile-warm-"
 
 
 def warm(
@@ -52,8 +54,20 @@ def warm(
     """
     from rtcompile.many import compile_many
 
-    with requests(record, archs) as wanted:
-        return compile_many(wanted, progress=progress)
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
+        found = _costed(record, archs, folder)
+        wanted = [request for _, request in found]
+        # Else the longest begins when all others are done, and one core works alone at the end.
+        order = sorted(range(len(found)), key=lambda index: found[index][0], reverse=True)
+        outcomes: list[Any] = [None] * len(found)
+        done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
+    for index, outcome in zip(order, done, strict=True):
+        outcomes[index] = outcome
+    failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
+    if failed:
+        results = [None if i in failed else o for i, o in enumerate(outcomes)]
+        raise BatchError(failed, results, {i: wanted[i].name for i in failed})
+    return outcomes
 
 
 @contextmanager
@@ -63,12 +77,24 @@ def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Compile
     A header of the user that is missing or different here is written below a temporary folder,
     under the path that it had. Keys contain no paths, so the program will find these builds.
     """
-    with tempfile.TemporaryDirectory(prefix="rtcompile-warm-") as folder:
-        yield [
-            request
-            for entry in record.builds
-            for request in _for_archs(entry, _placed(record, entry, folder), archs)
-        ]
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
+        yield [request for _, request in _costed(record, archs, folder)]
+
+
+def _costed(
+    record: Record, archs: Sequence[str], folder: str
+) -> list[tuple[tuple[float, int], CompileRequest]]:
+    """Return the requests, each with what its build costs: milliseconds if recorded, and headers."""
+    place = _Place(record, folder)
+    return [
+        ((_number(entry.get("milliseconds")), len(entry["headers"])), request)
+        for entry in record.builds
+        for request in _for_archs(entry, place.placed(entry), archs)
+    ]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _for_archs(
@@ -87,26 +113,54 @@ def _for_archs(
         yield request.replace(arch=arch if request.arch.suffix else replace(arch, suffix=""))
 
 
-def _placed(record: Record, entry: Mapping[str, Any], folder: str) -> CompileRequest:
-    """Return the request with ``-I`` directories that hold the headers it was recorded with."""
-    request = request_of(entry)
-    own = [
-        (path, digest)
-        for label, _, path, digest in entry["headers"]
-        if label.startswith("user") and not _is_there(path, digest)
-    ]
-    if not own:
-        return request
-    for path, digest in own:
-        _write(folder + os.path.abspath(path), record.contents(digest))
-    # All directories are moved together, so that they stay nested as they were.
-    for label, _, path, digest in entry["headers"]:
-        if label.startswith("user") and _is_there(path, digest):
-            _write(folder + os.path.abspath(path), trusted.read_given(path))
-    directories = compiler_options.parse(request.options).include_dirs
-    for directory in directories:
-        os.makedirs(folder + os.path.abspath(directory), exist_ok=True)
-    return request.replace(options=[_moved(o, directories, folder) for o in request.options])
+class _Place:
+    """The folder for a record's headers; each is read and written once, however many builds read it."""
+
+    def __init__(self, record: Record, folder: str) -> None:
+        self._record = record
+        self._folder = folder
+        self._there: dict[tuple[str, str], bool] = {}
+        self._written: dict[str, str] = {}  # by path: the digest of what is there now
+
+    def placed(self, entry: Mapping[str, Any]) -> CompileRequest:
+        """Return the request with ``-I`` directories that hold the headers it was recorded with."""
+        request = request_of(entry)
+        own = [
+            (path, digest)
+            for label, _, path, digest in entry["headers"]
+            if label.startswith("user")
+        ]
+        if all(self._is_there(path, digest) for path, digest in own):
+            return request
+        # All directories are moved together, so that they stay nested as they were.
+        for path, digest in own:
+            self._write(path, digest)
+        directories = compiler_options.parse(request.options).include_dirs
+        for directory in directories:
+            os.makedirs(self._folder + os.path.abspath(directory), exist_ok=True)
+        moved = [_moved(option, directories, self._folder) for option in request.options]
+        return request.replace(options=moved)
+
+    def _is_there(self, path: str, digest: str) -> bool:
+        found = self._there.get((path, digest))
+        if found is None:
+            try:
+                found = content_digest(trusted.read_given(path)) == digest
+            except OSError:
+                found = False
+            self._there[path, digest] = found
+        return found
+
+    def _write(self, path: str, digest: str) -> None:
+        target = self._folder + os.path.abspath(path)
+        if self._written.get(target) == digest:
+            return
+        there = self._is_there(path, digest)
+        data = trusted.read_given(path) if there else self._record.contents(digest)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(target, "wb") as file:
+            file.write(data)
+        self._written[target] = digest
 
 
 def _moved(option: str, directories: Sequence[str], folder: str) -> str:
@@ -115,16 +169,3 @@ def _moved(option: str, directories: Sequence[str], folder: str) -> str:
         if option.endswith(directory):
             return option.removesuffix(directory) + folder + os.path.abspath(directory)
     return option
-
-
-def _is_there(path: str, digest: str) -> bool:
-    try:
-        return content_digest(trusted.read_given(path)) == digest
-    except OSError:
-        return False
-
-
-def _write(path: str, data: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(data)

@@ -12,6 +12,7 @@ cupy = pytest.importorskip("cupy")
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
+from rtcompile import many  # noqa: E402
 from rtcompile.building import pipeline  # noqa: E402
 from rtcompile.cache import answers  # noqa: E402
 from rtcompile.everywhere import recording, seam, warming  # noqa: E402
@@ -64,7 +65,7 @@ def test_name_expressions_are_mapped(installed):
 def test_what_was_built_before_is_found_on_the_short_road(installed, monkeypatch):
     built = installed(TEMPLATE, name_expressions=["f<float>"])
     monkeypatch.setattr(answers, "_environment", None)
-    monkeypatch.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
+    monkeypatch.setattr(pipeline, "look", lambda *_: pytest.fail("the full road was taken"))
 
     again = installed(TEMPLATE, name_expressions=["f<float>"])
 
@@ -157,6 +158,45 @@ def test_a_header_that_was_tampered_with_is_not_built(tmp_path, header, installe
 
     with pytest.raises(rtcompile.InvalidRequest, match="lacks the contents of a header"):
         warming.warm(record, progress=False)
+
+
+def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
+    tmp_path, installed, monkeypatch
+):
+    recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+    recorder.start()
+    for number in range(3):
+        installed(CODE + f"__device__ int n{number};", (f"-DN={number}",))
+    record = recorder.finish()
+    assert all(build["milliseconds"] > 0 for build in record.builds)
+    for build, milliseconds in zip(record.builds, (20, 3000, 100), strict=True):
+        build["milliseconds"] = milliseconds
+    begun = []
+    compile_many = many.compile_many
+
+    def noted(requests, **more):
+        begun.extend(request.options[0] for request in requests)
+        return compile_many(requests, **more)
+
+    monkeypatch.setattr(many, "compile_many", noted)
+    codes = warming.warm(record, progress=False)
+
+    assert begun == ["-DN=1", "-DN=2", "-DN=0"]
+    assert [f"n{i}".encode() in code.code for i, code in enumerate(codes)] == [True] * 3
+
+
+def test_a_build_of_a_record_that_fails_is_named_by_its_place(tmp_path, installed):
+    recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+    recorder.start()
+    installed(CODE)
+    installed(TEMPLATE, name_expressions=["f<int>"])
+    record = recorder.finish()
+    record.builds[0].update(source="nothing", milliseconds=0)
+
+    with pytest.raises(rtcompile.BatchError, match=r"\[0\] twice\.cu") as caught:
+        warming.warm(record, progress=False)
+
+    assert [code is None for code in caught.value.results] == [True, False]
 
 
 def test_other_architectures_are_for_what_follows_the_device(tmp_path, installed):

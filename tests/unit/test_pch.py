@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -62,6 +63,13 @@ class Builder:
         assert isinstance(outcome, Compiled), outcome
         return outcome
 
+    def ahead(self) -> None:
+        """Have the header made before any build."""
+        flags = (f"-arch={self.arch}", *self.flags, *(f"-I{d.path}" for d in self.search))
+        unit = TranslationUnit(EXPENSIVE, self.name, flags, (), "cubin", Arch.parse(self.arch))
+        library = toolkit.current().require_nvrtc()
+        nvrtc.precompile(unit, library, str(self.cache), self.search)
+
     def without(self) -> Builder:
         return replace(self, pch=False)
 
@@ -117,6 +125,37 @@ def test_the_first_build_makes_none(builder: Builder) -> None:
     assert not used(builder.compiled(EXPENSIVE + KERNEL))
     join_makers()
     assert builder.files(".pch") == []
+
+
+def test_the_first_build_uses_one_that_was_made_ahead(builder: Builder) -> None:
+    builder.ahead()
+    join_makers()
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
+
+
+def test_a_build_waits_for_one_that_is_being_made_as_long_as_it_would_spare(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompiled, "_START", -60.0)  # as if it had been begun a minute ago
+    builder.ahead()
+    assert used(builder.compiled(EXPENSIVE + KERNEL))
+
+
+def test_a_build_does_not_wait_for_one_that_was_only_just_begun(builder: Builder) -> None:
+    builder.ahead()
+    assert not used(builder.compiled(EXPENSIVE + KERNEL))
+    assert precompiled.patience(0.01) == 0 < precompiled.patience(0.1) < 0.1
+    join_makers()
+
+
+def test_in_a_copy_of_the_cache_it_is_used(warm: Builder, tmp_path: Path) -> None:
+    shutil.copytree(warm.cache, tmp_path / "copy")
+    copy = replace(warm, cache=tmp_path / "copy")
+    before = [path.stat().st_mtime_ns for path in copy.files(".record")]
+
+    assert [used(copy.compiled(EXPENSIVE + KERNEL)) for _ in range(2)] == [True, True]
+
+    assert [path.stat().st_mtime_ns for path in copy.files(".record")] != before  # once
 
 
 def test_a_build_with_it_gives_what_one_without_gives(warm: Builder) -> None:

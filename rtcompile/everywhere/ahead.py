@@ -1,0 +1,114 @@
+"""Has the headers that CuPy's own kernels open with precompiled, beside the first kernel of a program.
+
+A CuPy program builds tens of kernels one after another, while all cores but one idle. Nearly all open
+with CuPy's own headers (60 ms of 90), and reductions also with CUB's (a second, and more on slow
+machines). A header that is begun with the first kernel is there for the third; CUB's is there, or
+nearly, when the first reduction asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+from rtcompile.building import pipeline
+from rtcompile.core import includes
+from rtcompile.core.request import CompileRequest
+from rtcompile.errors import RtcompileError
+from rtcompile.settings import Settings
+
+__all__ = ["MAKER", "begin", "with_pass_in_text"]
+
+MAKER = "rtcompile-ahead"  # the name of the thread that has the headers made
+_LEAST_CORES = 2  # one for the program and its compiler
+
+# Of `cupy/_core/_cub_reduction.pyx`.
+_CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
+_CUB_OPTIONS = ("--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
+_CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
+
+_guard = threading.Lock()
+_begun = False
+
+
+def begin(request: CompileRequest, settings: Settings) -> None:
+    """Have the headers made if this is a process's first build of a kernel of CuPy's own.
+
+    It does not wait. Nothing is made where precompiled headers are turned off or cannot be kept, on
+    a single core, or if anything is known of such a header already.
+    """
+    global _begun
+    if _begun or not (settings.pch and settings.cache_on_disk) or request.backend == "nvcc":
+        return
+    if not request.source.startswith(_own_includes()):
+        return
+    with _guard:
+        if _begun:
+            return
+        _begun = True
+    if len(os.sched_getaffinity(0)) < _LEAST_CORES:
+        return
+    # In a thread, since the compiler of the build itself has to be started first.
+    with suppress(RuntimeError):  # no more threads, or the interpreter is on its way out
+        threading.Thread(target=_make, args=(request, settings), name=MAKER, daemon=True).start()
+
+
+def _make(request: CompileRequest, settings: Settings) -> None:
+    from rtcompile.building import miss
+
+    with suppress(RtcompileError, OSError):  # what the builds meet, too, and report
+        for source, options in _openings():
+            opening = request.replace(source=source, options=options, name_expressions=())
+            miss.precompile(pipeline.plan(opening, settings), settings)
+
+
+def _openings() -> list[tuple[str, tuple[str, ...]]]:
+    """Return what CuPy's kernels open with, and the options that it gives them."""
+    from cupy import _environment
+    from cupy._core import _accelerator
+
+    own = _own_includes()
+    found = [(own, _assembled(()))]
+    by_cub = _accelerator.ACCELERATOR_CUB in _accelerator.get_reduction_accelerators()
+    if by_cub and _environment.get_cub_path() == "<bundle>":
+        found.append((f"{own}\n{_CUB_INCLUDES}", _assembled(_CUB_OPTIONS)))
+    return found
+
+
+def _assembled(options: tuple[str, ...]) -> tuple[str, ...]:
+    from cupy._core import core
+
+    return (*core.assemble_cupy_compiler_options(options), "-ftz=true")
+
+
+def _own_includes() -> str:
+    from cupy._core import core
+
+    return "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
+
+
+def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return a CUB reduction of CuPy's with the macro for its pass in the text, not in the options.
+
+    No header of CuPy's names the macro. Put in the blank line after the headers, it means the same
+    and moves no line, and one precompiled header serves both passes and reductions of a single one.
+    """
+    found = [option for option in options if option in _CUB_PASSES]
+    if len(found) != 1:
+        return source, options
+    prefix, rest = includes.split_prefix(source)
+    if prefix != _own_includes() + _CUB_INCLUDES or not rest.startswith("\n\n"):
+        return source, options
+    name, _, value = found[0].removeprefix("-D").partition("=")
+    head = source[: len(source) - len(rest)]
+    remaining = tuple(option for option in options if option not in _CUB_PASSES)
+    return f"{head}\n#define {name} {value}{rest[1:]}", remaining
+
+
+def _forget_after_fork() -> None:
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,128 @@
+"""CuPy's own headers are precompiled beside a program's first kernel, and for no other kernels."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+cupy = pytest.importorskip("cupy")
+
+from cupy._core import _accelerator, core  # noqa: E402
+
+import rtcompile  # noqa: E402
+from rtcompile.compilers import precompiled, precompiled_maker  # noqa: E402
+from rtcompile.core import includes  # noqa: E402
+from rtcompile.core.request import CompileRequest  # noqa: E402
+from rtcompile.everywhere import ahead  # noqa: E402
+from rtcompile.settings import Settings  # noqa: E402
+
+OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
+FILL = 'extern "C" __global__ void cupy_fill(CArray<float, 1, 1, 1> a) { a[0] = %d; }'
+# As CuPy begins a reduction by CUB, and the last thing that it asks the macro for its pass for.
+REDUCTION = (
+    f"{OWN}\n#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n\n"
+    "typedef float type_in0_raw;\n"
+    "#if defined FIRST_PASS\ntypedef float out;\n#else\ntypedef double out;\n#endif\n"
+    "typedef cub::BlockReduce<float, 128> Reduce;\n"
+    'extern "C" __global__ void cupy_cub_sum(const float* in, out* to) {\n'
+    "  __shared__ typename Reduce::TempStorage room;\n"
+    "  float sum = Reduce(room).Sum(in[threadIdx.x]);\n"
+    "  if (threadIdx.x == 0) *to = sum + __LINE__;\n}\n"
+)
+Begin = Callable[[str], list[Path]]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
+    """Begin as a process that asks for its first kernel; return the headers that are there then."""
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(precompiled_maker, "NICE_WHEN_AWAITED", 0)
+    monkeypatch.setattr(ahead, "_begun", False)
+    before = _accelerator.get_reduction_accelerators()
+    _accelerator.set_reduction_accelerators([])
+
+    def begun(source: str) -> list[Path]:
+        options = (*core.assemble_cupy_compiler_options(()), "-ftz=true")
+        ahead.begin(CompileRequest(source, options, arch="sm_80"), Settings.from_environ())
+        for name in (ahead.MAKER, precompiled.MAKER):
+            for thread in threading.enumerate():
+                if thread.name == name:
+                    thread.join()
+        return list((tmp_path / "pch").glob("*.pch"))
+
+    yield begun
+    _accelerator.set_reduction_accelerators(before)
+
+
+def test_the_first_kernel_of_cupys_own_has_its_header_made_and_the_second_uses_it(begin: Begin):
+    assert len(begin(OWN + FILL % 1)) == 1
+
+    options = (*core.assemble_cupy_compiler_options(()), "-ftz=true")
+    kernel = CompileRequest(OWN + FILL % 2, options, arch="sm_80")
+    [with_it, without] = [
+        rtcompile.compile(**_arguments(kernel), pch=pch, recompile=True) for pch in (True, False)
+    ]
+    assert with_it.code == without.code
+    assert len(with_it.build.headers) == len(without.build.headers) > 50
+
+
+def _arguments(request: CompileRequest) -> dict[str, object]:
+    return {"source": request.source, "options": request.options, "arch": str(request.arch)}
+
+
+def test_the_header_for_reductions_is_what_they_open_with():
+    (own, _), (by_cub, options) = ahead._openings()
+
+    assert own == OWN
+    assert includes.pch_prefix(by_cub) == includes.pch_prefix(REDUCTION)
+    given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
+    asked = (*core.assemble_cupy_compiler_options(given), "-ftz=true")
+    assert ahead.with_pass_in_text(REDUCTION, asked)[1] == options
+
+
+def test_a_foreign_kernel_has_none_made(begin: Begin):
+    assert begin("#include <cuda/std/type_traits>\n__global__ void k() {}") == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("RTCOMPILE_PCH", "0"), ("CUPY_CACHE_IN_MEMORY", "1")])
+def test_none_is_made_where_none_is_wanted_or_kept(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+):
+    monkeypatch.setenv(name, value)
+    assert begin(OWN + FILL % 1) == []
+
+
+def test_none_is_made_on_a_single_core(begin: Begin, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert begin(OWN + FILL % 1) == []
+
+
+def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
+    options = core.assemble_cupy_compiler_options(("-DFIRST_PASS=1", "-DCUB_DISABLE_BF16_SUPPORT"))
+    source, remaining = ahead.with_pass_in_text(REDUCTION, options)
+
+    assert "-DFIRST_PASS=1" not in remaining
+    assert "#define FIRST_PASS 1\ntypedef" in source
+    assert source.count("\n") == REDUCTION.count("\n")
+    codes = [
+        rtcompile.compile(text, options=given, arch="sm_80", pch=False).code
+        for text, given in ((source, remaining), (REDUCTION, options))
+    ]
+    assert codes[0] == codes[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        pytest.param(REDUCTION, ("-DFIRST_PASS=2",), id="another value"),
+        pytest.param("#include <own.h>\n\n" + REDUCTION, ("-DFIRST_PASS=1",), id="other headers"),
+        pytest.param(REDUCTION.replace("\n\ntype", "\ntype"), ("-DFIRST_PASS=1",), id="no room"),
+        pytest.param(REDUCTION, ("-DFIRST_PASS=1", "-DSECOND_PASS=1"), id="both"),
+    ],
+)
+def test_a_source_that_is_not_cupys_keeps_its_options(source: str, options: tuple[str, ...]):
+    assert ahead.with_pass_in_text(source, options) == (source, options)
