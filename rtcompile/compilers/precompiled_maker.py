@@ -35,10 +35,10 @@ from rtcompile.workers import pool, process, protocol
 
 __all__ = ["NICE", "NICE_WHEN_AWAITED", "start"]
 
-# Of a core that another program keeps busy, 12 gets a sixteenth, so that no build beside it takes a
-# tenth longer. SCHED_IDLE would get 0.3 %, and no header would ever be finished there. Linux derives
-# the priority on disks from it.
-NICE = 12
+# Of a core that another program keeps busy, 15 gets a thirtieth: a build beside it takes a fiftieth
+# longer, and up to a tenth longer where this is 12. With SCHED_IDLE no header would ever be finished
+# there. Linux derives the priority on disks from it.
+NICE = 15
 NICE_WHEN_AWAITED = 5
 
 _ORDER, _LOCK = 0, 3  # descriptors
