@@ -98,13 +98,14 @@ def _verify(given: Namespace) -> int:
         )
     bundle = _bundle(path)
     count = len(proof.provenance(bundle))
+    archs = sorted({str(row.arch) for row in bundle.rows()})
     if not given.rebuild:
         rows = [(row.program, row.arch, row.kind, "verified") for row in bundle.rows()]
         _show(given, path, ("program", "arch", "kind", "outcome"), rows)
         return 0
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
-        targets = [target for name in names for target in _targets(given, name, [], stack)]
+        targets = [target for name in names for target in _targets(given, name, archs, stack)]
         rebuilt = proof.rebuild(bundle, targets)
     _show(given, path, ("program", "arch", "kind", "outcome"), rebuilt)
     same = sum(row.outcome == "same" for row in rebuilt)

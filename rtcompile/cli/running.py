@@ -40,12 +40,16 @@ def run(given: Namespace) -> int:
             recorder.start()
 
         def tell(status: int) -> int:
-            problem = _recorded(recorder, given.record)
-            _report(given, tally, status)
+            recorded, problem = _recorded(recorder, given.record)
+            if given.json:
+                _print_json(tally, status, problem)
+            else:
+                _report(given, tally, recorded or problem)
             if problem:
-                print(f"rtcompile: {problem}", file=sys.stderr)
                 return _NOT_RECORDED
-            return _check(tally, known) if given.check else 0
+            if given.check:
+                return _check(given, tally, known)
+            return 0
 
         status = program.run(before_a_signal=lambda number: tell(-number))
         if os.getpid() != process:
@@ -63,28 +67,31 @@ def _program(given: Namespace) -> Program:
     return Program(words[0], tuple(words[1:]), is_module=given.module_and_arguments is not None)
 
 
-def _recorded(recorder: recording.Recorder | None, path: str) -> str:
-    """Write the record if there is one; return why it is not whole, "" if it is."""
+def _recorded(recorder: recording.Recorder | None, path: str) -> tuple[str, str]:
+    """Write the record, if there is one; return a line about it, and why it is not whole."""
     if recorder is None:
-        return ""
+        return "", ""
     try:
-        record = recorder.finish()
+        count = len(recorder.finish().builds)
     except (OSError, RtcompileError) as error:
-        return f"{path} was not written, or lacks builds: {error}"
-    print(f"rtcompile: {len(record.builds)} builds recorded in {path}", file=sys.stderr)
-    return ""
+        return "", f"{path} was not written, or lacks builds: {error}"
+    return f"{count} build{'s' * (count != 1)} recorded in {path}", ""
 
 
-def _report(given: Namespace, tally: Tally, status: int) -> None:
+def _print_json(tally: Tally, status: int, problem: str) -> None:
+    builds = [build._asdict() for build in tally.builds]
+    fields = {"status": status, "builds": builds, "missing": tally.missing}
+    json.dump({**fields, "error": problem} if problem else fields, sys.stderr)
+    sys.stderr.write("\n")
+
+
+def _report(given: Namespace, tally: Tally, about_record: str) -> None:
     """Print a summary of the run's builds on stderr, since stdout belongs to the program."""
-    if given.json:
-        builds = [build._asdict() for build in tally.builds]
-        json.dump({"status": status, "builds": builds, "missing": tally.missing}, sys.stderr)
-        sys.stderr.write("\n")
-        return
     if given.report:
         print(output.table(KernelUse._fields, map(_row, tally.builds)), file=sys.stderr)
     print(f"rtcompile: {tally.line()}", file=sys.stderr)
+    if about_record:
+        print(f"rtcompile: {about_record}", file=sys.stderr)
 
 
 def _row(build: KernelUse) -> list[object]:
@@ -92,14 +99,16 @@ def _row(build: KernelUse) -> list[object]:
     return [build.name, build.arch, build.backend, build.hit or "built", *times]
 
 
-def _check(tally: Tally, known: recording.Record | None) -> int:
+def _check(given: Namespace, tally: Tally, known: recording.Record | None) -> int:
     """Print the builds that were missing while compiling was forbidden; return 1 if there were any."""
-    for missing in tally.missing:
-        print(f"rtcompile: not there: {missing}", file=sys.stderr)
-    if tally.missing:
-        what = f"{len(tally.missing)} of the program's builds were not there"
-        print(f"rtcompile: {what}; `rtcompile warm` builds a record", file=sys.stderr)
-        return _INCOMPLETE
-    if known is not None:
-        print(f"rtcompile: complete ({len(known.builds)} builds in the record)", file=sys.stderr)
-    return 0
+    lines = [f"not there: {missing}" for missing in tally.missing]
+    if lines:
+        lines.append(
+            f"missing builds of the program: {len(lines)}; `rtcompile warm` builds a record"
+        )
+    elif known is not None:
+        lines.append(f"complete ({len(known.builds)} builds in the record)")
+    if not given.json:
+        for line in lines:
+            print(f"rtcompile: {line}", file=sys.stderr)
+    return _INCOMPLETE if tally.missing else 0

@@ -212,6 +212,8 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
             target=entry["target"],
             link=tuple(_linked(item) for item in entry["link"]),
         )
+    except InvalidRequest as error:
+        raise InvalidRequest(f"a build of the record is damaged: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidRequest(f"a build of the record is damaged: {error!r}") from None
 

@@ -157,9 +157,12 @@ class _Place:
             return
         there = self._is_there(path, digest)
         data = trusted.read_given(path) if there else self._record.contents(digest)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "wb") as file:
-            file.write(data)
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "wb") as file:
+                file.write(data)
+        except ValueError as error:  # a path with a NUL
+            raise InvalidRequest(f"a header of the record is damaged: {path!r}: {error}") from None
         self._written[target] = digest
 
 

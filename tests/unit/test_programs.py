@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import py_compile
@@ -9,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 import rtcompile
 from rtcompile.cli import main
 from rtcompile.everywhere import recording
+from rtcompile.storage.digest import content_digest
 from rtcompile.toolkit import remembered
 from tests.programs import CODE, STAND_IN, TEMPLATE, program, run
 
@@ -208,6 +211,45 @@ def test_a_record_of_another_version_is_named_and_built(tmp_path, name, sentence
     assert warmed.stderr.count("recorded with") == 1
 
 
+def test_json_is_one_object_and_nothing_else(tmp_path):
+    script = program(tmp_path, f"compile({CODE!r})")
+
+    for way in ("--record", "--check"):
+        done = run(
+            "run",
+            "--json",
+            way,
+            *[str(tmp_path / "k.json")] * (way == "--record"),
+            script,
+            cache=tmp_path,
+        )
+        assert json.loads(done.stderr)["builds"][0]["arch"] == "sm_80"
+
+
+def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys):
+    text = "#define SCALE 3\n"
+    digest = content_digest(text.encode())
+    build = {
+        "source": CODE,
+        "name": "k.cu",
+        "options": [],
+        "arch": "sm_80",
+        "name expressions": [],
+        "backend": "auto",
+        "target": "cubin",
+        "link": [],
+        "built by": "nvrtc 12.9.86",
+        "headers": [["user0", "scale.cuh", "/a\0b", digest]],
+    }
+    packed = base64.b64encode(zlib.compress(text.encode())).decode()
+    record = tmp_path / "kernels.json"
+    fields = {"format": "rtcompile record 1", "builds": [build], "headers": {digest: packed}}
+    record.write_text(json.dumps(fields))
+
+    assert main(["warm", str(record)]) == 2
+    assert "a header of the record is damaged" in capsys.readouterr().err
+
+
 def test_warming_obeys_jobs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RTCOMPILE_JOBS", "2")  # put back at the end
     record = tmp_path / "kernels.json"
@@ -305,3 +347,15 @@ def test_a_bundle_of_a_record_answers_where_nothing_is_cached(tmp_path):
     checked = run("run", "--check", script, cache=tmp_path / "empty", RTCOMPILE_BUNDLES=str(bundle))
     assert checked.returncode == 0, checked.stderr
     assert "1 from the cache" in checked.stderr
+
+
+def test_a_bundle_for_other_devices_than_the_recorded_is_rebuilt(tmp_path):
+    script = program(tmp_path, f"compile({CODE!r})")
+    record, bundle = str(tmp_path / "kernels.json"), str(tmp_path / "kernels.rtc")
+    run("run", "--record", record, script, cache=tmp_path)
+    run("bundle", record, "-o", bundle, "--arch", "sm_75,sm_90a", cache=tmp_path)
+
+    verified = run("bundle", "verify", bundle, record, "--rebuild", cache=tmp_path)
+
+    assert verified.returncode == 0, verified.stdout
+    assert "2 of 2 builds are the same" in verified.stdout
