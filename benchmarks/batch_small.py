@@ -2,9 +2,15 @@
 
 ``python -m benchmarks.batch_small [KERNELS …] [--workers N …] [--save]``: by default 64 and 256
 kernels that include nothing, with as many workers as there are cores. Every contender starts in a
-fresh process with an empty cache that holds only what was found of the toolchain; they take turns,
-and medians are told: of the whole process, and of the batch, which is a part of it. ROUNDS sets the
-number of rounds.
+fresh process; they take turns, and medians are told: of the whole process, of the batch, which is a
+part of it, and of what the batch cost the calling process on a processor.
+
+- *N workers*: `compile_many` with a cache that holds only what was found of the toolchain.
+- *N processes of NVRTC alone*: forked, each does every Nth kernel and keeps nothing: what the machine
+  can do at most.
+- *all hits*: `compile_many` with all of them in the cache; *one by one, all hits*: `compile` of each.
+
+ROUNDS sets the number of rounds.
 """
 
 from __future__ import annotations
@@ -24,13 +30,14 @@ from benchmarks import _machine
 ROUNDS = int(os.environ.get("ROUNDS", "7"))
 
 CHILD = r"""
-import json, sys, time
-who, count = json.loads(sys.argv[1])
+import json, os, sys, time
+who, kernels, workers = json.loads(sys.argv[1])
 sources = [
     'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d.0f; }' % number
-    for number in range(count)
+    for number in range(kernels)
 ]
-if who == "serial NVRTC":
+
+def nvrtc_alone(sources):
     from cuda.bindings import nvrtc
     options = [b"-arch=sm_90", b"-std=c++17", b"-default-device", b"-ftz=true"]
     def call(result, *values):
@@ -43,46 +50,77 @@ if who == "serial NVRTC":
         code = b" " * call(*nvrtc.nvrtcGetCUBINSize(program))
         call(*nvrtc.nvrtcGetCUBIN(program, code))
         call(*nvrtc.nvrtcDestroyProgram(program))
+    return begin
+
+if who == "serial NVRTC":
+    begin = nvrtc_alone(sources)
+elif who == "NVRTC alone":
+    from cuda.bindings import nvrtc
+    begin = time.perf_counter()
+    for number in range(workers):
+        if not os.fork():
+            nvrtc_alone(sources[number::workers])
+            os._exit(0)
+    for _ in range(workers):
+        assert os.wait()[1] == 0
 else:
     import rtcompile
-    begin = time.perf_counter()
-    requests = [rtcompile.CompileRequest(source, arch="sm_90") for source in sources]
-    codes = rtcompile.compile_many(requests, progress=False)
-    assert not any(code.build.hit for code in codes)
-print(time.perf_counter() - begin)
+    begin, spent = time.perf_counter(), time.process_time()
+    if who == "one by one":
+        codes = [rtcompile.compile(source, arch="sm_90") for source in sources]
+    else:
+        requests = [rtcompile.CompileRequest(source, arch="sm_90") for source in sources]
+        codes = rtcompile.compile_many(requests, progress=False)
+    assert all(bool(code.build.hit) == (who != "batch") for code in codes)
+    spent = time.process_time() - spent
+print(time.perf_counter() - begin, spent if "spent" in vars() else 0.0)
 """
 
 
-def process(who: str, kernels: int, cache: str, workers: int = 1) -> tuple[float, float]:
-    """Return the seconds of the whole process and of the batch in it."""
+def process(who: str, kernels: int, cache: str, workers: int) -> tuple[float, float, float]:
+    """Return the seconds of the whole process, of the batch in it, and of the caller's processor."""
     begin = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps([who, kernels])],
+        [sys.executable, "-c", CHILD, json.dumps([who, kernels, workers])],
         env={**os.environ, "RTCOMPILE_CACHE_DIR": cache, "RTCOMPILE_JOBS": str(workers)},
         capture_output=True,
         text=True,
         check=True,
     )
-    return time.perf_counter() - begin, float(done.stdout)
+    whole = time.perf_counter() - begin
+    batch, spent = map(float, done.stdout.split())
+    return whole, batch, spent
 
 
 def measure(kernels: int, workers: list[int], keep: str) -> dict[str, object]:
-    contenders = {"serial NVRTC": 1, **{f"{count} workers": count for count in workers}}
-    runs: dict[str, list[tuple[float, float]]] = {who: [] for who in contenders}
+    contenders = {"serial NVRTC": ("serial NVRTC", 1)}
+    for count in workers:
+        contenders[f"{count} processes of NVRTC alone"] = ("NVRTC alone", count)
+        contenders[f"{count} workers"] = ("batch", count)
+    contenders["all hits"] = ("all hits", workers[-1])
+    contenders["one by one, all hits"] = ("one by one", workers[-1])
+    runs: dict[str, list[tuple[float, float, float]]] = {who: [] for who in contenders}
     with tempfile.TemporaryDirectory() as folder:
+        full = os.path.join(folder, "full")
+        shutil.copytree(keep, full)
+        process("batch", kernels, full, workers[-1])
         cache = os.path.join(folder, "cache")
         for number in range(ROUNDS):
-            for who in list(runs) if number % 2 else list(runs)[::-1]:
+            for name in list(runs) if number % 2 else list(runs)[::-1]:
+                who, count = contenders[name]
                 shutil.rmtree(cache, ignore_errors=True)
                 shutil.copytree(keep, cache)
-                runs[who].append(process(who, kernels, cache, contenders[who]))
+                at = cache if who == "batch" else full
+                runs[name].append(process(who, kernels, at, count))
     rows: dict[str, dict[str, float]] = {}
-    for who, took in runs.items():
-        whole, batch = (statistics.median(part) for part in zip(*took, strict=True))
-        rows[who] = {"whole process s": round(whole, 3), "batch s": round(batch, 3)}
+    for name, took in runs.items():
+        whole, batch, spent = (statistics.median(part) for part in zip(*took, strict=True))
+        rows[name] = {"whole process s": round(whole, 3), "batch s": round(batch, 3)}
         for part in ("whole process", "batch"):
-            faster = rows["serial NVRTC"][f"{part} s"] / rows[who][f"{part} s"]
-            rows[who][f"{part}, times faster"] = round(faster, 2)
+            faster = rows["serial NVRTC"][f"{part} s"] / rows[name][f"{part} s"]
+            rows[name][f"{part}, times faster"] = round(faster, 2)
+        if spent:
+            rows[name]["ms of the caller's processor a kernel"] = round(spent / kernels * 1e3, 3)
     return dict(rows)
 
 
@@ -93,7 +131,7 @@ def main() -> None:
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as keep:
-        process("rtcompile", 1, keep)
+        process("batch", 1, keep, 1)
         for folder in ("answers", "objects", "manifests"):
             shutil.rmtree(os.path.join(keep, folder), ignore_errors=True)
         results = {f"{n} kernels": measure(n, given.workers, keep) for n in given.kernels}
