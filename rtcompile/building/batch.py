@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from rtcompile.building import pipeline
 from rtcompile.building.pipeline import Missing
 from rtcompile.building.plan import Planner
-from rtcompile.compilers import precompiled
 from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import RtcompileError, alone
@@ -203,6 +202,8 @@ class Batch:
     def _do(self, builds: Sequence[_Build]) -> None:
         if len(builds) > 1:
             builds = self._do_together(builds)
+        from rtcompile.compilers import precompiled  # 5 ms that a batch of hits does not pay
+
         for future, task, missing in builds:
             precompiled.siblings.set(self._groups[task.group])
             future._run(missing.compile if missing is not None else task.build)

@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rtcompile.cache import files
+from rtcompile.cache.manifests import ManifestEntry
 from rtcompile.core.arch import Arch
+from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import BuildInfo, ObjectCode
 from rtcompile.errors import RtcompileError
 
-__all__ = ["asked", "decode", "encode"]
+__all__ = ["asked", "decode", "encode", "found_elsewhere"]
 
 
 def encode(
-    key: str, obj: ObjectCode, name: str, asked: Mapping[str, str] = MappingProxyType({})
+    key: str,
+    obj: ObjectCode,
+    name: str,
+    asked: Mapping[str, str] = MappingProxyType({}),
+    elsewhere: str = "",
 ) -> bytes:
     """Return the file that is kept under `key`.
 
@@ -28,13 +34,16 @@ def encode(
         The program's name.
     asked : mapping of str to str
         Describes its question.
+    elsewhere : str
+        The key of the manifest that leads to it on other machines, if it is a build that read nothing
+        and has none: see `found_elsewhere`.
     """
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     # The reason for using NVCC still holds on a hit; the reason for the miss does not.
     texts.append(build.why if build.backend == "nvcc" else "")
     texts.append("\0".join(f"{label}\0{value}" for label, value in asked.items()))
-    texts += [f"{build.compiled_in:.1f}", ""]  # in pairs, as the names are
+    texts += [f"{build.compiled_in:.1f}", elsewhere]  # in pairs, as the names are
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]
@@ -60,6 +69,16 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
         )
     except (ValueError, RtcompileError):  # whole, but written by another version of rtcompile
         return None
+
+
+def found_elsewhere(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
+    """Return the manifest that `encode` named: its key and what is in it; None if it named none."""
+    fields = files.unseal("object", key, data)
+    if fields is None or len(fields) < 11 or not fields[10]:
+        return None
+    backend, compiler, manifest = (fields[at].decode("utf-8", "replace") for at in (4, 5, 10))
+    compiler = compiler.removeprefix(f"{backend} ")
+    return manifest, ManifestEntry(backend, compiler, key, Dependencies())
 
 
 def asked(key: str, data: bytes) -> dict[str, str]:

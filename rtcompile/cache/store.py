@@ -176,7 +176,9 @@ class Store:
             latest = builds[0]
             wanted = question.backend if question.backend != "auto" else "any compiler here"
             return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
-        return "no build of this source with these options"
+        # What read no file has no manifest, which would tell of a build by another compiler.
+        by = f" by {alone.compiler}" if (alone := self._alone(question)) else ""
+        return f"no build of this source with these options{by}"
 
     def _builds(
         self, key: str, search: Sequence[SearchDir], kind: str = "manifests"
@@ -225,8 +227,12 @@ class Store:
             backend, question.compilers.get(backend, ""), object_key, dependencies
         )
         program = question.name.rpartition("/")[2]
-        data = objects.encode(object_key, obj, program, question.summary())
-        self._keep(question, build, obj, data, built=True)
+        elsewhere = admission.holds_elsewhere(question, obj, dependencies)
+        # What read nothing holds in any place as it holds here, and is found without a manifest.
+        alone = elsewhere and build == self._alone(question)
+        key = question.portable_key() if alone else ""
+        data = objects.encode(object_key, obj, program, question.summary(), key)
+        self._keep(question, build, obj, data, built=True, alone=alone, elsewhere=elsewhere)
         return True
 
     def adopt(self, question: Question, build: ManifestEntry, data: bytes) -> ObjectCode | None:
@@ -234,7 +240,8 @@ class Store:
         decoded = objects.decode(build.object_key, data)
         if decoded is None:
             return None
-        self._keep(question, build, decoded[1], data, built=False)
+        alone = objects.found_elsewhere(build.object_key, data) is not None
+        self._keep(question, build, decoded[1], data, built=False, alone=alone, elsewhere=True)
         return hit(decoded[1], build, "remote")
 
     def entry_of(self, question: Question, obj: ObjectCode) -> ManifestEntry | None:
@@ -250,18 +257,16 @@ class Store:
         data: bytes,
         *,
         built: bool,
+        alone: bool,
+        elsewhere: bool,
     ) -> None:
-        from rtcompile.core import admission
-
         key = question.lookup_key()
         self._memory.remember(key, build, obj)
         written = self._write("objects", build.object_key, data)
         if written:
-            elsewhere = admission.holds_elsewhere(question, obj, build.dependencies)
-            # What read nothing holds in any place as it holds here, and is found without a manifest.
-            if not (elsewhere and build == self._alone(question)):
+            if not alone:
                 written += self._publish_manifest(key, build, question.search)
-            if elsewhere:
+            if elsewhere and not alone:
                 key = question.portable_key()
                 written += self._publish_manifest(key, build, question.search, "portable")
             self._upkeep.wrote(written, misses=int(built), fetched=int(not built))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from rtcompile.cache import files, manifests
+from rtcompile.cache import files, manifests, objects
 from rtcompile.cache.folder import Folder
 from rtcompile.cluster.remote import Remote, Tier
 from rtcompile.cluster.settings import RemoteSettings
@@ -77,9 +78,8 @@ def push(stores: Remote, folder: Folder) -> list[Copied]:
 
 def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
     copied = there = 0
-    for key, _ in folder.listing(_MANIFESTS[0]):
-        own = folder.read(_MANIFESTS[0], key)
-        if own is None or not tier.open:
+    for key, own in _manifests(folder):
+        if not tier.open:
             continue
         before = stores.get("manifest", key, tier)
         known = manifests.objects_of(key, before) if before is not None else []
@@ -91,6 +91,20 @@ def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
         elif stores.put(tier, [*found, ("manifest", key, manifests.merged(key, own, before))]):
             copied += 1
     return Copied(tier.store.name, copied, there, tier.problem)
+
+
+def _manifests(folder: Folder) -> Iterator[tuple[str, bytes]]:
+    """Yield the manifests for other machines, and those of builds that have none here."""
+    for key, _ in folder.listing(_MANIFESTS[0]):
+        own = folder.read(_MANIFESTS[0], key)
+        if own is not None:
+            yield key, own
+    for key, _ in folder.listing(_OBJECTS[0]):
+        data = folder.read(_OBJECTS[0], key)
+        found = objects.found_elsewhere(key, data) if data is not None else None
+        if found is not None:
+            manifest, build = found
+            yield manifest, manifests.encode(manifest, [build], ())
 
 
 def pull(stores: Remote, folder: Folder) -> list[Copied]:

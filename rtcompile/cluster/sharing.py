@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rtcompile.cache import headers, manifests, objects
 from rtcompile.cache.manifests import ManifestEntry
 from rtcompile.core import admission
+from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode
 
@@ -53,7 +54,8 @@ def packed(
     """Return a build as it travels, in a manifest with those of the manifest `before` it."""
     key = question.portable_key()
     program = question.name.rpartition("/")[2]
-    data = objects.encode(build.object_key, obj, program, question.summary())
+    alone = key if build.dependencies == Dependencies() else ""
+    data = objects.encode(build.object_key, obj, program, question.summary(), alone)
     own = manifests.encode(key, [build], question.search)
     return Packed(build.object_key, data, manifests.merged(key, own, before))
 

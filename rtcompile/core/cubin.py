@@ -14,7 +14,16 @@ from dataclasses import dataclass
 
 from rtcompile.core.arch import Arch
 
-__all__ = ["Cubin", "Kernel", "Relocation", "Symbol", "kernels", "read", "relocations"]
+__all__ = [
+    "Cubin",
+    "Kernel",
+    "Relocation",
+    "Symbol",
+    "kernels",
+    "most_shared_bytes",
+    "read",
+    "relocations",
+]
 
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -143,6 +152,18 @@ def kernels(code: bytes) -> tuple[Kernel, ...]:
         `code` is not a cubin, or not all of one.
     """
     return tuple(_kernels(_Elf(code)))
+
+
+def most_shared_bytes(code: bytes) -> int:
+    """Return a bound of what the kernels of a cubin have of static shared memory: the largest section.
+
+    Raises
+    ------
+    ValueError
+        `code` is not a cubin, or not all of one.
+    """
+    elf = _Elf(code)
+    return max((elf.size(name) for name in elf.names if name.startswith(".nv.shared.")), default=0)
 
 
 def relocations(code: bytes, section: str) -> tuple[Relocation, ...]:

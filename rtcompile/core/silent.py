@@ -55,10 +55,9 @@ def _traps(code: bytes, arch: Arch) -> list[str]:
 
 
 def _oversized(code: bytes) -> list[str]:
-    # The sections of static shared memory; one is the driver's own.
-    if code.count(b".nv.shared.") <= code.count(b".nv.shared.reserved."):
-        return []
     try:
+        if cubin.most_shared_bytes(code) <= _STATIC_SHARED_LIMIT:
+            return []
         kernels = cubin.kernels(code)
     except ValueError:
         return []

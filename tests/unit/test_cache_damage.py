@@ -52,10 +52,11 @@ def test_a_damaged_file_is_a_miss_removed_and_built_again(
 
 
 def test_a_missing_object_is_a_miss_that_says_so(cache: Path) -> None:
-    add(open_store(cache))
+    question = make_question(source="#include NOTHING")
+    add(open_store(cache), question)
     stored(cache, "objects").unlink()
-    assert open_store(cache).find(make_question()) is None
-    assert open_store(cache).why(make_question()) == "its object was evicted or damaged"
+    assert open_store(cache).find(question) is None
+    assert open_store(cache).why(question) == "its object was evicted or damaged"
 
 
 def test_verify_removes_what_is_damaged_and_names_it(cache: Path) -> None:

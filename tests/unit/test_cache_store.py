@@ -61,10 +61,12 @@ def test_what_nvcc_was_told_to_build_does_not_become_what_auto_gives(cache: Path
 
 
 def test_an_upgraded_compiler_builds_again(cache: Path) -> None:
-    add(open_store(cache))
-    upgraded = make_question(compilers={"nvrtc": "13.0.88", "nvcc": "13.0.88"})
-    assert open_store(cache).find(upgraded) is None
-    assert "12.9.86" in open_store(cache).why(upgraded)
+    for source, why in (("#include NOTHING", "built by nvrtc (12.9.86 "), ("", "by 13.0.88")):
+        add(open_store(cache), make_question(source=source))
+        compilers = {"nvrtc": "13.0.88", "nvcc": "13.0.88"}
+        upgraded = make_question(source=source, compilers=compilers)
+        assert open_store(cache).find(upgraded) is None
+        assert why in open_store(cache).why(upgraded)
 
 
 # --- headers -------------------------------------------------------------------------------------
