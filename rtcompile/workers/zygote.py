@@ -145,12 +145,14 @@ class Zygote:
             self._dismiss(lambda child: child.served > 0)
 
     def _wants_one_ahead(self) -> bool:
-        # Where there is nothing to improve a job takes seconds: NVCC's.
+        # Where there is nothing to improve a job takes seconds: NVCC's. A child that does a plain job
+        # is the next one's, too, and many programs have but one.
         return (
             self.ahead
             and self.improve is not None
             and not any(
-                child.order is None and not child.served for child in self.children.values()
+                child.order.plain if child.order else not child.served
+                for child in self.children.values()
             )
         )
 

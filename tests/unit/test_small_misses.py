@@ -26,6 +26,7 @@ from rtcompile.workers.pool import Answer, Crash, Job, Pool
 from tests.questions import Place, make_object
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
+SLOW = KERNEL % 0 + "".join(f"__global__ void k{n}(float* x) {{ x[{n}] = 1; }}" for n in range(99))
 MISTAKE = "__global__ void k() { nothing_like_this(); }"
 WARNED = "__global__ void k() { int unused; }"
 CRASHES = "template <class T> struct B { friend bool operator==() = default; };"
@@ -139,13 +140,21 @@ def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_not
     assert said(shared[2]) == said(answer(pool, KERNEL % 1, plain=False))
 
 
+def test_beside_a_plain_job_no_process_is_forked_ahead(pool: Pool) -> None:
+    thread = threading.Thread(target=answer, args=(pool, SLOW))
+    thread.start()
+    most = 0
+    while thread.is_alive():
+        if pool._zygotes:
+            most = max(most, len(children(pool)))
+        time.sleep(0.001)
+    assert most == 1
+
+
 def test_two_plain_jobs_at_once_have_a_process_each(pool: Pool) -> None:
     pids = []
-    slow = KERNEL % 0 + "".join(
-        f"__global__ void k{n}(float* x) {{ x[{n}] = 1; }}" for n in range(99)
-    )
     threads = [
-        threading.Thread(target=lambda: pids.append(answer(pool, slow)["pid"])) for _ in range(2)
+        threading.Thread(target=lambda: pids.append(answer(pool, SLOW)["pid"])) for _ in range(2)
     ]
     for thread in threads:
         thread.start()
