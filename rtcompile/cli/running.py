@@ -39,19 +39,25 @@ def run(given: Namespace) -> int:
         if recorder is not None:
             recorder.start()
 
+        problems: list[str] = []
+
         def tell(status: int) -> int:
             recorded, problem = _recorded(recorder, given.record)
+            if problem:
+                problems.append(problem)
             if given.json:
-                _print_json(tally, status, problem)
+                _print_json(tally, status, problems)
             else:
-                _report(given, tally, recorded or problem)
+                _report(given, tally, [*problems, *recorded])
             if problem:
                 return _NOT_RECORDED
-            if given.check:
-                return _check(given, tally, known)
-            return 0
+            if given.check and problems:
+                return _INCOMPLETE  # what CuPy compiled was not checked
+            return _check(given, tally, known) if given.check else 0
 
-        status = program.run(before_a_signal=lambda number: tell(-number))
+        status = program.run(
+            before_a_signal=lambda number: tell(-number), if_not_installed=problems.append
+        )
         if os.getpid() != process:
             return status  # A forked child's requests are in the record that its parent writes.
         failed = tell(status)
@@ -67,31 +73,30 @@ def _program(given: Namespace) -> Program:
     return Program(words[0], tuple(words[1:]), is_module=given.module_and_arguments is not None)
 
 
-def _recorded(recorder: recording.Recorder | None, path: str) -> tuple[str, str]:
+def _recorded(recorder: recording.Recorder | None, path: str) -> tuple[list[str], str]:
     """Write the record, if there is one; return a line about it, and why it is not whole."""
     if recorder is None:
-        return "", ""
+        return [], ""
     try:
         count = len(recorder.finish().builds)
     except (OSError, RtcompileError) as error:
-        return "", f"{path} was not written, or lacks builds: {error}"
-    return f"{count} build{'s' * (count != 1)} recorded in {path}", ""
+        return [], f"{path} was not written, or lacks builds: {error}"
+    return [f"{count} build{'s' * (count != 1)} recorded in {path}"], ""
 
 
-def _print_json(tally: Tally, status: int, problem: str) -> None:
+def _print_json(tally: Tally, status: int, problems: list[str]) -> None:
     builds = [build._asdict() for build in tally.builds]
-    fields = {"status": status, "builds": builds, "missing": tally.missing}
-    json.dump({**fields, "error": problem} if problem else fields, sys.stderr)
+    fields = {"status": status, "builds": builds, "missing": tally.missing, "problems": problems}
+    json.dump(fields, sys.stderr)
     sys.stderr.write("\n")
 
 
-def _report(given: Namespace, tally: Tally, about_record: str) -> None:
+def _report(given: Namespace, tally: Tally, lines: list[str]) -> None:
     """Print a summary of the run's builds on stderr, since stdout belongs to the program."""
     if given.report:
         print(output.table(KernelUse._fields, map(_row, tally.builds)), file=sys.stderr)
-    print(f"rtcompile: {tally.line()}", file=sys.stderr)
-    if about_record:
-        print(f"rtcompile: {about_record}", file=sys.stderr)
+    for line in (tally.line(), *lines):
+        print(f"rtcompile: {line}", file=sys.stderr)
 
 
 def _row(build: KernelUse) -> list[object]:

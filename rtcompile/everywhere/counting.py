@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rtcompile.cache import answers
 from rtcompile.cache.answers import Answer
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import JitDisabled, RtcompileError
+from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.everywhere import seam
 from rtcompile.watching import logs
 
@@ -49,7 +49,7 @@ class Tally:
     Attributes
     ----------
     missing : list of str
-        The requests under ``RTCOMPILE_JIT=0`` that were not in the cache.
+        The requests that were not in the cache where nothing could be compiled.
     """
 
     def __init__(self) -> None:
@@ -75,8 +75,8 @@ class Tally:
         )
 
     def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
-        """Count a build; one that failed counts only if compiling was forbidden."""
-        if isinstance(outcome, JitDisabled):
+        """Count a build; one that failed counts only if compiling was forbidden or impossible."""
+        if isinstance(outcome, (JitDisabled, ToolkitNotFound)):
             self.missing.append(str(outcome).partition("\n")[0])
         if not isinstance(outcome, ObjectCode):
             return

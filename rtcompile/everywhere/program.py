@@ -37,14 +37,17 @@ class Program(NamedTuple):
     arguments: tuple[str, ...] = ()
     is_module: bool = False
 
-    def run(self, before_a_signal: Callable[[int], object]) -> int:
+    def run(
+        self, before_a_signal: Callable[[int], object], if_not_installed: Callable[[str], object]
+    ) -> int:
         """Run it as ``python`` would; return its exit status, negative for a signal.
 
         An exception that it does not catch is shown as Python shows it, without frames of ours.
-        `before_a_signal` is called with the number of a signal that is about to end the process.
+        `before_a_signal` is called with the number of a signal that is about to end the process,
+        `if_not_installed` with the reason if CuPy has to compile its kernels itself.
         """
         script = None if self.is_module or _is_searchable(self.target) else _read(self.target)
-        _install_when_cupy_is_imported()
+        _install_when_cupy_is_imported(if_not_installed)
         with _before_a_signal_ends_it(before_a_signal):
             status = self._status(script)
             try:
@@ -202,42 +205,54 @@ def end_by(number: int) -> None:
 
 
 # --- CuPy, whenever the program imports it --------------------------------------------------------
-def _install_when_cupy_is_imported() -> None:
+def _install_when_cupy_is_imported(if_not: Callable[[str], object]) -> None:
     """Install now if CuPy is loaded, else when the program imports it."""
     compiler = sys.modules.get(_COMPILER)
     if compiler is not None:
-        seam.install_in(compiler)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+        _install(compiler, if_not)
+    else:
+        sys.meta_path.insert(0, _Finder(if_not))
+
+
+def _install(compiler: ModuleType, if_not: Callable[[str], object]) -> None:
+    problem = seam.install_in(compiler).problem
+    if problem:  # No warning, which may be an error here: the program runs as it would have.
+        if_not(problem)
 
 
 class _Finder(MetaPathFinder):
     """Installs rtcompile as soon as CuPy's compiler module, found by other finders, is loaded."""
+
+    def __init__(self, if_not: Callable[[str], object]) -> None:
+        self._if_not = if_not
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != _COMPILER:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._if_not)
+                return spec
+        return None
 
 
 class _Loader(Loader):
     """Loads a module with its own loader, then installs rtcompile in it."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, if_not: Callable[[str], object]) -> None:
         self._loader = loader
+        self._if_not = if_not
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        seam.install_in(module)
+        _install(module, self._if_not)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

@@ -56,10 +56,13 @@ class Installation:
     ----------
     active : bool
         Whether rtcompile compiles CuPy's kernels now. False if this CuPy is not supported.
+    problem : str
+        Why it is not active, ``""`` if it is.
     """
 
-    def __init__(self, active: bool, ours: bool) -> None:
-        self.active = active
+    def __init__(self, ours: bool, problem: str = "") -> None:
+        self.active = not problem
+        self.problem = problem
         self._ours = ours
 
     def __enter__(self) -> Installation:
@@ -110,7 +113,12 @@ def install() -> Installation:
     """
     from cupy.cuda import compiler
 
-    return install_in(compiler)
+    installation = install_in(compiler)
+    if installation.problem:
+        warnings.warn(
+            f"rtcompile.install(): {installation.problem}", RtcompileWarning, stacklevel=2
+        )
+    return installation
 
 
 def install_in(compiler: Any) -> Installation:
@@ -118,19 +126,17 @@ def install_in(compiler: Any) -> Installation:
     global _original
     with _guard:
         if _original is not None:
-            return Installation(active=True, ours=False)
+            return Installation(ours=False)
         problem = _unknown(compiler)
         if problem:
-            warnings.warn(
-                f"rtcompile.install(): {problem}. CuPy compiles its kernels itself, as before. "
-                f"rtcompile knows CuPy {_MAJOR}: install that, or a newer rtcompile.",
-                RtcompileWarning,
-                stacklevel=3,
+            return Installation(
+                ours=False,
+                problem=f"{problem}. CuPy compiles its kernels itself, as before. rtcompile knows "
+                f"CuPy {_MAJOR}: install that, or a newer rtcompile.",
             )
-            return Installation(active=False, ours=False)
         _original = getattr(compiler, _NAME)
         setattr(compiler, _NAME, _compile)
-    return Installation(active=True, ours=True)
+    return Installation(ours=True)
 
 
 def uninstall() -> None:
@@ -218,6 +224,8 @@ def _compile(
             ahead.begin(request, settings)
             code = found.compile()
     except ToolkitNotFound as missing:
+        if not settings.jit:  # CuPy would compile it
+            raise
         lacking = missing
     except CompileError as error:
         if settings.dump_source_on_error:

@@ -90,6 +90,20 @@ def test_lto_ir_is_left_to_cupy(monkeypatch, installed):
     monkeypatch.undo()
 
 
+def test_cupy_does_not_compile_what_may_not_be_compiled(monkeypatch, installed):
+    monkeypatch.setattr(seam, "_original", lambda *given, **more: pytest.fail("it was compiled"))
+    monkeypatch.setattr(pipeline, "look", _no_toolkit)
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+
+    with pytest.raises(rtcompile.ToolkitNotFound):
+        installed(CODE)
+    monkeypatch.undo()
+
+
+def _no_toolkit(*_: object) -> None:
+    raise rtcompile.ToolkitNotFound("there is none")
+
+
 def test_installing_twice_is_installing_once():
     outer = rtcompile.install()
     with rtcompile.install() as inner:

@@ -211,6 +211,44 @@ def test_a_record_of_another_version_is_named_and_built(tmp_path, name, sentence
     assert warmed.stderr.count("recorded with") == 1
 
 
+@pytest.mark.parametrize("way", ["--report", "--check"])
+def test_a_program_whose_cupy_is_not_known_runs_as_it_would_have(tmp_path, way):
+    script = program(
+        tmp_path,
+        """
+        print(compiler._compile_module_with_cache.__module__)
+        """,
+    )
+    text = (tmp_path / "program.py").read_text()
+    # CuPy's version is known before its compiler is loaded.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, types\n"
+        "known = types.ModuleType('cupy._version')\n"
+        "known.__version__ = '15.0.0'\n"
+        "sys.modules['cupy._version'] = known\n"
+    )
+    Path(script).write_text("import warnings; warnings.simplefilter('error')\n" + text)
+
+    done = run("run", way, script, cache=tmp_path, PYTHONPATH=str(tmp_path))
+
+    assert done.stdout == "cupy.cuda.compiler\n", done.stderr
+    assert "rtcompile: this is CuPy 15.0.0. CuPy compiles its kernels itself" in done.stderr
+    assert done.returncode == (way == "--check")
+
+
+def test_looking_for_cupys_compiler_is_not_loading_it(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import importlib.util; importlib.util.find_spec('cupy.cuda.compiler')\n"
+        "import cupy.cuda.compiler as compiler\n"
+        "print(compiler._compile_module_with_cache.__module__)\n"
+    )
+
+    done = run("run", str(script), cache=tmp_path)
+
+    assert done.stdout == "rtcompile.everywhere.seam\n", done.stderr
+
+
 def test_json_is_one_object_and_nothing_else(tmp_path):
     script = program(tmp_path, f"compile({CODE!r})")
 
