@@ -71,6 +71,14 @@ extern "C" __attribute__((host)) __attribute__((device)) unsigned __cudaPushCall
 #include <sm_35_atomic_functions.h>
 #include <sm_60_atomic_functions.h>
 #undef __CUDACC_RTC__
+#include <library_types.h>
+#if __CUDA_ARCH__ >= 900
+#define _CG_CLUSTER_INTRINSICS_AVAILABLE
+#endif
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+using std::signbit;
 #pragma clang force_cuda_host_device begin
 int min(int, int);
 int max(int, int);

@@ -12,7 +12,9 @@ from rtcompile import toolkit
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.options import Options
+from rtcompile.core.request import header_texts
 from rtcompile.editor import python_kernels
+from rtcompile.editor.python_kernels import Piece
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 
@@ -20,6 +22,20 @@ __all__ = ["FOLDER", "Entry", "write"]
 
 FOLDER = ".rtcompile"  # of the project: the files of kernels that are strings
 _DATABASE = "compile_commands.json"
+_CONFIGURATION = ".clangd"
+# Errors of clang's about what NVIDIA's compilers take: `__shared__ alignas(16) float x[4];`, launch bounds
+# that a constexpr function computes, and a barrier in shared memory, whose constructor does not run.
+_SUPPRESSED = """\
+# Written by `rtcompile clangd`: what clang refuses and NVIDIA's compilers take.
+If:
+  PathMatch: .*\\.cuh?
+Diagnostics:
+  Suppress:
+    - attribute_not_type_attr
+    - attributes_not_allowed
+    - attribute_argument_n_type
+    - shared_var_init
+"""
 _NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__", "build", "dist"})
 _SOURCES = (".cu", ".cuh")
 # Clang knows fewer architectures than NVRTC: it parses for this one, and the macro says the one wanted.
@@ -63,12 +79,15 @@ def write(
     kept = _existing(os.path.join(root, _DATABASE))
     common = compiler_options.parse(options)
     try:
+        looked_at = set()
         for path in _files(paths):
+            looked_at.add(path)
             if path.endswith(_SOURCES):
                 entries.append(Entry(path, path, _flags(common, arch, settings)))
             else:
                 entries += _of_python(path, root, common, arch, settings)
-        _write_database(root, entries, kept)
+        _write_database(root, entries, kept, looked_at)
+        _configure(root)
     except OSError as error:
         raise InvalidRequest(f"{error.filename or root}: {error.strerror}") from None
     return entries
@@ -110,12 +129,57 @@ def _of_python(
         name = kernel.name if count == 1 else f"{kernel.name}{count}"
         relative = re.sub(r"[^\w.-]", "_", os.path.relpath(path, root))
         target = os.path.join(root, FOLDER, f"{relative}.{name}.cu")
-        # The first line names the file; the text begins in the line where it begins there.
-        lead = [f"#line 2 {json.dumps(path)}"] if kernel.line > 1 else []
-        lead += [""] * (kernel.line - 1 - len(lead))
-        _publish(target, "\n".join([*lead, kernel.text]) + "\n")
+        _publish(target, _text(path, kernel.pieces))
         own = common.merged(_parsed(kernel.options))
-        yield Entry(target, f"{path}:{kernel.line}", _flags(own, arch, settings, path))
+        flags = _flags(own, arch, settings, path)
+        if kernel.headers:
+            folder = f"{target.removesuffix('.cu')}.headers"
+            for header, text in _checked(kernel.headers):
+                _publish(os.path.join(folder, header), text)
+            flags = (*flags, f"-I{folder}")
+        yield Entry(target, f"{path}:{kernel.line}", flags)
+
+
+def _text(path: str, pieces: Sequence[Piece]) -> str:
+    """Return the pieces, each in the line where it begins in the Python file, where that is possible."""
+    texts = [piece.text.removesuffix("\n").split("\n") for piece in pieces]
+    # One with more lines than it has in the file ends before the next begins: it begins sooner.
+    begins, end = [], len(texts[-1]) + pieces[-1].line
+    for piece, text in zip(pieces[::-1], texts[::-1], strict=True):
+        end = min(piece.line, end - len(text))
+        begins.append(end)
+    # The first line names the file, for whoever preprocesses it and for `_origin`.
+    lines = [_line(2, path)] if begins[-1] > 1 else []
+    for piece, begin, text in zip(pieces, begins[::-1], texts, strict=True):
+        if len(lines) < begin:
+            lines += [""] * (begin - 1 - len(lines))
+        else:  # in the file it stands before what it follows here
+            lines.append(_line(piece.line, path))
+        lines += text
+    return "\n".join(lines) + "\n"
+
+
+def _line(number: int, path: str) -> str:
+    return f"#line {number} {json.dumps(path)}"
+
+
+def _origin(file: str) -> str:
+    """Return the Python file that one of our files is of; ``""`` where it does not say it."""
+    try:
+        with open(file, encoding="utf-8") as opened:
+            first = opened.readline()
+        said = json.loads(first.removeprefix("#line 2 "))
+    except (OSError, ValueError):
+        return ""
+    return said if isinstance(said, str) else ""
+
+
+def _checked(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return headers as a build would take them; none where it would refuse them."""
+    try:
+        return header_texts(headers)
+    except InvalidRequest:
+        return ()
 
 
 def _parsed(options: Sequence[str]) -> Options:
@@ -149,6 +213,7 @@ def _flags(options: Options, arch: Arch, settings: Settings, beside: str = "") -
         "-Wno-pragma-once-outside-header",
         "-Xclang",
         "-fcuda-allow-variadic-functions",
+        "-ferror-limit=0",
         "-U__CUDA_ARCH__",
         f"-D__CUDA_ARCH__={arch.number * 10}",
         "-include",
@@ -175,19 +240,40 @@ def _existing(path: str) -> list[dict[str, Any]]:
     return found
 
 
-def _write_database(root: str, entries: Sequence[Entry], kept: list[dict[str, Any]]) -> None:
+def _write_database(
+    root: str, entries: Sequence[Entry], kept: list[dict[str, Any]], looked_at: set[str]
+) -> None:
     ours = {entry.file for entry in entries}
     generated = os.path.join(root, FOLDER) + os.sep
-    others = [
-        entry
-        for entry in kept
-        if entry.get("file") not in ours and not str(entry.get("file")).startswith(generated)
-    ]
+
+    def stays(file: str) -> bool:
+        if file in ours:
+            return False
+        origin = _origin(file) if file.startswith(generated) else ""
+        return not file.startswith(generated) or (
+            os.path.isfile(origin) and origin not in looked_at
+        )
+
+    others = [entry for entry in kept if stays(str(entry.get("file")))]
     new = [
         {"directory": root, "file": e.file, "arguments": ["clang++", *e.options, e.file]}
         for e in entries
     ]
     _publish(os.path.join(root, _DATABASE), json.dumps([*others, *new], indent=1) + "\n")
+
+
+def _configure(root: str) -> None:
+    """Say in ``.clangd`` what it shall not report of CUDA; what else is in that file is kept."""
+    path = os.path.join(root, _CONFIGURATION)
+    try:
+        with open(path, encoding="utf-8") as file:
+            given = file.read()
+    except FileNotFoundError:
+        given = ""
+    except ValueError as error:
+        raise InvalidRequest(f"{path} is no text: {error}") from None
+    if _SUPPRESSED not in given:
+        _publish(path, f"{given.rstrip()}\n---\n{_SUPPRESSED}" if given.strip() else _SUPPRESSED)
 
 
 def _publish(path: str, text: str) -> None:
