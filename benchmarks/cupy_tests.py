@@ -139,7 +139,7 @@ class Side:
             command += ["-p", plugin]
         environ = {
             **os.environ,
-            "PYTHONPATH": os.getcwd(),
+            "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path[1:]]),
             "CUPY_TESTS_PART": json.dumps(task),
             "CUPY_CACHE_DIR": str(self.folder / "cupy"),
             "RTCOMPILE_CACHE_DIR": str(self.folder / "rtcompile"),
@@ -175,7 +175,7 @@ class Side:
         }
 
 
-def parts_of(tests: Path, only: str) -> list[tuple[str, int, int]]:
+def parts_of(tests: Path, only: list[str]) -> list[tuple[str, int, int]]:
     """Return (file, part, number of parts), the longest files first."""
     files = sorted(
         (
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("tests", type=Path)
     parser.add_argument("--seconds", type=float, default=480)
     parser.add_argument("--processes", type=int, default=8, help="for each of the two sides")
-    parser.add_argument("--only", default="", help="files whose path has this in it")
+    parser.add_argument("--only", nargs="*", default=[""], help="files whose path has one of these")
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     tests = given.tests.resolve()
