@@ -103,6 +103,7 @@ _PLACES = (
 _SEARCHED = ("LD_LIBRARY_PATH", "PATH")
 
 _FOLDER, _SEAL = "answers", "answer"
+_COMPILED_IN = 9  # the field of an object file (`objects.encode`) with the compiler's milliseconds
 _MOST_CODE_BYTES = 1 << 20  # loading larger code takes so long that the full road matters little
 _LOOK_AGAIN_SECONDS = 1.0  # after which a process checks the toolchain's files again
 _STATS = struct.Struct("<4q")  # size, mtime, ctime, inode
@@ -129,6 +130,7 @@ class Answer:
     """
 
     __slots__ = (
+        "_compiled_in",
         "_object",
         "_objects_key",
         "_own",
@@ -138,14 +140,19 @@ class Answer:
         "names",
     )
 
-    def __init__(self, key: str, code: bytes, fields: Sequence[bytes]) -> None:
+    def __init__(self, key: str, found: Sequence[bytes], fields: Sequence[bytes]) -> None:
         names = fields[0].decode().split("\0")[:-1]
-        self.code = code
+        self.code = found[0]
+        self._compiled_in = found[_COMPILED_IN]
         self.names = tuple(zip(names[::2], names[1::2], strict=True))
         self.depends_on_files = any(fields[3:11])
         self._objects_key = key
         self._object, self._read = fields[1:3]
         self._own = fields[_OWN]
+
+    def compiled_in(self) -> float:
+        """Return the milliseconds that the compiler took."""
+        return float(self._compiled_in)
 
     def own_files_hold(self) -> bool:
         """Say whether the user's own headers are as they were, and none has come or gone.
@@ -285,7 +292,7 @@ def find(
         import atexit
 
         atexit.register(_note_hits)
-    answer = Answer(name, code[0], fields)
+    answer = Answer(name, code, fields)
     for watch in watchers:
         watch(words, answer)
     return answer

@@ -7,12 +7,15 @@ import json
 import os
 import sys
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest, RtcompileError
-from rtcompile.everywhere import recording
 from rtcompile.everywhere.counting import KernelUse, Tally, counting
 from rtcompile.everywhere.program import Program, end_by
+
+if TYPE_CHECKING:
+    from rtcompile.everywhere.recording import Record, Recorder
 
 __all__ = ["run"]
 
@@ -23,8 +26,15 @@ _NOT_RECORDED = 2
 def run(given: Namespace) -> int:
     """Run a program; return its exit status, or another where ``--check`` or ``--record`` failed."""
     program = _program(given)
-    recorder = recording.Recorder(given.record) if given.record and not given.check else None
-    known = recording.read(given.record) if given.check and given.record else None
+    recorder: Recorder | None = None
+    known: Record | None = None
+    if given.record:
+        from rtcompile.everywhere import recording  # imports much that hits do not need
+
+        if given.check:
+            known = recording.read(given.record)
+        else:
+            recorder = recording.Recorder(given.record)
     if given.check:
         os.environ["RTCOMPILE_JIT"] = "0"
     process, signalled = os.getpid(), 0
@@ -73,7 +83,7 @@ def _program(given: Namespace) -> Program:
     return Program(words[0], tuple(words[1:]), is_module=given.module_and_arguments is not None)
 
 
-def _recorded(recorder: recording.Recorder | None, path: str) -> tuple[list[str], str]:
+def _recorded(recorder: Recorder | None, path: str) -> tuple[list[str], str]:
     """Write the record, if there is one; return a line about it, and why it is not whole."""
     if recorder is None:
         return [], ""
@@ -104,7 +114,7 @@ def _row(build: KernelUse) -> list[object]:
     return [build.name, build.arch, build.backend, build.hit or "built", *times]
 
 
-def _check(given: Namespace, tally: Tally, known: recording.Record | None) -> int:
+def _check(given: Namespace, tally: Tally, known: Record | None) -> int:
     """Print the builds that were missing while compiling was forbidden; return 1 if there were any."""
     lines = [f"not there: {missing}" for missing in tally.missing]
     if lines:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.cache import answers
 from rtcompile.cache.answers import Answer
-from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
-from rtcompile.everywhere import seam
 from rtcompile.watching import logs
+
+if TYPE_CHECKING:
+    from rtcompile.core.request import CompileRequest, ObjectCode
 
 __all__ = ["KernelUse", "Tally", "counting"]
 
@@ -39,10 +40,6 @@ def _build(name: str, code: ObjectCode) -> KernelUse:
     )
 
 
-def _of_answer(name: str, answer: Answer) -> KernelUse:
-    return _build(name, answer.object_code())
-
-
 class Tally:
     """The requests of a run.
 
@@ -60,15 +57,19 @@ class Tally:
     @property
     def builds(self) -> list[KernelUse]:
         """What was asked for, hits of the short road first."""
-        return [_of_answer(*pair) for pair in self._answers] + self._built
+        from rtcompile.everywhere.builds import program_name
+
+        hits = [(program_name(source), answer.object_code()) for source, answer in self._answers]
+        return [_build(*hit) for hit in hits] + self._built
 
     def line(self) -> str:
         """Return one line: kernels, hits, built, seconds spared."""
-        builds = self.builds
-        built = [build for build in builds if not build.hit]
+        built = [build for build in self._built if not build.hit]
         spent = sum(build.milliseconds for build in built) / 1e3
-        spared = sum(build.spared for build in builds) / 1e3
-        kernels = len(builds)
+        # Not of `builds`: to decode the hits takes longer than they did.
+        spared = sum(build.spared for build in self._built)
+        spared = (spared + sum(answer.compiled_in() for _, answer in self._answers)) / 1e3
+        kernels = len(self._answers) + len(self._built)
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache, "
             f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared"
@@ -78,13 +79,13 @@ class Tally:
         """Count a build; one that failed counts only if compiling was forbidden or impossible."""
         if isinstance(outcome, (JitDisabled, ToolkitNotFound)):
             self.missing.append(str(outcome).partition("\n")[0])
-        if not isinstance(outcome, ObjectCode):
+        if isinstance(outcome, RtcompileError):
             return
         self._built.append(_build(request.name, outcome))
 
     def note_answer(self, words: Sequence[str], answer: Answer) -> None:
         """Take a hit of the short road into account; its story is read when it is told."""
-        self._answers.append((seam.program_name(words[0]), answer))
+        self._answers.append((words[0], answer))
 
 
 @contextmanager

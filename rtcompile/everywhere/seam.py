@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 import threading
 import warnings
@@ -16,13 +15,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import IO, Any
 
-from rtcompile.building import pipeline
 from rtcompile.cache import answers
-from rtcompile.core.arch import Arch
-from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import CompileError, RtcompileWarning, ToolkitNotFound, public
-from rtcompile.everywhere import ahead
-from rtcompile.settings import Settings
+from rtcompile.errors import RtcompileWarning, public
 from rtcompile.storage import places
 
 __all__ = ["Installation", "install", "uninstall"]
@@ -42,11 +36,9 @@ _PARAMETERS = (
     "jitify",
     "to_ltoir",
 )
-_KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
 
 _guard = threading.Lock()
 _original: Callable[..., Any] | None = None
-_missing_toolkit_was_said = False
 
 
 class Installation:
@@ -213,26 +205,10 @@ def _compile(
         module.load(answer.code)
         module._set_mapping(dict(answer.names) if names else None)
         return module
-    settings = Settings.from_environ()
-    request = _request(source, options, arch, backend, name_expressions, settings)
-    lacking: ToolkitNotFound | None = None
-    try:
-        found = pipeline.look(request, settings, words)
-        if isinstance(found, ObjectCode):
-            code = found
-        else:
-            ahead.begin(request, settings)
-            code = found.compile()
-    except ToolkitNotFound as missing:
-        if not settings.jit:  # CuPy would compile it
-            raise
-        lacking = missing
-    except CompileError as error:
-        if settings.dump_source_on_error:
-            error.dump(sys.stderr)
-        raise
-    if lacking is not None:
-        _say_once(lacking)
+    from rtcompile.everywhere import builds  # a hit needs nothing of it
+
+    code = builds.build(source, options, capability, backend, names, words)
+    if code is None:
         return by_cupy()
     if log_stream is not None:
         log_stream.write(code.build.log)
@@ -242,51 +218,9 @@ def _compile(
     return module
 
 
-def _request(
-    source: str,
-    options: Sequence[str],
-    arch: str | None,
-    backend: str,
-    name_expressions: Sequence[str] | None,
-    settings: Settings,
-) -> CompileRequest:
-    """Return the request that has CuPy's architecture, options and implicit options."""
-    from cupy.cuda import compiler
-
-    capability = arch or compiler._get_arch()
-    flag, method = compiler._get_arch_for_options_for_nvrtc(capability)
-    source, options = ahead.with_pass_in_text(source, tuple(options))
-    return CompileRequest(
-        source,
-        options=(*options, "-ftz=true"),
-        arch=Arch.parse(flag.partition("=")[2].replace("compute_", "sm_")),
-        name_expressions=tuple(name_expressions or ()),
-        name=program_name(source),
-        backend="nvcc" if backend == "nvcc" else "auto",
-        target="ptx" if method == "ptx" or settings.ptx else "cubin",
-    )
-
-
 def _folder() -> str:
     """Return the working directory, which relative directories among the options mean."""
     try:
         return os.getcwd()
     except OSError:  # it was removed: nothing relative is found there
         return ""
-
-
-def program_name(source: str) -> str:
-    """Return a name for the program in logs and reports: that of its first kernel."""
-    kernel = _KERNEL.search(source)
-    return f"{kernel[1]}.cu" if kernel else "cupy.cu"
-
-
-def _say_once(missing: ToolkitNotFound) -> None:
-    global _missing_toolkit_was_said
-    if not _missing_toolkit_was_said:
-        _missing_toolkit_was_said = True
-        warnings.warn(
-            f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.",
-            RtcompileWarning,
-            stacklevel=2,
-        )

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
-from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
 
 if TYPE_CHECKING:
     import logging
+
+    from rtcompile.core.request import CompileRequest, ObjectCode
 
 __all__ = ["announce", "counters", "listeners"]
 
