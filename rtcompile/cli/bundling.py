@@ -77,6 +77,8 @@ def _matrix(given: Namespace) -> int:
             len({r[1:3] for r in rows if (r[0], r[3]) == (row[0], row[3])}) == 1 for row in rows
         ):
             rows = list(dict.fromkeys((*row[:-1], "all") for row in rows))
+        if len({row[-1] for row in rows}) == 1 and not given.json:  # nothing to tell apart
+            rows = [(*row[:-1], row[-1].partition(" (")[0]) for row in rows]
         _show(given, path, ("gpu", "code", "least driver", "made with", "program"), rows)
     return 0
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import rtcompile
-from examples import cutlass_gemm, layout_conversion, sm90_gemm, wmma_gemm
+from examples import (
+    cutlass_gemm,
+    in_an_editor,
+    layout_conversion,
+    proven_bundle,
+    sm90_gemm,
+    wmma_gemm,
+)
 from examples.matrices import Matrix
 from rtcompile import toolkit
 from rtcompile.core import cubin
@@ -55,6 +64,26 @@ def test_example_compiles_to_a_kernel_per_name_expression(
     kernels = {kernel.name for kernel in cubin.read(built.code).kernels}
     named = getattr(module, "NAME_EXPRESSIONS", built.lowered_names)
     assert {built.lowered_names[name] for name in named} == kernels
+
+
+def test_the_editor_shows_the_mistake_where_it_is_in_the_python_file(tmp_path: Path) -> None:
+    require_header("cooperative_groups.h")
+    if shutil.which("clangd") is None:
+        pytest.skip("clangd is not installed")
+    found = in_an_editor.check(tmp_path)
+    assert found["right"] == []
+    ((line, text),) = found["wrong"] or ()
+    assert in_an_editor.MISTAKE[1] in (tmp_path / "wrong.py").read_text().split("\n")[line - 1]
+    assert "count_blocks" in text
+
+
+@pytest.mark.slow
+def test_a_bundle_is_proven(tmp_path: Path) -> None:
+    require_header("cub/block/block_reduce.cuh")
+    proven = proven_bundle.prove(str(tmp_path / "kernels.rtcb"))
+    assert proven["rebuilt"] == ["same"] * 3
+    assert " 9.0  cubin sm_90a " in proven["matrix"]
+    assert all(build["headers"] for build in proven["provenance"])
 
 
 @pytest.fixture(scope="module")
