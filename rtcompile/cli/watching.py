@@ -19,7 +19,7 @@ from rtcompile.cli.requests import overrides, requests
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
 from rtcompile.settings import Settings
-from rtcompile.watching.files import Files
+from rtcompile.watching.files import Files, read_text
 from rtcompile.watching.report import KernelReport, report
 
 __all__ = ["run"]
@@ -86,6 +86,7 @@ def run(given: Namespace) -> int:
 
 def _built(given: Namespace) -> tuple[_Build, set[str]]:
     """Return the build, and the headers that it read."""
+    read_text(given.file)  # an error where reading would wait for ever, as a pipe in its place
     asked = list(requests(given, given.file, _TELLING))
     if len(asked) != 1 or asked[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")

@@ -83,6 +83,21 @@ def test_a_file_that_vanishes_is_told_and_comes_back(watched: Any) -> None:
     assert "0 -> 1024" in out
 
 
+def test_a_pipe_in_the_files_place_is_told_and_not_waited_for(watched: Any) -> None:
+    def pipe(file: Path) -> None:
+        file.unlink()
+        os.mkfifo(file)
+
+    def text(file: Path) -> None:
+        file.unlink()
+        file.write_text(SHARED)
+
+    code, out, err = watched(PLAIN, pipe, text)
+    assert code == 0
+    assert "k.cu: not a regular file" in err
+    assert "0 -> 1024" in out
+
+
 def test_a_header_that_the_error_names_is_watched_too(watched: Any, tmp_path: Path) -> None:
     header = tmp_path / "h.h"
     header.write_text("#error not yet\n")

@@ -56,7 +56,7 @@ ROWS: tuple[KnownMessage, ...] = (
         r"(?:cannot|could not) open source file \"(?P<header>[^\"]+)\"",
         "{searched}.",
         "Add its folder with -I; a quoted include is also looked for beside the file that "
-        "includes it, but the source given as text lies in no folder.",
+        "includes it; a source given as text lies in no folder.",
         "NVRTC 12.4",
         facts.searched,
     ),
