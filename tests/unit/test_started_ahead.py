@@ -1,4 +1,4 @@
-"""The worker of a program's first miss starts before the miss knows what it will ask of it."""
+"""A program's worker starts before a miss knows what it will ask of it, and ends beside the program."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from rtcompile.workers import process
 from rtcompile.workers.pool import Answer, Pool
 from rtcompile.workers.process import ZygoteProcess
 from tests.jobs import output, shell
+
+ROOT = Path(__file__).parents[2]
 
 CAPABILITY = (9, 0)
 PARENT = "ps -o ppid= -p $PPID"
@@ -192,3 +194,34 @@ def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_h
         subprocess.run(["rm", "-rf", str(tmp_path / "cache" / folder)], check=True)
     assert run() == ["started False", "workers"]
     assert run() == ["none"]
+
+
+# --- how it ends -------------------------------------------------------------------------------
+
+
+def test_a_program_that_ends_leaves_no_process_to_whoever_inherits_its_own(scratch: Path) -> None:
+    ends = """
+        from rtcompile.core.units import Limits
+        from rtcompile.workers import pool, process
+        from tests.jobs import shell
+        process.start()
+        pool.run(shell("true"), Limits())
+    """
+    inherits = f"""
+        import ctypes, os, subprocess, sys
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        subprocess.run([sys.executable, "-c", {textwrap.dedent(ends)!r}], check=True)
+        try:
+            print("inherited", os.waitpid(-1, 0))
+        except ChildProcessError:
+            print("none")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(inherits)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("none\n", "")
+    assert list(scratch.iterdir()) == []
