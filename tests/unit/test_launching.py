@@ -86,9 +86,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
         capturing = how.pop("capturing", False)
         runtime = SimpleNamespace(setDevice=lambda d: None, streamIsCapturing=lambda s: capturing)
         monkeypatch.setattr(launching, "runtime", runtime)
-        kernel = rtcompile.RawKernel(CODE, "k")
+        kernel = how.pop("kernel", None) or rtcompile.RawKernel(CODE, "k")
         if how.pop("loaded", True):
-            kernel._functions = {0: SimpleNamespace(ptr=99)}
+            kernel._functions = {0: kernel.__dict__.setdefault("played", SimpleNamespace(ptr=99))}
         else:
             kernel._functions = {}
         kernel.launch(how.pop("grid", 4), how.pop("block", 32), args, **how)

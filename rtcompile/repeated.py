@@ -1,0 +1,142 @@
+"""A launch like one before: the same grid, block and stream, arguments of the same types.
+
+What such launches have in common is kept: the driver's configuration, and where each argument's bytes go.
+Whatever is not exactly as before, an integer that does not fit or an array of another kind, is left to
+`launching`, which checks it and names what is wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import struct
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import cupy
+import numpy as np
+
+__all__ = ["Repeated"]
+
+_KEPT = 64  # configurations, and kinds of arguments, of one kernel
+_UNIT = 16  # bytes; where the host's copy of each parameter begins
+_INTEGERS = {1: "b", 2: "h", 4: "i", 8: "q"}
+
+
+class Repeated:
+    """The launches of one kernel on one device."""
+
+    __slots__ = ("_arguments", "_configurations", "_driver", "_function", "_sizes")
+
+    def __init__(self, driver: Any, function: int, sizes: tuple[int, ...] | None) -> None:
+        self._driver = driver
+        self._function = driver.CUfunction(function)
+        self._sizes = sizes
+        self._configurations: dict[Hashable, Any] = {}
+        self._arguments: dict[tuple[type, ...], _Arguments | None] = {}
+
+    def launch(self, how: Hashable, args: Sequence[Any]) -> bool:
+        """Launch as before; return whether that was possible and the driver took it."""
+        try:
+            configuration = self._configurations.get(how)
+            if configuration is None:
+                return False
+            types = tuple(map(type, args))
+            arguments = self._arguments[types]
+        except TypeError:  # a grid that is a list, arguments that are none
+            return False
+        except KeyError:
+            if len(self._arguments) >= _KEPT:
+                self._arguments.clear()
+            arguments = self._arguments[types] = _Arguments.of(types, self._sizes)
+        place = arguments.put(args) if arguments is not None else None
+        if place is None or arguments is None:
+            return False
+        try:
+            (status,) = self._driver.cuLaunchKernelEx(configuration, self._function, place[2], 0)
+        finally:
+            arguments.free.append(place)
+        return not int(status)
+
+    def keep(self, how: Hashable, configuration: Any) -> None:
+        """Keep what the driver was given for a launch that it took."""
+        try:
+            if len(self._configurations) >= _KEPT:
+                self._configurations.clear()
+            self._configurations[how] = configuration
+        except TypeError:
+            pass  # a grid that is a list
+
+
+class _Arguments:
+    """Where the bytes of arguments of certain types go."""
+
+    __slots__ = ("_format", "_take", "free")
+
+    def __init__(self, form: str, take: list[Callable[[Any], Any]]) -> None:
+        self._format = struct.Struct(form)
+        self._take = take
+        # Places for the bytes: what holds them, each one's address, and where these addresses are. Two
+        # threads that launch at once have one each.
+        self.free: list[tuple[Any, array[int], int]] = []
+
+    @classmethod
+    def of(cls, types: tuple[type, ...], sizes: tuple[int, ...] | None) -> _Arguments | None:
+        """Return the places of arguments of these types; None if some have to be looked at."""
+        if sizes is None or len(sizes) != len(types):
+            return None
+        form, take = "=", []
+        for kind, size in zip(types, sizes, strict=True):
+            how = _way(kind, size)
+            if how is None:
+                return None
+            form += f"{how[0]}{-size % _UNIT}x"
+            take.append(how[1])
+        return cls(form, take)
+
+    def put(self, args: Sequence[Any]) -> tuple[Any, array[int], int] | None:
+        """Return a place with the arguments' bytes; None if one does not fit."""
+        try:
+            place = self.free.pop()
+        except IndexError:
+            place = self._place()
+        try:
+            values = [take(value) for take, value in zip(self._take, args, strict=True)]
+            self._format.pack_into(place[0], 0, *values)
+        except (struct.error, OverflowError):
+            return None
+        return place
+
+    def _place(self) -> tuple[Any, array[int], int]:
+        values = ctypes.create_string_buffer(self._format.size + 1)
+        start, at, addresses = ctypes.addressof(values), 0, array("Q", [])
+        for size in map(struct.calcsize, _fields(self._format.format)):
+            addresses.append(start + at)
+            at += size
+        addresses.append(0)  # a kernel without parameters has an array of none
+        return values, addresses, addresses.buffer_info()[0]
+
+
+def _fields(form: str) -> list[str]:
+    """Return the format of each parameter, its padding included: ``"=Q8xi12x"`` has two."""
+    fields = form[1:].split("x")
+    return [f"={field}x" for field in fields if field]
+
+
+def _way(kind: type, size: int) -> tuple[str, Callable[[Any], Any]] | None:
+    """Return the format of an argument in its parameter, and what takes its value from it."""
+    if kind is cupy.ndarray and size == 8:
+        return "Q", _ADDRESS
+    if kind in (int, bool) and size in _INTEGERS:
+        return _INTEGERS[size], operator.index
+    if kind is float and size == 8:
+        return "d", float
+    if kind is type(None) and size == 8:
+        return "Q", lambda value: 0
+    if issubclass(kind, np.generic) and kind not in (np.void, np.object_):
+        return (f"{size}s", kind.tobytes) if np.dtype(kind).itemsize == size else None
+    return None
+
+
+_ADDRESS = operator.attrgetter("data.ptr")

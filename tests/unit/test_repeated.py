@@ -1,0 +1,154 @@
+"""A launch like one before is given to the driver as the first was; any other is checked anew."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+cupy = pytest.importorskip("cupy")
+pytest.importorskip("cuda.bindings.driver")
+
+import rtcompile  # noqa: E402
+from rtcompile import launching  # noqa: E402
+from tests.unit.test_launching import CODE, INVALID, Driver, launched  # noqa: E402
+
+__all__ = ["launched"]
+SIZES = (8, 4, 4, 2, 8, 8, 1)
+
+
+def array(address: int) -> Any:
+    memory = cupy.cuda.UnownedMemory(address, 12, None, 0)
+    return cupy.ndarray((3,), "f", memptr=cupy.cuda.MemoryPointer(memory, 0))
+
+
+def arguments(number: int) -> tuple[Any, ...]:
+    return (
+        array(4096 + number), -number, np.float32(number), np.float16(number), None,
+        float(number), number % 2 == 0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def again(launched: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Launch one kernel again and again; `checked` counts the launches that were looked at anew."""
+    kernel, driver = rtcompile.RawKernel(CODE, "k"), Driver(*SIZES)
+    packed = launching._packed
+
+    def counting(*given: Any) -> Any:
+        launch.checked += 1
+        return packed(*given)
+
+    monkeypatch.setattr(launching, "_packed", counting)
+
+    def launch(args: Any, **how: Any) -> list[bytes]:
+        launched(args=args, kernel=kernel, driver=driver, **how)
+        return driver.parameters
+
+    launch.checked, launch.driver = 0, driver  # type: ignore[attr-defined]
+    return launch
+
+
+def test_what_the_driver_is_given_is_the_same_as_the_first_time(again: Any, launched: Any) -> None:
+    for number in range(4):
+        first = launched(SIZES, arguments(number)).parameters
+        assert again(arguments(number)) == first
+    assert again.checked == 5  # each first one of four kernels, and the first of `again`
+    configurations = {id(each) for each in again.driver.launched}
+    assert len(configurations) == 1
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"grid": 5}, {"block": 33}, {"shared_mem": 100}, {"cluster": 2}, {"cooperative": True},
+        {"programmatic": True}, {"priority": -1}, {"stream": 8}, {"grid": [4, 1]},
+    ],
+    ids=lambda how: str(next(iter(how))),
+)  # fmt: skip
+def test_another_kind_of_launch_is_another(again: Any, how: dict[str, Any]) -> None:
+    again(arguments(1))
+    again(arguments(1), **how)
+    assert again.checked == 2
+    one, other = again.driver.launched
+    fields = ("gridDimX", "gridDimY", "blockDimX", "sharedMemBytes", "numAttrs")
+    seen = [[getattr(each, name) for name in fields] + [int(each.hStream)] for each in (one, other)]
+    assert seen[0] != seen[1] or how == {"grid": [4, 1]}
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "says"),
+    [
+        pytest.param(1, 1 << 40, "argument 1 is 1099511627776, which 4 bytes", id="too large"),
+        pytest.param(2, 1.5, "argument 2 is a Python float", id="another type"),
+        pytest.param(0, np.zeros(3), "argument 0 .* pass cupy.asarray of it", id="host array"),
+        pytest.param(0, "x", "argument 0", id="no argument at all"),
+    ],
+)
+def test_what_does_not_fit_is_told_also_later(
+    again: Any, position: int, value: Any, says: str
+) -> None:
+    for number in (1, 2):
+        again(arguments(number))
+    wrong = list(arguments(3))
+    wrong[position] = value
+    for _ in range(2):
+        with pytest.raises(rtcompile.InvalidRequest, match=says):
+            again(tuple(wrong))
+    with pytest.raises(rtcompile.InvalidRequest, match="takes 7 arguments, not 2"):
+        again(arguments(3)[:2])
+    assert again(arguments(4))[1] == (-4).to_bytes(4, "little", signed=True)
+
+
+def test_an_integer_of_the_other_sign_still_fits(again: Any) -> None:
+    again(arguments(1))
+    largest = list(arguments(1))
+    largest[1] = (1 << 32) - 1
+    assert again(tuple(largest))[1] == b"\xff" * 4
+
+
+def test_a_refusal_of_the_driver_is_told_also_later(again: Any) -> None:
+    again(arguments(1))
+    again.driver.answer = INVALID
+    with pytest.raises(rtcompile.DriverError, match="INVALID_VALUE"):
+        again(arguments(1))
+
+
+def test_threads_that_launch_at_once_do_not_share_the_bytes(again: Any) -> None:
+    again(arguments(0))
+    again(arguments(0))
+    inside, go_on = threading.Event(), threading.Event()
+    take = Driver.cuLaunchKernelEx
+    seen: list[bytes] = []
+
+    def slowly(self: Any, *given: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            assert go_on.wait(30)
+        done = take(self, *given)
+        seen.append(self.parameters[1])
+        return done
+
+    again.driver.cuLaunchKernelEx = slowly.__get__(again.driver)
+    launching._bound.places.add(0)
+    other = threading.Thread(target=again, args=(arguments(1),))
+    other.start()
+    assert inside.wait(30)
+    again(arguments(2))
+    go_on.set()
+    other.join()
+    assert seen == [
+        (-2).to_bytes(4, "little", signed=True),
+        (-1).to_bytes(4, "little", signed=True),
+    ]
+
+
+def test_a_kernel_that_was_loaded_anew_is_looked_at_anew(again: Any, launched: Any) -> None:
+    kernel = rtcompile.RawKernel(CODE, "k")
+    launched((8,), (None,), kernel=kernel)
+    kernel.__dict__["played"] = SimpleNamespace(ptr=100)
+    driver = launched((8, 4), (None, 7), kernel=kernel)
+    assert driver.parameters == [bytes(8), (7).to_bytes(4, "little")]
