@@ -364,8 +364,7 @@ def keep(
         "".join(f"{expression}\0{symbol}\0" for expression, symbol in obj.lowered_names.items()),
         objects.encode(name, obj, ""),
         manifests.encode(name, [build], ()),
-        *_packed_files(read, lambda path: not path.startswith(provided)),
-        *_packed_files(read, lambda path: path.startswith(provided)),
+        *_packed_files(read, provided),
     ]
     raw = [f if isinstance(f, bytes) else f.encode("utf-8", "surrogateescape") for f in fields]
     publish(_FOLDER, name, files.seal(_SEAL, name, raw))
@@ -478,13 +477,27 @@ def _note_use(descriptor: int) -> None:
         pass
 
 
-def _packed_files(read: Dependencies, of_these: Callable[[str], bool]) -> list[str | bytes]:
-    """Return what `_hold` looks at, of the files that it is to look at."""
-    return [
-        *_packed([(header.path, header[4:]) for header in read.headers if of_these(header.path)]),
-        "".join(f"{path}\0" for path in read.absent if of_these(path)),
-        "".join(f"{path}\0" for path in read.present if of_these(path)),
-    ]
+# What was packed last, of which files: kernels with the same headers, as CuPy's own, follow each other.
+_packed_last: tuple[tuple[object, ...], list[str | bytes]] = ((), [])
+
+
+def _packed_files(read: Dependencies, provided: tuple[str, ...]) -> list[str | bytes]:
+    """Return what `_hold` looks at, of the user's own files and of those in `provided`."""
+    global _packed_last
+    which = (read.headers, read.absent, read.present, provided)
+    before, packed = _packed_last
+    if before != which:
+        packed = []
+        for is_provided in (False, True):
+
+            def ours(path: str, is_provided: bool = is_provided) -> bool:
+                return path.startswith(provided) is is_provided
+
+            packed += _packed([(h.path, h[4:]) for h in read.headers if ours(h.path)])
+            packed.append("".join(f"{path}\0" for path in read.absent if ours(path)))
+            packed.append("".join(f"{path}\0" for path in read.present if ours(path)))
+        _packed_last = which, packed
+    return packed
 
 
 def _hold(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:

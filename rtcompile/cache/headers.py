@@ -347,7 +347,8 @@ def refresh(dependencies: Dependencies) -> Dependencies | None:
     return replace(dependencies, headers=tuple(headers))
 
 
-_hashed: dict[str, Header] = {}  # headers read already, which many builds of a cluster share
+# Headers read already, which many builds of a cluster or of CuPy share, by label, name and path.
+_hashed: dict[tuple[str, str, str], Header] = {}
 
 
 def _again(header: Header) -> Header | None:
@@ -357,16 +358,18 @@ def _again(header: Header) -> Header | None:
         stat = _stat_of(os.stat(path))
         if stat == header[4:]:
             return header
-        fresh = _hashed.get(path)
+        which = header.label, header.relative, path
+        fresh = _hashed.get(which)
         if fresh is None or stat != fresh[4:]:
             now = file_clock_ns()
-            fresh = _distrust(_contents(path)[0], now)
+            read = _distrust(_contents(path)[0], now)
+            fresh = read._replace(label=header.label, relative=header.relative)
             if len(_hashed) >= _MOST_READ:
                 _hashed.clear()
-            _hashed[path] = fresh
+            _hashed[which] = fresh
     except OSError:
         return None
-    return fresh._replace(label=header.label, relative=header.relative)
+    return fresh
 
 
 def current(dependencies: Dependencies) -> Dependencies | None:
