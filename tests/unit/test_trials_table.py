@@ -19,3 +19,9 @@ def test_what_trials_record_is_added_up_by_kind(tmp_path, monkeypatch: pytest.Mo
     assert shown in page
     assert "| old |" not in page
     assert page.endswith(table.PAGE.read_text().partition(table.END)[2])
+
+
+def test_a_run_of_some_trials_leaves_the_rows_of_the_others():
+    before = [{"kind": "dice", "count": 6, "bad": 1}, {"kind": "coins", "count": 2, "bad": 0}]
+    rows = [{"kind": "dice", "count": 600, "bad": 0}]
+    assert table.joined(before, rows) == [before[1], rows[0]]
