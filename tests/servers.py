@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import http.server
 import json
 import os
@@ -126,6 +127,26 @@ def seaweed() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
+def azure() -> Iterator[Server]:
+    """Azure's Blob Storage by Azurite, with one container."""
+    program = shutil.which("azurite-blob")
+    if program is None:
+        pytest.skip("azurite is not installed")
+    pytest.importorskip("obstore")
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [program, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+        command += ["--location", folder, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+        values = {
+            "AZURE_STORAGE_USE_EMULATOR": "true",
+            "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port}",
+        }
+        with running(command, port, "az://kernels/cache") as server, _environment(values):
+            _make_container(port)
+            yield server
+
+
+@contextlib.contextmanager
 def s3_without_conditions() -> Iterator[Server]:
     """An S3 that ignores ``If-None-Match``: rclone's."""
     program = shutil.which("rclone") or os.path.join(os.path.dirname(sys.executable), "rclone")
@@ -176,6 +197,12 @@ def _credentials(port: int) -> Iterator[None]:
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ALLOW_HTTP": "true",
     }
+    with _environment(values):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -276,4 +303,23 @@ def _make_bucket(port: int) -> None:
     import urllib.request
 
     request = urllib.request.Request(f"http://127.0.0.1:{port}/kernels", method="PUT")
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def _make_container(port: int) -> None:
+    """Ask as Azure's clients ask, by the name and key that all emulators have."""
+    import urllib.request
+    from base64 import b64decode, b64encode
+    from email.utils import formatdate
+
+    secret = (
+        "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    )
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    lines = ["PUT", *[""] * 11, *(f"{name}:{value}" for name, value in headers.items())]
+    lines += ["/devstoreaccount1/devstoreaccount1/kernels", "restype:container"]
+    signature = hmac.digest(b64decode(secret), "\n".join(lines).encode(), "sha256")
+    headers["Authorization"] = f"SharedKey devstoreaccount1:{b64encode(signature).decode()}"
+    address = f"http://127.0.0.1:{port}/devstoreaccount1/kernels?restype=container"
+    request = urllib.request.Request(address, method="PUT", headers=headers)
     urllib.request.urlopen(request, timeout=10).close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
@@ -32,6 +33,7 @@ _T = TypeVar("_T")
 
 # Another node replaced, removed or holds the file.
 _LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
+_MODE_SECONDS = 0.05  # until who made a folder has given it its mode
 _WRITE_SECONDS = 5.0  # nobody waits for a file to be written
 
 
@@ -144,18 +146,29 @@ class FolderStore:
     def _read(self, key: str) -> bytes | None:
         path = self._place(key)
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        for again in (True, False):
+        for _ in range(2):
             try:
+                self._look_anew(os.path.dirname(path))
                 with open(os.open(path, flags), "rb") as file:
                     return file.read()
             except OSError as error:
                 if error.errno not in _LOST:
                     raise
-            # NFS remembers for a minute that a file is not there, but asks the server whether the
-            # folder has changed when it is opened.
-            if again and not _open_folder(os.path.dirname(path)):
-                break
+                if error.errno == errno.ENOENT:
+                    return None
         return None
+
+    def _look_anew(self, folder: str) -> None:
+        """Have what is remembered of a folder's files forgotten.
+
+        NFS remembers for a minute that a file is not there, or which one is. When its folder is opened,
+        the client asks the server whether it has changed.
+        """
+        try:
+            _open_folder(folder)
+        except FileNotFoundError:  # which may be remembered, too
+            for above in (os.path.dirname(self._path), self._path, folder):
+                _open_folder(above)
 
     def _write(self, key: str, data: bytes, *, durable: bool = True) -> None:
         """Replace a file; do nothing where another node is about to do the same.
@@ -191,33 +204,26 @@ class FolderStore:
             return
         above = os.path.dirname(folder)
         self._make_folder(above)
-        made = f"{folder}.{secrets.token_hex(4)}.tmp"
-        os.mkdir(made, 0o700)
         try:
-            if self._group:
-                with suppress(PermissionError):  # a group that we are not in: ours then
-                    os.chown(made, -1, os.stat(above).st_gid)
-                os.chmod(made, 0o2770)
-            os.rename(made, folder)  # no other user finds it with another mode
-        except OSError:
-            os.rmdir(made)
-            if not os.path.isdir(folder):  # else another node made it just now
-                raise
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            time.sleep(_MODE_SECONDS)  # another node made it just now
+            return
+        if self._group:
+            with suppress(PermissionError):  # a group that we are not in: ours then
+                os.chown(folder, -1, os.stat(above).st_gid)
+            os.chmod(folder, 0o2770)
 
 
-def _open_folder(path: str, *, sync: bool = False) -> bool:
-    """Open a folder and close it again; say whether it is there."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-    except OSError:
-        return False
+def _open_folder(path: str, *, sync: bool = False) -> None:
+    """Open a folder and close it again."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         if sync:
             with suppress(OSError):  # some network file systems sync no folders
                 os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return True
 
 
 def _discard(path: str) -> None:

@@ -43,8 +43,14 @@ def seaweed() -> Iterator[SharedStore]:
         yield opened(server)
 
 
-@pytest.fixture(params=["moto", "seaweed"])
-def s3(request: pytest.FixtureRequest) -> SharedStore:
+@pytest.fixture
+def azurite() -> Iterator[SharedStore]:
+    with servers.azure() as server:
+        yield opened(server)
+
+
+@pytest.fixture(params=["moto", "seaweed", "azurite"])
+def store(request: pytest.FixtureRequest) -> SharedStore:
     store: SharedStore = request.getfixturevalue(request.param)
     return store
 
@@ -57,8 +63,8 @@ def careless() -> Iterator[SharedStore]:
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    def go(node: str) -> None:
-        for name, value in nodes.environment(tmp_path, node, "s3://kernels/cache").items():
+    def go(node: str, scheme: str = "s3") -> None:
+        for name, value in nodes.environment(tmp_path, node, f"{scheme}://kernels/cache").items():
             monkeypatch.setenv(name, value)
 
     return go
@@ -70,33 +76,33 @@ def build(number: int) -> str | None:
     return code.build.hit
 
 
-def test_what_was_put_is_got_and_listed(s3: SharedStore):
-    s3.put("object/abc", b"bytes" * 1000)
+def test_what_was_put_is_got_and_listed(store: SharedStore):
+    store.put("object/abc", b"bytes" * 1000)
 
-    assert s3.get("object/abc") == b"bytes" * 1000
-    assert s3.get("object/gone") is None
-    assert ("abc", 5000) in list(s3.listing("object"))
-    assert abs(s3.clock("object/abc") - time.time()) < 5.0
-    s3.delete("object/abc")
-    assert s3.get("object/abc") is None
-
-
-def test_one_of_two_gets_the_lease_until_it_is_released(s3: SharedStore):
-    assert s3.acquire("lease/k", "mine", 30.0) == "ours"
-    assert s3.acquire("lease/k", "theirs", 30.0) == "another's"
-    s3.release("lease/k", "mine")
-    assert s3.acquire("lease/k", "theirs", 30.0) == "ours"
+    assert store.get("object/abc") == b"bytes" * 1000
+    assert store.get("object/gone") is None
+    assert ("abc", 5000) in list(store.listing("object"))
+    assert abs(store.clock("object/abc") - time.time()) < 5.0
+    store.delete("object/abc")
+    assert store.get("object/abc") is None
 
 
-def test_a_lease_that_ended_is_taken_over(s3: SharedStore):
-    assert s3.acquire("lease/old", "mine", -1.0) == "ours"
-    assert s3.acquire("lease/old", "theirs", 30.0) == "ours"
+def test_one_of_two_gets_the_lease_until_it_is_released(store: SharedStore):
+    assert store.acquire("lease/k", "mine", 30.0) == "ours"
+    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
+    store.release("lease/k", "mine")
+    assert store.acquire("lease/k", "theirs", 30.0) == "ours"
 
 
-def test_a_lease_that_was_abandoned_holds_nobody_up(s3: SharedStore):
-    assert s3.acquire("lease/quick", "mine", 30.0) == "ours"
-    s3.abandon("lease/quick", "mine", 30.0)
-    assert [s3.acquire("lease/quick", each, 30.0) for each in ("a", "b")] == ["abandoned"] * 2
+def test_a_lease_that_ended_is_taken_over(store: SharedStore):
+    assert store.acquire("lease/old", "mine", -1.0) == "ours"
+    assert store.acquire("lease/old", "theirs", 30.0) == "ours"
+
+
+def test_a_lease_that_was_abandoned_holds_nobody_up(store: SharedStore):
+    assert store.acquire("lease/quick", "mine", 30.0) == "ours"
+    store.abandon("lease/quick", "mine", 30.0)
+    assert [store.acquire("lease/quick", each, 30.0) for each in ("a", "b")] == ["abandoned"] * 2
 
 
 def test_a_store_that_ignores_conditions_is_used_without_leases(careless: SharedStore):
@@ -106,10 +112,11 @@ def test_a_store_that_ignores_conditions_is_used_without_leases(careless: Shared
         careless.acquire("lease/k", "mine", 30.0)
 
 
-def test_nodes_share_builds_by_s3(s3: SharedStore, on):
-    on("a")
+def test_nodes_share_builds(store: SharedStore, on):
+    scheme = store.name.partition(":")[0]
+    on("a", scheme)
     assert build(1) is None
-    on("b")
+    on("b", scheme)
     assert build(1) == "remote"
 
 

@@ -78,20 +78,39 @@ def test_a_file_that_was_replaced_while_it_was_read_is_read_anew(kept, monkeypat
     assert kept.get("object/k") == b"before"
 
 
-def test_a_file_that_the_client_takes_for_missing_is_looked_for_after_the_folder(kept, monkeypatch):
-    """NFS remembers for up to a minute that a file was not there, until its folder is opened."""
-    known_missing = {f"{kept.name[7:]}/object/k"}
+def test_what_the_client_remembers_to_be_missing_is_looked_for_at_the_server(kept, monkeypatch):
+    """NFS remembers for up to a minute that something was not there, until its folder is opened."""
+    top = kept.name[7:]
+    known_missing = {f"{top}/object/k", f"{top}/object", top}
     real = os.open
 
     def opened(path: str, *args: int, **more: int) -> int:
         if path in known_missing:
             raise FileNotFoundError(errno.ENOENT, "as remembered", path)
-        if path == f"{kept.name[7:]}/object":
-            known_missing.clear()
+        known_missing.difference_update(
+            name for name in [*known_missing] if os.path.dirname(name) == path
+        )
         return real(path, *args, **more)
 
     monkeypatch.setattr(os, "open", opened)
     assert kept.get("object/k") == b"before"
+
+
+def test_nodes_that_make_the_folder_at_the_same_moment_lose_nothing(tmp_path):
+    """A folder that is renamed to the place of an empty one takes away what is written there."""
+    nodes = [FolderStore(f"{tmp_path}/shared", group=True) for _ in range(8)]
+    start = threading.Barrier(len(nodes))
+
+    def write(number: int) -> None:
+        start.wait()
+        nodes[number].put(f"object/{number}", b"bytes")
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(len(nodes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(nodes[0].get(f"object/{number}") for number in range(len(nodes)))
 
 
 @pytest.mark.parametrize("code", LOST)
