@@ -65,6 +65,7 @@ def run(task: Path, who: str, cache: Path) -> dict[str, list[float]]:
             **os.environ,
             "RTCOMPILE_CACHE_DIR": str(cache),
             "CUPY_CACHE_DIR": str(cache / "cupy"),
+            "CUDA_CACHE_PATH": str(cache / "driver"),  # NVRTC looks into it, too
         },
         capture_output=True,
         text=True,
