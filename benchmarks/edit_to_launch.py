@@ -93,13 +93,15 @@ def edits(kind: str, folder: str, gpu: bool) -> dict[str, object]:
 
 def main() -> None:
     gpu = _machine.gpus() > 0
-    results = {}
+    results: dict[str, object] = {}
     for kind in CASES:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["RTCOMPILE_CACHE_DIR"] = os.path.join(folder, "cache")
             results[kind] = edits(kind, folder, gpu)
     until = "launched and ended" if gpu else "built, no GPU"
-    _machine.save("edit_to_launch" + "_h200" * gpu, {"from saving until": until, **results})
+    load = round(os.getloadavg()[0], 1)
+    results = {"from saving until": until, "processes that wanted a core": load, **results}
+    _machine.save("edit_to_launch" + "_h200" * gpu, results)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,13 @@ def require_capability(least: int, exactly: bool = False) -> None:
 def test_example_agrees_with_numpy(example: str, least: int, exactly: bool) -> None:
     require_capability(least, exactly)
     assert import_module(f"examples.{example}").check(cp)
+
+
+def test_an_edited_kernel_runs_as_it_is_now(tmp_path: Path) -> None:
+    from examples import edit_and_see
+
+    seen = list(edit_and_see.loop(tmp_path, cp))
+    assert [bool(each.error) for each in seen] == [False, False, True, False]
 
 
 def half(rows: int, columns: int) -> Any:

@@ -14,6 +14,7 @@ import pytest
 import rtcompile
 from examples import (
     cutlass_gemm,
+    edit_and_see,
     in_an_editor,
     layout_conversion,
     proven_bundle,
@@ -64,6 +65,18 @@ def test_example_compiles_to_a_kernel_per_name_expression(
     kernels = {kernel.name for kernel in cubin.read(built.code).kernels}
     named = getattr(module, "NAME_EXPRESSIONS", built.lowered_names)
     assert {built.lowered_names[name] for name in named} == kernels
+
+
+def test_a_failing_edit_leaves_the_last_good_kernel_in_place(tmp_path: Path) -> None:
+    pytest.importorskip("cupy")
+    seen = {each.edit: each for each in edit_and_see.loop(tmp_path)}
+    assert [edit for edit, each in seen.items() if each.error] == ["with a mistake"]
+    assert '"two" is undefined' in seen["with a mistake"].error
+    shared = {edit: each.advice.shared_bytes for edit, each in seen.items()}
+    assert shared["as it was"] < shared["through shared memory"] == shared["with a mistake"]
+    best = seen["bound to 128 threads"].advice.best
+    assert best is not None
+    assert best.block == 128
 
 
 def test_the_editor_shows_the_mistake_where_it_is_in_the_python_file(tmp_path: Path) -> None:
