@@ -196,22 +196,15 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         self._bind(build, text("name", name))
 
     def _bind(self, build: LazyCode, name: str) -> None:
-        arguments = build.arguments
+        code, options, backend, more = build.for_cupy
         # CuPy's jitify argument is left out: giving it, even False, warns of its removal.
-        super().__init__(
-            arguments["code"],
-            name,
-            arguments["options"],
-            arguments["backend"],
-            translate_cucomplex=arguments["translate_cucomplex"],
-            enable_cooperative_groups=arguments["enable_cooperative_groups"],
-        )
+        super().__init__(code, name, options, backend, **more)
         self._build = build
         functions = build.functions.get(name)
         if functions is None:
             functions = build.functions[name] = {}
         self._functions: dict[int, Any] = functions
-        self._cooperative = arguments["enable_cooperative_groups"]
+        self._cooperative = "enable_cooperative_groups" in more
 
     @property
     def kernel(self) -> Any:

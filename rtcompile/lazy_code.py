@@ -14,7 +14,7 @@ from cupy.cuda.function import Module
 
 from rtcompile.building import device
 from rtcompile.cache import answers
-from rtcompile.errors import CompileError, DriverError, InvalidRequest, JitifyError, adopt_cupy
+from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
 from rtcompile.storage import places
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ current_device = cupy.cuda.runtime.getDevice
 CUDADriverError = cupy.cuda.driver.CUDADriverError
 CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
 
-_NOT_FOUND = 500
-_NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
 DEFAULT_NAME = "kernel.cu"  # as `core.request` has it
 
 # A kernel made again within this time shares the earlier one's code if no header of the user's own
@@ -59,6 +57,10 @@ class LazyCode:
 
     Attributes
     ----------
+    folder : str
+        The working directory where an option may name a path relative to it; else "".
+    for_cupy : tuple
+        Code, options, backend and those keyword arguments of CuPy's classes that are set.
     functions : dict
         Kernel's name to device to ``cupy.cuda.function.Function``.
     environment : object
@@ -75,6 +77,8 @@ class LazyCode:
         "answers",
         "arguments",
         "environment",
+        "folder",
+        "for_cupy",
         "functions",
         "modules",
         "objects",
@@ -88,6 +92,9 @@ class LazyCode:
     ) -> None:
         self.arguments = arguments
         self.path: str | None = arguments["path"]
+        flags = ("translate_cucomplex", "enable_cooperative_groups")
+        set_flags = {flag: True for flag in flags if arguments[flag]}
+        self.for_cupy = (arguments["code"], arguments["options"], arguments["backend"], set_flags)
         self.modules: dict[int, Any] = {}
         self.functions: dict[str, dict[int, Any]] = {}
         self.objects: dict[int | None, ObjectCode] = {}
@@ -95,6 +102,7 @@ class LazyCode:
         self.settled_until = _FOR_EVER
         self.environment: object = None if words is None else answers.environment()
         self.words: tuple[str, ...] | None = words
+        self.folder: str = "" if words is None else words[2]
         self._stated = request
 
     @classmethod
@@ -126,6 +134,8 @@ class LazyCode:
     def is_settled(self) -> bool:
         """Say whether another kernel of the same words may share this."""
         if self.environment is not answers.environment():
+            return False
+        if self.folder and self.folder != _working_directory():
             return False
         if self.settled_until == _FOR_EVER:
             return True
@@ -194,34 +204,23 @@ class LazyCode:
         try:
             return module.get_function(name)
         except CUDADriverError as error:
-            if error.status != _NOT_FOUND:
-                raise _driver_error(error, self.program) from None
-        from rtcompile.messages.absent import kernel_absent
+            from rtcompile import driver_failures
 
-        raise self._absent(kernel_absent, name, source=self.arguments["code"] or "")
+            raise driver_failures.of_kernel(self, error, name) from None
 
     def variable(self, find: Callable[[str], Any], name: str) -> Any:
         """Return what CuPy's `find` gives for a variable of the module."""
         try:
             return find(name)
         except CUDADriverError as error:
-            if error.status != _NOT_FOUND:
-                raise _driver_error(error, self.program) from None
-        from rtcompile.messages.absent import variable_absent
+            from rtcompile import driver_failures
 
-        raise self._absent(variable_absent, name)
+            raise driver_failures.of_variable(self, error, name) from None
 
     @property
     def program(self) -> str:
         """The name of the module or kernel in messages."""
         return self.path or str(self.arguments["name"])
-
-    def _absent(self, explain: Callable[..., str], name: str, **more: str) -> DriverError:
-        built = self.object_code()
-        code = _read(self.path) if built is None else built.code
-        names = {} if built is None else built.lowered_names
-        said = explain(name, code, program=self.program, lowered_names=names, **more)
-        return DriverError(f"{said}\n  The driver says {_NOT_FOUND_WORDS}.", _NOT_FOUND)
 
     def is_cached(self) -> bool:
         """Say whether the code for the current device is there: loaded, cached, or in a bundle."""
@@ -287,7 +286,7 @@ class LazyCode:
 
         code: ObjectCode | bytes | None = self.object_code()
         if code is None:
-            code = _read(self.path)
+            code = self._file()
         return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
@@ -299,7 +298,7 @@ class LazyCode:
         if request is None:
             if bounds is not None:
                 raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
-            return advice.advise(_read(self.path), kernel=kernel, shared_mem=shared_mem)[0]
+            return advice.advise(self._file(), kernel=kernel, shared_mem=shared_mem)[0]
         return advice.of_source(request, self._compiled, kernel, shared_mem, bounds)[0]
 
     def profile(self) -> Profile:
@@ -312,6 +311,11 @@ class LazyCode:
             raise InvalidRequest(f"{self.program} is compiled already: there is nothing to profile")
         request, settings = self._asked(request)
         return profile(pipeline.for_this_device(request, settings), settings)
+
+    def _file(self) -> bytes:
+        from rtcompile import driver_failures
+
+        return driver_failures.read(self.path)
 
     def _place(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()
@@ -328,7 +332,20 @@ def _start_compiler(loads: str) -> None:
 
 # The entries live in a memo of CuPy's, so that cupy.clear_memo() empties it like CuPy's own. Each
 # entry is a list of one element, because a memo's entry itself cannot be replaced.
-_cells = cupy.memoize()(lambda code, options, names, cooperative, name, here: [None])
+_cells = cupy.memoize()(lambda code, options, names, cooperative, name: [None])
+
+# Options that name no path, and so mean the same in every working directory.
+_WITHOUT_PATH = (
+    "--define-macro=",
+    "--fmad=",
+    "--maxrregcount=",
+    "--std=",
+    "--use_fast_math",
+    "-D",
+    "-U",
+    "-std=",
+    "-use_fast_math",
+)
 
 
 def shared(
@@ -342,11 +359,7 @@ def shared(
     one of them is not a plain string or is wrong.
     """
     try:
-        here = os.getcwd() if options else ""  # a relative directory may be in them
-    except OSError:  # it was removed
-        return None
-    try:
-        cell = _cells(code, options, names, cooperative, name, here)
+        cell = _cells(code, options, names, cooperative, name)
     except TypeError:  # a list, or what cannot be hashed
         return None
     lazy: LazyCode | None = cell[0]
@@ -357,12 +370,25 @@ def shared(
     assert isinstance(code, str)
     assert isinstance(options, tuple)
     assert names is None or isinstance(names, tuple)
+    here = ""
+    if not all(option.startswith(_WITHOUT_PATH) for option in options):
+        here = _working_directory()
+        if not here:
+            return None
     arguments = {**ARGUMENTS, "code": code, "options": options, "name": name}
     arguments["enable_cooperative_groups"] = bool(cooperative)
     arguments["name_expressions"] = names
     words = (code, name, here, str(len(options)), *options, *(names or ()))
     cell[0] = lazy = LazyCode(arguments, None, words)
     return lazy
+
+
+def _working_directory() -> str:
+    """Return the working directory; "" where it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 # The defaults of all arguments.
@@ -461,28 +487,6 @@ def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:
         with _loading:
             return load(*given)
     except CUDADriverError as error:
-        raise _driver_error(error, program or "", given[0]) from None
+        from rtcompile import driver_failures
 
-
-def _driver_error(error: Any, program: str, code: bytes | str = b"") -> DriverError:
-    from contextlib import suppress
-
-    from rtcompile.errors import RtcompileError
-    from rtcompile.messages.driver import driver_error
-
-    capability = None
-    with suppress(RtcompileError):
-        capability = device.compute_capability()
-    if isinstance(code, str):
-        path, code = code, b""
-        with suppress(RtcompileError):  # the driver has said that there is no such file
-            code = _read(path)
-    return driver_error(str(error), error.status, program, code=code, capability=capability)
-
-
-def _read(path: str | None) -> bytes:
-    try:
-        with open(path or "", "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None
+        raise driver_failures.refused(error, program or "", given[0]) from None

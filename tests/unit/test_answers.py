@@ -422,3 +422,22 @@ def test_a_read_only_answer_that_was_not_used_for_hours_is_found(cache, monkeypa
 
     monkeypatch.setattr(os, "utime", read_only)
     assert found(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "alike"),
+    [
+        pytest.param(("-DN=1", "--std=c++17", "--use_fast_math"), True, id="no path"),
+        pytest.param((), True, id="no options"),
+        pytest.param(("-Iinclude",), False, id="a directory"),
+        pytest.param(("-DN=1", "-include", "a.h"), False, id="a header"),
+    ],
+)
+def test_kernels_of_two_working_directories_share_code_unless_an_option_may_name_a_path(
+    options: tuple[str, ...], alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one = lazy_code.shared(CODE % 1, options, None, False)
+
+    monkeypatch.chdir(tmp_path)
+
+    assert (lazy_code.shared(CODE % 1, options, None, False) is one) is alike
