@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import Namespace
 
 from rtcompile.cli import output
@@ -29,7 +30,7 @@ def run(given: Namespace) -> int:
         found = profile(request, settings)
         profiles.append(found.fields())
         if not given.json:
-            print(found.text(max(1, given.top)))
+            print(found.text(max(1, given.top), output.terminal_width(sys.stdout, 0)))
         for file in filter(None, (given.html, given.trace)):
             found.save(file)
             if not given.json:

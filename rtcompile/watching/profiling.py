@@ -123,21 +123,22 @@ class Profile:
     def __repr__(self) -> str:
         return f"<Profile: {self.program} for {self.arch}, {self.milliseconds:.0f} ms>"
 
-    def text(self, most: int = _SHOWN) -> str:
-        """Return the tables, each with at most so many rows."""
+    def text(self, most: int = _SHOWN, width: int = 0) -> str:
+        """Return the tables, each with at most so many rows; in `width` columns, longer names are cut."""
         lines = [f"{self.program} for {self.arch}: {self.milliseconds:.0f} ms, {self.compiler}", ""]
         rows = [(name, _ms(cost), self._share(cost)) for name, cost in self.phases]
         lines += [table(("phase", "ms", "share"), rows)]
         if self.headers:
             headers: list[tuple[object, ...]] = [
-                (_ms(h.own), self._share(h.own), _ms(h.total), h.times, h.name)
+                (_ms(h.own), self._share(h.own), _ms(h.total), h.times, _end(h.name, width - 38))
                 for h in self.headers[:most]
             ]
             lines += ["", table(("own ms", "share", "with nested", "times", "header"), headers)]
             lines += [f"{self._rest(most)}{self.program} itself: {_ms(self.source)} ms"]
         if self.templates:
             templates = [
-                (_ms(t.own), self._share(t.own), t.instances, t.name) for t in self.templates[:most]
+                (_ms(t.own), self._share(t.own), t.instances, _end(t.name, width - 28))
+                for t in self.templates[:most]
             ]
             lines += ["", table(("own ms", "share", "instances", "template"), templates)]
         if self.spared:
@@ -197,6 +198,11 @@ class Profile:
                 file.write(text)
         except OSError as error:
             raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
+
+
+def _end(name: str, room: int) -> str:
+    """Return a name's end where it is too long: a path's and a template's own name are there."""
+    return name if not 0 < room < len(name) else f"…{name[1 - room :]}"
 
 
 def _ms(cost: float) -> str:

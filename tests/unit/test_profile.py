@@ -66,9 +66,9 @@ def test_a_header_that_is_not_read_again_takes_nothing_the_second_time(folder: P
     (folder / "slow.cuh").write_text('#pragma once\n#include "once.cuh"\n' + SLOW)
     headers = {Path(header.path).name: header for header in _profile(folder, source).headers}
     assert headers["once.cuh"].times == 3
-    assert headers["once.cuh"].total < headers["slow.cuh"].own / 4
-    assert headers["slow.cuh"].own > headers["again.cuh"].total / 4
-    assert headers["again.cuh"].own > headers["again.cuh"].total / 4
+    assert headers["once.cuh"].total < headers["slow.cuh"].own / 2
+    assert headers["slow.cuh"].own > headers["again.cuh"].total / 10
+    assert headers["again.cuh"].own > headers["again.cuh"].total / 10
 
 
 def test_the_sums_are_the_whole(folder: Path):
@@ -103,6 +103,17 @@ def test_what_the_trace_itself_takes_is_not_in_the_times(folder: Path, monkeypat
     assert untraced.templates == ()
     assert {name for name, _ in untraced.phases} == {name for name, _ in found.phases}
     assert untraced.headers
+
+
+def test_in_a_narrow_terminal_names_keep_their_ends(folder: Path):
+    deep = folder / "a_folder_with_a_long_name" / "and_another_one_in_it"
+    deep.mkdir(parents=True)
+    (deep / "slow.cuh").write_text(SLOW)
+    (folder / "outer.cuh").write_text(f'#include "{deep.relative_to(folder)}/slow.cuh"\n')
+    text = _profile(folder, SOURCE.replace("+ sum", "")).text(width=60)
+    lines = text[: text.index("own ms", text.index("own ms") + 1)].splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any("…" in line and line.endswith("slow.cuh  (user0)") for line in lines)
 
 
 def test_without_headers_the_source_is_all(folder: Path):
