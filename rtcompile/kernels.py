@@ -6,6 +6,7 @@ Both subclass CuPy's, so ``isinstance`` holds and a launch is CuPy's own: `kerne
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -86,6 +87,14 @@ class Built:
             The module is a file, which is compiled already.
         """
         return self._build.profile()
+
+
+@functools.cache
+def _launching() -> Any:
+    """Return what `RawKernel.launch` needs, which an import statement would look for at each launch."""
+    from rtcompile import launching
+
+    return launching
 
 
 class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
@@ -299,9 +308,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         DriverError
             The driver refuses the launch; a stream is captured and the kernel is not loaded yet.
         """
-        from rtcompile import launching
-
-        launching.launch(
+        _launching().launch(
             self,
             grid,
             block,
