@@ -49,14 +49,13 @@ def compile_once(
     """
     request = plan.request
     plan = identified(plan, settings)
-    if settings.remote:
+    shared = bool(settings.remote) and not settings.recompile
+    if shared:
         from rtcompile.cluster import tier  # with a store's client
-
-        code = tier.find(plan.question, store)
-        if code is not None:
-            return code
     if not settings.jit:  # nothing may be written either, so no lock is taken
-        code = None if settings.recompile else store.find(plan.question)
+        code = tier.find(plan.question, store) if shared else None
+        if code is None and not settings.recompile:
+            code = store.find(plan.question)
         if code is None:
             raise JitDisabled(store.why(plan.question) or "recompile=True asks for a compiler")
         return code
@@ -65,7 +64,9 @@ def compile_once(
         raise _error(failure, plan)
     with (
         tracing.span("build", program=request.name),
-        store.building(plan.question, settings.timeout, reads=_reads(plan)) as seconds_left,
+        store.building(
+            plan.question, settings.timeout, reads=_reads(plan) and not shared
+        ) as seconds_left,
     ):
         found = None if settings.recompile else store.search(plan.question)
         if isinstance(found, ObjectCode):
@@ -75,11 +76,13 @@ def compile_once(
         def build(seconds: float | None) -> ObjectCode:
             if seconds is not None and seconds <= 0:
                 raise _too_late(plan, settings)
+            if shared and _reads(plan):
+                store.reading(plan.question)
             return Miss(plan, settings, store, seconds, why, confirmed).run()
 
-        if not settings.remote or settings.recompile:
+        if not shared:
             return build(seconds_left)
-        return tier.build_once(plan.question, store, build, seconds_left)
+        return tier.find_or_build(plan.question, store, build, seconds_left)
 
 
 def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:

@@ -20,7 +20,7 @@ from rtcompile.core.request import ObjectCode
 if TYPE_CHECKING:
     from rtcompile.cache.store import Store
 
-__all__ = ["build_once", "fetch", "find"]
+__all__ = ["fetch", "find", "find_or_build"]
 
 
 def find(question: Question, store: Store) -> ObjectCode | None:
@@ -31,18 +31,21 @@ def find(question: Question, store: Store) -> ObjectCode | None:
     return fetch(stores, question, store)
 
 
-def build_once(
+def find_or_build(
     question: Question,
     store: Store,
     build: Callable[[float | None], ObjectCode],
     seconds: float | None = None,
 ) -> ObjectCode:
-    """Return the result of `build`, which one node runs while others wait, and share it.
+    """Return what a shared store has, or the result of `build`, which one node runs while others wait.
+
+    It is called by one process of a node at a time, so that the others of the node, such as the ranks of
+    a job, do not ask the store too, but find its answer in the local cache.
 
     Parameters
     ----------
     question : Question
-        The question, which neither the local cache nor a shared store could answer.
+        The question, which the local cache could not answer.
     store : Store
         The local cache, to which builds of other nodes are written.
     build : callable
@@ -55,6 +58,9 @@ def build_once(
         return build(seconds)
     begin = time.monotonic()
     look = partial(fetch, stores, question, store)
+    found = look()
+    if found is not None:
+        return found
     lease = stores.lease(question.portable_key(), look, seconds)
     if isinstance(lease, ObjectCode):
         return lease

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,30 @@ def test_a_second_store_answers_and_the_first_has_it_then(on, tmp_path):
     assert build(nodes.source(1)) == "remote"
     on("c", near)
     assert build(nodes.source(1)) == "remote"
+
+
+def test_of_a_nodes_threads_and_processes_one_asks_the_store(on, tmp_path, monkeypatch):
+    asked = []
+    get = FolderStore.get
+
+    def counted(self: FolderStore, key: str) -> bytes | None:
+        asked.append(key.partition("/")[0])
+        return get(self, key)
+
+    on("a", f"file://{tmp_path}/shared")
+    assert build(nodes.source(1)) is None
+    on("b", f"file://{tmp_path}/shared")
+    monkeypatch.setattr(FolderStore, "get", counted)
+    with ThreadPoolExecutor(4) as pool:
+        hits = [*pool.map(build, [nodes.source(1)] * 4)]
+    assert (hits.count("remote"), asked) == (1, ["manifest", "object"])
+
+
+def test_what_is_to_be_compiled_again_is_not_fetched(on, tmp_path):
+    on("a", f"file://{tmp_path}/shared")
+    assert build(nodes.source(1)) is None
+    on("b", f"file://{tmp_path}/shared")
+    assert build(nodes.source(1), recompile=True) is None
 
 
 def test_where_nothing_may_be_compiled_a_store_may_answer(on, address):
