@@ -12,6 +12,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 from cupy._core import _accelerator, core  # noqa: E402
+from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.compilers import precompiled, precompiled_maker  # noqa: E402
@@ -33,6 +34,7 @@ REDUCTION = (
     "  float sum = Reduce(room).Sum(in[threadIdx.x]);\n"
     "  if (threadIdx.x == 0) *to = sum + __LINE__;\n}\n"
 )
+ARCH = ("-arch=sm_80", "cubin")
 Begin = Callable[[str], list[Path]]
 
 
@@ -72,6 +74,27 @@ def test_the_first_kernel_of_cupys_own_has_its_header_made_and_the_second_uses_i
 
 def _arguments(request: CompileRequest) -> dict[str, object]:
     return {"source": request.source, "options": request.options, "arch": str(request.arch)}
+
+
+def test_the_code_is_that_of_cupy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    codes: list[bytes] = []
+
+    class Module:
+        def load(self, code: bytes) -> None:
+            codes.append(code.rstrip(b"\0"))  # of which CuPy takes one off
+
+        def _set_mapping(self, mapping: object) -> None:
+            pass
+
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cupy"))
+    monkeypatch.setattr(function, "Module", Module)
+    monkeypatch.setattr(compiler, "_get_arch_for_options_for_nvrtc", lambda _: ARCH)
+    options = core.assemble_cupy_compiler_options(())
+    compiler._compile_module_with_cache(OWN + FILL % 3, options, arch="80")
+    with rtcompile.install():
+        compiler._compile_module_with_cache(OWN + FILL % 3, options, arch="80")
+
+    assert codes[0] == codes[1]
 
 
 def test_the_header_for_reductions_is_what_they_open_with():
