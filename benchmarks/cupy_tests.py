@@ -188,7 +188,7 @@ def parts_of(tests: Path, only: list[str]) -> list[tuple[str, int, int]]:
     found = []
     for lines, path in files:
         count = 1 + lines // LINES_PER_PART
-        if only in str(path):
+        if any(name in str(path) for name in only):
             found += [(str(path.relative_to(tests)), part, count) for part in range(count)]
     return found
 
