@@ -122,7 +122,7 @@ def refused(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
     """Return the error for a launch that failed in CuPy, in its driver or in its runtime."""
     if isinstance(error, CUDARuntimeError):
         try:
-            ordinal()
+            ordinal(loading=True)
         except RtcompileError as no_device:
             error = no_device
         else:

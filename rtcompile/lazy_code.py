@@ -114,7 +114,7 @@ class LazyCode:
 
     def module(self) -> Any:
         """Return CuPy's module of this build on the current device, built and loaded if need be."""
-        place = ordinal()
+        place = ordinal(loading=True)
         found = self.modules.get(place)
         if found is not None:
             return found
@@ -179,7 +179,7 @@ class LazyCode:
             from rtcompile.watching import logs
 
             logs.check_stream(log_stream)
-        place = ordinal()
+        place = ordinal(loading=True)
         request = self.request
         if request is None:
             module = _loaded(_load_file, self.path, program=self.path)
@@ -461,8 +461,8 @@ _load_file = cupy.memoize(for_each_device=True)(_from_file)
 _loading = threading.Lock()
 
 
-def ordinal() -> int:
-    """Return the number of the current device.
+def ordinal(loading: bool = False) -> int:
+    """Return the number of the current device, to compile for it or, with `loading`, to load on it.
 
     Raises
     ------
@@ -472,7 +472,7 @@ def ordinal() -> int:
     try:
         return int(current_device())
     except CUDARuntimeError as error:
-        raise device.no_device(str(error)) from None
+        raise device.no_device(str(error), loading) from None
 
 
 def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:

@@ -98,8 +98,14 @@ def driver_version() -> int:
     return int(version) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
-def no_device(evidence: str) -> UnsupportedArch:
-    """Return the error for a build without ``arch=`` on a machine without a device."""
+def no_device(evidence: str, loading: bool = False) -> UnsupportedArch:
+    """Return the error for a machine without a device, where one is to be compiled for or loaded on."""
+    if loading:
+        return UnsupportedArch(
+            f"no CUDA device to load and run the code on ({evidence}); with arch='sm_90a' (or "
+            "another) it compiles without one, and object_code, report() and RawKernel.advise() "
+            "tell of it"
+        )
     return UnsupportedArch(
         f"no CUDA device to compile for ({evidence}); "
         "pass arch='sm_90a' (or another) to compile without one"

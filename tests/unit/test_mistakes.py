@@ -114,6 +114,20 @@ def test_nothing_of_ours_is_chained_where_there_is_no_device() -> None:
     assert_alone(caught.value)
 
 
+@pytest.mark.parametrize("use", ["call", "launch", "get_function"])
+def test_code_for_an_arch_is_not_told_to_pass_one_where_it_cannot_be_loaded(use: str) -> None:
+    kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
+    module = rtcompile.RawModule(code=GOOD, arch="sm_80")
+    uses = {
+        "call": lambda: kernel((1,), (1,), ()),
+        "launch": lambda: kernel.launch(1, 1, ()),
+        "get_function": lambda: module.get_function("k"),
+    }
+
+    with pytest.raises(rtcompile.UnsupportedArch, match="no CUDA device to load and run"):
+        uses[use]()
+
+
 def test_what_the_caller_was_handling_stays_behind_the_error(device) -> None:
     own = KeyError("the caller's")
     with pytest.raises(rtcompile.CompileError) as caught:  # noqa: PT012
