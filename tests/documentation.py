@@ -179,7 +179,7 @@ def pretend() -> None:
 
     rtcompile.lazy_code.LazyCode.module = module
     rtcompile.lazy_code.LazyCode.rebuild = rebuild
-    rtcompile.lazy_code.ordinal = rtcompile.kernels.ordinal = lambda: 0
+    rtcompile.lazy_code.ordinal = rtcompile.kernels.ordinal = lambda loading=False: 0
     rtcompile.lazy_code.current_device = rtcompile.kernels.current_device = lambda: 0
     device.compute_capability = device.confirmed_compute_capability = lambda: (9, 0)
     for name in (

@@ -80,7 +80,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
     def launch(sizes: tuple[int, ...] = (), args: Any = (), **how: Any) -> Driver:
         driver = how.pop("driver", None) or Driver(*sizes)
         monkeypatch.setattr(launching, "bindings", lambda: driver)
-        monkeypatch.setattr(launching, "ordinal", lambda: 0)
+        monkeypatch.setattr(launching, "ordinal", lambda loading=False: 0)
         stream = SimpleNamespace(ptr=7)
         monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
         capturing = how.pop("capturing", False)

@@ -43,8 +43,8 @@ ran: list[tuple[bytes, str]] = []
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     ran.clear()
     monkeypatch.setattr(lazy_code, "_load", Module)
-    monkeypatch.setattr(lazy_code, "ordinal", lambda: 0)
-    monkeypatch.setattr(kernels, "ordinal", lambda: 0)
+    monkeypatch.setattr(lazy_code, "ordinal", lambda loading=False: 0)
+    monkeypatch.setattr(kernels, "ordinal", lambda loading=False: 0)
     monkeypatch.setattr(kernels, "current_device", lambda: 0)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=0))
     monkeypatch.setattr(reloading, "_POLL_SECONDS", 0)
