@@ -71,7 +71,7 @@ def launch(
     priority: int | None,
 ) -> None:
     """Launch a kernel; see `RawKernel.launch`."""
-    place = ordinal()
+    place = ordinal(loading=True)
     before = kernel.__dict__.get("_launched", _NEVER).get(place)
     how = (grid, block, cluster, cooperative, programmatic, shared_mem, priority)
     if before is not None and before.function is kernel._functions.get(place):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -109,19 +110,19 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
                 and name not in _NOT_THE_PROJECTS
                 and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             )
-            yield from (
-                os.path.join(folder, n) for n in sorted(names) if n.endswith((*_SOURCES, ".py"))
-            )
+            files = [os.path.join(folder, name) for name in sorted(names)]
+            # Regular files: a pipe would be waited for, and a link may lead nowhere.
+            yield from (f for f in files if f.endswith((*_SOURCES, ".py")) and os.path.isfile(f))
 
 
 def _of_python(
     path: str, root: str, common: Options, arch: Arch, settings: Settings
 ) -> Iterator[Entry]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with tokenize.open(path) as file:  # in the encoding that the file declares
             source = file.read()
         kernels = python_kernels.find(source)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return  # a template, a Python 2 file: not for us to judge
     names: dict[str, int] = {}
     for kernel in kernels:

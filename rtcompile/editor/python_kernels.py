@@ -61,7 +61,7 @@ def find(source: str) -> list[KernelString]:
     A kernel is a string with ``__global__`` or ``__device__`` and a brace in it, which is no docstring.
     """
     tree = ast.parse(source)
-    file = _File(tree, source)
+    file = _File(tree)
     found = []
     seen: set[int] = set()
     for name, expressions in file.assignments:
@@ -88,8 +88,7 @@ def _is_kernel(text: str) -> bool:
 class _File:
     """What a file's literals say."""
 
-    def __init__(self, tree: ast.Module, source: str) -> None:
-        self.source = source
+    def __init__(self, tree: ast.Module) -> None:
         self.passed_over = {
             id(node.body[0].value)
             for node in ast.walk(tree)
@@ -191,8 +190,7 @@ class _File:
         lines than the file: its text is given on one line where it can be, so that no place is wrong by a
         line.
         """
-        segment = ast.get_source_segment(self.source, node) or ""
-        if text.count("\n") == segment.count("\n"):
+        if text.count("\n") == (node.end_lineno or node.lineno) - node.lineno:
             return text
         if any(line.lstrip().startswith("#") or "//" in line for line in text.split("\n")):
             return text

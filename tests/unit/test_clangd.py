@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,33 @@ def test_what_is_not_there_is_told(project: Path, capsys):
 def test_a_python_file_that_does_not_parse_is_passed_over(project: Path):
     (project / "old.py").write_text("print 'x'")
     assert main(["clangd"]) == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\xef\xbb\xbfK = '__global__ void k() {}'\n", id="with a BOM"),
+        pytest.param(b"# coding: latin-1\nK = '/* \xe4 */ __global__ void k() {}'\n", id="latin-1"),
+    ],
+)
+def test_a_python_file_is_read_in_its_encoding(project: Path, data: bytes):
+    (project / "encoded.py").write_bytes(data)
+    assert main(["clangd", "encoded.py"]) == 0
+    assert any("encoded.py.K.cu" in file for file in _database(project))
+
+
+def test_a_pipe_and_a_link_to_nothing_are_passed_over(project: Path):
+    os.mkfifo(project / "pipe.py")
+    (project / "gone.cu").symlink_to("nowhere.cu")
+    assert main(["clangd"]) == 0
+    assert not any("gone.cu" in file for file in _database(project))
+
+
+def test_a_long_file_is_read_in_time_that_grows_with_its_length():
+    source = "".join(f"K{n} = '__global__ void k() {{}}'\n" for n in range(3000))
+    began = time.process_time()
+    assert len(python_kernels.find(source)) == 3000
+    assert time.process_time() - began < 5  # 31 s where each string splits the file into lines
 
 
 def _checked(file: Path) -> str:
