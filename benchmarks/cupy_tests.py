@@ -223,7 +223,9 @@ def main() -> None:
     parser.add_argument("tests", type=Path)
     parser.add_argument("--seconds", type=float, default=480)
     parser.add_argument("--processes", type=int, default=8, help="for each of the two sides")
-    parser.add_argument("--only", nargs="*", default=[""], help="files whose path has one of these")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="files whose path has one of these in it"
+    )
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     tests = given.tests.resolve()
