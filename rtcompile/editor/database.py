@@ -264,7 +264,7 @@ def _write_database(
 
 
 def _configure(root: str) -> None:
-    """Say in ``.clangd`` what it shall not report of CUDA; what else is in that file is kept."""
+    """Say in ``.clangd`` what it shall not report of CUDA, once; what else is in that file is kept."""
     path = os.path.join(root, _CONFIGURATION)
     try:
         with open(path, encoding="utf-8") as file:
@@ -273,7 +273,9 @@ def _configure(root: str) -> None:
         given = ""
     except ValueError as error:
         raise InvalidRequest(f"{path} is no text: {error}") from None
-    if _SUPPRESSED not in given:
+    if (
+        _SUPPRESSED.partition("\n")[0] not in given
+    ):  # what the user has made of it since is the user's
         _publish(path, f"{given.rstrip()}\n---\n{_SUPPRESSED}" if given.strip() else _SUPPRESSED)
 
 
