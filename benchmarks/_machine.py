@@ -9,11 +9,13 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from rtcompile._version import __version__
+
 # An installed package is byte-compiled. Where this is set, every process that is measured would compile
 # our modules anew, for 20 ms that no user pays.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-PACKAGES = ("rtcompile", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "cuda-core", "numpy")
+PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "cuda-core", "numpy")
 
 
 def describe() -> dict[str, str]:
@@ -22,6 +24,7 @@ def describe() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
+        "rtcompile": __version__,
     }
     for package in PACKAGES:
         try:

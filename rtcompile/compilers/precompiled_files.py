@@ -178,7 +178,7 @@ def sweep(folder: str) -> None:
         for entry in os.scandir(folder):
             key, _, suffix = entry.name.partition(".")
             with suppress(OSError):
-                if not key and suffix.endswith(".tmp"):
+                if not key:  # a record that is being written, or a lock that is being tried
                     if time.time() - entry.stat().st_mtime > _UNFINISHED_SECONDS:
                         os.unlink(entry.path)
                 elif suffix == "lock":

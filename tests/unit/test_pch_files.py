@@ -151,7 +151,7 @@ def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
 
 
 def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
-    for name in ("a.pch.tmp17", "b.pch", "c.lock", ".d.record-17-0.tmp"):
+    for name in ("a.pch.tmp17", "b.pch", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
     precompiled_files.sweep(str(tmp_path))
