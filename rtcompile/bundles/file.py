@@ -169,7 +169,7 @@ class Bundle:
         return ""
 
     def contents(self) -> list[tuple[Row, bytes, bytes]]:
-        """Return each row, its object's file and the record of its headers, all verified.
+        """Return each row, its object's file and the record of its headers, every byte verified.
 
         Raises
         ------
@@ -177,12 +177,15 @@ class Bundle:
             The file cannot be used; the message says why.
         """
         try:
-            return [
-                (row, self._blob(code), self._blob(record))
-                for row, code, record in self._entries(None)
-            ]
+            entries = self._entries(None)
+            found = [(row, self._blob(code), self._blob(record)) for row, code, record in entries]
         except _UnusableError as error:
-            raise InvalidRequest(f"{self.path} cannot be updated: {error}") from None
+            raise InvalidRequest(f"{self.path} cannot be used: {error}") from None
+        places = [place for _, *both in entries for place in both]
+        end = self._blobs_at + max((start + size for start, size, _ in places), default=0)
+        if os.path.getsize(self.path) > end:
+            raise InvalidRequest(f"{self.path}: what it has from byte {end} on belongs to no build")
+        return found
 
     def _ignore(self, reason: str) -> None:
         if not self.problem:

@@ -188,11 +188,11 @@ def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
             arch, kind = each.request.arch, each.request.target
             work[question.shipped_key(), None if arch is None else str(arch), kind] = each
     chosen = []
-    for row, code, _ in wanted:
+    for row, code, headers in wanted:
         exact = work.get((row.key, str(row.arch), row.kind))
         # One whose options fix the architecture has none in its request.
-        chosen.append((row, code, exact or work.get((row.key, None, row.kind))))
-    known = [each for _, _, each in chosen if each is not None]
+        chosen.append((row, code, headers, exact or work.get((row.key, None, row.kind))))
+    known = [each for *_, each in chosen if each is not None]
     with bundles.out_of_use(), ThreadPoolExecutor(pool.slots()) as executor:
         again = executor.map(_anew, known)
         return [
@@ -200,9 +200,9 @@ def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
                 row.program,
                 str(row.arch),
                 row.kind,
-                _outcome(row, code, next(again) if each is not None else None),
+                _outcome(row, code, headers, next(again) if each is not None else None),
             )
-            for row, code, each in chosen
+            for row, code, headers, each in chosen
         ]
 
 
@@ -210,7 +210,9 @@ def _anew(work: bundling.Work) -> ObjectCode:
     return pipeline.build(work.request, work.settings().override(recompile=True))
 
 
-def _outcome(row: Row, shipped_code: ObjectCode, again: ObjectCode | None) -> str:
+def _outcome(
+    row: Row, shipped_code: ObjectCode, headers: Sequence[Any], again: ObjectCode | None
+) -> str:
     if again is None:
         return "not among the targets: another source, other options, or not named"
     same = again.code == shipped_code.code
@@ -218,6 +220,11 @@ def _outcome(row: Row, shipped_code: ObjectCode, again: ObjectCode | None) -> st
         return "same"
     if again.build.compiler != row.compiler:
         return f"differs: made by {row.compiler}, here is {again.build.compiler}"
+    then = {(header.label, header.relative): header.digest for header in headers}
+    now = {(header.label, header.relative): header.digest for header in again.build.headers}
+    others = sorted({relative for label, relative in dict(then.items() ^ now.items())})
+    if others:
+        return f"differs: made with another {', '.join(others[:3])}{' …' * (len(others) > 3)}"
     pairs = enumerate(zip(again.code, shipped_code.code, strict=False))
     at = next((at for at, (one, other) in pairs if one != other), None)
     where = f"from byte {at} on" if at is not None else "in its length or its names"

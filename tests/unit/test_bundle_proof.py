@@ -121,16 +121,18 @@ def test_another_header_makes_other_bytes(built: Package, capsys):
     text = "__device__ inline int index() { return threadIdx.x; }\n"
     built.write("common.cuh", text)
     assert main(["bundle", "verify", "k.rtcb", built.name, "--rebuild"]) == 1
-    assert "differs from byte" in capsys.readouterr().out
+    assert "differs: made with another common.cuh" in capsys.readouterr().out
 
 
 def test_every_byte_is_verified(built: Package, capsys):
     assert main(["bundle", "verify", "k.rtcb"]) == 0
-    data = bytearray(Path("k.rtcb").read_bytes())
-    data[-100] ^= 1
-    Path("k.rtcb").write_bytes(data)
+    data = Path("k.rtcb").read_bytes()
+    Path("k.rtcb").write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
     assert main(["bundle", "verify", "k.rtcb"]) == 2
-    assert "damaged" in capsys.readouterr().err
+    assert "cannot be used: it is damaged" in capsys.readouterr().err
+    Path("k.rtcb").write_bytes(data + b"more")
+    assert main(["bundle", "verify", "k.rtcb"]) == 2
+    assert "belongs to no build" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_an_update_keeps_what_is_there(shipped: Package):
 def test_what_is_no_bundle_is_not_updated(tmp_path):
     path = tmp_path / "k.rtcb"
     path.write_text("not a bundle")
-    with pytest.raises(InvalidRequest, match="cannot be updated: it is no bundle"):
+    with pytest.raises(InvalidRequest, match="cannot be used: it is no bundle"):
         bundling.bundle([CompileRequest(PLAIN)], path, archs=("sm_80",), update=True)
     assert path.read_text() == "not a bundle"
 
