@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 from rtcompile.building import pipeline
+from rtcompile.cache import headers
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, RtcompileWarning, ToolkitNotFound
@@ -38,7 +39,7 @@ def build(
     settings = Settings.from_environ()
     request = _request(source, options, capability, backend, names, settings)
     try:
-        found = pipeline.look(request, settings, words)
+        found = _look(request, settings, words)
         if isinstance(found, ObjectCode):
             return found
         ahead.begin(request, settings)
@@ -53,6 +54,18 @@ def build(
         raise
     _say_once(lacking)
     return None
+
+
+def _look(
+    request: CompileRequest, settings: Settings, words: Sequence[str]
+) -> ObjectCode | pipeline.Missing:
+    from cupy._core import core
+
+    token = headers.settled_below.set(f"{core._get_header_dir_path()}/")
+    try:
+        return pipeline.look(request, settings, words)
+    finally:
+        headers.settled_below.reset(token)
 
 
 def _request(

@@ -370,3 +370,26 @@ def test_a_build_that_passed_over_a_file_that_it_may_not_read_is_not_kept(
     )
 
     assert unreadable in place.record("user1/a.h").uncacheable
+
+
+def test_a_header_of_a_settled_folder_may_be_a_second_old_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [tmp_path / "settled" / "a.h", tmp_path / "own" / "b.h"]
+    for text in texts:
+        text.parent.mkdir()
+        text.write_text("before")
+    time.sleep(0.05)  # the file clock's tick: a header of just now is read again in any case
+    settled, own = (headers.record([str(text)], ()) for text in texts)
+    token = headers.settled_below.set(f"{tmp_path}/settled/")
+    try:
+        assert headers.same(settled)
+        for text in texts:
+            text.write_text("after!")
+        assert headers.same(settled)
+        assert not headers.same(own)
+        monkeypatch.setattr(headers, "_SETTLED_SECONDS", 0.0)
+        assert not headers.same(settled)
+        assert headers.refresh(settled) is None
+    finally:
+        headers.settled_below.reset(token)
