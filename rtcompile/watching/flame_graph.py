@@ -39,7 +39,7 @@ def html(profile: Profile) -> str:
         box = whole.part(name, milliseconds)
         if name == "front end" and profile.frames is not None:
             _add(box, profile.frames.included)
-            box.part(f"{profile.program} itself", profile.source)
+            _add_instances(box.part(f"{profile.program} itself", profile.source), profile)
     depths: dict[int, int] = defaultdict(int)
     boxes = "\n".join(_boxes(whole, 0.0, 0, profile.milliseconds or 1.0, depths))
     height = 20 * (max(depths) + 1)
@@ -52,6 +52,27 @@ def html(profile: Profile) -> str:
 def _add(box: _Box, frames: Iterable[Frame]) -> None:
     for frame in frames:
         _add(box.part(frame.path, frame.seconds * 1e3), frame.included)
+
+
+def _add_instances(source: _Box, profile: Profile) -> None:
+    """Add the templates that the source's own text instantiates, each within the one that needs it.
+
+    These are those after the last header. The same template in the same place is one box.
+    """
+    headers = {frame.path for frame in profile.frames.walk()} if profile.frames else set()
+    ends = [event["ts"] + event["dur"] for event in profile.events if event["name"] in headers]
+    after = max(ends, default=0.0)
+    found = [
+        (event["ts"], -event["dur"], event["args"]["detail"].partition(" [")[0])
+        for event in profile.events
+        if event["name"].startswith("Instantiating Template") and event["ts"] >= after
+    ]
+    open_until: list[tuple[float, _Box]] = []
+    for begin, negative, name in sorted(found):
+        while open_until and open_until[-1][0] <= begin:
+            open_until.pop()
+        within = open_until[-1][1] if open_until else source
+        open_until.append((begin - negative, within.part(name, -negative / 1e3)))
 
 
 def _boxes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
 from rtcompile.core.units import CompileFailure
 from rtcompile.settings import Settings
-from rtcompile.watching import header_times
+from rtcompile.watching import flame_graph, header_times
 from rtcompile.watching.profiling import Profile, profile
 
 SLOW = "#pragma once\n" + "".join(
@@ -177,6 +178,14 @@ def test_the_page_and_the_trace_hold_what_was_measured(folder: Path, tmp_path: P
     assert {"build", "front end"} <= {event["name"] for event in events}
     assert any(event["name"].endswith("slow.cuh") for event in events)
     assert fields["headers"][0]["own"] > 0
+
+
+def test_the_page_shows_templates_within_those_that_need_them(folder: Path):
+    own = SLOW.replace("S", "Own").replace("#pragma once", "")
+    page = flame_graph.html(_profile(folder, SOURCE + own))
+    itself = page[page.index(">kernel.cu itself<") :]
+    assert {"Own0", "Own7"} <= set(re.findall(r">(\w+)</div>", itself))
+    assert ">S0<" not in page.partition("<pre>")[0]  # a header's: its time is the header's
 
 
 @pytest.mark.parametrize(
