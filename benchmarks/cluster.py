@@ -1,4 +1,4 @@
-"""A second node of a cluster: kernels fetched from Redis and from S3, beside compiling them.
+"""A second node of a cluster: kernels fetched from a store, beside compiling them.
 
 49 kernels as CuPy makes them (its prefix, its headers) and 20 small ones without includes, as in 20
 RawModules. The first node compiles and pushes; the second, with an empty cache, fetches them one
@@ -6,7 +6,7 @@ after the other in a fresh process. For each kernel: the mean over the process, 
 process is shown, and the lower quartile over all, since the machine may have other work to do. Then
 local hits are measured with and without a store configured, in processes that take turns.
 
-Needs redis-server, and moto for S3; what is not installed is left out. No GPU. ROUNDS sets the
+The stores are a folder, redis-server, and moto for S3; what is not installed is left out. No GPU. ROUNDS sets the
 number of rounds; ``--save`` writes benchmarks/results/cluster.json.
 """
 
@@ -111,6 +111,8 @@ def local_hits(folder: Path, address: str) -> dict[str, object]:
 
 def main() -> None:
     results: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        results["folder"] = second_node(Path(folder), f"file://{folder}/shared")
     available = {
         "Redis": shutil.which("redis-server") and servers.redis,
         "S3 (moto)": importlib.util.find_spec("moto") and servers.s3,
