@@ -357,7 +357,7 @@ def test_the_look_up_of_a_hosts_name_is_waited_for_within_bounds(key_file, monke
     begin = time.monotonic()
     with pytest.warns(RtcompileWarning, match="no answer"):
         assert [stores.get("object", str(number)) for number in range(9)] == [None] * 9
-    assert time.monotonic() - begin < 1.2
+    assert time.monotonic() - begin < 4.0  # and not 9 times 5 s
 
 
 def test_who_has_a_time_limit_waits_no_longer_for_another_node(address, key_file):
