@@ -59,6 +59,8 @@ def _run(argv: list[str]) -> int:
         return WRONG
     try:
         code: int = import_module(f"rtcompile.cli.{given.module}").run(given)
+        if given.verb == "run":
+            return code  # Python flushes the program's streams, and has its own exit status for it
         refused = output.flush()
         if refused is not None:
             given.json = False  # stdout takes no answer

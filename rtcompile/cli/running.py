@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rtcompile.cli import output
@@ -41,7 +42,8 @@ def run(given: Namespace) -> int:
 
     def end_as_interrupted() -> None:
         if signalled:
-            output.flush()
+            with suppress(OSError, ValueError, AttributeError):  # it is full, closed or None
+                sys.stdout.flush()
             end_by(signalled)
 
     atexit.register(end_as_interrupted)  # before the program's handlers: it is called after them
@@ -97,16 +99,21 @@ def _recorded(recorder: Recorder | None, path: str) -> tuple[list[str], str]:
 def _print_json(tally: Tally, status: int, problems: list[str]) -> None:
     builds = [build._asdict() for build in tally.builds]
     fields = {"status": status, "builds": builds, "missing": tally.missing, "problems": problems}
-    json.dump(fields, sys.stderr)
-    sys.stderr.write("\n")
+    _say(json.dumps(fields))
 
 
 def _report(given: Namespace, tally: Tally, lines: list[str]) -> None:
     """Print a summary of the run's builds on stderr, since stdout belongs to the program."""
     if given.report:
-        print(output.table(KernelUse._fields, map(_row, tally.builds)), file=sys.stderr)
+        _say(output.table(KernelUse._fields, map(_row, tally.builds)))
     for line in (tally.line(), *lines):
-        print(f"rtcompile: {line}", file=sys.stderr)
+        _say(f"rtcompile: {line}")
+
+
+def _say(text: str) -> None:
+    """Print on stderr, if the program left it open."""
+    with suppress(OSError, ValueError, AttributeError):  # it is full, closed or None
+        sys.stderr.write(f"{text}\n")
 
 
 def _row(build: KernelUse) -> list[object]:
@@ -125,5 +132,5 @@ def _check(given: Namespace, tally: Tally, known: Record | None) -> int:
         lines.append(f"complete ({len(known.builds)} builds in the record)")
     if not given.json:
         for line in lines:
-            print(f"rtcompile: {line}", file=sys.stderr)
+            _say(f"rtcompile: {line}")
     return _INCOMPLETE if tally.missing else 0

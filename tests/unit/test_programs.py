@@ -7,6 +7,7 @@ import json
 import os
 import py_compile
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -247,6 +248,21 @@ def test_looking_for_cupys_compiler_is_not_loading_it(tmp_path):
     done = run("run", str(script), cache=tmp_path)
 
     assert done.stdout == "rtcompile.everywhere.seam\n", done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-", ">/dev/full"])
+def test_streams_that_take_nothing_change_no_program(tmp_path, closed):
+    script = tmp_path / "program.py"
+    script.write_text("print('said'); raise SystemExit(3)")
+
+    def outcome(*command: str) -> tuple[int, str]:
+        words = " ".join(shlex.quote(word) for word in (sys.executable, *command, str(script)))
+        done = subprocess.run(
+            ["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout
+
+    assert outcome("-m", "rtcompile", "run") == outcome()
 
 
 def test_json_is_one_object_and_nothing_else(tmp_path):
