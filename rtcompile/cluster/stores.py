@@ -105,6 +105,6 @@ def first_line(error: BaseException) -> str:
 
 
 def without_password(address: str) -> str:
-    """Return an address without its password, for messages."""
+    """Return an address for messages, without its password and without options, which may hold one."""
     parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
+import subprocess
 import sys
 import time
 import warnings
@@ -80,6 +82,44 @@ def test_a_lease_ends_by_itself_unless_it_is_renewed(store: SharedStore):
     store.acquire("lease/other", "mine", 0.1)
     time.sleep(0.2)
     assert store.acquire("lease/other", "theirs", 30.0) == "ours"
+
+
+def test_redis_forgets_an_entry_after_its_time():
+    with servers.redis() as server:
+        store = open_store(server.address, RemoteSettings((), ttl=60.0))
+        store.put("object/abc", b"bytes")
+        assert 0 < store._redis.ttl("rtcompile:object/abc") <= 60
+
+
+def test_redis_is_reached_by_tls_and_by_a_socket(tmp_path):
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    certificate = ["-keyout", f"{tmp_path}/key.pem", "-out", f"{tmp_path}/cert.pem"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    request = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *certificate, *names]
+    subprocess.run(request, check=True, capture_output=True)
+    port = servers.free_port()
+    options = {
+        "--tls-port": str(port),
+        "--tls-cert-file": f"{tmp_path}/cert.pem",
+        "--tls-key-file": f"{tmp_path}/key.pem",
+        "--tls-auth-clients": "no",
+        "--unixsocket": f"{tmp_path}/socket",
+    }
+    with servers.redis(*(word for pair in options.items() for word in pair)):
+        address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/cert.pem"
+        open_store(address).put("object/abc", b"bytes")
+        assert open_store(f"unix://{tmp_path}/socket").get("object/abc") == b"bytes"
+        with pytest.raises(StoreError, match=r"(?i)certificate"):
+            open_store(f"rediss://127.0.0.1:{port}/0").get("object/abc")
+
+
+@pytest.mark.parametrize(
+    "address", ["redis://:secret@h:1/0", "redis://me:secret@h:1/0", "redis://h:1/0?password=secret"]
+)
+def test_no_message_shows_a_password(address):
+    assert open_store(address).name == "redis://h:1/0"
 
 
 # --- signatures ----------------------------------------------------------------------------------
