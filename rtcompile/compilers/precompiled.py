@@ -116,8 +116,11 @@ _guard = threading.Lock()
 _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
 _read_in: dict[str, float] = {}  # the least seconds that one of them spent on reading its source
-# Whose makers this process started and has not seen end, with the time it started them.
+# Whose makers this process started and has not seen end, with the time it started them, or `_IN_VAIN`
+# when a build has waited for one long enough: others have the processor.
 _making: dict[str, float] = {}
+_IN_VAIN = float("inf")
+_MOST_ASSUMED = 3.0  # seconds that an unknown source takes to read: CuTe takes 1.4
 
 # One thread at a time looks whether a header is current, and those of its batch take its word:
 # sixteen that each ask for 392 files at once take 150 ms, of which 145 go to passing on the GIL.
@@ -278,23 +281,28 @@ class Prefix:
             Record(REFUSED, reason=reason).write(self._record, self.search)
 
     def _wait_for_maker(self) -> None:
-        """Wait for a header that this process has had begun, as long as it is worth it."""
-        began = _making.get(self.key)
-        if began is None:
-            return
+        """Wait for a header that this process has had begun, as long as it is worth it.
+
+        Of the builds that need one header, only one waits in vain.
+        """
+        began = _making.get(self.key, _IN_VAIN)
         arrived = time.monotonic()
+        so_far = min(arrived - began - _START, _MOST_ASSUMED)
         cancellation = pool.Cancellation.current.get()
-        while began is not None:
+        while _making.get(self.key, _IN_VAIN) != _IN_VAIN:
             record = Record.read(self._record, self.search) or Record(SEEN)
-            now = time.monotonic()
             read_in = min(record.seconds, _read_in.get(self.key, record.seconds))
-            front_end = read_in if read_in < float("inf") else arrived - began - _START
-            if record.state != SEEN or now - arrived >= patience(front_end):
+            front_end = read_in if read_in < float("inf") else so_far
+            if record.state != SEEN:
+                return
+            if time.monotonic() - arrived >= patience(front_end):
+                with _guard:
+                    if self.key in _making:
+                        _making[self.key] = _IN_VAIN
                 return
             if cancellation is not None:
                 cancellation.check()
             time.sleep(_PATIENCE / 4)
-            began = _making.get(self.key)
 
     def _wait_if_worth(self) -> None:
         """In a batch with more builds than slots, let some go ahead, and let the rest wait.

@@ -21,7 +21,8 @@ from rtcompile.settings import Settings
 __all__ = ["MAKER", "begin", "with_pass_in_text"]
 
 MAKER = "rtcompile-ahead"  # the name of the thread that has the headers made
-_LEAST_CORES = 2  # one for the program and its compiler
+# One core is the program's and its compiler's. CUB's headers keep another busy for two seconds.
+_LEAST_CORES, _CORES_FOR_CUB = 2, 4
 
 # Of `cupy/_core/_cub_reduction.pyx`.
 _CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
@@ -47,23 +48,26 @@ def begin(request: CompileRequest, settings: Settings) -> None:
         if _begun:
             return
         _begun = True
-    if len(os.sched_getaffinity(0)) < _LEAST_CORES:
+    cores = len(os.sched_getaffinity(0))
+    if cores < _LEAST_CORES:
         return
     # In a thread, since the compiler of the build itself has to be started first.
     with suppress(RuntimeError):  # no more threads, or the interpreter is on its way out
-        threading.Thread(target=_make, args=(request, settings), name=MAKER, daemon=True).start()
+        threading.Thread(
+            target=_make, args=(request, settings, cores), name=MAKER, daemon=True
+        ).start()
 
 
-def _make(request: CompileRequest, settings: Settings) -> None:
+def _make(request: CompileRequest, settings: Settings, cores: int) -> None:
     from rtcompile.building import miss
 
     with suppress(RtcompileError, OSError):  # what the builds meet, too, and report
-        for source, options in _openings():
+        for source, options in _openings(cores):
             opening = request.replace(source=source, options=options, name_expressions=())
             miss.precompile(pipeline.plan(opening, settings), settings)
 
 
-def _openings() -> list[tuple[str, tuple[str, ...]]]:
+def _openings(cores: int) -> list[tuple[str, tuple[str, ...]]]:
     """Return what CuPy's kernels open with, and the options that it gives them."""
     from cupy import _environment
     from cupy._core import _accelerator
@@ -71,7 +75,7 @@ def _openings() -> list[tuple[str, tuple[str, ...]]]:
     own = _own_includes()
     found = [(own, _assembled(()))]
     by_cub = _accelerator.ACCELERATOR_CUB in _accelerator.get_reduction_accelerators()
-    if by_cub and _environment.get_cub_path() == "<bundle>":
+    if cores >= _CORES_FOR_CUB and by_cub and _environment.get_cub_path() == "<bundle>":
         found.append((f"{own}\n{_CUB_INCLUDES}", _assembled(_CUB_OPTIONS)))
     return found
 

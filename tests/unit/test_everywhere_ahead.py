@@ -98,9 +98,10 @@ def test_the_code_is_that_of_cupy_alone(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_header_for_reductions_is_what_they_open_with():
-    (own, _), (by_cub, options) = ahead._openings()
+    (own, _), (by_cub, options) = ahead._openings(cores=4)
 
     assert own == OWN
+    assert ahead._openings(cores=2) == ahead._openings(cores=4)[:1]
     assert includes.pch_prefix(by_cub) == includes.pch_prefix(REDUCTION)
     given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
     asked = (*core.assemble_cupy_compiler_options(given), "-ftz=true")

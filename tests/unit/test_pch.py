@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,10 +66,12 @@ class Builder:
 
     def ahead(self) -> None:
         """Have the header made before any build."""
+        nvrtc.precompile(*self.prefix_of(EXPENSIVE))
+
+    def prefix_of(self, source: str) -> Any:
         flags = (f"-arch={self.arch}", *self.flags, *(f"-I{d.path}" for d in self.search))
-        unit = TranslationUnit(EXPENSIVE, self.name, flags, (), "cubin", Arch.parse(self.arch))
-        library = toolkit.current().require_nvrtc()
-        nvrtc.precompile(unit, library, str(self.cache), self.search)
+        unit = TranslationUnit(source, self.name, flags, (), "cubin", Arch.parse(self.arch))
+        return unit, toolkit.current().require_nvrtc(), str(self.cache), self.search
 
     def without(self) -> Builder:
         return replace(self, pch=False)
@@ -146,6 +149,20 @@ def test_a_build_does_not_wait_for_one_that_was_only_just_begun(builder: Builder
     assert not used(builder.compiled(EXPENSIVE + KERNEL))
     assert precompiled.patience(0.01) == 0 < precompiled.patience(0.1) < 0.1
     join_makers()
+
+
+def test_only_one_build_waits_in_vain(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precompiled, "_MOST_ASSUMED", 0.5)
+    prefix = nvrtc._prefix(*builder.prefix_of(EXPENSIVE))
+    assert prefix is not None
+    # As if its maker had been at work for a minute, since others have the processor.
+    monkeypatch.setitem(precompiled._making, prefix.key, time.monotonic() - 60)
+    took = []
+    for _ in range(2):
+        begun = time.monotonic()
+        with prefix.wanted():
+            took.append(time.monotonic() - begun)
+    assert took[0] >= precompiled.patience(0.5) > 0.2 > took[1]
 
 
 def test_in_a_copy_of_the_cache_it_is_used(warm: Builder, tmp_path: Path) -> None:
