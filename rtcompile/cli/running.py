@@ -54,6 +54,7 @@ def run(given: Namespace) -> int:
         problems: list[str] = []
 
         def tell(status: int) -> int:
+            tally.collect()
             recorded, problem = _recorded(recorder, given.record)
             if problem:
                 problems.append(problem)

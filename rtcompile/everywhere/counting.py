@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.cache import answers
 from rtcompile.cache.answers import Answer
@@ -41,7 +42,7 @@ def _build(name: str, code: ObjectCode) -> KernelUse:
 
 
 class Tally:
-    """The requests of a run.
+    """The requests of a run, those of forked children after `collect`.
 
     Attributes
     ----------
@@ -53,6 +54,12 @@ class Tally:
         self._built: list[KernelUse] = []
         self._answers: list[tuple[str, Answer]] = []
         self.missing: list[str] = []
+        self._process = os.getpid()
+        # A forked child appends to this file. None is kept open: a program may close what it did
+        # not open, and give its number to a file of its own.
+        self._of_children = os.path.join(
+            os.environ.get("TMPDIR") or "/tmp", f"rtcompile-run-{os.urandom(12).hex()}"
+        )
 
     @property
     def builds(self) -> list[KernelUse]:
@@ -78,14 +85,49 @@ class Tally:
     def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
         """Count a build; one that failed counts only if compiling was forbidden or impossible."""
         if isinstance(outcome, (JitDisabled, ToolkitNotFound)):
-            self.missing.append(str(outcome).partition("\n")[0])
+            self._add(self.missing, str(outcome).partition("\n")[0])
         if isinstance(outcome, RtcompileError):
             return
-        self._built.append(_build(request.name, outcome))
+        self._add(self._built, _build(request.name, outcome))
 
     def note_answer(self, words: Sequence[str], answer: Answer) -> None:
         """Take a hit of the short road into account; its story is read when it is told."""
-        self._answers.append((words[0], answer))
+        if os.getpid() == self._process:
+            self._answers.append((words[0], answer))
+            return
+        from rtcompile.everywhere.builds import program_name
+
+        self._add(self._built, _build(program_name(words[0]), answer.object_code()))
+
+    def collect(self) -> None:
+        """Add what forked children requested."""
+        import json
+
+        try:
+            with open(self._of_children, encoding="utf-8") as file:
+                lines = file.readlines()
+            os.unlink(self._of_children)
+        except OSError:  # there is none
+            return
+        for found in map(json.loads, lines):
+            if isinstance(found, str):
+                self.missing.append(found)
+            else:
+                self._built.append(KernelUse(*found))
+
+    def _add(self, of: list[Any], what: Any) -> None:
+        if os.getpid() == self._process:
+            of.append(what)
+            return
+        import json
+
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError):
+            descriptor = os.open(self._of_children, flags, 0o600)
+            try:
+                os.write(descriptor, (json.dumps(what) + "\n").encode())
+            finally:
+                os.close(descriptor)
 
 
 @contextmanager

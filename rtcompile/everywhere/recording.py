@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import os
 import re
@@ -52,6 +53,8 @@ class Recorder:
 
     def start(self) -> None:
         """Start recording; raise OSError if the file cannot be written."""
+        if os.path.isdir(self.path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(self._part, flags, 0o644))
         self._process = os.getpid()

@@ -158,6 +158,36 @@ def test_a_child_that_comes_to_the_programs_end_does_not_speak_for_it(tmp_path):
     assert done.stderr.count("builds recorded") == 1, done.stderr
 
 
+def test_what_children_request_is_counted_and_missed(tmp_path):
+    script = program(
+        tmp_path,
+        f"""
+        import os
+        for source in ({CODE!r}, {TEMPLATE!r}):
+            if not os.fork():
+                try:
+                    compile(source)
+                except Exception:
+                    pass
+                os._exit(0)
+            os.wait()
+        """,
+    )
+    built = run("run", script, cache=tmp_path / "cache", TMPDIR=str(tmp_path))
+    assert "2 kernels: 0 from the cache, 2 built" in built.stderr
+    assert "2 from the cache" in run("run", script, cache=tmp_path / "cache").stderr
+    checked = run("run", "--check", script, cache=tmp_path / "other")
+    assert (checked.returncode, checked.stderr.count("not there:")) == (1, 2), checked.stderr
+    assert not list(tmp_path.glob("rtcompile-run-*"))
+
+
+def test_a_record_that_would_be_a_folder_is_refused_before_the_program_runs(tmp_path):
+    script = program(tmp_path, "print('ran')")
+    done = run("run", "--record", str(tmp_path), script, cache=tmp_path)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "Is a directory" in done.stderr
+
+
 def test_what_cannot_be_recorded_does_not_stop_the_program(tmp_path):
     record = tmp_path / "records" / "kernels.json"
     record.parent.mkdir()
