@@ -1,6 +1,6 @@
 """Does a profile add up, and what does it name first? A plain kernel, a CUB reduction, a CuTe copy, an example.
 
-Each source is profiled three times and compiled three times without a profile, in turns. Needs no GPU.
+Each source is profiled ROUNDS times and compiled as often without a profile, in turns. Needs no GPU.
 `--save` writes benchmarks/results/profile_sums.json.
 """
 
@@ -19,7 +19,7 @@ from rtcompile.settings import Settings
 from rtcompile.watching.profiling import profile
 
 ARCH = "sm_90a"
-ROUNDS = 3
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
 SOURCES = {
     "plain": 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }\n',
     "CUB reduction": """
