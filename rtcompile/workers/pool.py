@@ -1,6 +1,7 @@
 """Runs jobs in worker processes. The caller's thread waits, and nothing of a job outlives the call.
 
-One zygote per compiler, started by the first job that needs it; see `protocol` for what a job is.
+One zygote per compiler, started by the first job that needs it, or ahead of it by `process.start`;
+see `protocol` for what a job is.
 The caller's own thread waits on the job's socket, so that Ctrl-C raises its exception there at
 once. Leaving the call, in whatever way, kills the job.
 """
