@@ -24,7 +24,7 @@ from rtcompile.cache.memory import Memory
 from rtcompile.cache.refusals import Refusals
 from rtcompile.cache.upkeep import Upkeep
 from rtcompile.core.includes import Dependencies
-from rtcompile.core.key import Question
+from rtcompile.core.key import Question, linked_by
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
 from rtcompile.settings import Settings
@@ -160,6 +160,8 @@ class Store:
         compiler = question.compilers.get("nvrtc")
         if not compiler or question.backend == "nvcc" or not question.reads_no_file():
             return None
+        if compiler.endswith(linked_by("", question.linker)):
+            return None  # Whether a build is linked is not known to a question that looks for it.
         key = question.object_key(_NOTHING_READ, backend="nvrtc")
         return ManifestEntry("nvrtc", compiler, key, _NOTHING_READ)
 
