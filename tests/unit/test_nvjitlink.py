@@ -232,14 +232,14 @@ def test_a_truncated_input_is_an_error(
 ) -> None:
     whole = make(CALLER, kind)
 
-    failure = link([replace(whole, data=whole.data[: int(len(whole.data) * part)])], toolchain)
+    failure = link([whole._replace(data=whole.data[: int(len(whole.data) * part)])], toolchain)
 
     assert isinstance(failure, CompileFailure)
     assert failure.kind in ("link", "crash")
 
 
 def test_an_input_of_the_wrong_kind_is_told_by_its_bytes(make: Make, toolchain: Toolchain) -> None:
-    failure = link([replace(make(CALLER, "object"), kind="ptx")], toolchain)
+    failure = link([make(CALLER, "object")._replace(kind="ptx")], toolchain)
 
     assert isinstance(failure, CompileFailure)
     assert "'caller.cubin' was given as PTX, but it is a cubin" in failure.log
