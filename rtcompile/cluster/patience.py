@@ -6,15 +6,13 @@ processes than cores a store would be called slow that answers at once.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
-__all__ = ["Unanswered", "bounded", "own_seconds", "within"]
+__all__ = ["Unanswered", "own_seconds", "within"]
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25  # how often a thread that gave no answer yet is looked at
@@ -82,16 +80,3 @@ def within(seconds: float, ask: Callable[[], _T]) -> _T:
     if errors:
         raise errors[0]
     return answers[0]
-
-
-def bounded(seconds: float) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Return a decorator for functions that are to be waited for no longer than `seconds`."""
-
-    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        @functools.wraps(function)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            return within(seconds, lambda: function(*args, **kwargs))
-
-        return call
-
-    return decorate
