@@ -142,6 +142,8 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     'cubin'
     """
 
+    _cooperative = False
+
     @public
     def __init__(
         self,
@@ -207,13 +209,16 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     def _bind(self, build: LazyCode, name: str) -> None:
         code, options, backend, more = build.for_cupy
         # CuPy's jitify argument is left out: giving it, even False, warns of its removal.
-        super().__init__(code, name, options, backend, **more)
+        if more:
+            super().__init__(code, name, options, backend, **more)
+            self._cooperative = "enable_cooperative_groups" in more
+        else:
+            super().__init__(code, name, options, backend)
         self._build = build
         functions = build.functions.get(name)
         if functions is None:
             functions = build.functions[name] = {}
         self._functions: dict[int, Any] = functions
-        self._cooperative = "enable_cooperative_groups" in more
 
     @property
     def kernel(self) -> Any:
