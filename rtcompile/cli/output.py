@@ -165,7 +165,7 @@ def uses_color(given: Namespace, stream: IO[str]) -> bool:
     """Say whether to use colours on `stream`."""
     if given.color != "auto":
         return bool(given.color == "always")
-    return stream.isatty() and not os.environ.get("NO_COLOR")
+    return styling.takes_escapes(stream) and not os.environ.get("NO_COLOR")
 
 
 def paint(text: str, style: str, color: bool) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
+from typing import IO
 
 __all__ = [
     "Piece",
@@ -16,6 +18,7 @@ __all__ = [
     "in_notebook",
     "painted",
     "printable",
+    "takes_escapes",
 ]
 
 Piece = tuple[str, str]  # a style's name, "" for none, and a text
@@ -117,3 +120,8 @@ def as_html(pieces: Iterable[Piece]) -> str:
 def printable(text: str) -> str:
     """Return text without a terminal's control characters, which a compiler's log may contain."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def takes_escapes(stream: IO[str]) -> bool:
+    """Say whether colours can be shown on a stream, and a line be changed: in most terminals."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"

@@ -16,7 +16,7 @@ from typing import Any
 
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import RtcompileError
-from rtcompile.text.styling import in_notebook
+from rtcompile.text.styling import in_notebook, takes_escapes
 
 __all__ = ["Outcome", "changing_line", "shown"]
 
@@ -40,7 +40,7 @@ def shown(
         How many builds there are.
     """
     tally = _Tally(total)
-    in_place = sys.stderr.isatty() or in_notebook()
+    in_place = takes_escapes(sys.stderr) or in_notebook()
     display: AbstractContextManager[Callable[[Outcome], None]]
     if callable(progress):
         display = _told(tally, progress)
@@ -69,7 +69,7 @@ def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
         with _line_below_cell(keep) as write:
             yield write
         return
-    if not sys.stderr.isatty():
+    if not takes_escapes(sys.stderr):
         yield lambda _: None
         return
     erase = "\r\033[K"

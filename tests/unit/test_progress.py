@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from rtcompile import CompileRequest, compile_many
+from rtcompile.text.styling import takes_escapes
 from rtcompile.watching.progress import changing_line
 
 REQUESTS = [CompileRequest(f"__global__ void k() {{ int a = {i}; }}", arch="sm_80") for i in (1, 2)]
@@ -25,6 +26,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Let stderr be a terminal: in the test itself, since pytest sets stderr for each phase."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
     return terminal
 
 
@@ -63,6 +65,16 @@ def test_a_line_that_is_not_kept_is_taken_away(monkeypatch: pytest.MonkeyPatch) 
     with changing_line() as show:
         show("compiling: 1 s")
     assert terminal.getvalue().endswith("compiling: 1 s\r\033[K")
+
+
+def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = in_terminal(monkeypatch)
+    monkeypatch.setenv("TERM", "dumb")
+    with changing_line() as show:
+        show("compiling: 1 s")
+    compile_many(REQUESTS)
+    assert not takes_escapes(terminal)
+    assert terminal.getvalue() == ""
 
 
 def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
