@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,8 @@ FOLDERS = (
     "reproducers",
 )
 
+_KEEP_SECONDS = 1.0
+
 _NOTE = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
@@ -48,8 +51,47 @@ class Notes(NamedTuple):
     written: int = 0
 
 
+class _Kept:
+    """A folder's descriptor that is kept for a while: to open it takes longer than a look at a file."""
+
+    __slots__ = ("descriptor", "identity", "is_kept", "until", "users")
+
+    def __init__(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        self.descriptor = descriptor
+        self.identity = status.st_dev, status.st_ino
+        self.until = time.monotonic() + _KEEP_SECONDS
+        self.users = 0
+        self.is_kept = True
+
+    def holds(self) -> bool:
+        """Say whether it may be used still; not if somebody removed the folder."""
+        status = self._status()
+        return time.monotonic() < self.until and status is not None and status.st_nlink > 0
+
+    def let_go(self) -> None:
+        """Close it, once nobody uses it any more."""
+        self.is_kept = False
+        if not self.users:
+            self.close()
+
+    def close(self) -> None:
+        """Close it, unless the application did, which closes descriptors that are not its own."""
+        if self._status() is not None:
+            os.close(self.descriptor)
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            status = os.fstat(self.descriptor)
+        except OSError:
+            return None
+        return status if (status.st_dev, status.st_ino) == self.identity else None
+
+
 class Folder:
     """A directory tree.
+
+    With `keep`, descriptors of its folders are kept open for a second.
 
     Attributes
     ----------
@@ -58,9 +100,16 @@ class Folder:
         If False, nothing is changed: no use is noted and no damaged file removed.
     """
 
-    def __init__(self, path: str, *, writable: bool = True) -> None:
+    def __init__(self, path: str, *, writable: bool = True, keep: bool = False) -> None:
         self.path = path
         self.writable = writable
+        self._keep = keep
+        self._kept: dict[str, _Kept] = {}
+        self._guard = threading.Lock()
+
+    def __del__(self) -> None:
+        for kept in self._kept.values():
+            kept.let_go()
 
     def file(self, *parts: str) -> str:
         """Return the path of a file, for messages and for programs that take no descriptor."""
@@ -80,12 +129,37 @@ class Folder:
 
     @contextmanager
     def opened(self, kind: str) -> Iterator[int]:
-        """Yield a descriptor of one of `FOLDERS`, and close it at the end."""
-        descriptor = self.open(kind)
+        """Yield a descriptor of one of `FOLDERS`, as it was opened within the last second if kept."""
+        if not self._keep:
+            descriptor = self.open(kind)
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+            return
+        with self._guard:
+            kept = self._kept.get(kind)
+            if kept is None or not kept.holds():
+                self._forget(kind)
+                kept = self._kept[kind] = _Kept(self.open(kind))
+            kept.users += 1
         try:
-            yield descriptor
+            yield kept.descriptor
+        except FileNotFoundError:  # perhaps since the folder was removed
+            with self._guard:
+                if self._kept.get(kind) is kept:
+                    self._forget(kind)
+            raise
         finally:
-            os.close(descriptor)
+            with self._guard:
+                kept.users -= 1
+                if not (kept.users or kept.is_kept):
+                    kept.close()
+
+    def _forget(self, kind: str) -> None:
+        kept = self._kept.pop(kind, None)
+        if kept is not None:
+            kept.let_go()
 
     def read(self, kind: str, name: str) -> bytes | None:
         """Return a file's bytes and note its use; None if it does not exist or is not trusted.
@@ -93,27 +167,28 @@ class Folder:
         A file that is not trusted is removed.
         """
         try:
-            folder = self.open(kind)
+            with self.opened(kind) as folder:
+                return self._read(folder, name)
         except OSError:
             return None
+
+    def _read(self, folder: int, name: str) -> bytes | None:
         try:
             descriptor, status = trusted.open_file(name, dir_fd=folder)
-            try:
-                data = trusted.contents(descriptor, status.st_size)
-                if self.writable and abs(time.time() - status.st_mtime) > files.USE_RESOLUTION:
-                    with suppress(OSError):  # read-only
-                        os.utime(descriptor)
-                return data
-            finally:
-                os.close(descriptor)
         except UntrustedError:
             if self.writable:
                 files.discard(name, dir_fd=folder)
             return None
-        except OSError:
+        except FileNotFoundError:
             return None
+        try:
+            data = trusted.contents(descriptor, status.st_size)
+            if self.writable and abs(time.time() - status.st_mtime) > files.USE_RESOLUTION:
+                with suppress(OSError):  # read-only
+                    os.utime(descriptor)
+            return data
         finally:
-            os.close(folder)
+            os.close(descriptor)
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
         """Write a file by rename; raises as `files.publish` and `trusted.open_folder`.

@@ -112,8 +112,7 @@ def compile_alike(
             yield None
             continue
         at = answer.value["index"]
-        options = (*first.flags, *_own_options(units[at], library))
-        outcome = _outcome(units[at], answer, options, None)
+        outcome = _outcome(units[at], answer, first.flags, None)
         if not isinstance(outcome, Compiled):
             return
         yield at, outcome

@@ -60,9 +60,14 @@ def path_bound(
         return True
     if obj.kind == "ltoir" and dependencies.own_path:
         return True
-    places = [directory.path for directory in question.search]
-    places.append(os.path.dirname(question.name))
-    return any(len(path) > 1 and os.fsencode(path) in obj.code for path in places)
+    code = obj.code
+    return any(place in code for place in _places(question.search, os.path.dirname(question.name)))
+
+
+@functools.lru_cache(maxsize=16)  # a batch's variants have the same
+def _places(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...]:
+    paths = [*(directory.path for directory in search), beside]
+    return tuple(os.fsencode(path) for path in paths if len(path) > 1)
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies

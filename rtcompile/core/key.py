@@ -35,6 +35,9 @@ def digest(fields: Iterable[bytes]) -> str:
     return content_digest(b"".join(fields))
 
 
+_NOTHING_READ = Dependencies()
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question to the cache: a request together with everything that its environment adds.
@@ -121,13 +124,20 @@ class Question:
         No path is in it unless `path_bound` is True, so that two virtual environments share an
         object.
         """
+        alone = not path_bound and dependencies == _NOTHING_READ
+        made = self._made.get(f"alone {backend}") if alone else None
+        if made is not None:
+            return made
         fields = [field("key", "object"), *self._content()]
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
         fields += [*_read(dependencies.headers)]
         fields += [field("__has_include", answer) for answer in dependencies.answers]
         if path_bound:
             fields.append(self._places())
-        return digest(fields)
+        made = digest(fields)
+        if alone:
+            self._made[f"alone {backend}"] = made
+        return made
 
     def shipped_key(self) -> str:
         """Return the key of builds in a package's bundle: only what the package itself decides.
