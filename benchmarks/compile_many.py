@@ -2,20 +2,26 @@
 
 ``python -m benchmarks.compile_many [KERNELS …] [--workers 1 2 4 …] [--save]``: by default 8 and 32
 kernels with as many workers as there are cores. Every contender starts in a fresh process with an
-empty cache, but for the rows whose precompiled header is in place: the medians of some runs. Kernels
-differ, so none is found in any cache. Of two sorts, since a precompiled header spares the headers and
-not the instantiation: one that addresses a tensor, and one that fills and copies one.
+empty cache, but for the rows whose precompiled header is in place. They take turns, and medians are
+told of ROUNDS runs (by default 3). Kernels differ, so none is found in any cache. Of two sorts, since
+a precompiled header spares the headers and not the instantiation: one that addresses a tensor, and
+one that fills and copies one. *N processes of NVRTC alone* each do every Nth kernel and keep nothing:
+what the machine can do at most without a header.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 
 from benchmarks import _machine
 
@@ -37,8 +43,9 @@ SORTS = {
 CHILD = r"""
 import json, sys, time
 task = json.loads(sys.stdin.read())
+import os
 names = [f"k<{number}>" for number in range(task["first"], task["first"] + task["kernels"])]
-if task["who"] == "serial NVRTC":
+def nvrtc_alone(names):
     from cuda.bindings import nvrtc
     options = ["-arch=sm_90", "-std=c++17", "-DNDEBUG", "-default-device"]
     given = [option.encode() for option in options + ["-I" + f for f in task["folders"]]]
@@ -53,6 +60,19 @@ if task["who"] == "serial NVRTC":
         code = b" " * call(*nvrtc.nvrtcGetCUBINSize(program))
         call(*nvrtc.nvrtcGetCUBIN(program, code))
         call(*nvrtc.nvrtcDestroyProgram(program))
+    return begin
+
+if task["who"] == "serial NVRTC":
+    begin = nvrtc_alone(names)
+elif task["who"] == "NVRTC alone":
+    from cuda.bindings import nvrtc
+    begin = time.perf_counter()
+    for number in range(task["workers"]):
+        if not os.fork():
+            nvrtc_alone(names[number::task["workers"]])
+            os._exit(0)
+    for _ in range(task["workers"]):
+        assert os.wait()[1] == 0
 else:
     import rtcompile
     template = rtcompile.CompileRequest(task["source"], options=("-DNDEBUG",), arch="sm_90")
@@ -93,45 +113,69 @@ def seconds(
         "folders": [d.path for d in toolkit.current().search if d.label in wanted],
         "pch": pch,
         "linger": pch,
+        "workers": workers,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD],
-        input=json.dumps(task),
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": cache, "RTCOMPILE_JOBS": str(workers)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    with tempfile.TemporaryDirectory() as driver:
+        environ = {"RTCOMPILE_CACHE_DIR": cache, "RTCOMPILE_JOBS": str(workers)}
+        # Where there is a GPU, NVRTC alone finds in the driver's cache what a round before had built.
+        environ["CUDA_CACHE_PATH"] = driver
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD],
+            input=json.dumps(task),
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     return float(done.stdout)
 
 
 def run(kernels: int, workers: list[int], sort: str) -> dict[str, object]:
-    with tempfile.TemporaryDirectory() as cache:
-        serial = seconds("serial NVRTC", kernels, cache, sort=sort)
-    rows: dict[str, object] = {"serial NVRTC": {"s": round(serial, 2)}}
+    with tempfile.TemporaryDirectory() as folder:
+        keep, full = os.path.join(folder, "keep"), os.path.join(folder, "full")
+        # What was found of the toolchain, and the precompiled header.
+        seconds("rtcompile", 1, keep, sort=sort, first=1_000_000)
+        for name in ("answers", "objects", "manifests", "portable"):
+            shutil.rmtree(os.path.join(keep, name), ignore_errors=True)
+        seconds("rtcompile", 8 * workers[-1], full, sort=sort, first=2_000_000, pch=True)
+        numbers = itertools.count(1)
 
-    def add(name: str, *took: float) -> None:
-        middle = statistics.median(took)
-        rows[name] = {
-            "s": round(middle, 2),
-            "times faster": round(serial / middle, 2),
+        def once(who: str, count: int, pch: bool, start: str = "") -> float:
+            cache = start
+            if start != full:
+                cache = os.path.join(folder, f"cache-{next(numbers)}")
+                shutil.copytree(keep, cache)
+            first = 10_000 * next(numbers)
+            given = {"sort": sort, "workers": count, "pch": pch, "first": first}
+            return seconds(who, kernels, cache, **given)
+
+        contenders: dict[str, Callable[[], float]] = {
+            "serial NVRTC": lambda: once("serial NVRTC", 1, False)
+        }
+        for count in workers:
+            contenders |= {
+                f"{count} processes of NVRTC alone": partial(once, "NVRTC alone", count, False),
+                f"{count} workers, no precompiled header": partial(once, "rtcompile", count, False),
+                f"{count} workers, the header made on the way": partial(
+                    once, "rtcompile", count, True
+                ),
+                f"{count} workers, the header in place": partial(
+                    once, "rtcompile", count, True, full
+                ),
+            }
+        runs: dict[str, list[float]] = {name: [] for name in contenders}
+        for number in range(ROUNDS):
+            for name in list(runs) if number % 2 else list(runs)[::-1]:
+                runs[name].append(contenders[name]())
+    serial = statistics.median(runs["serial NVRTC"])
+    return {
+        name: {
+            "s": round(statistics.median(took), 2),
+            "times faster": round(serial / statistics.median(took), 2),
             "of runs (s)": [round(one, 2) for one in took],
         }
-
-    for count in workers:
-        with tempfile.TemporaryDirectory() as cache:
-            took = seconds("rtcompile", kernels, cache, sort=sort, workers=count)
-            add(f"{count} workers, no precompiled header", took)
-        with tempfile.TemporaryDirectory() as cache:
-            given = {"sort": sort, "workers": count, "pch": True}
-            took = seconds("rtcompile", kernels, cache, **given)
-            add(f"{count} workers, the header made on the way", took)
-            in_place = [
-                seconds("rtcompile", kernels, cache, first=10_000 * (1 + i), **given)
-                for i in range(ROUNDS)
-            ]
-            add(f"{count} workers, the header in place", *in_place)
-    return rows
+        for name, took in runs.items()
+    }
 
 
 if __name__ == "__main__":
