@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import os
 import re
@@ -31,6 +32,10 @@ _FIRST_WITH_PCH = (12, 8)
 _FIRST_COMPARED = (12, 9)
 # Options that name a folder. They are not in the seed, so that machines agree on it.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
+
+# Whether a build is one of a batch whose builds read much the same, and went well so far: a worker may
+# then do one after the other.
+sharing: contextvars.ContextVar[bool] = contextvars.ContextVar("rtcompile_sharing", default=False)
 
 
 def compile(
@@ -192,13 +197,15 @@ def _run(
         # Looked for when the job starts: while it was queued, the header may have been made.
         nonlocal header
         header = prefix.find() if prefix is not None else None
-        alone = plain or (header is not None and prefix is not None and prefix.is_all)
+        together = sharing.get()
+        alone = plain or together or (header is not None and prefix is not None and prefix.is_all)
         arguments = {
             "source": unit.source.encode(),
             "name": unit.name.encode(),
             "options": [option.encode() for option in options],
             "minimal": minimal,
             "plain": alone,
+            "reads": together,
             "expressions": [expression.encode() for expression in unit.name_expressions],
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",

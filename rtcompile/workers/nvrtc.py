@@ -141,7 +141,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
 
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
     of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out)
-    and ``plain`` (whether this process may go on to another job). Returns ``error`` ("" if all went
+    ``plain`` (whether this process may go on to another job) and ``reads`` (also if files are read). Returns ``error`` ("" if all went
     well, else a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``trace`` (None
     where this NVRTC gives none), ``pch`` (whether the header was used; None if it could not even be
     tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
@@ -169,7 +169,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     reply["spans"] = [("compile", begin, time.monotonic()), *_phases(times, begin)]
     reply["pid"] = os.getpid()
     read = [line for line in (trace or b"/").splitlines() if not line.lstrip().startswith(b"__nv_")]
-    reply["well"] = not reply["error"] and not read
+    reply["well"] = not reply["error"] and not (read and not job.get("reads"))
     return reply
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +16,12 @@ import rtcompile
 from rtcompile.building import batch, pipeline
 from rtcompile.building.pipeline import Missing
 from rtcompile.cache.store import Store
+from rtcompile.compilers import nvrtc
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, CompilerCrashed, JitDisabled
 from rtcompile.many import compile_many, submit_many
 from rtcompile.settings import Settings
+from rtcompile.workers import pool
 
 MISTAKE = "mistake;"
 CRASH = "template <class T> struct B { friend bool operator==() = default; };"
@@ -209,3 +213,94 @@ def test_few_go_together_where_a_build_takes_long_or_few_are_left() -> None:
     slots = batch.pool.slots()
     assert [most(0.0, 1000), most(0.02, 1000 * slots), most(0.2, 1000 * slots)] == [1, 7, 1]
     assert [most(0.001, 1000 * slots), most(0.001, 4 * slots), most(0.001, 0)] == [16, 2, 1]
+
+
+# --- builds that read the same headers, one after another in one worker --------------------------
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The process of each build, in order; one compiler at a time."""
+    pids: list[int] = []
+    only = pool.Pool(1)
+
+    def run(*given: Any) -> Any:
+        answer = only.run(*given)
+        pids.append(answer.value["pid"] if isinstance(answer, pool.Answer) else 0)
+        return answer
+
+    monkeypatch.setattr(pool, "run", run)
+    monkeypatch.setattr(pool, "slots", lambda: 1)
+    return pids
+
+
+def reading(folder: Path, number: int, more: str = "") -> CompileRequest:
+    source = f'#include "n.h"\n__global__ void k(int* p) {{ *p = N + {number}; {more} }}'
+    return request(source, options=(f"-I{folder}",))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rtcompile.compile("__global__ void first() {}", arch="sm_90")
+    (tmp_path / "n.h").write_text("#define N 1\n")
+    return tmp_path
+
+
+def test_a_batch_that_reads_the_same_headers_keeps_its_worker(
+    folder: Path, workers: list[int]
+) -> None:
+    asked = [reading(folder, number) for number in range(3)]
+    built = compile_many(asked, progress=False, pch=False)
+    assert len(workers) == 3
+    assert len(set(workers)) == 1
+    alone = [
+        rtcompile.compile(one.source, options=one.options, arch="sm_90", recompile=True, pch=False)
+        for one in asked
+    ]
+    assert len(set(workers)) == 4
+    assert [one.code for one in built] == [one.code for one in alone]
+    assert all(len(one.build.headers) == 1 for one in built)
+
+
+def test_a_worker_that_goes_on_reads_an_edited_header(folder: Path, workers: list[int]) -> None:
+    token = nvrtc.sharing.set(True)
+    try:
+        asked = reading(folder, 5)
+        for value in (1, 2):
+            (folder / "n.h").write_text(f"#define N {value} // {'x' * value}\n")
+            code = rtcompile.compile(
+                asked.source, options=asked.options, arch="sm_90", target="ptx"
+            )
+            assert f"{5 + value};" in code.code.decode()
+    finally:
+        nvrtc.sharing.reset(token)
+    assert workers[0] == workers[1]
+
+
+def test_after_a_failure_each_build_of_a_batch_has_a_worker_of_its_own(
+    folder: Path, workers: list[int]
+) -> None:
+    asked = [reading(folder, number, "mistake" if number == 1 else "") for number in range(12)]
+    built = compile_many(asked, progress=False, pch=False, fallback="never", errors="return")
+    assert [isinstance(one, CompileError) for one in built] == [number == 1 for number in range(12)]
+    assert len(set(workers[-4:])) == 4  # the threads that were at it already had begun four others
+
+
+def test_a_worker_that_holds_much_memory_soon_ends(workers: list[int]) -> None:
+    pytest.importorskip("cutlass_library")
+    token = nvrtc.sharing.set(True)
+    try:
+        for source in ("__global__ void k() {}", "#include <cute/tensor.hpp>\n"):
+            rtcompile.compile(source, arch="sm_90", pch=False)
+    finally:
+        nvrtc.sharing.reset(token)
+    assert workers[-1] == workers[-2]
+    deadline = time.monotonic() + 20
+    while is_there(workers[-1]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_there(workers[-1])
+    rtcompile.compile("__global__ void next() {}", arch="sm_90")
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
