@@ -25,7 +25,7 @@ from rtcompile.core.option_table import (
 )
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 
-__all__ = ["ArchOption", "Options", "parse"]
+__all__ = ["ArchOption", "Options", "parse", "with_directories"]
 
 _T = TypeVar("_T")
 
@@ -217,6 +217,20 @@ def parse(options: Iterable[str]) -> Options:
     while reader.words:
         reader.read(reader.words.pop())
     return reader.options()
+
+
+def with_directories(options: Iterable[str], moved: Callable[[str], str]) -> tuple[str, ...]:
+    """Return options with each directory that headers are searched in replaced by another."""
+    found: list[str] = []
+    words = _all_words(options)
+    for word in words:
+        name, value = _name_and_value(word)
+        if name in _DIRECTORIES:
+            path = next(words, "") if value is None else value
+            found += [f"-{name}" if len(name) == 1 else f"--{name}", moved(_unquoted(path))]
+        else:
+            found.append(word)
+    return tuple(found)
 
 
 class _Reader:
@@ -413,6 +427,7 @@ _READINGS: dict[str, Callable[[_Reader, str], None]] = {
     "generate-code": _Reader.generate_code,
 }
 
+_DIRECTORIES = frozenset({"I", "include-path", "isystem", "system-include", "idirafter"})
 # Their values may hold white space: it belongs to them until a next option begins.
 _FREE_TEXT = frozenset({"D", "define-macro", "I", "include-path", "isystem", "system-include",
                         "idirafter", "include", "pre-include"})  # fmt: skip

@@ -21,11 +21,12 @@ from typing import Any
 
 from rtcompile._version import __version__
 from rtcompile.building import links as links
+from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.units import LinkInput
 from rtcompile.errors import InvalidRequest, RtcompileError
-from rtcompile.storage import trusted
+from rtcompile.storage import places, trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.watching import logs
 
@@ -183,7 +184,8 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
     return {
         "name": request.name,
         "source": request.source,
-        "options": list(request.options),
+        # Relative directories mean those of the recorded program wherever the builds are made.
+        "options": list(compiler_options.with_directories(request.options, places.absolute)),
         "arch": str(code.arch),
         "follows device": request.arch is None or _is_cupys(request, code),
         "name expressions": list(request.name_expressions),

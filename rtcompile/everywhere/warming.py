@@ -135,11 +135,14 @@ class _Place:
         # All directories are moved together, so that they stay nested as they were.
         for path, digest in own:
             self._write(path, digest)
-        directories = compiler_options.parse(request.options).include_dirs
-        for directory in directories:
-            os.makedirs(self._folder + os.path.abspath(directory), exist_ok=True)
-        moved = [_moved(option, directories, self._folder) for option in request.options]
-        return request.replace(options=moved)
+        return request.replace(
+            options=compiler_options.with_directories(request.options, self._directory)
+        )
+
+    def _directory(self, path: str) -> str:
+        place = self._folder + os.path.abspath(path)
+        os.makedirs(place, exist_ok=True)
+        return place
 
     def _is_there(self, path: str, digest: str) -> bool:
         found = self._there.get((path, digest))
@@ -164,11 +167,3 @@ class _Place:
         except ValueError as error:  # a path with a NUL
             raise InvalidRequest(f"a header of the record is damaged: {path!r}: {error}") from None
         self._written[target] = digest
-
-
-def _moved(option: str, directories: Sequence[str], folder: str) -> str:
-    """Return an option with a directory in it replaced by that directory's new place."""
-    for directory in sorted(directories, key=len, reverse=True):
-        if option.endswith(directory):
-            return option.removesuffix(directory) + folder + os.path.abspath(directory)
-    return option

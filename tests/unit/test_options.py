@@ -9,7 +9,7 @@ import pytest
 from rtcompile.core import command_lines
 from rtcompile.core.arch import Arch
 from rtcompile.core.option_table import dropped
-from rtcompile.core.options import ArchOption, parse
+from rtcompile.core.options import ArchOption, parse, with_directories
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 
 SM_80 = Arch(8, 0)
@@ -302,3 +302,27 @@ def test_the_key_holds_no_directory() -> None:
 )
 def test_the_key_tells_options_apart(options: list[str]) -> None:
     assert parse(options).key_fields() != parse([]).key_fields()
+
+
+def test_directories_are_replaced_in_each_spelling_and_nothing_else_is():
+    given = [
+        "-Iinc -DX=inc",
+        "-I",
+        "a b",
+        '--include-path="c d"',
+        "-isystem inc",
+        "-idirafter=.",
+        "-DPLACE=inc",
+        "--std=c++17",
+        "-D",
+        "Y=1.",
+    ]
+
+    moved = with_directories(given, lambda path: f"/new/{path}")
+
+    whole, before = parse(moved), parse(given)
+    assert whole.include_dirs == ("/new/inc", "/new/a b", "/new/c d")
+    assert whole.last_dirs == ("/new/.",)
+    assert whole._replace(include_dirs=(), last_dirs=()) == before._replace(
+        include_dirs=(), last_dirs=()
+    )

@@ -60,6 +60,30 @@ def test_what_was_recorded_is_built_elsewhere_and_then_nothing_is_missing(
     assert "complete (2 builds in the record)" in checked.stderr
 
 
+def test_directories_that_are_relative_are_those_of_the_program(tmp_path, header):
+    script = program(
+        tmp_path,
+        f"""
+        import os
+        os.chdir({str(header.parent.parent)!r})
+        source = '#include "scale.cuh"\\n__global__ void k(float* x) {{ *x = SCALE; }}'
+        compile(source, ("-Iinclude", "-DNAME=include"))
+        os.chdir("include")
+        compile(source, jitify=True)  # it searches the working directory
+        """,
+    )
+    record = tmp_path / "kernels.json"
+    assert run("run", "--record", str(record), script, cache=tmp_path / "first").returncode == 0
+    header.rename(tmp_path / "gone.cuh")
+
+    warmed = run("warm", str(record), cache=tmp_path / "second")
+    assert warmed.returncode == 0, warmed.stderr
+
+    (tmp_path / "gone.cuh").rename(header)
+    checked = run("run", "--check", script, cache=tmp_path / "second")
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_a_check_without_the_builds_names_what_is_missing(tmp_path):
     script = program(
         tmp_path,
