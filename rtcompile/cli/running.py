@@ -91,10 +91,17 @@ def _recorded(recorder: Recorder | None, path: str) -> tuple[list[str], str]:
     if recorder is None:
         return [], ""
     try:
-        count = len(recorder.finish().builds)
+        record = recorder.finish()
     except (OSError, RtcompileError) as error:
         return [], f"{path} was not written, or lacks builds: {error}"
-    return [f"{count} build{'s' * (count != 1)} recorded in {path}"], ""
+    count = len(record.builds)
+    lines = [f"{count} build{'s' * (count != 1)} recorded in {path}"]
+    if strays := record.found_by_place():
+        lines.append(
+            f"{strays[0]}{f' and {len(strays) - 1} more' * (len(strays) > 1)}: included by its place "
+            "on this machine, and can be warmed only where it has the same; give its folder by -I"
+        )
+    return lines, ""
 
 
 def _print_json(tally: Tally, status: int, problems: list[str]) -> None:

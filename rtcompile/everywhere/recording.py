@@ -165,6 +165,16 @@ class Record:
             "headers": self.headers,
         }
 
+    def found_by_place(self) -> list[str]:
+        """Return the headers that no directory of a search holds: beside a source, or by a full path.
+
+        Their paths are in the keys of the builds, which the program finds only where it had them.
+        """
+        # The host compiler's own headers are found so in builds with NVCC.
+        by_nvrtc = [build for build in self.builds if build["built by"].startswith("nvrtc")]
+        headers = [header for build in by_nvrtc for header in build["headers"]]
+        return list(dict.fromkeys(path for label, _, path, _ in headers if not label))
+
     def contents(self, digest: str) -> bytes:
         """Return the contents of a header; raise `InvalidRequest` if the record lacks them."""
         try:

@@ -84,6 +84,15 @@ def test_directories_that_are_relative_are_those_of_the_program(tmp_path, header
     assert checked.returncode == 0, checked.stderr
 
 
+def test_a_header_that_only_its_place_finds_is_told_of(tmp_path, header):
+    source = f'#include "{header}"\\n__global__ void k(float* x) {{{{ *x = SCALE; }}}}'
+    script = program(tmp_path, f"compile('{source}')")
+
+    done = run("run", "--record", str(tmp_path / "kernels.json"), script, cache=tmp_path)
+
+    assert f"{header}: included by its place on this machine" in done.stderr
+
+
 def test_a_check_without_the_builds_names_what_is_missing(tmp_path):
     script = program(
         tmp_path,
