@@ -46,14 +46,14 @@ MUTATIONS = (
     Mutation(
         "what NVRTC refused is never remembered",
         "rtcompile/building/miss.py",
-        "        self.store.remember_refusal(self.plan.question, reason)\n",
+        "        self.store.refusals.remember(self.plan.question, reason)\n",
         "        pass\n",
         "tests/unit/test_fallback_end_to_end.py::test_a_refusal_is_remembered_when_the_code_is_gone",
     ),
     Mutation(
         "a refusal is remembered by this process alone",
-        "rtcompile/cache/store.py",
-        "        self._ask_books(lambda books: books.remember_refusal(key, reason))\n",
+        "rtcompile/cache/refusals.py",
+        "        self._ask(lambda books: books.remember_refusal(key, reason))\n",
         "",
         "tests/unit/test_cache_books.py::test_a_refusal_is_known_to_the_next_process",
     ),

@@ -63,12 +63,12 @@ def compile_alike(
         misses: list[tuple[int, Miss, ExitStack]] = []
         for at, plan in enumerate(plans):
             right = held.enter_context(ExitStack())
-            if store.failed.find(plan.question) or store.refusal(plan.question):
+            if store.failed.find(plan.question) or store.refusals.find(plan.question):
                 continue
             if right.enter_context(store.building(plan.question, reads=False, waits=False)) == 0.0:
                 right.close()
                 continue
-            found = store.search(plan.question)
+            found = store.appeared(plan.question)
             if isinstance(found, ObjectCode):
                 right.close()
                 yield at, found

@@ -139,7 +139,7 @@ class Miss:
             self.store.keep_source(os.path.basename(path), plan.request.source)
         if plan.backend == "nvcc":
             return self._with_nvcc(self.why_missed())
-        refusal = self.store.refusal(plan.question) if plan.backend == "auto" else None
+        refusal = self.store.refusals.find(plan.question) if plan.backend == "auto" else None
         if refusal:
             return self._with_nvcc(refusal)
         outcome = self._until_nothing_helps(self._nvrtc)
@@ -258,7 +258,7 @@ class Miss:
             raise _error(
                 refused, self.plan, then=f"NVCC could build it ({reason}): {missing}"
             ) from None
-        self.store.remember_refusal(self.plan.question, reason)
+        self.store.refusals.remember(self.plan.question, reason)
         return code
 
     def _with_nvcc(self, why: str) -> ObjectCode:

@@ -51,7 +51,7 @@ def build(
 class Missing:
     """A build that neither a bundle nor the local cache has, with its plan."""
 
-    __slots__ = ("_started", "_words", "plan", "request", "settings")
+    __slots__ = ("_may_share", "_started", "_words", "plan", "request", "settings")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Missing:
         self.plan = decided
         self._words = words
         self._started = started
+        self._may_share: bool | None = None
 
     def compile(self) -> ObjectCode:
         """Return the code, from a compiler or a shared store; raises as `build`."""
@@ -76,18 +77,25 @@ class Missing:
 
     def is_like(self, other: Missing) -> bool:
         """Say whether both differ in their sources alone, and may be compiled by one worker."""
-        from rtcompile.building import alike
-
         own, its = self.plan, other.plan
         # A batch's plan is made once for all that are alike: see `plan.Planner`.
-        same = own.options is its.options and own.toolchain is its.toolchain
         return (
-            same
+            own.options is its.options
             and own.choice is its.choice
+            and own.toolchain is its.toolchain
             and self.settings is other.settings
-            and alike.may_share(own, self.settings)
-            and alike.may_share(its, self.settings)
+            and self.may_share
+            and other.may_share
         )
+
+    @property
+    def may_share(self) -> bool:
+        """Whether a worker may compile it with others: see `alike.may_share`."""
+        if self._may_share is None:
+            from rtcompile.building import alike
+
+            self._may_share = alike.may_share(self.plan, self.settings)
+        return self._may_share
 
 
 def compile_alike(

@@ -6,12 +6,28 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rtcompile.cache import files, locks, objects, texts
 from rtcompile.cache.folder import FOLDERS, NOTES, Folder
 from rtcompile.core.request import ObjectCode
 
-__all__ = ["Entry", "damaged", "empty", "entries", "evict", "export", "size", "stored", "sweep"]
+if TYPE_CHECKING:
+    from rtcompile.cache.books import Usage
+
+__all__ = [
+    "Entry",
+    "damaged",
+    "empty",
+    "entries",
+    "evict",
+    "export",
+    "remove_damaged",
+    "size",
+    "stored",
+    "sweep",
+    "usage",
+]
 
 _PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
 _KINDS = {**_PORTABLE, "answers": "answer"}
@@ -84,6 +100,21 @@ def damaged(folder: Folder) -> Iterator[str]:
                 yield path
         elif files.unseal(_SEALED[kind], key, data) is None:
             yield path
+
+
+def remove_damaged(folder: Folder) -> list[str]:
+    """Remove what `damaged` finds, and return the paths."""
+    found = list(damaged(folder))
+    for path in found:
+        folder.discard(*path.split("/"))
+    return [folder.file(path) for path in found]
+
+
+def usage(folder: Folder, counts: tuple[int, int, int, int]) -> Usage:
+    """Return the statistics, with the books' counts of hits, builds, fetched builds and refusals."""
+    from rtcompile.cache.books import Usage
+
+    return Usage(size(folder), *counts)
 
 
 def size(folder: Folder) -> int:

@@ -68,7 +68,7 @@ class Store:
         self._memory = Memory()
         self._flights: SingleFlight | None = None  # created by the first build
         self._started: dict[str, int] = {}
-        self._refusals = Refusals(self._folder, self._ask_books)
+        self.refusals = Refusals(self._folder, self._ask_books)
         self._upkeep = Upkeep(
             self._folder, size, lambda notes: self._ask_books(lambda books: books.statistics(notes))
         )
@@ -118,6 +118,15 @@ class Store:
             self._upkeep.hit()
         return found
 
+    def appeared(self, question: Question) -> ObjectCode | Callable[[], str]:
+        """Return what `search` would, of a source that reads no file and was not there a moment ago."""
+        if self._alone(question) is None or self._memory.find(question.lookup_key()):
+            return self.search(question)
+        found = self._find_alone(question)
+        if found is not None:
+            self._upkeep.hit()
+        return found or partial(self._reason, question, (), ())
+
     def _search(self, question: Question) -> ObjectCode | Callable[[], str]:
         key = question.lookup_key()
         known = self._memory.find(key)
@@ -126,10 +135,8 @@ class Store:
                 entry.build.dependencies
             ):
                 return hit(entry.obj, entry.build, "memory")
-        alone = self._alone(question)
-        if alone is not None and (obj := self._object(alone.object_key)):
-            self._memory.remember(key, alone, obj)
-            return hit(obj, alone, "disk")
+        if (found := self._find_alone(question)) is not None:
+            return found
         builds = self._builds(key, question.search)
         for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
             if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
@@ -164,6 +171,14 @@ class Store:
             return None  # Whether a build is linked is not known to a question that looks for it.
         key = question.object_key(_NOTHING_READ, backend="nvrtc")
         return ManifestEntry("nvrtc", compiler, key, _NOTHING_READ)
+
+    def _find_alone(self, question: Question) -> ObjectCode | None:
+        alone = self._alone(question)
+        obj = self._object(alone.object_key) if alone is not None else None
+        if alone is None or obj is None:
+            return None
+        self._memory.remember(question.lookup_key(), alone, obj)
+        return hit(obj, alone, "disk")
 
     def _reason(
         self, question: Question, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
@@ -398,14 +413,6 @@ class Store:
             self._failed = Failed()
         return self._failed
 
-    def refusal(self, question: Question) -> str | None:
-        """Return why NVRTC refused `question`; None if no refusal is known."""
-        return self._refusals.find(question)
-
-    def remember_refusal(self, question: Question, reason: str) -> None:
-        """Note that NVRTC refused `question`, so that NVCC is used at once the next time."""
-        self._refusals.remember(question, reason)
-
     # --- books and upkeep ----------------------------------------------------------------
 
     def settle(self) -> None:
@@ -422,11 +429,7 @@ class Store:
 
         self.settle()
         counts = self._ask_books(lambda books: books.statistics())
-        if counts is not None:
-            from rtcompile.cache.books import Usage
-
-            return Usage(inventory.size(self._folder), *counts)
-        return None
+        return None if counts is None else inventory.usage(self._folder, counts)
 
     def entries(self) -> Iterator[Entry]:
         """Yield every object in the directory."""
@@ -438,10 +441,7 @@ class Store:
         """Read every file, remove damaged and untrusted ones, and return their paths."""
         from rtcompile.cache import inventory
 
-        found = list(inventory.damaged(self._folder))
-        for path in found:
-            self._folder.discard(*path.split("/"))
-        return [self._folder.file(path) for path in found]
+        return inventory.remove_damaged(self._folder)
 
     def prune(self, size: int | None = None) -> int:
         """Evict down to `size` bytes (default: the limit), sweep, and return the bytes freed."""
@@ -457,7 +457,7 @@ class Store:
 
         with self._guard:
             self._memory.clear()
-            self._refusals.forget()
+            self.refusals.forget()
             self._failed = None
         inventory.empty(self._folder)
 

@@ -111,19 +111,19 @@ class Cancellation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: set[_socket.socket] = set()
-        self.is_cancelled = False
+        self._cancelled = False
 
     def cancel(self) -> None:
         """Kill the jobs; their callers get `Cancelled`."""
         with self._lock:
-            self.is_cancelled = True
+            self._cancelled = True
             for socket in self._sockets:
                 with suppress(OSError):
                     socket.shutdown(_socket.SHUT_RDWR)
 
     def check(self) -> None:
         """Raise `Cancelled` if it is."""
-        if self.is_cancelled:
+        if self._cancelled:
             raise Cancelled
 
     @contextmanager
@@ -141,7 +141,7 @@ class Cancellation:
         """Shut the socket down once it is cancelled."""
         with self._lock:
             self._sockets.add(socket)
-            if self.is_cancelled:
+            if self._cancelled:
                 with suppress(OSError):
                     socket.shutdown(_socket.SHUT_RDWR)
 
@@ -172,7 +172,8 @@ class Pool:
         again.
         """
         begin = time.monotonic()
-        with self._slot() as slot:
+        cancellation = Cancellation.current.get()
+        with self._slot(() if cancellation is None else (cancellation,)) as slot:
             started = time.monotonic()
             tracing.add("queue", begin, started)
             outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile=meanwhile)
@@ -188,16 +189,10 @@ class Pool:
         """
         begin = time.monotonic()
         with ExitStack() as stack:
-            while not self._slots.acquire(timeout=MAX_WAIT_SECONDS):
-                if any(cancellation.is_cancelled for cancellation in cancellations):
-                    return
-            slot = self._free_slots.pop()
-
-            def leave_slot() -> None:
-                self._free_slots.append(slot)
-                self._slots.release()
-
-            stack.callback(leave_slot)
+            try:
+                slot = stack.enter_context(self._slot(cancellations))
+            except Cancelled:
+                return
             queued = time.monotonic() - begin
             tracing.add("queue", begin, begin + queued)
             ours, theirs = process.socket_pair()
@@ -232,10 +227,9 @@ class Pool:
                 queued = 0.0
 
     @contextmanager
-    def _slot(self) -> Iterator[int]:
-        cancellation = Cancellation.current.get()
+    def _slot(self, cancellations: Sequence[Cancellation]) -> Iterator[int]:
         while not self._slots.acquire(timeout=MAX_WAIT_SECONDS):
-            if cancellation is not None:
+            for cancellation in cancellations:
                 cancellation.check()
         slot = self._free_slots.pop()
         try:

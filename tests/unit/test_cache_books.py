@@ -152,10 +152,10 @@ def test_prune_leaves_the_locks_of_builds_under_way(cache: Path) -> None:
 def test_clear_forgets_everything(cache: Path) -> None:
     kept = open_store(cache)
     question = build(kept, "a")
-    kept.remember_refusal(question, "no")
+    kept.refusals.remember(question, "no")
     kept.clear()
     assert kept.find(question) is None
-    assert kept.refusal(question) is None
+    assert kept.refusals.find(question) is None
     assert bytes_in(cache) == 0
 
 
@@ -216,9 +216,9 @@ def test_hits_of_a_process_that_built_nothing_are_counted_without_a_database(cac
 
 
 def test_a_refusal_is_known_to_the_next_process(cache: Path) -> None:
-    open_store(cache).remember_refusal(make_question(), "host code")
-    assert open_store(cache).refusal(make_question()) == "host code"
-    assert open_store(cache).refusal(make_question(source="another")) is None
+    open_store(cache).refusals.remember(make_question(), "host code")
+    assert open_store(cache).refusals.find(make_question()) == "host code"
+    assert open_store(cache).refusals.find(make_question(source="another")) is None
 
 
 def test_the_books_stay_shut_while_nothing_was_refused(
@@ -229,13 +229,13 @@ def test_the_books_stay_shut_while_nothing_was_refused(
     first.settle()
     assert (cache / "books" / "cache.db").exists()
     monkeypatch.setattr(books, "Books", None)  # opening them would be an error
-    assert open_store(cache).refusal(make_question()) is None
+    assert open_store(cache).refusals.find(make_question()) is None
 
 
 def test_a_refusal_is_of_one_compiler(cache: Path) -> None:
-    open_store(cache).remember_refusal(make_question(), "host code")
+    open_store(cache).refusals.remember(make_question(), "host code")
     upgraded = make_question(compilers={"nvrtc": "13.0.88"})
-    assert open_store(cache).refusal(upgraded) is None
+    assert open_store(cache).refusals.find(upgraded) is None
 
 
 # --- loss and damage ---------------------------------------------------------------------------
@@ -336,8 +336,8 @@ def test_locked_books_cost_one_warning_and_no_object(
         question = build(kept, "b")
         with pytest.warns(RtcompileWarning, match="database is locked"):
             kept.settle()
-        kept.remember_refusal(question, "kept in memory")  # a second warning would be an error
-        assert kept.refusal(question) == "kept in memory"
+        kept.refusals.remember(question, "kept in memory")  # a second warning would be an error
+        assert kept.refusals.find(question) == "kept in memory"
         assert open_store(cache).find(question)
     finally:
         other.close()

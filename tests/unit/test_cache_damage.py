@@ -246,8 +246,8 @@ def test_what_is_no_file_among_the_books_costs_no_build_and_no_wait(
     signal.alarm(20)
     try:
         kept = open_store(cache)
-        kept.refusal(make_question())
-        kept.remember_refusal(make_question(), "no")
+        kept.refusals.find(make_question())
+        kept.refusals.remember(make_question(), "no")
         add(kept, make_question(source="another"))
         kept.usage()
     finally:
