@@ -38,8 +38,9 @@ def build(
     """
     settings = Settings.from_environ()
     request = _request(source, options, capability, backend, names, settings)
+    token = headers.settled_below.set(_own_headers())
     try:
-        found = _look(request, settings, words)
+        found = pipeline.look(request, settings, words)
         if isinstance(found, ObjectCode):
             return found
         ahead.begin(request, settings)
@@ -52,20 +53,16 @@ def build(
         if settings.dump_source_on_error:
             error.dump(sys.stderr)
         raise
+    finally:
+        headers.settled_below.reset(token)
     _say_once(lacking)
     return None
 
 
-def _look(
-    request: CompileRequest, settings: Settings, words: Sequence[str]
-) -> ObjectCode | pipeline.Missing:
+def _own_headers() -> str:
     from cupy._core import core
 
-    token = headers.settled_below.set(f"{core._get_header_dir_path()}/")
-    try:
-        return pipeline.look(request, settings, words)
-    finally:
-        headers.settled_below.reset(token)
+    return f"{core._get_header_dir_path()}/"
 
 
 def _request(
