@@ -114,35 +114,49 @@ def _for_archs(
 
 
 class _Place:
-    """The folder for a record's headers; each is read and written once, however many builds read it."""
+    """Folders for a record's headers; each is read and written once, however many builds read it.
+
+    A program may write a header anew between two builds: each state of it needs a folder.
+    """
 
     def __init__(self, record: Record, folder: str) -> None:
         self._record = record
         self._folder = folder
         self._there: dict[tuple[str, str], bool] = {}
-        self._written: dict[str, str] = {}  # by path: the digest of what is there now
+        self._states: list[dict[str, str]] = []  # of each folder: path to digest
 
     def placed(self, entry: Mapping[str, Any]) -> CompileRequest:
         """Return the request with ``-I`` directories that hold the headers it was recorded with."""
         request = request_of(entry)
-        own = [
-            (path, digest)
+        own = {
+            os.path.abspath(path): digest
             for label, _, path, digest in entry["headers"]
             if label.startswith("user")
-        ]
-        if all(self._is_there(path, digest) for path, digest in own):
+        }
+        if all(self._is_there(*header) for header in own.items()):
             return request
+        number, state = self._state_with(own)
+        folder = os.path.join(self._folder, str(number))
         # All directories are moved together, so that they stay nested as they were.
-        for path, digest in own:
-            self._write(path, digest)
-        return request.replace(
-            options=compiler_options.with_directories(request.options, self._directory)
-        )
+        for path, digest in own.items():
+            if path not in state:
+                self._write(folder + path, path, digest)
+                state[path] = digest
 
-    def _directory(self, path: str) -> str:
-        place = self._folder + os.path.abspath(path)
-        os.makedirs(place, exist_ok=True)
-        return place
+        def moved(directory: str) -> str:
+            place = folder + os.path.abspath(directory)
+            os.makedirs(place, exist_ok=True)
+            return place
+
+        return request.replace(options=compiler_options.with_directories(request.options, moved))
+
+    def _state_with(self, own: Mapping[str, str]) -> tuple[int, dict[str, str]]:
+        """Return a folder's number and headers, none of which is another than those given."""
+        for number, state in enumerate(self._states):
+            if all(state.get(path, digest) == digest for path, digest in own.items()):
+                return number, state
+        self._states.append({})
+        return len(self._states) - 1, self._states[-1]
 
     def _is_there(self, path: str, digest: str) -> bool:
         found = self._there.get((path, digest))
@@ -154,10 +168,7 @@ class _Place:
             self._there[path, digest] = found
         return found
 
-    def _write(self, path: str, digest: str) -> None:
-        target = self._folder + os.path.abspath(path)
-        if self._written.get(target) == digest:
-            return
+    def _write(self, target: str, path: str, digest: str) -> None:
         there = self._is_there(path, digest)
         data = trusted.read_given(path) if there else self._record.contents(digest)
         try:
@@ -166,4 +177,3 @@ class _Place:
                 file.write(data)
         except ValueError as error:  # a path with a NUL
             raise InvalidRequest(f"a header of the record is damaged: {path!r}: {error}") from None
-        self._written[target] = digest

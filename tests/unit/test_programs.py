@@ -84,6 +84,27 @@ def test_directories_that_are_relative_are_those_of_the_program(tmp_path, header
     assert checked.returncode == 0, checked.stderr
 
 
+def test_each_state_of_a_header_that_the_program_writes_is_built(tmp_path, header):
+    script = program(
+        tmp_path,
+        f"""
+        for scale in (1, 2, 1):
+            open({str(header)!r}, "w").write(f"#define SCALE {{scale}}\\n")
+            compile('#include "scale.cuh"\\n__global__ void k(float* x) {{ *x = SCALE; }}',
+                    ("-I{header.parent}",))
+        """,
+    )
+    record = tmp_path / "kernels.json"
+    run("run", "--record", str(record), script, cache=tmp_path / "first")
+    header.unlink()
+
+    warmed = run("warm", str(record), "--json", cache=tmp_path / "second")
+    assert json.loads(warmed.stdout)["records"][0]["built"] == 2, warmed.stderr
+
+    checked = run("run", "--check", script, cache=tmp_path / "second")
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_a_header_that_only_its_place_finds_is_told_of(tmp_path, header):
     source = f'#include "{header}"\\n__global__ void k(float* x) {{{{ *x = SCALE; }}}}'
     script = program(tmp_path, f"compile('{source}')")
