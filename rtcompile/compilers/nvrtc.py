@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.compilers import crashes, precompiled_files
-from rtcompile.compilers.precompiled import Precompiled, Prefix
+from rtcompile.compilers import crashes
 from rtcompile.core import includes, small
 from rtcompile.core.key import digest, field
 from rtcompile.core.request import SearchDir
@@ -20,6 +19,7 @@ from rtcompile.watching import tracing
 from rtcompile.workers import pool, process
 
 if TYPE_CHECKING:
+    from rtcompile.compilers.precompiled import Precompiled, Prefix
     from rtcompile.toolkit.model import Library
 
 __all__ = ["compile", "compile_alike", "identify", "observe", "precompile"]
@@ -174,7 +174,12 @@ def _prefix(
     if library.version_pair < _FIRST_WITH_PCH:
         return None
     text, rest = includes.split_prefix(unit.source)
-    folder = precompiled_files.private_folder(cache_dir) if text else None
+    if not text:
+        return None
+    from rtcompile.compilers import precompiled_files  # 1 ms that a source without headers spares
+    from rtcompile.compilers.precompiled import Prefix
+
+    folder = precompiled_files.private_folder(cache_dir)
     if folder is None:
         return None
     return Prefix(text, rest, unit, library, search, folder, _job(library, "precompile", {}))

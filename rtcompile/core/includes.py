@@ -122,6 +122,8 @@ def pch_prefix(source: str) -> str:
 
 def split_prefix(source: str) -> tuple[str, str]:
     """Return `pch_prefix`, and the text of `source` that follows it."""
+    if "include" not in source:
+        return "", source
     blanks = re.compile(r"\s+|//(?:\\\r?\n|[^\n])*|/\*.*?\*/", re.DOTALL)
     line = re.compile(r"(?:#|%:)[ \t]*(\w*)(?:\\\r?\n|/\*.*?\*/|[^\n])*", re.DOTALL)
     directives: list[str] = []
