@@ -40,11 +40,11 @@ class Repeated:
         """Launch as before; return whether that was possible and the driver took it."""
         try:
             configuration = self._configurations.get(how)
-            if configuration is None:
-                return False
+            if configuration is None or not isinstance(args, (tuple, list)):
+                return False  # an iterator can be read once only
             types = tuple(map(type, args))
             arguments = self._arguments[types]
-        except TypeError:  # a grid that is a list, arguments that are none
+        except TypeError:  # a grid that is a list
             return False
         except KeyError:
             if len(self._arguments) >= _KEPT:

@@ -110,6 +110,12 @@ def test_an_integer_of_the_other_sign_still_fits(again: Any) -> None:
     assert again(tuple(largest))[1] == b"\xff" * 4
 
 
+def test_arguments_that_can_be_read_once_arrive(again: Any) -> None:
+    again(arguments(1))
+    assert again(iter(arguments(2)))[1] == (-2).to_bytes(4, "little", signed=True)
+    assert again(list(arguments(3)))[1] == (-3).to_bytes(4, "little", signed=True)
+
+
 def test_a_refusal_of_the_driver_is_told_also_later(again: Any) -> None:
     again(arguments(1))
     again.driver.answer = INVALID
