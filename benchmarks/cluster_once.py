@@ -8,7 +8,6 @@ the wait of the process of the same run that compiled.
 
 - One kernel, whose compile takes seconds.
 - Twenty kernels, which each process asks for one after the other.
-- One kernel, with the processes of a node beginning one after the other, as ranks that stagger.
 
 Needs redis-server for the stores on Redis; a folder is the other one. ``--save`` writes
 benchmarks/results/cluster_once.json. NODES and EACH set the number of nodes and of processes on each,
@@ -44,13 +43,13 @@ import rtcompile
 own = 'extern "C" __global__ void own(int* out) { out[0] = %d; }'
 rtcompile.compile(own % told["number"], arch="sm_80")  # the modules, the connection, a worker
 print("{}", flush=True)
-at = float(sys.stdin.readline()) + told["late"]
+at = float(sys.stdin.readline())
 time.sleep(max(0.0, at - time.time()))
 begin = time.perf_counter()
 codes = [rtcompile.compile(source, arch="sm_80") for source in told["sources"]]
 seconds = time.perf_counter() - begin
 hits = [code.build.hit for code in codes]
-print(json.dumps({"hits": hits, "seconds": seconds + told["late"]}), flush=True)
+print(json.dumps({"hits": hits, "seconds": seconds}), flush=True)
 """
 
 
@@ -66,20 +65,13 @@ def heavy(number: int, weight: int) -> str:
     )
 
 
-def run(
-    environments: list[dict[str, str]], sources: list[str], stagger: float = 0.0
-) -> list[dict[str, object]]:
-    """Return what the processes say, one of each environment, which begin at one moment.
-
-    With `stagger` each begins so many seconds after the one before it on its node.
-    """
-    ranks: dict[str, int] = {}
+def run(environments: list[dict[str, str]], sources: list[str]) -> list[dict[str, object]]:
+    """Return what the processes say, one of each environment, which begin at one moment."""
     running: list[subprocess.Popen[str]] = []
     for first in range(0, len(environments), _AT_ONCE):
         for environ in environments[first : first + _AT_ONCE]:
-            rank = ranks[environ["HOME"]] = ranks.get(environ["HOME"], -1) + 1
             process = _start({**os.environ, **environ})
-            _tell(process, {"number": len(running), "sources": sources, "late": rank * stagger})
+            _tell(process, {"number": len(running), "sources": sources})
             running.append(process)
         for process in running[first:]:
             _hear(process)
@@ -133,7 +125,7 @@ def store(name: str, folder: Path) -> Iterator[tuple[str, servers.Server | None]
             yield server.address, server
 
 
-def together(name: str, sources: list[str], one: float, stagger: float = 0.0) -> dict[str, object]:
+def together(name: str, sources: list[str], one: float) -> dict[str, object]:
     """Measure all processes, with a store of one kind."""
     with tempfile.TemporaryDirectory() as text, store(name, Path(text)) as (address, server):
         folder = Path(text)
@@ -142,7 +134,7 @@ def together(name: str, sources: list[str], one: float, stagger: float = 0.0) ->
             for number in range(NODES)
             for _ in range(EACH)
         ]
-        found = run(environments, sources, stagger)
+        found = run(environments, sources)
         asked = _asked(server)
     hits = [hit for each in found for hit in each["hits"]]  # type: ignore[attr-defined]
     waits = sorted(float(each["seconds"]) for each in found)  # type: ignore[arg-type]
@@ -188,7 +180,6 @@ def main() -> None:
         results[name] = {
             "one kernel": together(name, one, alone_one),
             "twenty kernels": together(name, twenty, alone_twenty),
-            "one kernel, ranks 10 ms apart": together(name, one, alone_one, 0.01),
         }
     _machine.save("cluster_once", results)
 
