@@ -144,7 +144,7 @@ def take(path: str, patience: float) -> int | None:
                 os.close(descriptor)
                 return None
             time.sleep(pause)  # a blocking flock could not be given up after a time
-            pause = min(2 * pause, 0.05)
+            pause = min(2 * pause, 0.02)  # many ranks of a node take it one after the other
         except BaseException:
             os.close(descriptor)
             raise

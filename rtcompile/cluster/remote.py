@@ -38,6 +38,7 @@ _PROMPT_SECONDS = 0.1  # an answer in this time is not slow
 _FLUSH_SECONDS = 2.0  # at the process's end
 _MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
 _MOST_PAUSE = 0.5
+_PART_PAUSED = 0.05  # of a wait so far, until the next question: what waiting may take longer by
 
 _T = TypeVar("_T")
 
@@ -332,7 +333,7 @@ class Remote:
                     # The random factor spreads the questions of many waiting nodes; the pause grows
                     # with time.
                     time.sleep(pause * random.uniform(0.75, 1.25))
-                    pause = min(max(pause, (time.monotonic() - begin) / 10), _MOST_PAUSE)
+                    pause = min(max(pause, (time.monotonic() - begin) * _PART_PAUSED), _MOST_PAUSE)
             except LeasesUnsupportedError as error:
                 tier.problem = str(error)
                 continue
