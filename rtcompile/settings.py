@@ -45,6 +45,7 @@ class Settings:
     dump_source_on_error: bool = False
     ptx: bool = False
     recompile: bool = False  # an argument alone: what is cached or shipped is passed over
+    as_given: bool = False  # not from the environment: no option is added because of an error
     bundles: tuple[str, ...] = ()  # paths
     remote: str = ""  # addresses; the rest is in `cluster.settings`
 

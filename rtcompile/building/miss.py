@@ -161,7 +161,7 @@ class Miss:
                 return outcome
             self.failures.append(outcome)
             decision = self._decide(outcome)
-            if decision.action != "add-flags" or not self._add(decision):
+            if self.settings.as_given or decision.action != "add-flags" or not self._add(decision):
                 return outcome
 
     def _refused(self, failure: CompileFailure) -> CompileError:

@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rtcompile.building import pipeline
 from rtcompile.cache import headers
@@ -36,7 +37,7 @@ def build(
     ------
     CompileError, InvalidRequest, JitDisabled, ToolkitNotFound
     """
-    settings = Settings.from_environ()
+    settings = replace(Settings.from_environ(), as_given=True)
     request = _request(source, options, capability, backend, names, settings)
     token = headers.settled_below.set(_own_headers())
     try:
@@ -73,7 +74,10 @@ def _request(
     names: Sequence[str],
     settings: Settings,
 ) -> CompileRequest:
-    """Return the request that has CuPy's architecture, options and implicit options."""
+    """Return the request that has CuPy's architecture, options and implicit options.
+
+    What CuPy's compiler refuses is refused: programs ask that way what a compiler can do.
+    """
     from cupy.cuda import compiler
 
     flag, method = compiler._get_arch_for_options_for_nvrtc(capability)
@@ -84,7 +88,7 @@ def _request(
         arch=Arch.parse(flag.partition("=")[2].replace("compute_", "sm_")),
         name_expressions=tuple(names),
         name=program_name(source),
-        backend="nvcc" if backend == "nvcc" else "auto",
+        backend=backend,
         target="ptx" if method == "ptx" or settings.ptx else "cubin",
     )
 

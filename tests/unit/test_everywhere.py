@@ -80,6 +80,20 @@ def test_an_error_is_cupys(installed):
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("__global__ void f() {}\n__global__ void g() { f<<<1, 1>>>(); }", id="option"),
+        pytest.param("#include <vector>\nstd::vector<int> v;\n__global__ void k() {}", id="NVCC"),
+    ],
+)
+def test_what_cupy_refuses_is_refused(installed, source):
+    assert rtcompile.compile(source, arch="sm_80").code  # with -rdc=true, by NVCC
+
+    with pytest.raises(compiler.CompileException):
+        installed(source)
+
+
 def test_lto_ir_is_left_to_cupy(monkeypatch, installed):
     asked = []
     monkeypatch.setattr(seam, "_original", lambda *given, **more: asked.append(more))
