@@ -16,8 +16,8 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -37,7 +37,7 @@ _MOST_WAITED_SECONDS = 1.0  # for slow answers of one store, in the life of a pr
 _PROMPT_SECONDS = 0.1  # an answer in this time is not slow
 _FLUSH_SECONDS = 2.0  # at the process's end
 _MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
-_MOST_PAUSE = 0.5
+_LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
 _PART_PAUSED = 0.05  # of a wait so far, until the next question: what waiting may take longer by
 
 _T = TypeVar("_T")
@@ -59,6 +59,7 @@ class Tier:
         self.hits = self.misses = self.written = self.failures = 0
         self.problem = ""
         self._waited = 0.0
+        self._waits_anyway = threading.local()
         self._closed_until = self._not_written_until = 0.0
         self._warned = False
 
@@ -103,6 +104,8 @@ class Tier:
         # What this thread computed, or waited for a processor, is not the store's fault.
         took = max(0.0, time.monotonic() - begin - (own_seconds() - ours))
         slow = waiting and took > _PROMPT_SECONDS
+        if slow and not problem and getattr(self._waits_anyway, "yes", False):
+            slow = False
         self._waited += took if slow else 0.0
         # True if another answer that takes as long would exceed the limit.
         too_slow = slow and self._waited + took > _MOST_WAITED_SECONDS
@@ -115,6 +118,15 @@ class Tier:
             self._not_written_until = time.monotonic() + _CLOSED_SECONDS
             self._fail(problem, "not written to for a minute")
         return answer
+
+    @contextmanager
+    def waiting_anyway(self) -> Iterator[None]:
+        """Do not count, in this thread, how slow answers are: it waits for another node's build."""
+        self._waits_anyway.yes = True
+        try:
+            yield
+        finally:
+            self._waits_anyway.yes = False
 
     def refused(self, problem: str) -> None:
         """Count an entry that is not valid, with a warning for the first."""
@@ -321,19 +333,13 @@ class Remote:
         place = f"lease/{key}"
         deadline = time.monotonic() + (_MOST_HELD_SECONDS if seconds is None else seconds)
         for tier in self.tiers if self.writes else []:
-            begin = time.monotonic()
-            pause = 0.02
             try:
-                while (claim := tier.ask(_acquiring(place, token), writing=True)) == "another's":
-                    found = look()
-                    if found is not None:
+                claim = tier.ask(_acquiring(place, token), writing=True)
+                if claim == "another's":
+                    with tier.waiting_anyway():
+                        claim, found = self._wait(tier, _acquiring(place, token), look, deadline)
+                    if found is not None or claim == "another's":
                         return found
-                    if time.monotonic() > deadline:
-                        return None
-                    # The random factor spreads the questions of many waiting nodes; the pause grows
-                    # with time.
-                    time.sleep(pause * random.uniform(0.75, 1.25))
-                    pause = min(max(pause, (time.monotonic() - begin) * _PART_PAUSED), _MOST_PAUSE)
             except LeasesUnsupportedError as error:
                 tier.problem = str(error)
                 continue
@@ -348,6 +354,28 @@ class Remote:
                 self.later(partial(lease.end, True))
                 return found
         return None
+
+    def _wait(
+        self,
+        tier: Tier,
+        acquire: Callable[[SharedStore], Claim],
+        look: Callable[[], _T | None],
+        deadline: float,
+    ) -> tuple[Claim | None, _T | None]:
+        """Wait until a lease is no more another's, `look` finds the build, or it is too late."""
+        begin = time.monotonic()
+        pause = _LEAST_PAUSE
+        while True:
+            found = look()
+            if found is not None or time.monotonic() > deadline:
+                return "another's", found
+            # The random factor spreads the questions of many waiting nodes; the pause grows with
+            # time.
+            time.sleep(pause * random.uniform(0.75, 1.25))
+            pause = min(max(pause, (time.monotonic() - begin) * _PART_PAUSED), _MOST_PAUSE)
+            claim = tier.ask(acquire, writing=True)
+            if claim != "another's":
+                return claim, None
 
 
 def _acquiring(place: str, token: str) -> Callable[[SharedStore], Claim]:

@@ -8,9 +8,10 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -338,6 +339,27 @@ def test_who_waits_for_a_lease_gets_what_its_holder_built(address, key_file):
     held = theirs.lease("k", lambda: theirs.get("object", "k"))
     theirs.push(lambda tier: [("object", "k", b"code")], held.end)
     assert ours.lease("k", lambda: ours.get("object", "k")) == b"code"
+
+
+def test_who_waits_for_a_build_waits_for_slow_answers_too(tmp_path, key_file, monkeypatch):
+    address = f"file://{tmp_path}/s"
+    ours, theirs = remote(address, key_file), remote(address, key_file)
+    held = theirs.lease("k", lambda: None)
+    store = ours.tiers[0].store
+    for name in ("get", "acquire"):
+        monkeypatch.setattr(store, name, after(0.3, getattr(store, name)))
+    entries = [("object", "k", b"code")]
+    threading.Timer(2.0, lambda: theirs.push(lambda tier: entries, held.end)).start()
+    assert ours.lease("k", lambda: ours.get("object", "k")) == b"code"
+    assert ours.tiers[0].open
+
+
+def after(seconds: float, function: Callable[..., object]) -> Callable[..., object]:
+    def slow(*args: object) -> object:
+        time.sleep(seconds)
+        return function(*args)
+
+    return slow
 
 
 def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch):
