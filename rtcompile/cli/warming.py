@@ -15,6 +15,7 @@ __all__ = ["mention_differences", "run"]
 def run(given: Namespace) -> int:
     """Build everything in the records into the cache."""
     obey_jobs(given)
+    warming.start_compiler()
     archs = given.arch.split(",") if given.arch else []
     rows = []
     for path in given.records:

@@ -6,6 +6,7 @@ import contextvars
 import functools
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -161,11 +162,28 @@ def identify(library: Library) -> str:
     ToolkitNotFound
         The library cannot be loaded or does not work.
     """
-    outcome = pool.run(_job(library, "build_string", {}), Limits(timeout=60.0))
-    if isinstance(outcome, pool.Crash):
-        reason = _death(outcome, (), Limits()).log
-        raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {reason}")
-    return str(outcome.value)
+    which = library.to_load()
+    with _identifying:  # by one thread of a batch
+        build = _builds.get(which)
+        if build is None:
+            outcome = pool.run(_job(library, "build_string", {}), Limits(timeout=60.0))
+            if isinstance(outcome, pool.Crash):
+                reason = _death(outcome, (), Limits()).log
+                raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {reason}")
+            build = _builds[which] = str(outcome.value)
+        return build
+
+
+_identifying = threading.Lock()
+_builds: dict[str, str] = {}  # that compilers reported, by what a worker loads
+
+
+def _after_fork() -> None:
+    global _identifying
+    _identifying = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _prefix(

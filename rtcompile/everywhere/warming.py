@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from rtcompile import toolkit
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import BatchError, InvalidRequest
+from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
 from rtcompile.everywhere.recording import Record, request_of
+from rtcompile.settings import Settings
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
+from rtcompile.workers import process
 
-__all__ = ["requests", "warm"]
+__all__ = ["requests", "start_compiler", "warm"]
 
 _FOLDER = "rtcompile-warm-"
+
+
+def start_compiler() -> None:
+    """Find and start the compiler, and ask for its build, while records are read; without waiting."""
+    settings = Settings.from_environ()
+
+    def ask() -> None:
+        from rtcompile.compilers import nvrtc
+
+        with suppress(RtcompileError, OSError):  # the builds will report it
+            toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
+
+    with suppress(RtcompileError, OSError, RuntimeError):
+        library = toolkit.current(settings).require_nvrtc()
+        if settings.jit and not library.build:  # nothing was built with it here yet
+            process.start(library.to_load())
+            threading.Thread(target=ask, daemon=True).start()
 
 
 def warm(

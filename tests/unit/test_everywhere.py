@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ cupy = pytest.importorskip("cupy")
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile import many  # noqa: E402
+from rtcompile import many, toolkit  # noqa: E402
 from rtcompile.building import pipeline  # noqa: E402
 from rtcompile.cache import answers  # noqa: E402
 from rtcompile.everywhere import recording, seam, warming  # noqa: E402
 from rtcompile.everywhere.counting import counting  # noqa: E402
+from rtcompile.toolkit import remembered  # noqa: E402
 from tests.programs import CODE, TEMPLATE  # noqa: E402
 
 ORIGINAL = compiler._compile_module_with_cache
@@ -186,6 +188,19 @@ def test_a_header_that_was_tampered_with_is_not_built(tmp_path, header, installe
 
     with pytest.raises(rtcompile.InvalidRequest, match="lacks the contents of a header"):
         warming.warm(record, progress=False)
+
+
+def test_the_compilers_build_is_known_before_the_first_request(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(remembered, "_in_this_process", {})
+    assert toolkit.current().require_nvrtc().build == ""
+
+    warming.start_compiler()
+
+    deadline = time.monotonic() + 30
+    while not toolkit.current().require_nvrtc().build:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(

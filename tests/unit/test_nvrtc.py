@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUn
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.toolkit.model import Library
 from rtcompile.workers import nvrtc as worker_side
+from rtcompile.workers import pool
 from rtcompile.workers.pool import Pool
 
 NO_LIMITS = Limits()
@@ -194,12 +196,12 @@ def test_a_header_trace_that_never_comes_is_noticed() -> None:
 
 
 def test_workers_load_no_driver(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool(1)
-    monkeypatch.setattr(nvrtc.pool, "run", pool.run)
+    own = Pool(1)
+    monkeypatch.setattr(nvrtc.pool, "run", own.run)
     compiled(library, KERNEL)
-    (zygote,) = pool._zygotes.values()
+    (zygote,) = own._zygotes.values()
     maps = Path(f"/proc/{zygote.pid}/maps").read_text()
-    pool.close()
+    own.close()
     assert "libnvrtc.so" in maps
     assert "libcuda.so" not in maps
 
@@ -307,3 +309,28 @@ def test_a_worker_does_not_load_the_driver(
         compiled(library, KERNEL)
         """,
     )
+
+
+def test_threads_that_want_its_build_ask_the_compiler_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = toolkit.current().require_nvrtc()
+    monkeypatch.setattr(nvrtc, "_builds", {})
+    asked: list[pool.Job] = []
+    run = pool.run
+
+    def noted(job: pool.Job, *rest: Any) -> Any:
+        asked.append(job)
+        return run(job, *rest)
+
+    monkeypatch.setattr(pool, "run", noted)
+    builds: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: builds.append(nvrtc.identify(library))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(asked) == 1
+    assert len(builds) == 4
+    assert len(set(builds)) == 1
