@@ -81,7 +81,7 @@ def write(
     common = compiler_options.parse(options)
     try:
         looked_at = set()
-        for path in _files(paths):
+        for path in dict.fromkeys(_files(paths)):
             looked_at.add(path)
             if path.endswith(_SOURCES):
                 entries.append(Entry(path, path, _flags(common, arch, settings)))

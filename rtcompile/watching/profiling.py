@@ -23,7 +23,7 @@ from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, SearchDir
 from rtcompile.core.request import path as checked_path
 from rtcompile.core.units import CompileFailure
-from rtcompile.errors import InvalidRequest, public
+from rtcompile.errors import InvalidRequest, JitDisabled, public
 from rtcompile.settings import Settings
 from rtcompile.text.tables import table
 from rtcompile.watching.header_times import Frame
@@ -218,7 +218,13 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
         The compiler refuses it; the error is that of any build.
     InvalidRequest, ToolkitNotFound, UnsupportedArch
         As for `rtcompile.compile`.
+    JitDisabled
+        ``RTCOMPILE_JIT=0`` forbids compiling.
     """
+    if not settings.jit:
+        raise JitDisabled(
+            f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
+        )
     plan = pipeline.plan(request, settings)
     aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
     once = settings.override(pch=False)

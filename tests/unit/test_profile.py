@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import io
 import json
 import re
 from pathlib import Path
@@ -213,6 +214,13 @@ def test_a_module_has_a_profile(folder: Path):
     assert module.profile().headers
     with pytest.raises(InvalidRequest, match="compiled already"):
         rtcompile.RawModule(path="x.cubin").profile()
+
+
+def test_without_jit_nothing_is_profiled(monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"__global__ void k() {}")))
+    assert main(["profile", "-", "--arch", "sm_80"]) == 1
+    assert "RTCOMPILE_JIT=0 forbids" in capsys.readouterr().err
 
 
 def test_frames_close_where_their_marks_are():
