@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Sequence
@@ -304,3 +309,32 @@ def test_a_worker_that_holds_much_memory_soon_ends(workers: list[int]) -> None:
 
 def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def test_a_killed_zygote_costs_no_build(together: list[list[str]]) -> None:
+    futures = submit_many(map(kernel, range(30)))
+    while not together:
+        time.sleep(0.001)
+    for thread in Path("/proc/self/task").iterdir():
+        for pid in (thread / "children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    assert all(isinstance(future.result(60), ObjectCode) for future in futures)
+
+
+def test_where_processes_are_few_builds_share_a_worker_still(together: list[list[str]]) -> None:
+    script = """
+        import resource, sys
+        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        resource.setrlimit(resource.RLIMIT_NPROC, (1500, hard))
+        import rtcompile
+        from rtcompile.building import batch
+        batch.Batch._most_together = lambda self: 6
+        from tests.unit.test_many_together import kernel
+        codes = rtcompile.compile_many([kernel(number) for number in range(12)], progress=False)
+        print(len({code.code for code in codes}))
+        """
+    root = Path(__file__).parents[2]
+    told = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=root, capture_output=True, text=True
+    )
+    assert (told.stdout, told.returncode) == ("12\n", 0), told.stderr
