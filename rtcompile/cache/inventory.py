@@ -178,6 +178,7 @@ def sweep(folder: Folder) -> None:
             temporary = name.startswith((".", f"{NOTES[1]}-"))
             if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 folder.discard(kind, name)
-    for name, _ in folder.listing("locks"):
+    # Locks of which each is a file, as where no byte of a file can be locked.
+    for name in {name for name, _ in folder.listing("locks")} - {locks.TABLE}:
         with locks.machine_wide(folder.file("locks", name), patience=0.0):
             pass  # no process held it; leaving the block removes it

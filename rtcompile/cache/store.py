@@ -388,7 +388,7 @@ class Store:
                     self._degrade(error)
                 else:
                     patience = min(patience - (time.monotonic() - begin), locks.PATIENCE)
-                    lock = locks.machine_wide(self._folder.file("locks", key), patience)
+                    lock = locks.of_key(self._folder.file("locks"), key, patience)
             with lock as locked:
                 if locked is False and not waits:
                     yield 0.0

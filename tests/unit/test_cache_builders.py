@@ -136,9 +136,28 @@ def test_a_forked_child_does_not_keep_a_killed_holder_s_lock(tmp_path: Path) -> 
             assert held
 
 
-def test_a_lock_leaves_no_file(cache: Path) -> None:
-    add(open_store(cache))
-    assert not list((cache / "locks").iterdir())
+def test_the_locks_of_builds_are_one_file(cache: Path) -> None:
+    for number in range(3):
+        add(open_store(cache), make_question(source=str(number)))
+    assert os.listdir(cache / "locks") == [locks.TABLE]
+    assert (cache / "locks" / locks.TABLE).stat().st_size == 0
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS])
+def test_where_no_byte_of_a_file_can_be_locked_each_lock_is_a_file(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def no_ranges(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(locks, "_ranges_work", True)
+    monkeypatch.setattr(locks, "_set_range", no_ranges)
+    question = make_question()
+    with open_store(cache).building(question):
+        assert question.lookup_key() in os.listdir(cache / "locks")
+        with open_store(cache).building(question, waits=False) as left:
+            assert left == 0.0
+    assert os.listdir(cache / "locks") == [locks.TABLE]
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
