@@ -152,8 +152,9 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     options: list[bytes] = job["options"]
     tried = bool(job["pch"] and _heap_is_pinned)
     use = [b"--use-pch=" + job["pch"]] if tried else []
-    times = os.path.join(os.environ["TMPDIR"], "times.csv")
-    observe = [*_include_trace_options(), b"--time=" + os.fsencode(times)]
+    times = os.memfd_create("times")  # a file would be made and removed for each compile
+    told = b"--time=/proc/self/fd/%d" % times
+    observe = [*_include_trace_options(), *([told] if os.path.exists("/proc/self/fd") else ())]
     reply = _compile(job, options + observe + use + ([_MINIMAL] if job.get("minimal") else []))
     trace = protocol.stderr_text()
     if job.get("minimal") and (reply["error"] or reply["log"]):
@@ -166,7 +167,8 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
         reply = {**_compile(job, options), "trace": None}
     reply["log"], used = _pch_message(reply["log"], "using")
     reply["pch"] = used if tried else None
-    reply["spans"] = [("compile", begin, time.monotonic()), *_phases(times, begin)]
+    phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)
+    reply["spans"] = [("compile", begin, time.monotonic()), *phases]
     reply["pid"] = os.getpid()
     read = [line for line in (trace or b"/").splitlines() if not line.lstrip().startswith(b"__nv_")]
     reply["well"] = not reply["error"] and not (read and not job.get("reads"))
@@ -274,14 +276,13 @@ def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
     """Return NVRTC's phases, which follow one another, from what ``--time`` wrote."""
     spans = []
     try:
-        with open(times) as file:
-            for line in file.read().splitlines()[1:]:
-                _, phase, milliseconds, _ = line.rsplit(", ", 3)
-                end = begin + float(milliseconds) / 1000
-                spans.append((_PHASES.get(phase, phase), begin, end))
-                begin = end
-    except (OSError, ValueError):
-        pass  # An error came first, or this NVRTC has another format; the times are optional.
+        for line in times.splitlines():
+            _, phase, milliseconds, _ = line.rsplit(", ", 3)
+            end = begin + float(milliseconds) / 1000
+            spans.append((_PHASES.get(phase, phase), begin, end))
+            begin = end
+    except ValueError:
+        pass  # This NVRTC has another format; the times are optional.
     return spans
 
 
