@@ -14,7 +14,7 @@ from rtcompile import bundles, toolkit
 from rtcompile.building import device
 from rtcompile.building import plan as plans
 from rtcompile.building.plan import Plan, for_this_device
-from rtcompile.cache import answers
+from rtcompile.cache import kept_answers
 from rtcompile.cache.store import Store
 from rtcompile.core.option_table import dropped
 from rtcompile.core.request import CompileRequest, ObjectCode
@@ -258,7 +258,7 @@ def _kept(
         provided = [directory.path for directory in decided.toolchain.search]
         library = decided.toolchain.nvrtc
         loads = "" if library is None else library.to_load()
-        answers.keep(words, capability, code, read, depends, provided, loads, store.publish)
+        kept_answers.keep(words, capability, code, read, depends, provided, loads, store.publish)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     return replace(code, build=replace(code.build, notes=notes)) if notes else code
 

@@ -1,9 +1,9 @@
 """The short road of a hit: the arguments of a request lead directly to one file with the code.
 
 The full road (options, toolchain, key, manifest, object) imports many modules. Its result is kept
-here under a digest of the unchanged arguments, with everything that the result depends on. When a
-new process asks with the same arguments, it compares the stats of these files and loads the code.
-If any of them differs, the full road is taken.
+(`kept_answers`) under a digest of the unchanged arguments, with everything that the result depends
+on. When a new process asks with the same arguments, it compares the stats of these files and loads
+the code. If any of them differs, the full road is taken.
 
 What the first hit of a process costs (microseconds, on a machine of 2026): the environment's
 variables 6, its file 60, the 40 stats of the toolchain 70; each hit: the digest of the words 6, the
@@ -28,12 +28,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rtcompile.core.includes import Dependencies
     from rtcompile.core.request import ObjectCode
 
-    Stat = tuple[str, tuple[int, ...]]
-
-__all__ = ["ENVIRONMENT", "Answer", "environment", "find", "keep", "take_hits", "watchers"]
+__all__ = ["ENVIRONMENT", "Answer", "environment", "find", "take_hits", "watchers"]
 
 # Every environment variable that can change a build's result or where it is found.
 ENVIRONMENT = (
@@ -314,62 +311,6 @@ def _unchanged(fields: Sequence[bytes], settled: bool) -> bool:
     return _probed(*probes)
 
 
-def keep(
-    words: Sequence[str],
-    capability: tuple[int, int],
-    obj: ObjectCode,
-    read: Dependencies,
-    toolchain: Sequence[str],
-    toolkits: Sequence[str],
-    loads: str,
-    publish: Callable[[str, str, bytes], object],
-) -> None:
-    """Keep a result of the full road.
-
-    Parameters
-    ----------
-    words, capability
-        As for `find`.
-    obj : ObjectCode
-        The answer.
-    read : Dependencies
-        What the build read.
-    toolchain : sequence of str
-        The files and folders on which the choice of the toolchain depends.
-    toolkits : sequence of str
-        The directories of headers that are not the user's own.
-    loads : str
-        What a worker loads to compile with this toolchain.
-    publish : callable
-        Puts bytes into a folder of the cache under a name.
-    """
-    from rtcompile.cache import manifests, objects
-
-    here = _here()
-    if here is None:
-        return
-    if not here.holds():
-        record = _packed([(path, _stamp(path)) for path in toolchain])
-        record.append(os.fsencode(loads))
-        publish(_FOLDER, here.key, files.seal(_SEAL, here.key, record))
-        here.saw(record)
-    name = _name(here, words, capability)
-    if len(obj.code) > _MOST_CODE_BYTES or obj.kind != "cubin":
-        # So that `find` knows that it is there, on the full road.
-        publish(_FOLDER, name, files.seal(_SEAL, name, ()))
-        return
-    build = manifests.ManifestEntry(obj.build.backend, obj.build.compiler, "", read)
-    provided = tuple(path.rstrip("/") + "/" for path in toolkits)
-    fields: list[str | bytes] = [
-        "".join(f"{expression}\0{symbol}\0" for expression, symbol in obj.lowered_names.items()),
-        objects.encode(name, obj, ""),
-        manifests.encode(name, [build], ()),
-        *_packed_files(read, provided),
-    ]
-    raw = [f if isinstance(f, bytes) else f.encode("utf-8", "surrogateescape") for f in fields]
-    publish(_FOLDER, name, files.seal(_SEAL, name, raw))
-
-
 def take_hits() -> int:
     """Return the number of hits since the last call, for the cache's statistics."""
     global _hits
@@ -477,37 +418,9 @@ def _note_use(descriptor: int) -> None:
         pass
 
 
-# What was packed last, of which files: kernels with the same headers, as CuPy's own, follow each other.
-_packed_last: tuple[tuple[object, ...], list[str | bytes]] = ((), [])
-
-
-def _packed_files(read: Dependencies, provided: tuple[str, ...]) -> list[str | bytes]:
-    """Return what `_hold` looks at, of the user's own files and of those in `provided`."""
-    global _packed_last
-    which = (read.headers, read.absent, read.present, provided)
-    before, packed = _packed_last
-    if before != which:
-        packed = []
-        for is_provided in (False, True):
-
-            def ours(path: str, is_provided: bool = is_provided) -> bool:
-                return path.startswith(provided) is is_provided
-
-            packed += _packed([(h.path, h[4:]) for h in read.headers if ours(h.path)])
-            packed.append("".join(f"{path}\0" for path in read.absent if ours(path)))
-            packed.append("".join(f"{path}\0" for path in read.present if ours(path)))
-        _packed_last = which, packed
-    return packed
-
-
 def _hold(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:
     """Say whether every file is as it was, and none has come or gone."""
     return _same(_stat, paths, stats) and _probed(absent, present)
-
-
-def _packed(stats: Sequence[Stat]) -> list[bytes]:
-    paths = "".join(f"{path}\0" for path, _ in stats).encode("utf-8", "surrogateescape")
-    return [paths, b"".join(_STATS.pack(*stat) for _, stat in stats)]
 
 
 def _same(look: Callable[[bytes], tuple[int, ...]], paths: bytes, stats: bytes) -> bool:

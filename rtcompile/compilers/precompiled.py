@@ -3,9 +3,9 @@
 NVRTC uses any file it is given, even an outdated one, so rtcompile has to check it: a header's key
 has the compiler, its heap's place, the options and the prefix; its record has the dependencies, by
 content. `worth_making` says when one is made: by a process of its own (`precompiled_maker`), begun
-when the build that wanted it is done and not ended with the program, so no build waits for it; only
-of a batch with more builds than can run at once the rest waits. It is tried before it is published;
-what fails with it is built again without.
+when the build that wanted it is done and not ended with the program. A build that finds it half made
+waits no longer than it would be spared; of a batch with more builds than can run at once the rest
+waits. It is tried before it is published; what fails with it is built again without.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
     As many builds are expected as there were, and what is spared in both must be worth the making,
     which reads the headers twice. The seconds of a process that gives way to all others count half.
     So the second build has one made from a tenth of a second on, and the third one of CuPy's own
-    kernels, whose headers take 80 ms. One build alone never has.
+    kernels, whose headers take 80 ms. One build alone never has, but for CuPy's own kernels, which
+    programs build by tens: theirs is begun beside the first (`everywhere.ahead`).
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ import pytest
 import rtcompile
 from rtcompile import lazy_code
 from rtcompile.building import pipeline
-from rtcompile.cache import answers
+from rtcompile.cache import answers, kept_answers
 from rtcompile.cache.store import Store
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import CompileRequest
@@ -109,7 +109,9 @@ def test_a_change_in_the_toolchain_leads_back_to_the_full_road(tmp_path):
     part.write_text("one")
     code = rtcompile.compile(CODE % 1, arch="sm_80")
     store = Store.open(Settings.from_environ())
-    answers.keep(("words",), CAPABILITY, code, Dependencies(), [str(part)], [], "", store.publish)
+    kept_answers.keep(
+        ("words",), CAPABILITY, code, Dependencies(), [str(part)], [], "", store.publish
+    )
     assert found(("words",)) is not None
 
     part.write_text("another")
@@ -123,11 +125,11 @@ def test_answers_of_another_toolchain_stay_none_after_one_is_kept_for_this_one(t
     code = rtcompile.compile(CODE % 1, arch="sm_80")
     publish = Store.open(Settings.from_environ()).publish
     for word in ("first", "second"):
-        answers.keep((word,), CAPABILITY, code, Dependencies(), [str(part)], [], "", publish)
+        kept_answers.keep((word,), CAPABILITY, code, Dependencies(), [str(part)], [], "", publish)
 
     part.write_text("another")
     answers._environment = None
-    answers.keep(("first",), CAPABILITY, code, Dependencies(), [str(part)], [], "", publish)
+    kept_answers.keep(("first",), CAPABILITY, code, Dependencies(), [str(part)], [], "", publish)
 
     assert found(("first",)) is not None
     assert found(("second",)) is None
