@@ -145,7 +145,8 @@ class Batch:
 
     def start(self) -> None:
         """Start the builds; where there can be no thread, do them."""
-        if self.futures and not _start_threads(1, self._begin):
+        spare = _PROCESSES_PER_THREAD - 1  # a thread without a compiler beside it would do nothing
+        if self.futures and not _start_threads(1, self._begin, spare=spare):
             contextvars.copy_context().run(self._begin)
 
     def _begin(self) -> None:
@@ -243,11 +244,12 @@ class Batch:
         return first
 
 
-def _start_threads(count: int, work: Callable[[], None]) -> int:
+def _start_threads(count: int, work: Callable[[], None], *, spare: int = 0) -> int:
     """Start threads that do the work; return how many the system allowed.
 
     Threads count as processes (``ulimit -u``). Where no more can be started, most of the started
-    ones end again, to leave processes for the compilers.
+    ones end again, to leave processes for the compilers. `spare` ones are started to see whether
+    there is room for so many processes, and end at once.
     """
     decided = threading.Event()
     at_work = 0
@@ -259,7 +261,7 @@ def _start_threads(count: int, work: Callable[[], None]) -> int:
 
     threads: list[threading.Thread] = []
     try:
-        for index in range(count):
+        for index in range(count + spare):
             # Each thread runs in a copy of the caller's context, which holds the trace in use. The
             # threads are daemons, so that an interrupted program does not wait for a compiler.
             run = contextvars.copy_context().run
@@ -268,7 +270,7 @@ def _start_threads(count: int, work: Callable[[], None]) -> int:
             thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
             thread.start()
             threads.append(thread)
-        at_work = len(threads)
+        at_work = count
     except RuntimeError:
         at_work = len(threads) // _PROCESSES_PER_THREAD
     finally:
