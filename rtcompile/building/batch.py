@@ -266,7 +266,7 @@ def _start_threads(count: int, work: Callable[[], None], *, spare: int = 0) -> i
             # threads are daemons, so that an interrupted program does not wait for a compiler.
             run = contextvars.copy_context().run
             arguments = (start, index)
-            name = f"build {index}"
+            name = f"build {index}" if index < count else "spare"
             thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
             thread.start()
             threads.append(thread)

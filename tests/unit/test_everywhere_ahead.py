@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,25 +78,37 @@ def _arguments(request: CompileRequest) -> dict[str, object]:
     return {"source": request.source, "options": request.options, "arch": str(request.arch)}
 
 
-def test_the_code_is_that_of_cupy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    codes: list[bytes] = []
+# In a process of its own: CuPy's NVRTC is the one that a process loaded first.
+CODE_OF_BOTH = f"""
+from cupy._core import core
+from cupy.cuda import compiler, function
+import rtcompile
 
-    class Module:
-        def load(self, code: bytes) -> None:
-            codes.append(code.rstrip(b"\0"))  # of which CuPy takes one off
+codes = []
 
-        def _set_mapping(self, mapping: object) -> None:
-            pass
+class Module:
+    def load(self, code):
+        codes.append(code.rstrip(bytes(1)))  # of which CuPy takes one off
 
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cupy"))
-    monkeypatch.setattr(function, "Module", Module)
-    monkeypatch.setattr(compiler, "_get_arch_for_options_for_nvrtc", lambda _: ARCH)
-    options = core.assemble_cupy_compiler_options(())
-    compiler._compile_module_with_cache(OWN + FILL % 3, options, arch="80")
-    with rtcompile.install():
-        compiler._compile_module_with_cache(OWN + FILL % 3, options, arch="80")
+    def _set_mapping(self, mapping):
+        pass
 
-    assert codes[0] == codes[1]
+function.Module = Module
+compiler._get_arch_for_options_for_nvrtc = lambda _: {ARCH!r}
+source, options = {OWN + FILL % 3!r}, core.assemble_cupy_compiler_options(())
+compiler._compile_module_with_cache(source, options, arch="80")
+with rtcompile.install():
+    compiler._compile_module_with_cache(source, options, arch="80")
+assert codes[0] == codes[1]
+"""
+
+
+def test_the_code_is_that_of_cupy_alone(tmp_path: Path):
+    environ = {name: value for name, value in os.environ.items() if name != "RTCOMPILE_TEST_CUDA13"}
+    environ["CUPY_CACHE_DIR"] = environ["RTCOMPILE_CACHE_DIR"] = str(tmp_path)
+    command = [sys.executable, "-c", CODE_OF_BOTH]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_header_for_reductions_is_what_they_open_with():
