@@ -14,7 +14,6 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 from cupy._core import _accelerator, core  # noqa: E402
-from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.compilers import precompiled, precompiled_maker  # noqa: E402
