@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 from obstore.store import from_url
 
 from rtcompile.cluster.stores import (
@@ -89,23 +89,46 @@ class CloudStore:
             )
         if self._create(key, encode_lease(token, seconds)):
             return "ours"
-        held = self.get(key)
+        held, version = self._held(key)
         if held is not None and has_expired(held):
-            self.delete(key)
-            return "ours" if self._create(key, encode_lease(token, seconds)) else "another's"
+            taken = self._replace(key, encode_lease(token, seconds), version)
+            return "ours" if taken else "another's"
         return "abandoned" if holder(held) == "" else "another's"
 
     def renew(self, key: str, token: str, seconds: float) -> None:
-        if holder(self.get(key)) == token:
-            self.put(key, encode_lease(token, seconds))
+        held, version = self._held(key)
+        if holder(held) == token:
+            self._replace(key, encode_lease(token, seconds), version)
 
     def release(self, key: str, token: str) -> None:
         if holder(self.get(key)) == token:
             self.delete(key)
 
     def abandon(self, key: str, token: str, seconds: float) -> None:
-        if holder(self.get(key)) == token:
-            self.put(key, encode_lease("", seconds))
+        held, version = self._held(key)
+        if holder(held) == token:
+            self._replace(key, encode_lease("", seconds), version)
+
+    def _held(self, key: str) -> tuple[bytes | None, dict[str, str]]:
+        """Return a lease and which version of its object that is."""
+        try:
+            found = obstore.get(self._store, key)
+            version = {name: found.meta[name] for name in ("e_tag", "version")}
+            return bytes(found.bytes()), {name: tag for name, tag in version.items() if tag}
+        except (NotFoundError, FileNotFoundError):
+            return None, {}
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(first_line(error)) from None
+
+    def _replace(self, key: str, data: bytes, version: dict[str, str]) -> bool:
+        """Replace an object if it still has this version, else another node was first."""
+        try:
+            obstore.put(self._store, key, data, mode=version, use_multipart=False)
+        except (PreconditionError, NotFoundError, FileNotFoundError):
+            return False
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(first_line(error)) from None
+        return True
 
     def _create(self, key: str, data: bytes) -> bool:
         try:

@@ -102,7 +102,7 @@ class FolderStore:
                         held = self._read(key)
                         if held is None or not has_expired(held):
                             return "abandoned" if holder(held) == "" else "another's"
-                        _discard(path)
+                        self._remove_ended(key, f"{key}.{token}.ended")
             finally:
                 _discard(mine)
         except OSError as error:
@@ -137,6 +137,16 @@ class FolderStore:
     @_bounded(ANSWER_SECONDS)
     def clock(self, key: str) -> float:
         return os.stat(self._place(key)).st_mtime
+
+    def _remove_ended(self, key: str, aside: str) -> None:
+        """Remove a lease that has ended, but not one that another node took in its place meanwhile."""
+        path, moved = self._place(key), self._place(aside)
+        with suppress(FileNotFoundError):  # another node removes it
+            os.rename(path, moved)
+            if not has_expired(self._read(aside) or b""):
+                with suppress(FileExistsError):
+                    os.link(moved, path)
+            _discard(moved)
 
     # --- files ---------------------------------------------------------------------------
 

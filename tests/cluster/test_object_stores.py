@@ -99,6 +99,28 @@ def test_a_lease_that_ended_is_taken_over(store: SharedStore):
     assert store.acquire("lease/old", "theirs", 30.0) == "ours"
 
 
+def test_of_two_that_find_a_lease_ended_one_takes_it_over(store: SharedStore, monkeypatch):
+    faster = open_store(store.name)
+    assert store.acquire("lease/old", "dead", -1.0) == "ours"
+    held = store._held  # type: ignore[attr-defined]
+
+    def between(key: str) -> object:
+        found = held(key)
+        assert faster.acquire(key, "faster", 30.0) == "ours"
+        return found
+
+    monkeypatch.setattr(store, "_held", between)
+    assert store.acquire("lease/old", "slower", 30.0) == "another's"
+
+
+def test_a_lease_is_renewed_by_its_holder_alone(store: SharedStore):
+    assert store.acquire("lease/k", "mine", 1.0) == "ours"
+    store.renew("lease/k", "theirs", -1.0)
+    store.renew("lease/k", "mine", 60.0)
+    time.sleep(1.1)
+    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
+
+
 def test_a_lease_that_was_abandoned_holds_nobody_up(store: SharedStore):
     assert store.acquire("lease/quick", "mine", 30.0) == "ours"
     store.abandon("lease/quick", "mine", 30.0)

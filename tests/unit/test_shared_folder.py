@@ -21,7 +21,7 @@ import rtcompile
 from rtcompile.cluster import patience
 from rtcompile.cluster.folder_store import FolderStore
 from rtcompile.cluster.remote import remote
-from rtcompile.cluster.stores import LeasesUnsupportedError, StoreError
+from rtcompile.cluster.stores import LeasesUnsupportedError, StoreError, holder
 from rtcompile.doctor import sharing
 from rtcompile.settings import Settings
 from tests import nodes
@@ -123,6 +123,23 @@ def test_a_build_goes_on_in_silence_where_another_node_wins(on, tmp_path, monkey
         warnings.simplefilter("error")
         assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit is None
         assert remote().flush(10.0)
+
+
+def test_of_two_nodes_that_find_a_lease_ended_one_takes_it_over(store, monkeypatch):
+    faster = FolderStore(store.name[7:], group=False)
+    store.acquire("lease/k", "dead", -1.0)
+    read, others = store._read, ["faster"]
+
+    def between(key: str) -> bytes | None:
+        found = read(key)
+        while others:
+            assert faster.acquire("lease/k", others.pop(), 30.0) == "ours"
+        return found
+
+    monkeypatch.setattr(store, "_read", between)
+    assert store.acquire("lease/k", "slower", 30.0) == "another's"
+    assert holder(faster.get("lease/k")) == "faster"
+    assert os.listdir(f"{store.name[7:]}/lease") == ["k"]
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
