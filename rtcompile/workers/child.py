@@ -214,7 +214,6 @@ def _serve(desk: _socket.socket) -> int:
                     return 0
                 size = _resident_bytes()
                 socket.close()
-                os.close(arguments)
                 continue
             well = plain and value.pop("well")
             answer = protocol.pack(value)

@@ -93,6 +93,24 @@ def test_what_is_built_together_is_what_is_built_alone(together: list[list[str]]
     assert all(one.build.hit == "memory" for one in outcomes(*asked))
 
 
+def test_a_worker_does_one_chunk_after_another(
+    together: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+    parts = pool.parts
+
+    def note(*given: Any) -> Any:
+        for answer in parts(*given):
+            if answer is not None:
+                pids.append(answer.value["pid"])
+            yield answer
+
+    monkeypatch.setattr(pool, "parts", note)
+    outcomes(*map(kernel, range(60)))
+    assert len(pids) == 60
+    assert len(set(pids)) <= pool.slots()
+
+
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
