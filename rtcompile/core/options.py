@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from rtcompile.core.arch import Arch, runs_on
@@ -16,13 +16,13 @@ from rtcompile.core.option_table import (
     BY_NAME,
     BY_SPELLING,
     DROPPED_EVERYWHERE,
-    JOINED,
     REFUSED,
     SHORTHANDS,
     SIDE_FILES,
     STANDARDS,
     Spec,
 )
+from rtcompile.core.option_words import QUOTES, all_words, name_and_value, unquoted
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 
 __all__ = ["ArchOption", "Options", "parse", "with_directories"]
@@ -213,7 +213,7 @@ def parse(options: Iterable[str]) -> Options:
         A value is missing or impossible, something other than a kernel is asked for, or a compiler
         would read a file whose changes the cache could not notice.
     """
-    reader = _Reader(list(_all_words(options)))
+    reader = _Reader(list(all_words(options, _READINGS)))
     while reader.words:
         reader.read(reader.words.pop())
     return reader.options()
@@ -222,12 +222,12 @@ def parse(options: Iterable[str]) -> Options:
 def with_directories(options: Iterable[str], moved: Callable[[str], str]) -> tuple[str, ...]:
     """Return options with each directory that headers are searched in replaced by another."""
     found: list[str] = []
-    words = _all_words(options)
+    words = all_words(options, _READINGS)
     for word in words:
-        name, value = _name_and_value(word)
+        name, value = name_and_value(word)
         if name in _DIRECTORIES:
             path = next(words, "") if value is None else value
-            found += [f"-{name}" if len(name) == 1 else f"--{name}", moved(_unquoted(path))]
+            found += [f"-{name}" if len(name) == 1 else f"--{name}", moved(unquoted(path))]
         else:
             found.append(word)
     return tuple(found)
@@ -253,7 +253,7 @@ class _Reader:
         self.generated: list[ArchOption] = []
 
     def read(self, word: str) -> None:
-        name, value = _name_and_value(word)
+        name, value = name_and_value(word)
         reading = _READINGS.get(name)
         if reading is not None:
             reading(self, self.next_after(word) if value is None else value)
@@ -316,24 +316,24 @@ class _Reader:
         self.macro("U", text)
 
     def macro(self, kind: str, text: str) -> None:
-        if text[:1] in _QUOTES:  # -D"X=a b": no macro's name begins with a quote
-            text = _unquoted(text)
+        if text[:1] in QUOTES:  # -D"X=a b": no macro's name begins with a quote
+            text = unquoted(text)
         name = _macro_name(text)
         if not name:
             raise InvalidRequest(f"'-{kind}{text}' names no macro")
         self.macros[name] = (kind, text)
 
     def include_dir(self, path: str) -> None:
-        self.include_dirs.append(_unquoted(path))
+        self.include_dirs.append(unquoted(path))
 
     def system_dir(self, path: str) -> None:
-        self.system_dirs.append(_unquoted(path))
+        self.system_dirs.append(unquoted(path))
 
     def last_dir(self, path: str) -> None:
-        self.last_dirs.append(_unquoted(path))
+        self.last_dirs.append(unquoted(path))
 
     def pre_include(self, path: str) -> None:
-        self.pre_includes.append(_unquoted(path))
+        self.pre_includes.append(unquoted(path))
 
     def host_options(self, value: str) -> None:
         self.host.append(value)
@@ -428,83 +428,7 @@ _READINGS: dict[str, Callable[[_Reader, str], None]] = {
 }
 
 _DIRECTORIES = frozenset({"I", "include-path", "isystem", "system-include", "idirafter"})
-# Their values may hold white space: it belongs to them until a next option begins.
-_FREE_TEXT = frozenset({"D", "define-macro", "I", "include-path", "isystem", "system-include",
-                        "idirafter", "include", "pre-include"})  # fmt: skip
-
-_QUOTES = ("'", '"')
-_PIECE = r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""  # few options hold blanks: compiled for the first
 _WITHOUT_BRACKETS = str.maketrans("", "", "[]\"' ")
-
-
-def _name_and_value(word: str) -> tuple[str, str | None]:
-    """Split ``--std=c++17``, ``-DX=1`` and ``-O3``; no value where the next word may hold it."""
-    if word[:1] != "-":
-        return "", None
-    letter = word[1:2]
-    if letter in JOINED and len(word) > 2 and word.partition("=")[0][1:] not in BY_SPELLING:
-        return letter, word[2:].removeprefix("=").lstrip()
-    name, equals, value = word.partition("=")
-    name = name[2:] if name[1:2] == "-" else name[1:]
-    return name, value if equals else None
-
-
-def _all_words(options: Iterable[str]) -> Iterator[str]:
-    waits = False
-    for element in options:
-        if waits and element.strip():
-            yield element.strip()
-            waits = False
-            continue
-        for word in _words(element):
-            waits = not waits and _waits_for_value(word)
-            yield word
-
-
-def _waits_for_value(word: str) -> bool:
-    name, value = _name_and_value(word)
-    if value is not None or not name:
-        return False
-    spec = BY_SPELLING.get(name)
-    return name in _READINGS or (spec is not None and spec.takes != "nothing" and not spec.implied)
-
-
-def _words(element: str) -> list[str]:
-    words = element.split()
-    return words if len(words) < 2 else _split(element)
-
-
-def _split(element: str) -> list[str]:
-    """Split where a next option begins; white space elsewhere belongs to a define or a path."""
-    words: list[str] = []
-    free_text = needs_value = False
-    end = 0
-    for piece in re.finditer(_PIECE, element):
-        text = piece[0]
-        if needs_value:
-            words.append(text)
-            needs_value = False
-        elif free_text and not _is_option(text):
-            words[-1] += element[end : piece.start()] + text
-        else:
-            words.append(text)
-            name, value = _name_and_value(text)
-            free_text = name in _FREE_TEXT
-            needs_value = value is None and name in _READINGS
-        end = piece.end()
-    return words
-
-
-def _is_option(text: str) -> bool:
-    name, _ = _name_and_value(text)
-    return bool(name) and (
-        text.startswith("--") or name in _READINGS or name in BY_SPELLING or name in SHORTHANDS
-    )
-
-
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    return text[1:-1] if len(text) > 1 and text[0] in _QUOTES and text[-1] == text[0] else text
 
 
 def _macro_name(text: str) -> str:
