@@ -28,7 +28,7 @@ def may_share(plan: Plan, settings: Settings) -> bool:
     """Say whether a build may share a worker with others of the same options.
 
     Not so a build with a limit, which is for one; one that reads files, since another's could be
-    left; and one that may need more than NVRTC.
+    left; one whose options could hold for the next; and one that may need more than NVRTC.
     """
     library = plan.toolchain.nvrtc
     return (
@@ -39,6 +39,7 @@ def may_share(plan: Plan, settings: Settings) -> bool:
         and plan.unlinked != "object"
         and plan.request.arch is not None
         and plan.question.reads_no_file()
+        and plan.question.is_forgotten()
         and not plan.question.paths_matter
         and settings.jit
         and not (settings.remote or settings.recompile or settings.save_source)

@@ -212,7 +212,8 @@ def _run(
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
     """Compile once; return the outcome and the precompiled header that the compiler was given."""
     options = unit.flags + _own_options(unit, library)
-    plain = small.reads_no_file(unit.source, unit.flags)
+    reads_no_file = small.reads_no_file(unit.source, unit.flags)
+    is_forgotten = small.is_forgotten(unit.flags)
     minimal = _is_minimal(unit, library)
     header: Precompiled | None = None
 
@@ -221,19 +222,20 @@ def _run(
         nonlocal header
         header = prefix.find() if prefix is not None else None
         together = sharing.get()
-        alone = plain or together or (header is not None and prefix is not None and prefix.is_all)
+        is_all = header is not None and prefix is not None and prefix.is_all
+        plain = is_forgotten and (reads_no_file or together or is_all)
         arguments = {
             "source": unit.source.encode(),
             "name": unit.name.encode(),
             "options": [option.encode() for option in options],
             "minimal": minimal,
-            "plain": alone,
+            "plain": plain,
             "reads": together,
             "expressions": [expression.encode() for expression in unit.name_expressions],
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
         }
-        return _job(library, "compile_unit", arguments, warm=header is not None, plain=alone)
+        return _job(library, "compile_unit", arguments, warm=header is not None, plain=plain)
 
     answer = pool.run(job, limits, meanwhile)
     if isinstance(answer, pool.Crash):

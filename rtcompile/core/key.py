@@ -154,10 +154,16 @@ class Question:
         """Say whether NVRTC reads no file besides the source: `small.reads_no_file`."""
         quiet = self._common.get("options read no file")
         if quiet is None:
-            options = [f"-{label}={value}" for label, value in self.options]
-            quiet = not self.pre_includes and small.reads_no_file("", options)
+            quiet = not self.pre_includes and small.reads_no_file("", self._as_flags())
             self._common["options read no file"] = quiet
         return quiet and small.reads_no_file(self.source, ())
+
+    def is_forgotten(self) -> bool:
+        """Say whether the options have no effect on NVRTC's next compile: `small.is_forgotten`."""
+        return small.is_forgotten(self._as_flags())
+
+    def _as_flags(self) -> tuple[str, ...]:
+        return tuple(f"-{label}={value}" for label, value in self.options)
 
     def serves(self, backend: str, compiler: str) -> bool:
         """Say whether an object that `compiler` made as `backend` answers this question.

@@ -1,6 +1,6 @@
-"""Sources that need little of a compiler: no file, or none of CUDA's own declarations. Pure.
+"""Builds that need little of a compiler: no file, none of CUDA's own declarations, no process anew. Pure.
 
-Both rules read the text and no more, and err on the side of a slower build.
+The rules read the text and no more, and err on the side of a slower build.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-__all__ = ["needs_no_declarations", "reads_no_file"]
+__all__ = ["is_forgotten", "needs_no_declarations", "reads_no_file"]
 
 # What a text must say to have a file read: `#include`, `#include_next`, `__has_include`, `import`,
 # `#embed`. A name may be torn apart by a backslash at the end of a line, which a trigraph may stand for.
@@ -28,6 +28,15 @@ _DECLARED = re.compile(
 _TELLING_OPTIONS = re.compile(
     r"-?-(?:G|device-debug|lineinfo|generate-line-info|dc|device-c|rdc|relocatable|dlto|.*minimal"
     r"|builtin|no-source|split|ofast)"
+)
+
+# Options that NVRTC was seen to forget with the compile: in one process the code and the log of the next
+# are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on; for
+# others, as what is handed on to ptxas, that is not known.
+_FORGOTTEN = re.compile(
+    r"-[DUI]|--?(?:gpu-architecture|std|device-as-default-execution-space|device-int128|ftz|fmad"
+    r"|prec-div|prec-sqrt|use_fast_math|maxrregcount|device-debug|generate-line-info|pre-include"
+    r"|disable-warnings|diag-suppress|diag-error|diag-warn|relocatable-device-code)(?:=|$)"
 )
 
 
@@ -61,3 +70,9 @@ def _tell_nothing(options: tuple[str, ...]) -> bool:
     return not any(_TELLING_OPTIONS.match(option) for option in options) and not any(
         _DECLARED.search(o[2:]) for o in options if o.startswith(("-D", "--define"))
     )
+
+
+@functools.lru_cache(maxsize=16)
+def is_forgotten(options: tuple[str, ...]) -> bool:
+    """Say whether none of the options has an effect on what NVRTC compiles next in the same process."""
+    return all(map(_FORGOTTEN.match, options))

@@ -1,8 +1,9 @@
 """A child of the zygote: takes a job, answers its caller, and may take another.
 
 A job has a child to itself: what it leaves in its process, and what happens to that, is gone with
-it. *Plain* jobs are the exception. They read no file but a precompiled header, and to be the next of
-the same process spares them 10 of 28 ms. They share no more than the memory of the compiler:
+it. *Plain* jobs are the exception. They read no file but a precompiled header, their options are
+forgotten with them, and to be the next of the same process spares them 10 of 28 ms. They share no more
+than the memory of the compiler:
 
 - The builds of a batch that open with the same headers are such jobs too, until one fails: the pages
   of a CuTe build, 280 MB, cost a new process a seventh of its time.

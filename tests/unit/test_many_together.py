@@ -111,6 +111,22 @@ def test_a_worker_does_one_chunk_after_another(
     assert len(set(pids)) <= pool.slots()
 
 
+TWICE = 'extern "C" __global__ void k(int* x, int* y) { x[0] = y[0]; x[1] = y[0]; }'
+
+
+@pytest.mark.parametrize("options", [("--restrict",), ("-Xptxas=-O0",)])
+def test_what_nvrtc_does_not_forget_is_compiled_in_a_process_of_its_own(
+    together: list[list[str]], options: tuple[str, ...]
+) -> None:
+    alone = request(TWICE)
+    before = rtcompile.compile(alone.source, arch="sm_90")
+    outcomes(*(request(f"{TWICE} // {n}", options=options) for n in range(12)))
+    rtcompile.compile(alone.source, arch="sm_90", options=options)
+    assert not any("//" in source for sources in together for source in sources)
+    after = rtcompile.compile(alone.source, arch="sm_90", recompile=True)
+    assert after.code == before.code
+
+
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
