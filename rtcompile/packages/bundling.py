@@ -95,6 +95,9 @@ def bundle(
     BatchError
         Some did not compile. The file is then left unchanged.
     """
+    target = checked_path("path", path)
+    if os.path.isdir(target):
+        raise InvalidRequest(f"{target} is a folder; a bundle is one file, as kernels.rtcb")
     work = works(targets, archs)
     with bundles.out_of_use():
         codes = _compile(work, progress)
@@ -102,7 +105,6 @@ def bundle(
             for kernel in w.kernels:
                 kernel.check(code)
         contents = [_contents(*pair) for pair in zip(work, codes, strict=True)]
-    target = checked_path("path", path)
     kept = Bundle(target).contents() if update else []
     try:
         writing.write(target, [*kept, *contents])

@@ -110,6 +110,13 @@ def test_what_cannot_be_bundled_is_told(package: Package, tmp_path, target, says
     assert not (tmp_path / "k.rtcb").exists()
 
 
+def test_a_folder_is_not_replaced_by_a_bundle(tmp_path):
+    (tmp_path / "bundles").mkdir()
+    with pytest.raises(InvalidRequest, match="bundles is a folder"):
+        bundling.bundle([CompileRequest(PLAIN)], tmp_path / "bundles", archs=("sm_80",))
+    assert (tmp_path / "bundles").is_dir()
+
+
 @pytest.mark.parametrize(
     ("archs", "says"), [((), "no architecture"), (("sm_eighty",), "is not an architecture")]
 )
