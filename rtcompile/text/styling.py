@@ -122,6 +122,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def takes_escapes(stream: IO[str]) -> bool:
-    """Say whether colours can be shown on a stream, and a line be changed: in most terminals."""
+def takes_escapes(stream: IO[str] | None) -> bool:
+    """Say whether colours can be shown on a stream, and a line be changed: in most terminals.
+
+    `sys.stderr` is None where a program was started with it closed, as services are, and may have been
+    replaced by what has little more than ``write``, or be closed by now.
+    """
+    if getattr(stream, "isatty", None) is None or getattr(stream, "closed", False):
+        return False
+    assert stream is not None
     return stream.isatty() and os.environ.get("TERM") != "dumb"

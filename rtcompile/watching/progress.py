@@ -186,7 +186,8 @@ def _line(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
 
 
 def _print(line: str) -> None:
-    print(f"rtcompile: {line}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # `print` would take stdout in its place
+        print(f"rtcompile: {line}", file=sys.stderr, flush=True)
 
 
 def _paced(tally: _Tally, seconds: float, show: Callable[[str], None]) -> Callable[[Outcome], None]:

@@ -165,8 +165,9 @@ class ReloadedCode(LazyCode):
             goes_on = (
                 "; what was built of it before goes on" if self.modules or self.objects else ""
             )
-            sys.stderr.write(f"{why}\n{self._name} was not reloaded{goes_on}.\n")
-            sys.stderr.flush()
+            if sys.stderr is not None:  # as in a program that was started with it closed
+                sys.stderr.write(f"{why}\n{self._name} was not reloaded{goes_on}.\n")
+                sys.stderr.flush()
 
 
 def _capturing(code: LazyCode) -> bool:

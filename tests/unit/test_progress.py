@@ -82,3 +82,26 @@ def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str
         show("compiling: 1 s")
     compile_many(REQUESTS)
     assert capsys.readouterr().err == ""
+
+
+class Sink:
+    """What some programs put in the place of their stderr."""
+
+    def write(self, text: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("progress", [None, False, True])
+def test_a_batch_is_built_where_there_is_no_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], progress: bool | None
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert len(compile_many(REQUESTS, progress=progress)) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_batch_is_built_where_stderr_can_only_be_written_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Sink())
+    assert len(compile_many(REQUESTS)) == 2
