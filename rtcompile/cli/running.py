@@ -76,7 +76,7 @@ def run(given: Namespace) -> int:
         failed = tell(status)
     if status < 0:
         signalled = -status
-    return failed or status
+    return failed or (status if status >= 0 else 128 - status)  # 130 where no signal ends it
 
 
 def _program(given: Namespace) -> Program:

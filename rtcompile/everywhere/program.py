@@ -168,7 +168,8 @@ def _before_a_signal_ends_it(act: Callable[[int], object]) -> Iterator[None]:
             if signal.getsignal(number) is end:
                 signal.signal(number, signal.SIG_DFL)
 
-    if threading.current_thread() is threading.main_thread():
+    # The first process of a container is not ended by a signal that it has no handler for.
+    if threading.current_thread() is threading.main_thread() and os.getpid() != 1:
         for number in _ENDING:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, end)

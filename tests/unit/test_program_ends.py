@@ -1,0 +1,155 @@
+"""How programs end under `rtcompile run`, and what their children and streams see of it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rtcompile.everywhere import recording
+from tests.programs import CODE, STAND_IN, TEMPLATE, program, run
+
+cupy = pytest.importorskip("cupy")
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        pytest.param("", 0, id="its end"),
+        pytest.param("raise SystemExit(7)", 7, id="sys.exit"),
+        pytest.param("raise ValueError('mine')", 1, id="an exception"),
+        pytest.param(
+            "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+            -signal.SIGTERM,
+            id="a signal",
+        ),
+        pytest.param("raise KeyboardInterrupt", -signal.SIGINT, id="an interrupt"),
+        pytest.param(
+            f"import threading; threading.Thread(target=lambda: compile({TEMPLATE!r})).start()",
+            0,
+            id="in a thread",
+        ),
+        pytest.param(
+            f"import os\nif not os.fork():\n    compile({TEMPLATE!r})\n    os._exit(0)\nos.wait()",
+            0,
+            id="a forked child",
+        ),
+    ],
+)
+def test_a_program_is_recorded_however_it_ends(tmp_path, ending, status):
+    text = f"compile({CODE!r})\n{ending}\n"
+    script = tmp_path / "program.py"
+    script.write_text(STAND_IN + text)
+    record = tmp_path / "kernels.json"
+
+    done = run("run", "--record", str(record), str(script), cache=tmp_path / "cache")
+
+    assert done.returncode == status, done.stderr
+    others = TEMPLATE in text
+    assert len(recording.read(str(record)).builds) == 1 + others
+    if "mine" in ending:
+        assert "rtcompile" not in done.stderr.partition("ValueError: mine")[0]
+
+
+def test_a_killed_program_leaves_what_it_had_asked_for(tmp_path):
+    script = program(
+        tmp_path,
+        f"compile({CODE!r})\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+    )
+    record = tmp_path / "kernels.json"
+
+    run("run", "--record", str(record), script, cache=tmp_path / "cache")
+
+    assert not record.exists()
+    assert len(recording.read(f"{record}.part").builds) == 1
+
+
+def test_a_child_that_is_terminated_does_not_speak_for_the_program(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import os, signal, time
+        child = os.fork()
+        if child:
+            time.sleep(0.1)
+            os.kill(child, signal.SIGTERM)
+            print(os.waitpid(child, 0)[1])
+        else:
+            time.sleep(20)
+        """,
+    )
+
+    done = run("run", script, cache=tmp_path)
+
+    assert done.stdout == f"{int(signal.SIGTERM)}\n", done.stderr
+    assert done.stderr.count("rtcompile:") == 1
+
+
+def test_a_child_that_comes_to_the_programs_end_does_not_speak_for_it(tmp_path):
+    script = program(tmp_path, "import os\nif os.fork(): os.wait()")
+
+    done = run("run", "--record", str(tmp_path / "kernels.json"), script, cache=tmp_path)
+
+    assert done.stderr.count("builds recorded") == 1, done.stderr
+
+
+def test_what_children_request_is_counted_and_missed(tmp_path):
+    script = program(
+        tmp_path,
+        f"""
+        import os
+        for source in ({CODE!r}, {TEMPLATE!r}):
+            if not os.fork():
+                try:
+                    compile(source)
+                except Exception:
+                    pass
+                os._exit(0)
+            os.wait()
+        """,
+    )
+    built = run("run", script, cache=tmp_path / "cache", TMPDIR=str(tmp_path))
+    assert "2 kernels: 0 from the cache, 2 built" in built.stderr
+    assert "2 from the cache" in run("run", script, cache=tmp_path / "cache").stderr
+    checked = run("run", "--check", script, cache=tmp_path / "other")
+    assert (checked.returncode, checked.stderr.count("not there:")) == (1, 2), checked.stderr
+    assert not list(tmp_path.glob("rtcompile-run-*"))
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-", ">/dev/full"])
+def test_streams_that_take_nothing_change_no_program(tmp_path, closed):
+    script = tmp_path / "program.py"
+    script.write_text("print('said'); raise SystemExit(3)")
+
+    def outcome(*command: str) -> tuple[int, str]:
+        words = " ".join(shlex.quote(word) for word in (sys.executable, *command, str(script)))
+        done = subprocess.run(
+            ["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout
+
+    assert outcome("-m", "rtcompile", "run") == outcome()
+
+
+def test_the_first_process_of_a_container_goes_on_after_a_signal_as_it_would_have(tmp_path):
+    apart = ["unshare", "--pid", "--fork"]
+    if shutil.which("unshare") is None or subprocess.call([*apart, "true"], stderr=-3):
+        pytest.skip("needs to make a namespace of processes: root, and unshare of util-linux")
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nprint(os.getpid(), 'goes on')\n"
+        "raise KeyboardInterrupt\n"
+    )
+    record = str(tmp_path / "kernels.json")
+
+    def outcome(*command: str) -> tuple[int, str]:
+        words = [*apart, sys.executable, *command, str(script)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert outcome("-m", "rtcompile", "run", "--record", record) == outcome()
+    assert recording.read(record).builds == []
