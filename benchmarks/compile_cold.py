@@ -85,7 +85,7 @@ def measure(who: str, source: str, cache: str, *, pch: bool = False, linger: boo
     from rtcompile import toolkit
 
     toolchain = toolkit.current()
-    wanted = ("cudart", "crt", "cccl", "cutlass")
+    wanted = ("forward", "cudart", "crt", "cccl", "cutlass")
     folders = {d.label: d.path for d in toolchain.search if d.label in wanted}
     task = {
         "who": who,

@@ -108,7 +108,7 @@ def main() -> None:
     from rtcompile import toolkit
 
     search = toolkit.current().search
-    wanted = ("cudart", "crt", "cccl", "cutlass")
+    wanted = ("forward", "cudart", "crt", "cccl", "cutlass")
     folders = [directory.path for directory in search if directory.label in wanted]
     _machine.save("edit_loop", {kind: edits(kind, folders) for kind in SOURCES})
 

@@ -1,4 +1,4 @@
-"""Proves that tests catch five faults: each is put into a copy of the tree, where its test must fail.
+"""Proves that tests catch faults: each is put into a copy of the tree, where its test must fail.
 
 ``make mutations`` runs this. A fault is a text replacement in one file. The script fails where the
 text to replace is no longer found exactly once, where the test fails without the fault too, and where
