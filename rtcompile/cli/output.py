@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
-from rtcompile.errors import CompileError, RtcompileError, RtcompileWarning
+from rtcompile.errors import BatchError, CompileError, RtcompileError, RtcompileWarning
 from rtcompile.text import styling, tables
 
 __all__ = [
@@ -158,6 +158,11 @@ def error_fields(error: Exception) -> dict[str, Any]:
     if isinstance(error, CompileError):
         fields["log"] = error.log
         fields["diagnostics"] = [asdict(diagnostic) for diagnostic in error.diagnostics]
+    if isinstance(error, BatchError):
+        fields["errors"] = {
+            str(index): {"name": error.names.get(index, ""), **error_fields(failed)}
+            for index, failed in error.errors.items()
+        }
     return fields
 
 

@@ -375,3 +375,16 @@ def test_a_bundle_for_other_devices_than_the_recorded_is_rebuilt(tmp_path):
 
     assert verified.returncode == 0, verified.stdout
     assert "2 of 2 builds are the same" in verified.stdout
+
+
+def test_each_build_of_a_record_that_fails_is_in_the_commands_json(tmp_path):
+    script = program(tmp_path, "for n in range(7): compile(f'__global__ void k{n}() {{}}')")
+    record = str(tmp_path / "kernels.json")
+    run("run", "--record", record, script, cache=tmp_path)
+
+    told = run("warm", record, "--arch", "sm_20", cache=tmp_path)
+    assert "and 2 more; `--json` shows all" in told.stderr
+
+    fields = json.loads(run("warm", record, "--arch", "sm_20", "--json", cache=tmp_path).stdout)
+    failed = fields["error"]["errors"]
+    assert [failed[str(n)]["name"] for n in range(7)] == [f"k{n}.cu" for n in range(7)]
