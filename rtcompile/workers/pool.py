@@ -246,6 +246,8 @@ class Pool:
         meanwhile: _Meanwhile = None,
     ) -> Answer | Crash:
         """Run the job now, without a slot; `leftovers` are files to remove if it leaves them."""
+        # An exit handler that is called after ours may build, too.
+        exiting = ZygoteProcess.all_ended
         for _ in range(2):
             try:
                 worker = self._zygote(job.prepare, job.argument)
@@ -256,7 +258,7 @@ class Pool:
                 return outcome
             # It ended after its idle time, or was killed. Another is started, once.
             self._forget(job, worker)
-            if ZygoteProcess.all_ended:
+            if ZygoteProcess.all_ended and not exiting:
                 raise SystemExit  # ends a daemon thread silently while the interpreter exits
         text = f"The worker process ended before it answered. {worker.last_words}".strip()
         return Crash("start", 0, text, b"")

@@ -175,3 +175,25 @@ def test_the_callers_main_module_is_not_run_again(fifo: Fifo) -> None:
         fifo,
     )
     assert program.communicate()[1] == "main ran\n"
+
+
+def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
+    program = run_script(
+        """
+        import atexit
+
+        def late():
+            assert pool.ZygoteProcess.all_ended
+            print(pool.run(echo, Limits()).value["log"], end="")
+
+        atexit._clear()
+        atexit.register(late)
+        atexit.register(pool.process._end)  # the last that was registered is called first
+        arguments["command"] = ["/bin/echo", "done"]
+        echo = pool.Job("rtcompile.workers.program:run", arguments)
+        print(pool.run(echo, Limits()).value["log"], end="", flush=True)
+        """,
+        fifo,
+    )
+    out, err = program.communicate(timeout=30)
+    assert (out, err, program.returncode) == ("done\ndone\n", "main ran\n", 0)
