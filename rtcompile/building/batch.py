@@ -145,8 +145,7 @@ class Batch:
 
     def start(self) -> None:
         """Start the builds; where there can be no thread, do them."""
-        spare = _PROCESSES_PER_THREAD - 1  # a thread without a compiler beside it would do nothing
-        if self.futures and not _start_threads(1, self._begin, spare=spare):
+        if self.futures and not _start_threads(1, self._begin):
             contextvars.copy_context().run(self._begin)
 
     def _begin(self) -> None:
@@ -244,24 +243,25 @@ class Batch:
         return first
 
 
-def _start_threads(count: int, work: Callable[[], None], *, spare: int = 0) -> int:
+def _start_threads(count: int, work: Callable[[], None]) -> int:
     """Start threads that do the work; return how many the system allowed.
 
     Threads count as processes (``ulimit -u``). Where no more can be started, most of the started
-    ones end again, to leave processes for the compilers. `spare` ones are started to see whether
-    there is room for so many processes, and end at once.
+    ones end again, to leave processes for the compilers: threads without a compiler beside them
+    would do nothing. Some more are started to see whether there is room for one, and end at once.
     """
-    decided = threading.Event()
+    decided, alone = threading.Event(), threading.Event()
     at_work = 0
 
     def start(index: int) -> None:
         decided.wait()
         if index < at_work:
+            alone.wait()
             work()
 
     threads: list[threading.Thread] = []
     try:
-        for index in range(count + spare):
+        for index in range(count + _PROCESSES_PER_THREAD - 1):
             # Each thread runs in a copy of the caller's context, which holds the trace in use. The
             # threads are daemons, so that an interrupted program does not wait for a compiler.
             run = contextvars.copy_context().run
@@ -275,6 +275,9 @@ def _start_threads(count: int, work: Callable[[], None], *, spare: int = 0) -> i
         at_work = len(threads) // _PROCESSES_PER_THREAD
     finally:
         decided.set()
-    for thread in threads[at_work:]:
-        thread.join()  # it has nothing to do, and a compiler may need its place
+    try:
+        for thread in threads[at_work:]:
+            thread.join()  # it has nothing to do, and a compiler may need its place
+    finally:
+        alone.set()
     return at_work

@@ -72,6 +72,30 @@ def test_where_no_more_threads_can_be_started_those_that_are_do_the_work(
     assert [kernels(code) for code in results] == [[f"_Z1kILi{i}EEvPi"] for i in range(6)]
 
 
+@pytest.mark.parametrize("most", [4, 5, 6, 7, 9])
+def test_threads_leave_room_for_a_compiler_where_processes_are_few(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    start, run, free = threading.Thread.start, pool.run, []
+
+    def room() -> int:
+        return most - sum(t.name.startswith(("build", "spare")) for t in threading.enumerate())
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name.startswith(("build", "spare")) and room() < 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def note(*given: Any, **more: Any) -> Any:
+        free.append(room())
+        return run(*given, **more)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    monkeypatch.setattr(pool, "run", note)
+    compile_many(variants(8), progress=False)
+    assert min(free) >= 3  # what starts compilers, one, and a program that it may run
+
+
 def test_one_request_twice_is_built_once() -> None:
     hits = [code.build.hit for code in compile_many([TEMPLATE] * 4, progress=False)]
     assert hits.count(None) == 1
