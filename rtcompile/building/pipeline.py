@@ -245,11 +245,11 @@ def _kept(
     words: Sequence[str] | None,
 ) -> ObjectCode:
     """Return the code with notes about its options, after it was kept under its words."""
-    read = store.read_by(decided.question) if words is not None else None
+    entry = store.entry_of(decided.question, code) if words is not None else None
     depends = decided.toolchain.depends
     if (
         words is not None
-        and read is not None
+        and entry is not None
         and not (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
         # Else the toolchain was replaced meanwhile, and this is not what it answers now.
         and toolkit.current(settings).depends is depends
@@ -258,6 +258,7 @@ def _kept(
         provided = [directory.path for directory in decided.toolchain.search]
         library = decided.toolchain.nvrtc
         loads = "" if library is None else library.to_load()
+        read = entry.dependencies
         kept_answers.keep(words, capability, code, read, depends, provided, loads, store.publish)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     return replace(code, build=replace(code.build, notes=notes)) if notes else code

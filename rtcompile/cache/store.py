@@ -101,11 +101,6 @@ class Store:
         """Return the kept object that a build of `question` would make now; None if there is none."""
         return found if isinstance(found := self.search(question), ObjectCode) else None
 
-    def read_by(self, question: Question) -> Dependencies | None:
-        """Return what the last build of `question` read; None if it is not kept."""
-        known = self._memory.find(question.lookup_key())
-        return known[0].build.dependencies if known else None
-
     def why(self, question: Question) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
         found = self._search(question)

@@ -73,6 +73,27 @@ def test_the_same_words_get_the_same_code_with_its_story():
     assert (code.code, code.build.hit, code.build.backend) == (built.code, "disk", "nvrtc")
 
 
+def test_what_led_to_the_code_is_kept_with_it_where_a_build_in_between_read_another_header(
+    tmp_path,
+):
+    for version in ("1", "2"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "value.h").write_text(f"#define VALUE {version}\n")
+    time.sleep(0.02)  # out of the file clock's tick
+    current = tmp_path / "current"
+    codes: dict[str, set[bytes]] = {"1": set(), "2": set()}
+    for version in ("1", "2", "1", "2"):
+        current.unlink(missing_ok=True)
+        current.symlink_to(tmp_path / version)
+        words = (WITH_HEADER, f"-I{current}")
+        answer = found(words)
+        codes[version].add(answer.code if answer is not None else b"")
+        build(*words)
+        codes[version].add(found(words).code)
+    assert codes["1"] & codes["2"] <= {b""}
+    assert all(len(found - {b""}) == 1 for found in codes.values())
+
+
 def test_lowered_names_and_headers_are_in_the_answer(header):
     code = '#include "value.h"\ntemplate <class T> __global__ void f(T* x) { *x = VALUE; }'
     request = CompileRequest(code, [f"-I{header.parent}"], name_expressions=["f<float>"])
