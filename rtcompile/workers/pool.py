@@ -335,6 +335,8 @@ def _ask(
     leftovers: Sequence[str],
     theirs: _socket.socket,
 ) -> None:
+    if not zygote.is_reachable():
+        raise OSError("its socket was closed")
     arguments = protocol.pack(dict(job.arguments))
     try:
         plain = job.plain and limits == Limits() and not leftovers

@@ -57,6 +57,7 @@ class ZygoteProcess:
         python = interpreter()
         self._stderr = os.memfd_create("stderr")
         self.control, theirs = socket_pair()
+        self._identities = self._identify()
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         # High numbers are used, so that no dup2 overwrites the source of a later one.
         sources = [above_standard(d) for d in (null, self._stderr, theirs.fileno())]
@@ -85,6 +86,17 @@ class ZygoteProcess:
         with ZygoteProcess.lock:
             ZygoteProcess.alive.add(self)
 
+    def _identify(self) -> list[tuple[int, int] | None]:
+        return [_identity(self.control.fileno()), _identity(self._stderr)]
+
+    def is_reachable(self) -> bool:
+        """Say whether its descriptors are ours still.
+
+        Some applications close all descriptors that are not their own, and others of theirs get the
+        numbers. The zygote ends then, as it does where its caller does.
+        """
+        return self._identify() == self._identities
+
     def load(self, prepare: str, argument: str) -> None:
         """Tell it what to load; its jobs wait until that is done."""
         self.loads = (prepare, argument)
@@ -102,7 +114,10 @@ class ZygoteProcess:
             if self not in ZygoteProcess.alive:
                 return False
             ZygoteProcess.alive.discard(self)
-        hang_up(self.control)
+        if self._identify()[0] == self._identities[0]:
+            hang_up(self.control)
+        else:
+            self.control.detach()
         return True
 
     def reap(self, options: int) -> bool:
@@ -114,7 +129,8 @@ class ZygoteProcess:
             pid, status = os.waitpid(self.pid, options)
             if not pid:
                 return False
-        self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
+        if self._identify()[1] == self._identities[1]:
+            self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
         if status is not None and os.WIFSIGNALED(status):
             self.last_words = f"Signal {os.WTERMSIG(status)} ended it. {self.last_words}".strip()
         if status != 0:
@@ -123,8 +139,13 @@ class ZygoteProcess:
 
     def abandon(self) -> None:
         """Forget a zygote that did not start, or that belongs to the parent of this forked process."""
-        self.control.close()
-        os.close(self._stderr)
+        control, stderr = self._identify()
+        if control == self._identities[0]:
+            self.control.close()
+        else:
+            self.control.detach()
+        if stderr == self._identities[1]:
+            os.close(self._stderr)
 
 
 # --- the one that is started ahead ---------------------------------------------------------------
@@ -188,6 +209,15 @@ def hang_up(socket: _socket.socket) -> None:
     with suppress(OSError):
         socket.shutdown(_socket.SHUT_RDWR)
     socket.close()
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Return what a descriptor is of; None if it is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def above_standard(descriptor: int) -> int:

@@ -197,3 +197,25 @@ def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
     )
     out, err = program.communicate(timeout=30)
     assert (out, err, program.returncode) == ("done\ndone\n", "main ran\n", 0)
+
+
+def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: Fifo) -> None:
+    program = run_script(
+        """
+        arguments["command"] = ["/bin/echo", "done"]
+        echo = pool.Job("rtcompile.workers.program:run", arguments)
+        for _ in range(2):
+            print(pool.run(echo, Limits()).value["log"], end="", flush=True)
+            os.closerange(3, 100)
+            files = [os.memfd_create("the application's") for _ in range(3, 20)]
+        if not os.fork():
+            os._exit(sum(os.write(file, b"x") for file in files) != len(files))
+        print(os.wait()[1])
+        print(pool.run(echo, Limits()).value["log"], end="", flush=True)
+        print({os.pread(file, 9, 0) for file in files})
+        """,
+        fifo,
+    )
+    out, err = program.communicate(timeout=30)
+    assert err == "main ran\n"
+    assert out == "done\ndone\n0\ndone\n{b'x'}\n"
