@@ -34,7 +34,8 @@ _TELLING_OPTIONS = re.compile(
 # are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on; for
 # others, as what is handed on to ptxas, that is not known.
 _FORGOTTEN = re.compile(
-    r"-[DUI]|--?(?:gpu-architecture|std|device-as-default-execution-space|device-int128|ftz|fmad"
+    r"-[DUI]|--?(?:gpu-architecture|arch|std|device-as-default-execution-space|default-device"
+    r"|device-int128|ftz|fmad"
     r"|prec-div|prec-sqrt|use_fast_math|maxrregcount|device-debug|generate-line-info|pre-include"
     r"|disable-warnings|diag-suppress|diag-error|diag-warn|relocatable-device-code)(?:=|$)"
 )
