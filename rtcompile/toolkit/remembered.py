@@ -86,6 +86,8 @@ def current(settings: Settings | None = None) -> Toolchain:
     site_dirs = _site_dirs(sys.path)
     here = _here(site_dirs)
     known = _in_this_process.get(here)
+    if known is not None and known.holds():
+        return known.toolchain  # not set again: another thread may have added a compiler's build
     if known is None and settings.cache_on_disk:
         known = _read(settings, _key(here))
     if known is None or not known.holds():

@@ -283,6 +283,20 @@ def test_a_compilers_own_word_on_its_build_is_kept_for_the_next_process(environm
     assert current(environment.settings).require_nvrtc().build == ""
 
 
+def test_a_build_that_was_reported_while_another_thread_looks_is_kept(environment, monkeypatch):
+    current(environment.settings)
+    stamp = remembered._stamp
+
+    def while_it_looks(path):
+        monkeypatch.setattr(remembered, "_stamp", stamp)
+        remember_build("nvrtc", "its own word", environment.settings)
+        return stamp(path)
+
+    monkeypatch.setattr(remembered, "_stamp", while_it_looks)
+    current(environment.settings)
+    assert current(environment.settings).require_nvrtc().build == "its own word"
+
+
 def test_threads_that_ask_at_once_get_one_answer(environment):
     answers: list[Toolchain] = []
     threads = [
