@@ -48,6 +48,13 @@ class Scratch:
         self.name = name
         self.descriptor = descriptor  # holds the lock
 
+    def is_there(self) -> bool:
+        """Say whether nobody has removed it, as users and programs do that clean up TMPDIR."""
+        try:
+            return _is_at(self.descriptor, self.name, self.home)
+        except OSError:
+            return False
+
     def make_job_folder(self, name: str) -> None:
         """Make a folder with empty folders `cwd` and `tmp`."""
         os.mkdir(name, 0o700, dir_fd=self.descriptor)
@@ -71,6 +78,10 @@ class Scratch:
     def remove_job_folder(self, name: str) -> None:
         """Remove one of them with all that is in it."""
         _remove(self.descriptor, name)
+
+    def close(self) -> None:
+        """Let go of it, where it was removed."""
+        _close(self.descriptor, self.home)
 
     def remove(self) -> None:
         """Remove this folder, and the folders that killed zygotes have left beside it."""

@@ -92,6 +92,10 @@ class Zygote:
 
     def prepare(self) -> scratch.Scratch:
         """Make the folder, load what every child needs, and return the folder."""
+        if self.scratch is not None and not self.scratch.is_there():
+            self._dismiss(lambda child: True)  # They were to work in it.
+            self.scratch.close()
+            self.scratch = None
         if self.scratch is None:
             self.scratch = scratch.claim(self.temporary, self.name)
             self.scratch.enter()  # NVRTC puts files into the working directory

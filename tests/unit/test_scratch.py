@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile import toolkit
 from rtcompile.core.units import Limits
 from rtcompile.notebook.session import Session
 from rtcompile.workers import scratch
@@ -157,6 +159,23 @@ def test_what_a_killed_zygote_left_is_removed_by_the_next_that_ends(place: Path)
     next_one = claim(place)
     assert left.exists()
     next_one.remove()
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("prepare", ["", "rtcompile.workers.nvrtc:load"])
+def test_a_pool_works_on_where_somebody_empties_tmpdir(place: Path, prepare: str) -> None:
+    library = toolkit.current().require_nvrtc().to_load() if prepare else ""
+    job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
+    pool = Pool(jobs=1)
+    try:
+        for _ in range(3):
+            ran = pool.run(Job("rtcompile.workers.program:run", job, prepare, library), Limits())
+            assert isinstance(ran, Answer)
+            assert ran.value["status"] == 0
+            while list(place.iterdir()):  # the zygote may be removing the job's folder, too
+                shutil.rmtree(place / HOME, ignore_errors=True)
+    finally:
+        pool.close()
     assert list(place.iterdir()) == []
 
 
