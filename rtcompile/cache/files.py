@@ -13,7 +13,7 @@ from rtcompile.storage.digest import content_digest
 
 __all__ = ["USE_RESOLUTION", "discard", "note_use", "publish", "seal", "unseal"]
 
-_SCHEMA = 4
+_SCHEMA = 5
 USE_RESOLUTION = 3600.0  # seconds; the last use is noted once an hour, so that few hits write
 
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest
