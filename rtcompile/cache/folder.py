@@ -38,6 +38,8 @@ FOLDERS = (
 
 _KEEP_SECONDS = 1.0
 
+_MOST_TRIES = 4  # to note something, while others take the notes
+_MOST_WAITED_SECONDS = 0.05  # for who still writes to notes that are being taken
 _NOTE = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
@@ -213,14 +215,18 @@ class Folder:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with self.opened(NOTES[0]) as folder:
-                descriptor = os.open(NOTES[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
-                try:
-                    os.write(descriptor, _NOTE.pack(hits, misses, fetched, written))
-                    return os.fstat(descriptor).st_size // _NOTE.size
-                finally:
-                    os.close(descriptor)
+                for _ in range(_MOST_TRIES):
+                    descriptor = os.open(NOTES[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
+                    try:
+                        # Not into a file that was read and removed since it was opened.
+                        if _lock(descriptor, exclusive=False) and os.fstat(descriptor).st_nlink:
+                            os.write(descriptor, _NOTE.pack(hits, misses, fetched, written))
+                            return os.fstat(descriptor).st_size // _NOTE.size
+                    finally:
+                        os.close(descriptor)
         except OSError:
-            return 0
+            pass
+        return 0
 
     def notes(self) -> Notes:
         """Return the sum of the notes."""
@@ -236,10 +242,17 @@ class Folder:
         try:
             with self.opened(NOTES[0]) as folder:
                 os.rename(NOTES[1], taken, src_dir_fd=folder, dst_dir_fd=folder)
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                descriptor = os.open(taken, flags, dir_fd=folder)
                 try:
+                    # Whoever opened it before is let write, which takes microseconds.
+                    until = time.monotonic() + _MOST_WAITED_SECONDS
+                    while not _lock(descriptor, exclusive=True) and time.monotonic() < until:
+                        time.sleep(0.001)
                     return _sum(trusted.read(taken, dir_fd=folder))
                 finally:
                     files.discard(taken, dir_fd=folder)
+                    os.close(descriptor)
         except OSError:
             return Notes()
 
@@ -291,6 +304,19 @@ class Folder:
         finally:
             os.close(top)
         self.check()
+
+
+def _lock(descriptor: int, *, exclusive: bool) -> bool:
+    """Say whether the notes could be locked; a file system without locks does without."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _sum(notes: bytes) -> Notes:

@@ -14,6 +14,7 @@ import diskcache
 import pytest
 
 from rtcompile.cache import books, headers, locks
+from rtcompile.cache import folder as folders
 from rtcompile.cache.books import Books, BooksError
 from rtcompile.cache.folder import Folder
 from rtcompile.cache.store import Store
@@ -196,6 +197,22 @@ def test_hits_and_misses_are_counted(cache: Path) -> None:
     usage = kept.usage()
     assert usage is not None
     assert (usage.hits, usage.misses) == (3, 1)
+
+
+def test_no_note_goes_into_notes_that_were_taken_since_they_were_opened(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(open_store(cache), "a")
+    folder, lock = Folder(str(cache)), folders._lock
+
+    def taken_meanwhile(descriptor: int, *, exclusive: bool) -> bool:
+        monkeypatch.setattr(folders, "_lock", lock)
+        folder.take_notes()
+        return lock(descriptor, exclusive=exclusive)
+
+    monkeypatch.setattr(folders, "_lock", taken_meanwhile)
+    folder.note(misses=7)
+    assert folder.notes().misses == 7
 
 
 def test_hits_of_a_process_that_built_nothing_are_counted_without_a_database(cache: Path) -> None:
