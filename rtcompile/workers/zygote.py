@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # idle seconds after which the zygote does work that makes later jobs faster
 _QUIET = 0.02  # seconds without a message before it forks ahead
+_ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 _KEEP = 30.0  # seconds that a child which has served waits for another plain job
 _ROOMY = 2048  # processes
 _STACK_BYTES = 64 << 20
@@ -267,6 +268,17 @@ class Zygote:
             self.improved = True
             self._dismiss(lambda child: not child.served)  # forked before
 
+    def _forked(self) -> int:
+        """Fork; where `ulimit -u` forbids it, wait a moment for threads of the caller that are ending."""
+        patience = time.monotonic() + _ENDING_SECONDS
+        while True:
+            try:
+                return os.fork()
+            except BlockingIOError:
+                if self.children or time.monotonic() > patience:
+                    raise
+                time.sleep(0.01)
+
     def _fork(self, folder: scratch.Scratch) -> Child:
         """Return a new child, which waits for a job."""
         self.serial += 1
@@ -277,7 +289,7 @@ class Zygote:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         zygote = os.getpid()
         try:
-            pid = os.fork()
+            pid = self._forked()
         except OSError:
             ours.close()
             os.close(stderr)

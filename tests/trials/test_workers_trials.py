@@ -425,6 +425,16 @@ def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
     assert as_nobody(script, scratch, processes=7) == "[True, True, True, True]"
 
 
+def test_a_build_waits_for_a_thread_that_is_ending(scratch: Path) -> None:
+    script = """
+        workers._pool = Pool(jobs=1)
+        threading.Thread(target=time.sleep, args=(0.4,)).start()
+        print(is_right(build(7), 7))
+    """
+    # The main thread, the zygote, and one worker when the other thread has ended.
+    assert as_nobody(script, scratch, processes=3) == "True"
+
+
 @pytest.mark.parametrize("processes", [3, 5, 8])
 def test_few_processes_make_batches_slower_and_no_worse(scratch: Path, processes: int) -> None:
     script = """
