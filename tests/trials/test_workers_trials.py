@@ -427,6 +427,7 @@ def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
 
 def test_a_build_waits_for_a_thread_that_is_ending(scratch: Path) -> None:
     script = """
+        import time
         workers._pool = Pool(jobs=1)
         threading.Thread(target=time.sleep, args=(0.4,)).start()
         print(is_right(build(7), 7))
