@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import signal
 import tempfile
-import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,38 +15,12 @@ from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain, remembered
 from tests.questions import make_object, make_question, open_store
 from tests.trials.record import record
+from tests.users import as_user
 
 VICTIM, ATTACKER = 54321, 54322
 KINDS = ("objects", "manifests", "portable", "toolchains")
 
 two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
-
-
-def as_user(user: int, act: Callable[[], object]) -> Any:
-    """Return what `act` returns to another user, in a child."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that other tests left
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(20)
-            os.setgroups([])
-            os.setgid(user)
-            os.setuid(user)
-            warnings.simplefilter("ignore")
-            os.write(writing, repr(act()).encode())
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return ast.literal_eval(said) if said else None
 
 
 @pytest.fixture

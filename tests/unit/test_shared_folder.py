@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import stat
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +22,7 @@ from rtcompile.cluster.remote import remote
 from rtcompile.cluster.stores import LeasesUnsupportedError, StoreError, holder
 from rtcompile.doctor import sharing
 from rtcompile.settings import Settings
-from tests import nodes
+from tests import nodes, users
 
 TEAM, ONE, ANOTHER = 54330, 54331, 54332
 
@@ -228,26 +226,9 @@ def test_without_another_thread_there_is_no_answer(store, monkeypatch):
 # --- users ----------------------------------------------------------------------------------------
 
 
-def as_user(user: int, act: Callable[[], object]) -> None:
-    """Run `act` in a child, as a user of the group TEAM; fail if it fails."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that other tests left
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(20)
-            os.setgroups([TEAM])
-            os.setgid(user)
-            os.setuid(user)
-            os.umask(0o077)  # a user's own, which is not to matter
-            act()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def as_member(user: int, act: Callable[[], object]) -> None:
+    """Run `act` as a user of the group TEAM, whose own umask is not to matter."""
+    users.as_user(user, act, groups=(TEAM,), umask=0o077)
 
 
 @pytest.fixture
@@ -277,9 +258,9 @@ def test_two_users_of_a_group_read_and_replace_each_others_files(ground):
         assert store.acquire("lease/k", "another", 30.0) == "ours"
         assert store.acquire("lease/k", "third", 30.0) == "another's"
 
-    as_user(ONE, first)
-    as_user(ANOTHER, second)
-    as_user(ONE, lambda: _equal(store.get("object/k"), b"another's"))
+    as_member(ONE, first)
+    as_member(ANOTHER, second)
+    as_member(ONE, lambda: _equal(store.get("object/k"), b"another's"))
     for folder in (ground, f"{ground}/object", f"{ground}/manifest", f"{ground}/lease"):
         found = os.stat(folder)
         assert (found.st_mode & 0o7777, found.st_gid) == (0o2770, TEAM)
@@ -293,8 +274,8 @@ def test_without_the_setting_another_user_reads_nothing(ground):
         with pytest.raises(StoreError, match="Permission denied"):
             store.get("object/k")
 
-    as_user(ONE, lambda: store.put("object/k", b"one's"))
-    as_user(ANOTHER, second)
+    as_member(ONE, lambda: store.put("object/k", b"one's"))
+    as_member(ANOTHER, second)
 
 
 def _equal(found: object, wanted: object) -> None:
