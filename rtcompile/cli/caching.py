@@ -21,7 +21,6 @@ from rtcompile.watching.report import report
 __all__ = ["find_entry", "run"]
 
 _SHOWN_KEY = 16
-_MOST_HEADERS = 20
 
 
 def run(given: Namespace) -> int:
