@@ -289,9 +289,10 @@ def test_a_file_system_without_locks(python_without_locks: Path, tmp_path: Path)
         except OSError as error:
             assert error.errno == 37, error
         sys.executable = {str(python_without_locks)!r}
+        own, count = int(sys.argv[1]), int(sys.argv[2])
         said = []
-        for number in range(int(sys.argv[1])):
-            said.append(build(number))
+        for number in range(count):  # every second kernel is built by one process alone
+            said.append(build(number + own * count if number % 2 else number))
             if number % 2:
                 (worker,) = pool._shared()._zygotes.values()
                 os.kill(worker.pid, signal.SIGKILL)
@@ -302,13 +303,13 @@ def test_a_file_system_without_locks(python_without_locks: Path, tmp_path: Path)
     temporary.mkdir(mode=0o700)
     processes = [
         subprocess.Popen(
-            [str(python_without_locks), "-c", program(script), str(times(6, 100))],
+            [str(python_without_locks), "-c", program(script), str(own), str(times(6, 100))],
             env={**os.environ, "TMPDIR": str(temporary)},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for _ in range(2)
+        for own in (1, 2)
     ]
     with tally("build on a file system without locks") as trial:
         for process in processes:
