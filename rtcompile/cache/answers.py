@@ -22,7 +22,7 @@ import time
 from rtcompile._version import __version__
 from rtcompile.cache import files
 from rtcompile.storage import places, trusted
-from rtcompile.storage.digest import content_digest
+from rtcompile.storage.digest import content_digest, stat_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,19 @@ if TYPE_CHECKING:
 
     from rtcompile.core.request import ObjectCode
 
-__all__ = ["ENVIRONMENT", "Answer", "environment", "find", "take_hits", "watchers"]
+__all__ = [
+    "ENVIRONMENT",
+    "FOLDER",
+    "Answer",
+    "environment",
+    "find",
+    "packed",
+    "sealed",
+    "short_road",
+    "stamp",
+    "take_hits",
+    "watchers",
+]
 
 # Every environment variable that can change a build's result or where it is found.
 ENVIRONMENT = (
@@ -99,11 +111,11 @@ _PLACES = (
 # A relative entry of one of these, or of sys.path, does not: an interactive session has one.
 _SEARCHED = ("LD_LIBRARY_PATH", "PATH")
 
-_FOLDER, _SEAL = "answers", "answer"
+FOLDER = "answers"  # of the cache
+_SEAL = "answer"
 _COMPILED_IN = 9  # the field of an object file (`objects.encode`) with the compiler's milliseconds
-_MOST_CODE_BYTES = 1 << 20  # loading larger code takes so long that the full road matters little
 _LOOK_AGAIN_SECONDS = 1.0  # after which a process checks the toolchain's files again
-_STATS = struct.Struct("<4q")  # size, mtime, ctime, inode
+_STATS = struct.Struct("<4q")  # `digest.stat_of`
 _OWN, _PROVIDED = (
     slice(3, 7),
     slice(7, 11),
@@ -169,7 +181,7 @@ class Answer:
         return manifests.hit(decoded[1], builds[0], "disk")
 
 
-class _Environment:
+class Environment:
     """The environment variables and sys.path at one time, and what follows from them."""
 
     __slots__ = (
@@ -221,10 +233,15 @@ class _Environment:
         if now - self.checked < _LOOK_AGAIN_SECONDS:
             return True
         fields = _unsealed(self.folder, self.key)
-        if fields is None or not _same(_stamp, *fields[:2]):
+        if fields is None or not _same(stamp, *fields[:2]):
             return False
         self.saw(fields)
         return True
+
+    def name(self, words: Sequence[str], capability: tuple[int, int]) -> str:
+        """Return the name of the file with the answer to a request."""
+        said = [self.key.encode(), self.toolchain, b"%d.%d" % capability]
+        return _digest("answer", said + [word.encode("utf-8", "surrogateescape") for word in words])
 
     def saw(self, toolchain: Sequence[bytes]) -> None:
         """Note the state of the toolchain: answers that came from another one are none here."""
@@ -233,7 +250,7 @@ class _Environment:
         self.checked = time.monotonic()
 
 
-_environment: _Environment | None = None
+_environment: Environment | None = None
 
 # Called with the words of each hit and its answer.
 watchers: list[Callable[[Sequence[str], Answer], object]] = []
@@ -268,12 +285,12 @@ def find(
         code; with what that compiler's worker loads, "" where that is not known.
     """
     global _hits
-    here = _here()
+    here = short_road()
     if here is None:
         return None
     fields = None
     if here.holds():
-        name = _name(here, words, capability)
+        name = here.name(words, capability)
         fields = _unsealed(here.folder, name)
         if fields == []:  # what it leads to is not kept here
             return None
@@ -302,7 +319,7 @@ def _unchanged(fields: Sequence[bytes], settled: bool) -> bool:
     paths, stats, *probes = fields[_PROVIDED]
     read, now = (paths, stats), time.monotonic()
     if paths and not (settled and now - _settled.get(read, float("-inf")) < _SETTLED_SECONDS):
-        if not _same(_stat, *read):
+        if not _same(stat_at, *read):
             return False
         if settled:
             if len(_settled) >= _MOST_SETTLED:
@@ -318,7 +335,7 @@ def take_hits() -> int:
     return hits
 
 
-def environment() -> _Environment:
+def environment() -> Environment:
     """Return the variables and folders that builds depend on: the same object while they are the same."""
     global _environment
     here = _environment
@@ -331,7 +348,7 @@ def environment() -> _Environment:
         and (here.where is None or here.where == _where())
     ):
         return here
-    here = _environment = _Environment(_variables(), sys.path)
+    here = _environment = Environment(_variables(), sys.path)
     return here
 
 
@@ -340,8 +357,8 @@ def _all_variables() -> dict[bytes, bytes] | None:
     return getattr(os.environ, "_data", None)
 
 
-def _here() -> _Environment | None:
-    """Return the environment; None where builds have to take the full road."""
+def short_road() -> Environment | None:
+    """Return the environment; None where builds have to take the full road, and none is kept."""
     here = environment()
     if here.full_road or _needs_full_road():
         return None
@@ -377,14 +394,14 @@ def _needs_full_road() -> bool:
     return logging is not None and logging.getLogger("rtcompile").isEnabledFor(logging.INFO)
 
 
-def _name(here: _Environment, words: Sequence[str], capability: tuple[int, int]) -> str:
-    said = [here.key.encode(), here.toolchain, b"%d.%d" % capability]
-    return _digest("answer", said + [word.encode("utf-8", "surrogateescape") for word in words])
-
-
 def _digest(kind: str, words: Sequence[bytes]) -> str:
     parts = (kind.encode(), __version__.encode(), *words)
     return content_digest(b"".join([b"%d:%s" % (len(part), part) for part in parts]))
+
+
+def sealed(name: str, fields: Sequence[bytes]) -> bytes:
+    """Return the content of the file of this name in `FOLDER`."""
+    return files.seal(_SEAL, name, fields)
 
 
 def _unsealed(cache: str, name: str) -> list[bytes] | None:
@@ -392,7 +409,7 @@ def _unsealed(cache: str, name: str) -> list[bytes] | None:
     try:
         top = trusted.open_folder(cache, private=False)
         try:
-            folder = trusted.open_folder(_FOLDER, dir_fd=top)
+            folder = trusted.open_folder(FOLDER, dir_fd=top)
         finally:
             os.close(top)
         try:
@@ -420,7 +437,13 @@ def _note_use(descriptor: int) -> None:
 
 def _hold(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:
     """Say whether every file is as it was, and none has come or gone."""
-    return _same(_stat, paths, stats) and _probed(absent, present)
+    return _same(stat_at, paths, stats) and _probed(absent, present)
+
+
+def packed(stats: Sequence[tuple[str, tuple[int, ...]]]) -> list[bytes]:
+    """Return the two fields in which paths and their stats are kept."""
+    paths = "".join(f"{path}\0" for path, _ in stats).encode("utf-8", "surrogateescape")
+    return [paths, b"".join(_STATS.pack(*stat) for _, stat in stats)]
 
 
 def _same(look: Callable[[bytes], tuple[int, ...]], paths: bytes, stats: bytes) -> bool:
@@ -441,18 +464,9 @@ def _probed(absent: bytes, present: bytes) -> bool:
     )
 
 
-def _stat(path: str | bytes) -> tuple[int, int, int, int]:
-    """Return the stat by which a changed header is noticed, as `cache.headers` records it."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return (-1, -1, -1, -1)
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
-def _stamp(path: str | bytes) -> tuple[int, int, int, int]:
+def stamp(path: str | bytes) -> tuple[int, int, int, int]:
     """Return the stat by which a changed toolchain is noticed, without ctime, which links change."""
-    size, mtime_ns, _, __ = _stat(path)
+    size, mtime_ns, _, __ = stat_at(path)
     return size, mtime_ns, 0, 0
 
 

@@ -16,7 +16,7 @@ from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import Header, SearchDir
 from rtcompile.storage import trusted
-from rtcompile.storage.digest import content_digest
+from rtcompile.storage.digest import content_digest, stat_of
 
 if TYPE_CHECKING:
     from rtcompile.core.mentions import Mentions
@@ -287,7 +287,7 @@ _MOST_READ = 8192
 
 def _read(path: str, now_ns: int, scan: Callable[[str], Mentions]) -> tuple[Header, Mentions]:
     before = _read_before.get(path)
-    if before is not None and _stat_of(os.stat(path)) == before[0][4:]:
+    if before is not None and stat_of(os.stat(path)) == before[0][4:]:
         header, mentions = before
     else:
         header, data = _contents(path)
@@ -304,11 +304,7 @@ def _contents(path: str) -> tuple[Header, bytes]:
     descriptor, status = trusted.open_regular(path)
     with open(descriptor, "rb", buffering=0) as file:
         data = file.read()
-    return Header(path, "", path, content_digest(data), *_stat_of(status)), data
-
-
-def _stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+    return Header(path, "", path, content_digest(data), *stat_of(status)), data
 
 
 def _distrust(header: Header, now_ns: int) -> Header:
@@ -333,10 +329,10 @@ def same(dependencies: Dependencies) -> bool:
         except OSError:
             return False
         return unchanged and _probes_hold(dependencies)
-    stat_of = os.stat
+    os_stat = os.stat
     try:
         for path, _, _, _, size, mtime_ns, ctime_ns, inode in dependencies.headers:
-            status = stat_of(path)
+            status = os_stat(path)
             if (
                 status.st_mtime_ns != mtime_ns
                 or status.st_ctime_ns != ctime_ns
@@ -356,13 +352,13 @@ def _look(path: str) -> tuple[int, int, int, int]:
     """Return a header's stat; one of a moment ago below `settled_below`."""
     below = settled_below.get()
     if not (below and path.startswith(below)):
-        return _stat_of(os.stat(path))
+        return stat_of(os.stat(path))
     now = time.monotonic()
     known = _looked.get(path)
     if known is None or now - known[0] >= _SETTLED_SECONDS:
         if len(_looked) >= _MOST_READ:
             _looked.clear()
-        known = _looked[path] = now, _stat_of(os.stat(path))
+        known = _looked[path] = now, stat_of(os.stat(path))
     return known[1]
 
 

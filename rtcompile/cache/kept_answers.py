@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rtcompile.cache import answers, files, manifests, objects
+from rtcompile.cache import answers, manifests, objects
 
 if TYPE_CHECKING:
     from rtcompile.core.includes import Dependencies
     from rtcompile.core.request import ObjectCode
 
 __all__ = ["keep"]
+
+_MOST_CODE_BYTES = 1 << 20  # loading larger code takes so long that the full road matters little
 
 
 def keep(
@@ -44,18 +46,18 @@ def keep(
     publish : callable
         Puts bytes into a folder of the cache under a name.
     """
-    here = answers._here()
+    here = answers.short_road()
     if here is None:
         return
     if not here.holds():
-        record = _packed([(path, answers._stamp(path)) for path in toolchain])
+        record = answers.packed([(path, answers.stamp(path)) for path in toolchain])
         record.append(os.fsencode(loads))
-        publish(answers._FOLDER, here.key, files.seal(answers._SEAL, here.key, record))
+        publish(answers.FOLDER, here.key, answers.sealed(here.key, record))
         here.saw(record)
-    name = answers._name(here, words, capability)
-    if len(obj.code) > answers._MOST_CODE_BYTES or obj.kind != "cubin":
+    name = here.name(words, capability)
+    if len(obj.code) > _MOST_CODE_BYTES or obj.kind != "cubin":
         # So that `answers.find` knows that it is there, on the full road.
-        publish(answers._FOLDER, name, files.seal(answers._SEAL, name, ()))
+        publish(answers.FOLDER, name, answers.sealed(name, ()))
         return
     build = manifests.ManifestEntry(obj.build.backend, obj.build.compiler, "", read)
     provided = tuple(path.rstrip("/") + "/" for path in toolkits)
@@ -66,7 +68,7 @@ def keep(
         *_packed_files(read, provided),
     ]
     raw = [f if isinstance(f, bytes) else f.encode("utf-8", "surrogateescape") for f in fields]
-    publish(answers._FOLDER, name, files.seal(answers._SEAL, name, raw))
+    publish(answers.FOLDER, name, answers.sealed(name, raw))
 
 
 # What was packed last, of which files: kernels with the same headers, as CuPy's own, follow each other.
@@ -85,13 +87,8 @@ def _packed_files(read: Dependencies, provided: tuple[str, ...]) -> list[str | b
             def ours(path: str, is_provided: bool = is_provided) -> bool:
                 return path.startswith(provided) is is_provided
 
-            packed += _packed([(h.path, h[4:]) for h in read.headers if ours(h.path)])
+            packed += answers.packed([(h.path, h[4:]) for h in read.headers if ours(h.path)])
             packed.append("".join(f"{path}\0" for path in read.absent if ours(path)))
             packed.append("".join(f"{path}\0" for path in read.present if ours(path)))
         _packed_last = which, packed
     return packed
-
-
-def _packed(stats: Sequence[tuple[str, tuple[int, ...]]]) -> list[bytes]:
-    paths = "".join(f"{path}\0" for path, _ in stats).encode("utf-8", "surrogateescape")
-    return [paths, b"".join(answers._STATS.pack(*stat) for _, stat in stats)]

@@ -15,7 +15,7 @@ from rtcompile.cache.folder import Folder
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import SearchDir
 from rtcompile.storage import trusted
-from rtcompile.storage.digest import content_digest
+from rtcompile.storage.digest import content_digest, stat_of
 
 __all__ = [
     "READY",
@@ -75,7 +75,7 @@ class Record(NamedTuple):
         except OSError:
             return None
         key = path, tuple(search)
-        file = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        file = stat_of(status)
         known = _parsed.get(key)
         if known is not None and known[0] == file:
             return known[1]
@@ -148,7 +148,7 @@ def image(path: str) -> bytes:
     try:
         with _open(path) as file:
             status = os.fstat(file.fileno())
-            stat = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+            stat = stat_of(status)
             known = _imaged.get(path)
             if known is not None and known[0] == stat:
                 return known[1]

@@ -15,7 +15,7 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.building import pipeline
-from rtcompile.cache import answers
+from rtcompile.cache import answers, kept_answers
 from rtcompile.core.request import CompileRequest
 from rtcompile.core.units import Limits
 from rtcompile.settings import Settings
@@ -141,7 +141,7 @@ def test_a_miss_that_may_need_no_nvrtc_starts_none(
 def test_code_too_large_for_the_short_road_starts_none_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(answers, "_MOST_CODE_BYTES", 100)
+    monkeypatch.setattr(kept_answers, "_MOST_CODE_BYTES", 100)
     assert started_for(build(KERNEL % 1)) == []
 
 
