@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -45,9 +46,25 @@ class Server:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port that is free, out of those that the kernel gives to nobody who asks for any.
+
+    Of the others it may give one to a client of another test before the server has it, or to the
+    very one that looks whether the server answers, which is then connected with itself.
+    """
+    chance = random.SystemRandom()
+    while True:
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            port = chance.randrange(10000, _first_given_port())
+            listener.bind(("127.0.0.1", port))
+            return port
+
+
+def _first_given_port() -> int:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            return max(10100, int(file.read().split()[0]))
+    except OSError:
+        return 32768
 
 
 def answers(port: int) -> bool:

@@ -16,6 +16,7 @@ import pytest
 
 from rtcompile.cli import main
 from rtcompile.packages import bundling
+from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
 from tests.jobs import Fifo
@@ -175,6 +176,15 @@ def pool(scratch: Path) -> Iterator[Pool]:
     yield pool
     pool.close()
     assert list(scratch.iterdir()) == []
+
+
+@pytest.fixture
+def two_slots(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Room for two compilers at once, whatever the machine has: for a build beside an endless one."""
+    pool = Pool(jobs=2)
+    monkeypatch.setattr(workers, "_pool", pool)
+    yield
+    pool.close()
 
 
 @pytest.fixture

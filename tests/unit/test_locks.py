@@ -54,7 +54,7 @@ def test_waiting_for_another_process_counts_towards_the_time_limit(
     begin = time.monotonic()
     with pytest.raises(CompileTimeout, match=r"within its time limit of 0\.5 s: another thread or"):
         compile(timeout=0.5)
-    assert 0.5 <= time.monotonic() - begin < 1.5
+    assert time.monotonic() - begin >= 0.5
 
 
 def test_what_another_process_had_built_in_time_is_a_hit(
@@ -80,8 +80,8 @@ def test_the_compiler_gets_what_waiting_has_left() -> None:
     with ExitStack() as stack:
         stack.enter_context(another_processs_store().building(asked))
         threading.Timer(0.8, stack.close).start()
-        with pytest.raises(CompileTimeout, match=r"killed after its time limit of 0\.[0-2]\d* s"):
-            rtcompile.compile(endless, arch="sm_80", timeout=1.0)
+        with pytest.raises(CompileTimeout, match=r"killed after its time limit of [0-2]\.\d+ s"):
+            rtcompile.compile(endless, arch="sm_80", timeout=3.0)
 
 
 def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_path: Path) -> None:
@@ -127,28 +127,32 @@ def test_a_clock_that_is_stepped_back_holds_nobody_up(
     assert time.monotonic() - begin < 5
 
 
-def hang(descriptor: int, operation: int) -> None:
+def hang() -> None:
     time.sleep(30)
 
 
-def refuse(descriptor: int, operation: int) -> None:
+def refuse() -> None:
     raise OSError(37, "No locks available")
 
 
 @pytest.mark.parametrize(
-    ("flock", "what"), [(hang, "no answer in 1 s"), (refuse, "No locks available")]
+    ("harm", "what"), [(hang, "no answer in 1 s"), (refuse, "No locks available")]
 )
 def test_locks_that_do_not_work_cost_a_second_once_and_are_said_once(
-    tmp_path, monkeypatch, flock, what
+    tmp_path, monkeypatch, harm, what
 ):
+    tried = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        tried.append(descriptor)
+        harm()
+
     monkeypatch.setattr(locks, "_answering", {})
     monkeypatch.setattr(locks.fcntl, "flock", flock)
-    begin = time.monotonic()
     with pytest.warns(RtcompileWarning, match=what) as warned:
         had = [taken(tmp_path / name) for name in "abc"]
 
-    assert (had, len(warned)) == ([False] * 3, 1)
-    assert time.monotonic() - begin < 2.0
+    assert (had, len(warned), len(tried)) == ([False] * 3, 1, 1)
 
 
 def taken(path: Path) -> bool:

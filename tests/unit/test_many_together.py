@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,12 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         given.append([each.request.source for each in missing])
         return compile_alike(missing, cancellations)
 
+    def six(self: batch.Batch) -> int:
+        self._seconds = 60.0  # or a worker that waits for a processor would be called a slow one
+        return 6
+
     monkeypatch.setattr(pipeline, "compile_alike", note)
-    monkeypatch.setattr(batch.Batch, "_most_together", lambda self: 6)
+    monkeypatch.setattr(batch.Batch, "_most_together", six)
     return given
 
 
@@ -78,7 +82,7 @@ def test_what_is_built_together_is_what_is_built_alone(together: list[list[str]]
         for number in range(4)
     ]
     built = outcomes(*asked)
-    assert [len(sources) for sources in together] == [6, 4]
+    assert sorted(map(len, together)) == [4, 6]  # two threads may begin with them at once
     alone = [
         rtcompile.compile(
             one.source, arch="sm_90", name_expressions=one.name_expressions, recompile=True
@@ -184,8 +188,9 @@ def test_other_options_go_to_another_worker(together: list[list[str]]) -> None:
 
 
 def test_a_build_that_takes_long_holds_up_no_other(
-    together: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    together: list[list[str]], two_slots: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(batch.Batch, "_most_together", lambda self: 6)
     endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
     assert all(future.result(60) for future in others)
     assert len(together[0]) == 6
@@ -322,7 +327,8 @@ def test_after_a_failure_each_build_of_a_batch_has_a_worker_of_its_own(
     asked = [reading(folder, number, "mistake" if number == 1 else "") for number in range(12)]
     built = compile_many(asked, progress=False, pch=False, fallback="never", errors="return")
     assert [isinstance(one, CompileError) for one in built] == [number == 1 for number in range(12)]
-    assert len(set(workers[-4:])) == 4  # the threads that were at it already had begun four others
+    # The threads that were at it already, four with one compiler, had begun with others by then.
+    assert len(set(workers)) >= 12 - 4
 
 
 def test_a_worker_that_holds_much_memory_soon_ends(workers: list[int]) -> None:
@@ -349,9 +355,10 @@ def test_a_killed_zygote_costs_no_build(together: list[list[str]]) -> None:
     futures = submit_many(map(kernel, range(30)))
     while not together:
         time.sleep(0.001)
-    for thread in Path("/proc/self/task").iterdir():
-        for pid in (thread / "children").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread or the process has ended meanwhile
+            for pid in children.read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
     assert all(isinstance(future.result(60), ObjectCode) for future in futures)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,9 +111,27 @@ def impatient() -> Iterator[None]:
 
 
 @pytest.fixture
-def builder(tmp_path: Path) -> Builder:
+def builder(tmp_path: Path) -> Iterator[Builder]:
     (tmp_path / "user").mkdir()
-    return Builder(tmp_path / "cache", tmp_path / "user")
+    yield Builder(tmp_path / "cache", tmp_path / "user")
+    join_makers()  # or they would be among those of the next test
+
+
+@pytest.fixture
+def stopped_maker(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The process ids of makers, which come to nothing until they are sent SIGCONT."""
+    start, stopped = precompiled_maker.start, []
+
+    def start_stopped(order: dict[str, Any], lock: int) -> int:
+        stopped.append(start(order, lock))
+        os.kill(stopped[-1], signal.SIGSTOP)
+        return stopped[-1]
+
+    monkeypatch.setattr(precompiled_maker, "start", start_stopped)
+    yield stopped
+    for pid in stopped:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -139,30 +159,37 @@ def test_the_first_build_uses_one_that_was_made_ahead(builder: Builder) -> None:
 def test_a_build_waits_for_one_that_is_being_made_as_long_as_it_would_spare(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precompiled, "_START", -60.0)  # as if it had been begun a minute ago
+    # As if it had been begun a minute ago, for a source that takes as long to read: the making
+    # takes the longer, the more others want the processor.
+    monkeypatch.setattr(precompiled, "_START", -60.0)
+    monkeypatch.setattr(precompiled, "_MOST_ASSUMED", 60.0)
     builder.ahead()
     assert used(builder.compiled(EXPENSIVE + KERNEL))
 
 
-def test_a_build_does_not_wait_for_one_that_was_only_just_begun(builder: Builder) -> None:
+@pytest.mark.usefixtures("stopped_maker")
+def test_a_build_does_not_wait_for_one_that_was_only_just_begun(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompiled, "_START", 60.0)  # however long it takes to come to the build
     builder.ahead()
     assert not used(builder.compiled(EXPENSIVE + KERNEL))
     assert precompiled.patience(0.01) == 0 < precompiled.patience(0.1) < 0.1
-    join_makers()
 
 
 def test_only_one_build_waits_in_vain(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precompiled, "_MOST_ASSUMED", 0.5)
     prefix = nvrtc._prefix(*builder.prefix_of(EXPENSIVE))
     assert prefix is not None
     # As if its maker had been at work for a minute, since others have the processor.
     monkeypatch.setitem(precompiled._making, prefix.key, time.monotonic() - 60)
     took = []
-    for _ in range(2):
+    for assumed in (0.5, 60.0):
+        monkeypatch.setattr(precompiled, "_MOST_ASSUMED", assumed)
         begun = time.monotonic()
         with prefix.wanted():
             took.append(time.monotonic() - begun)
-    assert took[0] >= precompiled.patience(0.5) > 0.2 > took[1]
+    assert took[0] >= precompiled.patience(0.5)
+    assert took[1] < precompiled.patience(60.0)
 
 
 def test_in_a_copy_of_the_cache_it_is_used(warm: Builder, tmp_path: Path) -> None:
@@ -185,7 +212,21 @@ def test_a_build_with_it_gives_what_one_without_gives(warm: Builder) -> None:
     assert with_it.lowered_names == without.lowered_names
     assert with_it.log == without.log
     assert with_it.trace == without.trace
-    assert with_it.milliseconds["front end"] < without.milliseconds["front end"]
+
+
+def milliseconds(outcome: Compiled | CompileFailure) -> float:
+    found = outcome.milliseconds
+    return found if isinstance(found, float) else found["front end"]
+
+
+@pytest.mark.parametrize("text", [KERNEL, "mistake;\n"], ids=["a build", "a mistake"])
+def test_with_it_a_source_is_read_in_half_the_time(warm: Builder, text: str) -> None:
+    # Of three each the one from which other processes took the least.
+    with_it, without = (
+        min(milliseconds(builder.run(EXPENSIVE + text)) for _ in range(3))
+        for builder in (warm, warm.without())
+    )
+    assert with_it < without / 2
 
 
 @pytest.mark.parametrize(
@@ -291,7 +332,6 @@ def test_a_mistake_in_the_users_text_is_told_as_without_it(warm: Builder) -> Non
     assert isinstance(with_it, CompileFailure)
     assert isinstance(without, CompileFailure)
     assert with_it.log == without.log
-    assert with_it.milliseconds < without.milliseconds / 2
     assert warm.files(".pch")
 
 
@@ -357,7 +397,7 @@ def test_most_of_a_large_batch_waits_for_it(
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: slots)
     outcomes = at_once(builder, 4, siblings=32)
-    assert sorted(map(used, outcomes)) == [False, True, True, True]
+    assert [*map(used, outcomes)].count(True) >= 3
 
 
 def test_a_large_batch_does_not_wait_for_what_spares_little(
@@ -381,18 +421,24 @@ def test_a_small_batch_waits_for_nothing(builder: Builder, monkeypatch: pytest.M
 
 
 def test_a_batch_that_is_cancelled_waits_no_longer_and_its_header_is_made(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
+    builder: Builder, stopped_maker: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "slots", lambda: 1)
     builder.cancellation = pool.Cancellation()
     outcomes = at_once(builder, 3, siblings=3)
-    assert [type(outcome) for outcome in outcomes] == [pool.Cancelled] * 3
+    # One goes ahead of them, and may have been built before the others were cancelled.
+    assert [type(outcome) for outcome in outcomes].count(pool.Cancelled) >= 2
     assert builder.files(".pch") == []
+    os.kill(stopped_maker[0], signal.SIGCONT)
     join_makers()
     assert len(builder.files(".pch")) == 1
 
 
-def test_a_cheap_prefix_is_not_worth_it(builder: Builder) -> None:
+def test_a_cheap_prefix_is_not_worth_it(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = precompiled.Prefix.built
+    monkeypatch.setattr(  # as on a machine that does nothing else
+        precompiled.Prefix, "built", lambda self, trace, _: built(self, trace, 0.015)
+    )
     (builder.user / "cheap.h").write_text("#define CHEAP 1\n")
     source = '#include "cheap.h"\n__global__ void k() {}'
     for _ in range(3):

@@ -17,7 +17,7 @@ from rtcompile.compilers import nvrtc
 from rtcompile.core.units import CompileFailure
 from rtcompile.settings import Settings
 from rtcompile.watching import flame_graph, header_times
-from rtcompile.watching.profiling import Profile, profile
+from rtcompile.watching.profiling import HeaderCost, Profile, profile
 
 SLOW = "#pragma once\n" + "".join(
     f"template <int N> struct S{i} {{ static const int v = S{i}<N - 1>::v + 1; }};\n"
@@ -50,14 +50,27 @@ def _profile(folder: Path, source: str = SOURCE, **more: object) -> Profile:
     return profile(request, Settings.from_environ())
 
 
+def _least(folder: Path, source: str = SOURCE) -> dict[str, HeaderCost]:
+    """The least that each header took in three profiles: other processes may take part of any one."""
+    found: dict[str, HeaderCost] = {}
+    for header in (header for _ in range(3) for header in _profile(folder, source).headers):
+        name = Path(header.path).name
+        so_far = found.get(name, header)
+        found[name] = header._replace(
+            own=min(header.own, so_far.own), total=min(header.total, so_far.total)
+        )
+    return found
+
+
 def test_a_slow_header_is_named_first_and_not_the_one_that_includes_it(folder: Path):
-    found = _profile(folder)
-    headers = {Path(header.path).name: header for header in found.headers}
-    own = [header for header in found.headers if header.path.startswith(str(folder))]
-    assert Path(own[0].path).name == "slow.cuh"
+    headers = _least(folder)
+    own = {header.own: header for header in headers.values() if header.path.startswith(str(folder))}
+    assert own[max(own)].name == "slow.cuh  (user0)"
     assert headers["outer.cuh"].own < headers["slow.cuh"].own / 2
+    found = _profile(folder).headers
+    assert [header.own for header in found] == sorted((h.own for h in found), reverse=True)
+    headers = {Path(header.path).name: header for header in found}
     assert headers["outer.cuh"].total >= headers["slow.cuh"].total
-    assert own[0].name == "slow.cuh  (user0)"
 
 
 def test_a_header_that_is_not_read_again_takes_nothing_the_second_time(folder: Path):
@@ -66,7 +79,7 @@ def test_a_header_that_is_not_read_again_takes_nothing_the_second_time(folder: P
     (folder / "once.cuh").write_text("#pragma once\n")
     source = '#include "once.cuh"\n#include "again.cuh"\n#include "once.cuh"\n' + SOURCE
     (folder / "slow.cuh").write_text('#pragma once\n#include "once.cuh"\n' + SLOW)
-    headers = {Path(header.path).name: header for header in _profile(folder, source).headers}
+    headers = _least(folder, source)
     assert headers["once.cuh"].times == 3
     assert headers["once.cuh"].total < headers["slow.cuh"].own / 2
     assert headers["slow.cuh"].own > headers["again.cuh"].total / 10
@@ -181,7 +194,9 @@ def test_the_page_and_the_trace_hold_what_was_measured(folder: Path, tmp_path: P
     assert fields["headers"][0]["own"] > 0
 
 
-def test_the_page_shows_templates_within_those_that_need_them(folder: Path):
+def test_the_page_shows_templates_within_those_that_need_them(folder: Path, monkeypatch):
+    # On a busy machine some other part may take so long that these cannot be seen.
+    monkeypatch.setattr(flame_graph, "_NARROWEST", 0.0)
     own = SLOW.replace("S", "Own").replace("#pragma once", "")
     page = flame_graph.html(_profile(folder, SOURCE + own))
     itself = page[page.index(">kernel.cu itself<") :]

@@ -76,10 +76,15 @@ def test_one_of_two_gets_the_lease_until_it_is_released(store: SharedStore):
 
 
 def test_a_lease_ends_by_itself_unless_it_is_renewed(store: SharedStore):
-    store.acquire("lease/k", "mine", 0.2)
-    store.renew("lease/k", "mine", 30.0)
-    time.sleep(0.3)
-    assert store.acquire("lease/k", "theirs", 30.0) == "another's"
+    seconds, took = 0.1, 1.0
+    while took > seconds:  # renewed too late
+        seconds *= 2
+        begin = time.monotonic()
+        store.acquire(f"lease/{seconds}", "mine", seconds)
+        store.renew(f"lease/{seconds}", "mine", 30.0)
+        took = time.monotonic() - begin
+    time.sleep(seconds + 0.1)
+    assert store.acquire(f"lease/{seconds}", "theirs", 30.0) == "another's"
     store.acquire("lease/other", "mine", 0.1)
     time.sleep(0.2)
     assert store.acquire("lease/other", "theirs", 30.0) == "ours"
@@ -109,6 +114,10 @@ def test_redis_is_reached_by_tls_and_by_a_socket(tmp_path):
         "--unixsocket": f"{tmp_path}/socket",
     }
     with servers.redis(*(word for pair in options.items() for word in pair)):
+        deadline = time.monotonic() + 30.0
+        while not (servers.answers(port) and os.path.exists(f"{tmp_path}/socket")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/cert.pem"
         open_store(address).put("object/abc", b"bytes")
         assert open_store(f"unix://{tmp_path}/socket").get("object/abc") == b"bytes"
@@ -268,18 +277,22 @@ def test_a_store_that_is_gone_costs_one_warning_and_no_second(key_file, harm):
 
     assert found == [None] * 50
     assert len(warned) == 1
-    assert seconds < 1.5
+    assert seconds < 10.0  # and not the most that is waited for an answer 50 times
 
 
 def test_a_slow_store_is_left_alone_before_it_took_a_second(key_file, tmp_path, monkeypatch):
     stores = remote(f"file://{tmp_path}/s", key_file)
-    monkeypatch.setattr(stores.tiers[0].store, "get", lambda key: time.sleep(0.3), raising=True)
+    asked = []
 
-    begin = time.monotonic()
+    def get(key: str) -> None:
+        asked.append(key)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(stores.tiers[0].store, "get", get)
     with pytest.warns(RtcompileWarning, match="from now on"):
         assert not any(stores.get("object", str(number)) for number in range(50))
 
-    assert time.monotonic() - begin < 1.1
+    assert 0 < len(asked) * 0.3 < 1.0
 
 
 def test_a_wrong_password_is_said_once_and_not_shown(key_file):
@@ -419,7 +432,7 @@ def test_the_look_up_of_a_hosts_name_is_waited_for_within_bounds(key_file, monke
     begin = time.monotonic()
     with pytest.warns(RtcompileWarning, match="no answer"):
         assert [stores.get("object", str(number)) for number in range(9)] == [None] * 9
-    assert time.monotonic() - begin < 4.0  # and not 9 times 5 s
+    assert time.monotonic() - begin < 20.0  # and not 9 times 5 s
 
 
 def test_who_has_a_time_limit_waits_no_longer_for_another_node(address, key_file):
@@ -429,7 +442,7 @@ def test_who_has_a_time_limit_waits_no_longer_for_another_node(address, key_file
     begin = time.monotonic()
     assert ours.lease("k", lambda: None, 0.3) is None
 
-    assert time.monotonic() - begin < 1.0
+    assert 0.3 <= time.monotonic() - begin < 30.0  # of the minutes that it is held for
     held.end(True)
 
 
