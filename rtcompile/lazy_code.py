@@ -13,7 +13,7 @@ import cupy
 from cupy.cuda.function import Module
 
 from rtcompile.building import device
-from rtcompile.cache import answers
+from rtcompile.cache import answers, words
 from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
 from rtcompile.storage import places
 
@@ -334,19 +334,6 @@ def _start_compiler(loads: str) -> None:
 # entry is a list of one element, because a memo's entry itself cannot be replaced.
 _cells = cupy.memoize()(lambda code, options, names, cooperative, name: [None])
 
-# Options that name no path, and so mean the same in every working directory.
-_WITHOUT_PATH = (
-    "--define-macro=",
-    "--fmad=",
-    "--maxrregcount=",
-    "--std=",
-    "--use_fast_math",
-    "-D",
-    "-U",
-    "-std=",
-    "-use_fast_math",
-)
-
 
 def shared(
     code: object, options: object, names: object, cooperative: object, name: str = DEFAULT_NAME
@@ -370,16 +357,14 @@ def shared(
     assert isinstance(code, str)
     assert isinstance(options, tuple)
     assert names is None or isinstance(names, tuple)
-    here = ""
-    if not all(option.startswith(_WITHOUT_PATH) for option in options):
-        here = _working_directory()
-        if not here:
-            return None
+    here = words.folder_of(options)
+    if here is None:
+        return None
     arguments = {**ARGUMENTS, "code": code, "options": options, "name": name}
     arguments["enable_cooperative_groups"] = bool(cooperative)
     arguments["name_expressions"] = names
-    words = (code, name, here, str(len(options)), *options, *(names or ()))
-    cell[0] = lazy = LazyCode(arguments, None, words)
+    said = words.of_module(code, name, here, options, names or ())
+    cell[0] = lazy = LazyCode(arguments, None, said)
     return lazy
 
 

@@ -16,6 +16,7 @@ from rtcompile.building import plan as plans
 from rtcompile.building.plan import Plan, for_this_device
 from rtcompile.cache import kept_answers
 from rtcompile.cache.store import Store
+from rtcompile.cache.words import CUPY
 from rtcompile.core.option_table import dropped
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
@@ -26,7 +27,16 @@ from rtcompile.watching.logs import announce, counters, listeners
 if TYPE_CHECKING:
     from rtcompile.workers.pool import Cancellation
 
-__all__ = ["build", "for_this_device", "is_cached", "look", "plan", "with_headers"]
+__all__ = [
+    "build",
+    "capability_asked",
+    "for_this_device",
+    "is_cached",
+    "keep_answer",
+    "look",
+    "plan",
+    "with_headers",
+]
 
 
 _T = TypeVar("_T")
@@ -73,7 +83,7 @@ class Missing:
         code = _or_shipped(
             self.request, self.settings, lambda: _compiled(self.plan, self.settings, self._words)
         )
-        return _announced(code, self.request, self.settings, self._started)
+        return _announced(code, self.request, self.settings, self._started, self._words)
 
     def is_like(self, other: Missing) -> bool:
         """Say whether both differ in their sources alone, and may be compiled by one worker."""
@@ -134,16 +144,20 @@ def look(
         request, settings, lambda: _found(request, settings, words, planned or plan)
     )
     if isinstance(found, ObjectCode):
-        return _announced(found, request, settings, started)
+        return _announced(found, request, settings, started, words)
     return Missing(request, settings, words, found, started)
 
 
 def _announced(
-    code: ObjectCode, request: CompileRequest, settings: Settings, started: float
+    code: ObjectCode,
+    request: CompileRequest,
+    settings: Settings,
+    started: float,
+    words: Sequence[str] | None = None,
 ) -> ObjectCode:
     milliseconds = (time.perf_counter() - started) * 1e3
     code = replace(code, build=replace(code.build, milliseconds=milliseconds))
-    announce(request, code, settings.log)
+    announce(request, code, settings.log, words)
     return code
 
 
@@ -185,7 +199,7 @@ def _or_shipped(
             return shipped.instead(request, settings, lacking)
     except RtcompileError as error:
         for listen in (*listeners, *counters):
-            listen(request, error)
+            listen(request, error, None)
         raise
 
 
@@ -243,8 +257,12 @@ def _kept(
     settings: Settings,
     store: Store,
     words: Sequence[str] | None,
+    capability: tuple[int, int] | None = None,
 ) -> ObjectCode:
-    """Return the code with notes about its options, after it was kept under its words."""
+    """Return the code with notes about its options, after it was kept under its words.
+
+    They are asked by this device, or by one of `capability`.
+    """
     entry = store.entry_of(decided.question, code) if words is not None else None
     depends = decided.toolchain.depends
     if (
@@ -254,7 +272,8 @@ def _kept(
         # Else the toolchain was replaced meanwhile, and this is not what it answers now.
         and toolkit.current(settings).depends is depends
     ):
-        capability = device.compute_capability() if decided.request.arch is None else (0, 0)
+        if capability is None:
+            capability = capability_asked(decided.request)
         provided = [directory.path for directory in decided.toolchain.search]
         library = decided.toolchain.nvrtc
         loads = "" if library is None else library.to_load()
@@ -262,6 +281,35 @@ def _kept(
         kept_answers.keep(words, capability, code, read, depends, provided, loads, store.publish)
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     return replace(code, build=replace(code.build, notes=notes)) if notes else code
+
+
+def capability_asked(request: CompileRequest) -> tuple[int, int]:
+    """Return with which capability `cache.answers` is asked for a request's words here."""
+    return device.compute_capability() if request.arch is None else CUPY
+
+
+def keep_answer(
+    request: CompileRequest,
+    settings: Settings,
+    words: Sequence[str],
+    capability: tuple[int, int],
+) -> None:
+    """Keep what the cache has for a request as the answer to its words; nothing if it has none.
+
+    Parameters
+    ----------
+    request, settings
+        What the words mean: `look` would find the same for them.
+    words : sequence of str
+        The words.
+    capability : (int, int)
+        That of the devices which will ask, or `words.CUPY`.
+    """
+    decided = plan(request, settings, lambda: capability)
+    store = Store.open(settings)
+    code = store.find(decided.question)
+    if code is not None:
+        _kept(code, decided, settings, store, words, capability)
 
 
 def plan(

@@ -189,6 +189,8 @@ class Environment:
         "by_others",
         "checked",
         "folder",
+        "folders",
+        "forbidden",
         "full_road",
         "key",
         "loads",
@@ -203,19 +205,30 @@ class Environment:
         self.all_variables = dict(_all_variables() or {})
         self.sys_path = sys_path[:]
         self.folder = places.cache_dir(os.environ)
-        self.where = _where() if self._is_relative() else None
-        words = [value or b"" for value in variables] + [os.fsencode(path) for path in sys_path]
-        self.key = _digest("environment", [*words, self.where or b""])
+        self.folders = _package_folders()
+        self.where = _where() if self._is_relative(sys_path) else None
+        self.key = _digest("environment", self._words())
         self.toolchain = self.loads = b""
         self.checked = float("-inf")
         self.full_road = self._full_road() or self.where == b""
         values = dict(zip(ENVIRONMENT, variables, strict=True))
         self.by_others = any(values[name] for name in _BY_OTHERS)
+        self.forbidden = values["RTCOMPILE_JIT"] == b"0"
 
-    def _is_relative(self) -> bool:
+    def _words(self) -> list[bytes]:
+        """Return what the results of builds depend on, besides what each was given."""
+        words = [
+            b"" if value is None or _changes_nothing(name, value) else value
+            for name, value in zip(ENVIRONMENT, self.variables, strict=True)
+        ]
+        words += [os.fsencode(path) for path in (sys.prefix, *self.folders)]
+        here = self.where if self._is_relative(self.folders) else None
+        return [*words, here or b""]
+
+    def _is_relative(self, folders_of_packages: Sequence[str]) -> bool:
         """Say whether packages or programs are searched for in the working directory too."""
         values = dict(zip(ENVIRONMENT, self.variables, strict=True))
-        folders = [os.fsencode(path) for path in self.sys_path]
+        folders = [os.fsencode(path) for path in folders_of_packages]
         for name in _SEARCHED:
             said = values[name]
             folders += said.split(b":") if said else []
@@ -232,7 +245,9 @@ class Environment:
         now = time.monotonic()
         if now - self.checked < _LOOK_AGAIN_SECONDS:
             return True
-        fields = _unsealed(self.folder, self.key)
+        if not self.has_same_folders():
+            return False
+        fields = _unsealed(self.folder, self.key, notes=not self.forbidden)
         if fields is None or not _same(stamp, *fields[:2]):
             return False
         self.saw(fields)
@@ -242,6 +257,14 @@ class Environment:
         """Return the name of the file with the answer to a request."""
         said = [self.key.encode(), self.toolchain, b"%d.%d" % capability]
         return _digest("answer", said + [word.encode("utf-8", "surrogateescape") for word in words])
+
+    def has_same_folders(self) -> bool:
+        """Say whether the folders of packages are those of its key; if not, forget it."""
+        global _environment
+        if self.folders == _package_folders():
+            return True
+        _environment = None
+        return False
 
     def saw(self, toolchain: Sequence[bytes]) -> None:
         """Note the state of the toolchain: answers that came from another one are none here."""
@@ -291,7 +314,7 @@ def find(
     fields = None
     if here.holds():
         name = here.name(words, capability)
-        fields = _unsealed(here.folder, name)
+        fields = _unsealed(here.folder, name, notes=not here.forbidden)
         if fields == []:  # what it leads to is not kept here
             return None
     if fields is None or not _unchanged(fields, settled):
@@ -377,6 +400,28 @@ def _variables() -> tuple[bytes | None, ...]:
     return tuple(map(data.get, _NAMES))
 
 
+def _changes_nothing(name: str, value: bytes) -> bool:
+    """Say whether a variable's value is a valid one that changes no result.
+
+    `rtcompile warm --jobs` sets one of these, and a program that may not compile the other.
+    """
+    if name == "RTCOMPILE_JOBS":
+        return value.isdigit() and len(value) < 4 and int(value) > 0
+    return name == "RTCOMPILE_JIT" and value in (b"0", b"1")
+
+
+def _package_folders() -> list[str]:
+    """Return the entries of sys.path that the toolchain's search looks into.
+
+    The folder of the program's script is none of them: what `rtcompile warm` or a script in
+    another folder built is found. Without a CuPy in one of them, a CuPy that only an import hook
+    finds may count, so all entries do.
+    """
+    folders = places.site_folders(sys.path)
+    has_cupy = any(os.path.isdir(os.path.join(folder, "cupy")) for folder in folders)
+    return folders if has_cupy else sys.path[:]
+
+
 def _where() -> bytes:
     """Return the working directory; nothing where it was removed."""
     try:
@@ -404,8 +449,11 @@ def sealed(name: str, fields: Sequence[bytes]) -> bytes:
     return files.seal(_SEAL, name, fields)
 
 
-def _unsealed(cache: str, name: str) -> list[bytes] | None:
-    """Return the fields of a file; None if it does not exist, is damaged, or must not be trusted."""
+def _unsealed(cache: str, name: str, notes: bool) -> list[bytes] | None:
+    """Return the fields of a file; None if it does not exist, is damaged, or must not be trusted.
+
+    Its use is noted for eviction if the caller `notes` any.
+    """
     try:
         top = trusted.open_folder(cache, private=False)
         try:
@@ -416,7 +464,7 @@ def _unsealed(cache: str, name: str) -> list[bytes] | None:
             descriptor, status = trusted.open_file(name, dir_fd=folder)
             try:
                 data = trusted.contents(descriptor, status.st_size)
-                if abs(time.time() - status.st_mtime) > files.USE_RESOLUTION:
+                if notes and abs(time.time() - status.st_mtime) > files.USE_RESOLUTION:
                     _note_use(descriptor)
             finally:
                 os.close(descriptor)

@@ -95,14 +95,17 @@ def _own_includes() -> str:
 def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return a CUB reduction of CuPy's with the macro for its pass in the text, not in the options.
 
-    No header of CuPy's names the macro. Put in the blank line after the headers, it means the same
+    No header of CuPy's names the macro, in the folder ``cupy`` or CUB's. Put in the blank line after the headers, it means the same
     and moves no line, and one precompiled header serves both passes and reductions of a single one.
     """
     found = [option for option in options if option in _CUB_PASSES]
     if len(found) != 1:
         return source, options
     prefix, rest = includes.split_prefix(source)
-    if prefix != _own_includes() + _CUB_INCLUDES or not rest.startswith("\n\n"):
+    own = prefix.removesuffix(_CUB_INCLUDES).splitlines()
+    if not prefix.endswith(_CUB_INCLUDES) or not rest.startswith("\n\n"):
+        return source, options
+    if not all(line.startswith("#include <cupy/") for line in own):
         return source, options
     name, _, value = found[0].removeprefix("-D").partition("=")
     head = source[: len(source) - len(rest)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import warnings
@@ -9,39 +10,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rtcompile.building import pipeline
-from rtcompile.cache import headers
+from rtcompile.cache import headers, words
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, RtcompileWarning, ToolkitNotFound
 from rtcompile.everywhere import ahead
-from rtcompile.settings import Settings
+from rtcompile.settings import Settings, flag
 
-__all__ = ["build", "program_name"]
+__all__ = ["build", "program_name", "request_of", "settings_of_cupy"]
 
 _KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
 
 _missing_toolkit_was_said = False
 
 
-def build(
-    source: str,
-    options: Sequence[str],
-    capability: str,
-    backend: str,
-    names: Sequence[str],
-    words: Sequence[str],
-) -> ObjectCode | None:
+def build(said: Sequence[str]) -> ObjectCode | None:
     """Return the code for what CuPy's function was given; None where CuPy has to compile it itself.
+
+    Parameters
+    ----------
+    said : sequence of str
+        What it was given: `rtcompile.cache.words.of_cupy`.
 
     Raises
     ------
     CompileError, InvalidRequest, JitDisabled, ToolkitNotFound
     """
-    settings = replace(Settings.from_environ(), as_given=True)
-    request = _request(source, options, capability, backend, names, settings)
+    settings = settings_of_cupy()
+    request = request_of(said, words.CUPY)
     token = headers.settled_below.set(_own_headers())
     try:
-        found = pipeline.look(request, settings, words)
+        found = pipeline.look(request, settings, said)
         if isinstance(found, ObjectCode):
             return found
         ahead.begin(request, settings)
@@ -66,30 +65,32 @@ def _own_headers() -> str:
     return f"{core._get_header_dir_path()}/"
 
 
-def _request(
-    source: str,
-    options: Sequence[str],
-    capability: str,
-    backend: str,
-    names: Sequence[str],
-    settings: Settings,
-) -> CompileRequest:
-    """Return the request that has CuPy's architecture, options and implicit options.
+def settings_of_cupy() -> Settings:
+    """Return the settings: what CuPy's compiler refuses is refused, since programs ask that way."""
+    return replace(Settings.from_environ(), as_given=True)
 
-    What CuPy's compiler refuses is refused: programs ask that way what a compiler can do.
+
+def request_of(said: Sequence[str], capability: tuple[int, int]) -> CompileRequest:
+    """Return the request that words stand for, without CuPy or a device; ValueError if they are none.
+
+    Those of CuPy's function have the architecture, options and implicit options that CuPy's compiler
+    would be given.
     """
-    from cupy.cuda import compiler
-
-    flag, method = compiler._get_arch_for_options_for_nvrtc(capability)
-    source, options = ahead.with_pass_in_text(source, tuple(options))
+    given = words.read(said, capability)
+    if isinstance(given, words.OfModule):
+        return CompileRequest(
+            given.source, options=given.options, name_expressions=given.names, name=given.name
+        )
+    source, options = ahead.with_pass_in_text(given.source, given.options)
+    ptx = given.kind == "ptx" or flag(os.environ, "CUPY_COMPILE_WITH_PTX", False)
     return CompileRequest(
         source,
         options=(*options, "-ftz=true"),
-        arch=Arch.parse(flag.partition("=")[2].replace("compute_", "sm_")),
-        name_expressions=tuple(names),
+        arch=Arch.parse(given.arch_flag.partition("=")[2].replace("compute_", "sm_")),
+        name_expressions=given.names,
         name=program_name(source),
-        backend=backend,
-        target="ptx" if method == "ptx" or settings.ptx else "cubin",
+        backend=given.backend,
+        target="ptx" if ptx else "cubin",
     )
 
 

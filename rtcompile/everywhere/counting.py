@@ -82,7 +82,12 @@ class Tally:
             f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared"
         )
 
-    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
+    def note(
+        self,
+        request: CompileRequest,
+        outcome: ObjectCode | RtcompileError,
+        words: Sequence[str] | None = None,
+    ) -> None:
         """Count a build; one that failed counts only if compiling was forbidden or impossible."""
         if isinstance(outcome, (JitDisabled, ToolkitNotFound)):
             self._add(self.missing, str(outcome).partition("\n")[0])

@@ -16,11 +16,12 @@ import re
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rtcompile._version import __version__
 from rtcompile.building import links as links
+from rtcompile.building import pipeline
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
@@ -30,7 +31,7 @@ from rtcompile.storage import places, trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.watching import logs
 
-__all__ = ["FORMAT", "Record", "Recorder", "read"]
+__all__ = ["FORMAT", "Record", "Recorder", "asked_of", "read"]
 
 FORMAT = "rtcompile record 1"
 
@@ -87,13 +88,18 @@ class Recorder:
             raise self._problem
         return record
 
-    def _note(self, request: CompileRequest, code: ObjectCode | RtcompileError) -> None:
+    def _note(
+        self,
+        request: CompileRequest,
+        code: ObjectCode | RtcompileError,
+        words: Sequence[str] | None,
+    ) -> None:
         if not isinstance(code, ObjectCode):
             return  # a failed build cannot be made in advance
         try:
             # CuPy is not loaded yet when recording starts.
             self._append_once({"format": FORMAT, **loaded_versions()})
-            entry = describe(request, code)
+            entry = describe(request, code, words)
             for header in code.build.headers:
                 if header.label.startswith("user"):
                     self._keep(header.path, header.digest)
@@ -189,9 +195,17 @@ class Record:
         return data
 
 
-def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
-    """Return a request and the dependencies of its build as plain values."""
+def describe(
+    request: CompileRequest, code: ObjectCode, words: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return a request, its words if it has some, and the dependencies of its build, as plain values."""
+    asked = {}
+    if words is not None:
+        own = None if words[0] == request.source else words[0]
+        capability = pipeline.capability_asked(request)
+        asked["asked"] = {"capability": capability, "words": [own, *words[1:]]}
     return {
+        **asked,
         "name": request.name,
         "source": request.source,
         # Relative directories mean those of the recorded program wherever the builds are made.
@@ -231,6 +245,19 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
         raise InvalidRequest(f"a build of the record is damaged: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidRequest(f"a build of the record is damaged: {error!r}") from None
+
+
+def asked_of(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[int, int]] | None:
+    """Return the words of an entry's request, and with which capability they were asked.
+
+    None if it has none, as what was given to `rtcompile.compile`.
+    """
+    asked = entry.get("asked")
+    if asked is None:
+        return None
+    first, *others = asked["words"]
+    major, minor = asked["capability"]
+    return (entry["source"] if first is None else first, *others), (major, minor)
 
 
 def read(path: str) -> Record:
@@ -298,6 +325,15 @@ def _checked(
         if not isinstance(read, list) or not all(are_texts(header, 4) for header in read):
             raise _damaged(path)
         if not isinstance(entry.get("built by"), str):
+            raise _damaged(path)
+        try:
+            asked = asked_of(entry)
+        except (KeyError, TypeError, ValueError):
+            raise _damaged(path) from None
+        if asked is not None and not (
+            are_texts(list(asked[0]), len(asked[0]))
+            and all(type(number) is int for number in asked[1])
+        ):
             raise _damaged(path)
     if not are_texts([*headers, *headers.values()], 2 * len(headers)):
         raise _damaged(path)

@@ -7,7 +7,6 @@ warning says so and CuPy stays unchanged.
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import threading
 import warnings
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from rtcompile.cache import answers
+from rtcompile.cache import words as all_words
 from rtcompile.errors import RtcompileWarning, public
 from rtcompile.storage import places
 
@@ -197,17 +197,20 @@ def _compile(
         raise NotImplementedError  # as CuPy does
     if jitify:  # it also searches the working directory, last of all
         options = (*options, "-idirafter", places.working_directory("jitify=True"))
-    capability = str(arch or compiler._get_arch())
+    flag, kind = compiler._get_arch_for_options_for_nvrtc(str(arch or compiler._get_arch()))
     names = tuple(name_expressions or ())
-    words = (source, capability, backend, _folder(), str(len(options)), *options, *names)
-    if log_stream is None and (answer := answers.find(words, (0, 0), settled=True)) is not None:
+    # Where the working directory was removed nothing relative is found.
+    folder = all_words.folder_of(options) or ""
+    words = all_words.of_cupy(source, flag, kind, backend, folder, options, names)
+    answer = answers.find(words, all_words.CUPY, settled=True) if log_stream is None else None
+    if answer is not None:
         module = function.Module()
         module.load(answer.code)
         module._set_mapping(dict(answer.names) if names else None)
         return module
     from rtcompile.everywhere import builds  # a hit needs nothing of it
 
-    code = builds.build(source, options, capability, backend, names, words)
+    code = builds.build(words)
     if code is None:
         return by_cupy()
     if log_stream is not None:
@@ -216,11 +219,3 @@ def _compile(
     module.load(code.code)
     module._set_mapping(dict(code.lowered_names) if name_expressions else None)
     return module
-
-
-def _folder() -> str:
-    """Return the working directory, which relative directories among the options mean."""
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed: nothing relative is found there
-        return ""

@@ -11,17 +11,20 @@ from dataclasses import replace
 from typing import Any
 
 from rtcompile import toolkit
+from rtcompile.building import pipeline
+from rtcompile.cache.words import CUPY, OfModule, read
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
-from rtcompile.everywhere.recording import Record, request_of
+from rtcompile.everywhere import builds
+from rtcompile.everywhere.recording import Record, asked_of, request_of
 from rtcompile.settings import Settings
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.workers import process
 
-__all__ = ["requests", "start_compiler", "warm"]
+__all__ = ["asked", "requests", "start_compiler", "warm"]
 
 _FOLDER = "rtcompile-warm-"
 
@@ -84,6 +87,7 @@ def warm(
         done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
     for index, outcome in zip(order, done, strict=True):
         outcomes[index] = outcome
+    _keep_answers(record, archs)
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -114,6 +118,58 @@ def _costed(
     ]
 
 
+def _is_cupys(entry: Mapping[str, Any]) -> bool:
+    """Say whether CuPy's own function was asked for the build."""
+    found = asked_of(entry)
+    return found is not None and found[1] == CUPY
+
+
+def _keep_answers(record: Record, archs: Sequence[str]) -> None:
+    """Keep what was built as answers to what the program will ask, as its own first run would.
+
+    An answer holds where the headers lie in the same places and the environment is the same; in
+    another one the program does not find it.
+    """
+    for entry in record.builds:
+        for words, capability in asked(entry, archs):
+            # A damaged record, or one of another version.
+            with suppress(RtcompileError, ValueError):
+                request = builds.request_of(words, capability)
+                of_cupy = capability == CUPY
+                settings = builds.settings_of_cupy() if of_cupy else Settings.from_environ()
+                pipeline.keep_answer(request, settings, words, capability)
+
+
+def asked(
+    entry: Mapping[str, Any], archs: Sequence[str]
+) -> Iterator[tuple[tuple[str, ...], tuple[int, int]]]:
+    """Yield the words that a program will ask for an entry, by devices of these architectures.
+
+    None where they depend on more than the device: on the working directory, or on whether it runs
+    what an option names.
+    """
+    found = asked_of(entry)
+    if found is None:
+        return
+    words, capability = found
+    try:
+        given = read(words, capability)
+    except ValueError:
+        return
+    fixed = isinstance(given, OfModule) and any("arch" in o or "code" in o for o in given.options)
+    if given.folder or fixed:
+        return
+    if not archs or not entry.get("follows device"):
+        yield words, capability
+        return
+    for name in archs:
+        arch = Arch.parse(name)
+        if isinstance(given, OfModule):
+            yield words, (arch.major, arch.minor)
+        else:
+            yield (words[0], f"-arch={replace(arch, suffix='')}", *words[2:]), capability
+
+
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
@@ -129,9 +185,8 @@ def _for_archs(
             arch = Arch.parse(name)
         except ValueError as error:
             raise InvalidRequest(f"--arch: {error}") from None
-        assert request.arch is not None
         # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
-        yield request.replace(arch=arch if request.arch.suffix else replace(arch, suffix=""))
+        yield request.replace(arch=replace(arch, suffix="") if _is_cupys(entry) else arch)
 
 
 class _Place:

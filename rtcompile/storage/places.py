@@ -1,13 +1,13 @@
-"""The path of the cache, from the environment. A hit needs no other setting."""
+"""The folders that the environment names: the cache's, and those of packages. A hit needs no others."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rtcompile.errors import InvalidRequest, shown
 
-__all__ = ["absolute", "cache_dir", "working_directory"]
+__all__ = ["absolute", "cache_dir", "site_folders", "working_directory"]
 
 
 def cache_dir(env: Mapping[str, str]) -> str:
@@ -35,6 +35,21 @@ def cache_dir(env: Mapping[str, str]) -> str:
     return os.path.join(
         temporary if os.path.isabs(temporary) else "/tmp", f"rtcompile-cache-{os.geteuid()}"
     )
+
+
+def site_folders(sys_path: Sequence[str]) -> list[str]:
+    """Return the entries of sys.path that packages are installed in.
+
+    The folders of scripts are left out: each would get a result of its own, and every file saved
+    in one would make the result outdated.
+    """
+    return [
+        entry
+        for entry in sys_path
+        if os.path.basename(entry) in ("site-packages", "dist-packages")
+        or os.path.isdir(os.path.join(entry, "nvidia"))
+        or os.path.isdir(os.path.join(entry, "cupy"))
+    ]
 
 
 def absolute(path: str) -> str:

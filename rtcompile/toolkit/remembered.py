@@ -83,7 +83,7 @@ def current(settings: Settings | None = None) -> Toolchain:
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
     settings = settings or Settings.from_environ()
-    site_dirs = _site_dirs(sys.path)
+    site_dirs = places.site_folders(sys.path)
     here = _here(site_dirs)
     known = _in_this_process.get(here)
     if known is not None and known.holds():
@@ -120,7 +120,7 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     settings : Settings
         As for `current`.
     """
-    here = _here(_site_dirs(sys.path))
+    here = _here(places.site_folders(sys.path))
     known = _in_this_process.get(here)
     if known is None:  # the environment was changed while the compiler ran
         return
@@ -128,21 +128,6 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     toolchain = dataclasses.replace(known.toolchain, **{part: compiler})
     known = _in_this_process[here] = known._replace(toolchain=toolchain)
     _write(settings, _key(here), known)
-
-
-def _site_dirs(sys_path: Sequence[str]) -> list[str]:
-    """Return the entries of sys.path that packages are installed in.
-
-    The folders of scripts are left out: each would get a result of its own, and every file saved
-    in one would make the result outdated.
-    """
-    return [
-        entry
-        for entry in sys_path
-        if os.path.basename(entry) in ("site-packages", "dist-packages")
-        or os.path.isdir(os.path.join(entry, "nvidia"))
-        or os.path.isdir(os.path.join(entry, "cupy"))
-    ]
 
 
 def _here(site_dirs: Sequence[str]) -> tuple[str, str]:

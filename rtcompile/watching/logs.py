@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING
 
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["announce", "counters", "listeners"]
 
-# Functions that are called with each request and its result, in the thread of the request.
-listeners: list[Callable[[CompileRequest, ObjectCode | RtcompileError], object]] = []
+if TYPE_CHECKING:
+    # A request, its result, and its words (`cache.words`) if it was made of them.
+    Listener = Callable[[CompileRequest, ObjectCode | RtcompileError, Sequence[str] | None], object]
+
+# Functions that are called with each request, in the thread of the request.
+listeners: list[Listener] = []
 # The same, for those to whom a hit need not be told: it may take the short road (`cache.answers`).
-counters: list[Callable[[CompileRequest, ObjectCode | RtcompileError], object]] = []
+counters: list[Listener] = []
 
 
 def check_stream(stream: IO[str] | None) -> None:
@@ -33,7 +37,9 @@ def check_stream(stream: IO[str] | None) -> None:
         ) from None
 
 
-def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
+def announce(
+    request: CompileRequest, code: ObjectCode, level: str | None, words: Sequence[str] | None = None
+) -> None:
     """Log a finished build at INFO to the logger ``rtcompile``.
 
     The record has the fields of the line as attributes too (``extra``): ``program``, ``arch``,
@@ -47,9 +53,11 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
         Its result.
     level : str or None
         ``RTCOMPILE_LOG``: the level to show on stderr; None leaves that to the application.
+    words : sequence of str, optional
+        What the request was made of.
     """
     for listen in (*listeners, *counters):
-        listen(request, code)
+        listen(request, code, words)
     # If `logging` is not imported, no handler can exist, and a hit should not import it.
     if level is None and "logging" not in sys.modules:
         return

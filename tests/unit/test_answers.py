@@ -15,11 +15,12 @@ import pytest
 import rtcompile
 from rtcompile import lazy_code
 from rtcompile.building import pipeline
-from rtcompile.cache import answers, kept_answers
+from rtcompile.cache import answers, kept_answers, words
 from rtcompile.cache.store import Store
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import ToolkitNotFound
+from rtcompile.everywhere import recording, warming
 from rtcompile.settings import Settings
 
 CODE = 'extern "C" __global__ void k(float* x) { *x = %s; }'
@@ -185,9 +186,32 @@ def test_a_search_in_the_working_directory_is_another_question_elsewhere(
     words = build(CODE % 1)
     assert answers.find(words, CAPABILITY) is not None
 
+    (tmp_path / "nvidia").mkdir()
     monkeypatch.chdir(tmp_path)
 
     assert answers.find(words, CAPABILITY) is None
+
+
+def test_a_folder_of_packages_that_appears_is_another_environment(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    words = build(CODE % 1)
+    assert answers.find(words, CAPABILITY) is not None
+
+    (tmp_path / "nvidia").mkdir()
+    answers.environment().checked = float("-inf")  # a second later
+
+    assert answers.find(words, CAPABILITY) is None
+    assert found(words) is None
+
+
+def test_nothing_is_kept_where_a_folder_of_packages_came_after_the_question(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    answers.find(("words",), CAPABILITY)
+    (tmp_path / "nvidia").mkdir()
+    words = build(CODE % 1)
+    (tmp_path / "nvidia").rmdir()
+
+    assert found(words) is None
 
 
 @pytest.mark.parametrize("name", [n for n in answers.ENVIRONMENT if n != "RTCOMPILE_CACHE_DIR"])
@@ -199,12 +223,40 @@ def test_another_environment_is_another_question(monkeypatch, name):
     assert answers.find(words, CAPABILITY) is None
 
 
-def test_another_device_another_sys_path_and_other_words_are_other_questions(monkeypatch):
+@pytest.mark.parametrize(("name", "value"), [("RTCOMPILE_JIT", "0"), ("RTCOMPILE_JOBS", "3")])
+def test_what_changes_no_result_is_part_of_no_question(monkeypatch, name, value):
+    words = build(CODE % 1)
+
+    monkeypatch.setenv(name, value)
+
+    assert found(words) is not None
+
+
+def test_the_folder_of_a_script_is_part_of_no_question(tmp_path, monkeypatch):
+    words = build(CODE % 1)
+
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert found(words) is not None
+
+
+def test_no_use_is_noted_where_nothing_may_be_written(cache, monkeypatch):
+    words = build(CODE % 1)
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    for file in (cache / "answers").iterdir():
+        os.utime(file, (0, 0))
+
+    assert found(words) is not None
+
+    assert {file.stat().st_mtime for file in (cache / "answers").iterdir()} == {0}
+
+
+def test_another_device_another_folder_of_packages_and_other_words_are_other_questions(monkeypatch):
     words = build(CODE % 1)
 
     assert answers.find(words, (9, 0)) is None
     assert answers.find((*words, ""), CAPABILITY) is None
-    monkeypatch.setattr(sys, "path", [*sys.path, "/elsewhere"])
+    monkeypatch.setattr(sys, "path", [*sys.path, "/elsewhere/site-packages"])
     assert answers.find(words, CAPABILITY) is None
 
 
@@ -246,6 +298,24 @@ def test_an_answer_under_another_name_is_none(cache):
                     found(two) and found(two).code != rtcompile.compile(CODE % 2, arch="sm_80").code
                 )
         (cache / "answers" / name).write_bytes(files[name])
+
+
+def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
+    said = words.of_module(CODE % 1, "kernel.cu", "", ("-DN=1",), ())
+    recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+    recorder.start()
+    request = CompileRequest(CODE % 1, options=("-DN=1",))
+    pipeline.build(request, Settings.from_environ(), said)
+    record = recorder.finish()
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another cache"))
+
+    warming.warm(record, archs=["sm_90a", "sm_100"], progress=False)
+
+    assert answers.find(said, CAPABILITY) is None
+    hopper = rtcompile.compile(CODE % 1, options=("-DN=1",), arch="sm_90a")
+    assert answers.find(said, (9, 0)).code == hopper.code
+    # For such a device this compiler would build for sm_100a.
+    assert answers.find(said, (10, 0)) is None
 
 
 def test_what_is_different_in_every_build_has_no_answer():
@@ -360,14 +430,15 @@ def test_a_kernel_made_in_another_environment_is_another(kernel, monkeypatch, na
     assert kernel(CODE % 1, "k")._build is not before
 
 
-def test_a_relative_directory_is_another_one_elsewhere(kernel, header, monkeypatch):
+@pytest.mark.parametrize("option", ["-I.", "-DN=1 -I ."])
+def test_a_relative_directory_is_another_one_elsewhere(kernel, header, monkeypatch, option):
     monkeypatch.chdir(header.parent)
-    before = kernel(WITH_HEADER, "k", ("-I.",)).kernel
+    before = kernel(WITH_HEADER, "k", (option,)).kernel
     (header.parents[1] / "first" / "value.h").write_text("#define VALUE 2\n")
 
     monkeypatch.chdir(header.parents[1] / "first")
 
-    assert kernel(WITH_HEADER, "k", ("-I.",)).kernel != before
+    assert kernel(WITH_HEADER, "k", (option,)).kernel != before
 
 
 def test_compile_sees_a_header_edit_at_once(kernel, header):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -10,13 +11,15 @@ import pytest
 
 cupy = pytest.importorskip("cupy")
 
+from cupy._core import core  # noqa: E402
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile import many, toolkit  # noqa: E402
 from rtcompile.building import pipeline  # noqa: E402
 from rtcompile.cache import answers  # noqa: E402
-from rtcompile.everywhere import recording, seam, warming  # noqa: E402
+from rtcompile.cache.words import CUPY  # noqa: E402
+from rtcompile.everywhere import ahead, recording, seam, warming  # noqa: E402
 from rtcompile.everywhere.counting import counting  # noqa: E402
 from rtcompile.toolkit import remembered  # noqa: E402
 from tests.programs import CODE, TEMPLATE  # noqa: E402
@@ -188,6 +191,100 @@ def test_a_header_that_was_tampered_with_is_not_built(tmp_path, header, installe
 
     with pytest.raises(rtcompile.InvalidRequest, match="lacks the contents of a header"):
         warming.warm(record, progress=False)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
+    """Return what records the compiles that a function makes, and empties the cache after it."""
+
+    def record_of(act) -> recording.Record:
+        recorder = recording.Recorder(str(tmp_path / "kernels.json"))
+        recorder.start()
+        act()
+        recorder.finish()
+        monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another cache"))
+        return recording.read(recorder.path)
+
+    return record_of
+
+
+def on_the_short_road(monkeypatch: pytest.MonkeyPatch, ask):
+    """Ask as a process does that starts anew, and may take no other road."""
+    monkeypatch.setattr(answers, "_environment", None)
+    monkeypatch.setattr(pipeline, "look", lambda *_: pytest.fail("the full road was taken"))
+    return ask()
+
+
+# As CuPy gives it to the compiler, in two passes.
+CUB = ahead._own_includes() + ahead._CUB_INCLUDES + "\n" + CODE
+OF_CUB = (*core.assemble_cupy_compiler_options(ahead._CUB_OPTIONS), "-DFIRST_PASS=1")
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        pytest.param(CODE, ("-DN=1",), id="options"),
+        pytest.param('#include "scale.cuh"\n' + CODE, ("-I{include}",), id="header"),
+        pytest.param(CUB, OF_CUB, id="a pass of CUB"),
+    ],
+)
+def test_the_first_run_after_warm_takes_the_short_road(
+    recorded, installed, header, monkeypatch, source, options
+):
+    options = tuple(option.format(include=header.parent) for option in options)
+    time.sleep(0.02)  # the header is out of the file clock's tick
+    built = []
+    record = recorded(lambda: built.append(installed(source, options)))
+
+    warming.warm(record, progress=False)
+
+    again = on_the_short_road(monkeypatch, lambda: installed(source, options))
+    assert again.code == built[0].code
+
+
+def test_warmed_for_another_device_it_is_found_there(recorded, installed, monkeypatch):
+    record = recorded(lambda: installed(CODE))
+
+    [hopper] = warming.warm(record, archs=["sm_90a"], progress=False)
+
+    found = on_the_short_road(monkeypatch, lambda: installed(CODE, arch="90"))
+    assert (found.code, str(hopper.arch)) == (hopper.code, "sm_90")
+    with pytest.raises(pytest.fail.Exception):
+        installed(CODE, arch="80")
+
+
+def test_after_warm_an_edited_header_is_seen(recorded, installed, header):
+    source = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k() {}'
+    time.sleep(0.02)  # the header is out of the file clock's tick
+    record = recorded(lambda: installed(source, (f"-I{header.parent}",)))
+    warming.warm(record, progress=False)
+    answers._environment = None
+    before = installed(source, (f"-I{header.parent}",)).code
+
+    header.write_text("#define SCALE 4\n")
+
+    assert installed(source, (f"-I{header.parent}",)).code != before
+
+
+def test_the_words_of_a_forged_record_lead_to_no_other_code(recorded, installed):
+    record = recorded(lambda: installed(CODE))
+    other = CODE + "// another"
+    record.builds[0]["asked"]["words"][0] = other
+
+    warming.warm(record, progress=False)
+
+    words = (other, *recording.asked_of(record.builds[0])[0][1:])
+    assert answers.find(words, CUPY) is None
+
+
+@pytest.mark.parametrize("asked", [[], {}, {"capability": [8, 0], "words": [1]}, 3])
+def test_words_that_are_none_are_damage(recorded, installed, tmp_path, asked):
+    record = recorded(lambda: installed(CODE))
+    record.builds[0]["asked"] = asked
+    (tmp_path / "damaged.json").write_text(json.dumps(record.document()))
+
+    with pytest.raises(rtcompile.InvalidRequest, match="damaged"):
+        recording.read(str(tmp_path / "damaged.json"))
 
 
 def test_the_compilers_build_is_known_before_the_first_request(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ import rtcompile.toolkit.search as search
 from rtcompile.cache import files
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.settings import Settings
+from rtcompile.storage import places
 from rtcompile.toolkit import Toolchain, current, remember_build
 from tests.toolkits import Wheels, program, write
 
@@ -190,7 +191,7 @@ def test_no_flipped_bit_is_believed(environment):
         flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         file.write_bytes(flipped)
         remembered._in_this_process.clear()
-        here = remembered._here(remembered._site_dirs(sys.path))
+        here = remembered._here(places.site_folders(sys.path))
         assert remembered._read(environment.settings, remembered._key(here)) is None
     assert environment.as_a_new_process() == answer
 
