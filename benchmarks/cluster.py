@@ -6,6 +6,10 @@ after the other in a fresh process. For each kernel: the mean over the process, 
 process is shown, and the lower quartile over all, since the machine may have other work to do. Then
 local hits are measured with and without a store configured, in processes that take turns.
 
+Last, what a store costs that stops answering in the middle: 40 small kernels in 8 threads, from the
+moment that the store is paused (or killed, or goes on) until the process has ended, beside the same
+without a store. The minimum of the rounds, which take turns.
+
 The stores are a folder, redis-server, and moto for S3; what is not installed is left out. No GPU. ROUNDS sets the
 number of rounds; ``--save`` writes benchmarks/results/cluster.json.
 """
@@ -20,6 +24,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from benchmarks import _machine
@@ -46,6 +53,24 @@ for name, kernels in (("cupy", cupys), ("small", small)):
         found[name].append((time.perf_counter() - begin) * 1e3)
         found["hits"].append(code.build.hit)
 print(json.dumps(found))
+"""
+
+# Builds one kernel, is told to go on, builds 40 in threads, and ends.
+THREADS = r"""
+import sys, warnings
+from concurrent.futures import ThreadPoolExecutor
+import rtcompile
+from tests import nodes
+
+warnings.simplefilter("ignore")
+rtcompile.compile(nodes.source(0), arch="sm_80")
+print("ready", flush=True)
+sys.stdin.readline()
+with ThreadPoolExecutor(8) as threads:
+    for future in [
+        threads.submit(rtcompile.compile, nodes.source(n), arch="sm_80") for n in range(1, 41)
+    ]:
+        assert future.result().build.hit is None
 """
 
 
@@ -109,6 +134,38 @@ def local_hits(folder: Path, address: str) -> dict[str, object]:
     }
 
 
+def until_its_end(environ: dict[str, str], harm: Callable[[], None]) -> float:
+    """Return how long a process takes, in seconds, from the moment that its store is harmed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", THREADS],
+        env={**os.environ, **environ},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    harm()
+    begin = time.perf_counter()
+    process.communicate("\n")
+    assert process.returncode == 0
+    return time.perf_counter() - begin
+
+
+def store_that_ends(server: Callable[[], AbstractContextManager[servers.Server]]) -> object:
+    """Measure processes whose store is harmed in the middle, and others whose is not."""
+    harms = ("no store", "goes on", "killed", "paused")
+    times: dict[str, list[float]] = {harm: [] for harm in harms}
+    for _ in range(ROUNDS):
+        for harm in harms:
+            with tempfile.TemporaryDirectory() as folder, server() as store:
+                address = "" if harm == "no store" else store.address
+                environ = nodes.environment(Path(folder), "node", address)
+                act = {"killed": store.kill, "paused": store.pause}.get(harm, lambda: None)
+                times[harm].append(until_its_end(environ, act))
+    return {f"{harm}, s": round(min(found), 2) for harm, found in times.items()}
+
+
 def main() -> None:
     results: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -125,6 +182,7 @@ def main() -> None:
             results[name] = second_node(Path(folder), store.address)
             if server is servers.redis:
                 results["local hit"] = local_hits(Path(folder), store.address)
+        results[f"{name} stops answering"] = store_that_ends(server)
     _machine.save("cluster", results)
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from rtcompile.cache import files, manifests, objects
 from rtcompile.cache.folder import Folder
-from rtcompile.cluster.remote import Remote, Tier
+from rtcompile.cluster.breaker import Tier
+from rtcompile.cluster.remote import Remote
 from rtcompile.cluster.settings import RemoteSettings
 from rtcompile.cluster.stores import StoreError
 from rtcompile.errors import InvalidRequest
@@ -81,7 +82,7 @@ def _push(stores: Remote, tier: Tier, folder: Folder) -> Copied:
     for key, own in _manifests(folder):
         if not tier.open:
             continue
-        before = stores.get("manifest", key, tier)
+        before = stores.get("manifest", key, tier, waiting=False)
         known = manifests.objects_of(key, before) if before is not None else []
         new = [each for each in manifests.objects_of(key, own) if each not in known]
         entries = [("object", each, folder.read(_OBJECTS[0], each)) for each in new]
@@ -120,13 +121,13 @@ def _pull(stores: Remote, tier: Tier, folder: Folder) -> Copied:
     except StoreError as error:
         return Copied(tier.store.name, 0, 0, str(error))
     for key in keys:
-        manifest = stores.get("manifest", key, tier)
+        manifest = stores.get("manifest", key, tier, waiting=False)
         if manifest is None:
             continue
         own = folder.read(_MANIFESTS[0], key)
         known = manifests.objects_of(key, own) if own is not None else []
         wanted = [each for each in manifests.objects_of(key, manifest) if each not in known]
-        got = {each: stores.get("object", each, tier) for each in wanted}
+        got = {each: stores.get("object", each, tier, waiting=False) for each in wanted}
         whole = {each: data for each, data in got.items() if _is_object(each, data)}
         for each, data in whole.items():
             folder.publish(_OBJECTS[0], each, data or b"")

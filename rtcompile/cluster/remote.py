@@ -1,8 +1,6 @@
 """The shared stores, in the order of ``RTCOMPILE_REMOTE``, which are asked after the local cache.
 
-A store that fails causes one warning. The time that a process waits for slow answers of a store is
-limited to one second in all, after which the store is not used for a while. Entries are written in
-the background, and for a limited time at the end of the process.
+Entries are written in the background, and for a limited time at the end of the process.
 """
 
 from __future__ import annotations
@@ -16,142 +14,29 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from rtcompile.cluster.addresses import open_store
+from rtcompile.cluster.breaker import Act, Tier
 from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
-from rtcompile.cluster.patience import own_seconds
 from rtcompile.cluster.settings import RemoteSettings
-from rtcompile.cluster.stores import Claim, LeasesUnsupportedError, SharedStore, StoreError
+from rtcompile.cluster.stores import Claim, LeasesUnsupportedError, SharedStore
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 
-__all__ = ["Entry", "Lease", "Remote", "Tier", "remote"]
+__all__ = ["Entry", "Lease", "Remote", "remote"]
 
 LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
-_CLOSED_SECONDS = 60.0  # for which a store that failed is not asked
-_MOST_WAITED_SECONDS = 1.0  # for slow answers of one store, in the life of a process
-_PROMPT_SECONDS = 0.1  # an answer in this time is not slow
 _FLUSH_SECONDS = 2.0  # at the process's end
+_FLUSH_LOOK_SECONDS = 0.05
 _MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
 _LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
 _PART_PAUSED = 0.05  # of a wait so far, until the next question: what waiting may take longer by
 
 _T = TypeVar("_T")
-
-
-class Tier:
-    """One store, and the time that the process has waited for it.
-
-    Attributes
-    ----------
-    hits, misses, written, failures : int
-        Counts of this process.
-    problem : str
-        Why it is not used now, ``""`` if it is.
-    """
-
-    def __init__(self, store: SharedStore) -> None:
-        self.store = store
-        self.hits = self.misses = self.written = self.failures = 0
-        self.problem = ""
-        self._waited = 0.0
-        self._waits_anyway = threading.local()
-        self._closed_until = self._not_written_until = 0.0
-        self._warned = False
-
-    @property
-    def open(self) -> bool:
-        """Whether it is used now."""
-        return time.monotonic() >= self._closed_until
-
-    @property
-    def writable(self) -> bool:
-        """Whether it is to be written to now: one that is full, or forbids it, can still be read."""
-        return self.open and time.monotonic() >= self._not_written_until
-
-    def ask(
-        self,
-        question: Callable[[SharedStore], _T],
-        *,
-        waiting: bool = True,
-        writing: bool = False,
-    ) -> _T | None:
-        """Return the store's answer, None where it gives none.
-
-        Parameters
-        ----------
-        question : callable
-            Asks the store.
-        waiting : bool
-            Whether a build waits for the answer.
-        writing : bool
-            Whether it writes.
-        """
-        if not (self.writable if writing else self.open):
-            return None
-        begin, ours = time.monotonic(), own_seconds()
-        answer, problem = None, ""
-        try:
-            answer = question(self.store)
-        except LeasesUnsupportedError:
-            raise
-        except StoreError as error:
-            problem = str(error)
-        # What this thread computed, or waited for a processor, is not the store's fault.
-        took = max(0.0, time.monotonic() - begin - (own_seconds() - ours))
-        slow = waiting and took > _PROMPT_SECONDS
-        if slow and not problem and getattr(self._waits_anyway, "yes", False):
-            slow = False
-        self._waited += took if slow else 0.0
-        # True if another answer that takes as long would exceed the limit.
-        too_slow = slow and self._waited + took > _MOST_WAITED_SECONDS
-        if too_slow or (problem and (not writing or took > _PROMPT_SECONDS)):
-            until = float("inf") if too_slow else time.monotonic() + _CLOSED_SECONDS
-            self._closed_until = until
-            how = f"left alone {'from now on' if too_slow else 'for a minute'}"
-            self._fail(problem or f"an answer took {took:.1f} s", how)
-        elif problem:
-            self._not_written_until = time.monotonic() + _CLOSED_SECONDS
-            self._fail(problem, "not written to for a minute")
-        return answer
-
-    @contextmanager
-    def waiting_anyway(self) -> Iterator[None]:
-        """Do not count, in this thread, how slow answers are: it waits for another node's build."""
-        self._waits_anyway.yes = True
-        try:
-            yield
-        finally:
-            self._waits_anyway.yes = False
-
-    def refused(self, problem: str) -> None:
-        """Count an entry that is not valid, with a warning for the first."""
-        self.failures += 1
-        self.problem = f"an entry was refused: {problem}"
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"RTCOMPILE_REMOTE: {self.store.name} gave what is not used: {problem}. Do all nodes "
-                "have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?",
-                RtcompileWarning,
-                stacklevel=2,
-            )
-
-    def _fail(self, problem: str, how: str) -> None:
-        self.failures += 1
-        self.problem = problem
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"RTCOMPILE_REMOTE: {self.store.name} is {how}: {problem}. "
-                "Builds go on without it; `rtcompile doctor` tries it.",
-                RtcompileWarning,
-                stacklevel=2,
-            )
 
 
 class Lease:
@@ -167,13 +52,7 @@ class Lease:
     def _renew(self) -> None:
         until = time.monotonic() + _MOST_HELD_SECONDS
         while not self._ended.wait(_RENEW_SECONDS) and time.monotonic() < until:
-            # Where warnings are errors, this one has no caller to be told.
-            with suppress(RtcompileWarning):
-                self._tier.ask(
-                    lambda store: store.renew(self._key, self._token, LEASE_SECONDS),
-                    waiting=False,
-                    writing=True,
-                )
+            self._ask(lambda store: store.renew(self._key, self._token, LEASE_SECONDS), "write")
 
     def end(self, shared: bool) -> None:
         """Give it back, and say whether who waits for the build finds it in the store.
@@ -184,14 +63,23 @@ class Lease:
         if self._ended.is_set():
             return
         self._ended.set()
-        store = self._tier.store
-        with suppress(StoreError):  # then it ends by itself
-            if not shared and self._tier.open:
-                with suppress(StoreError):  # a full store removes, but keeps nothing
-                    store.abandon(self._key, self._token, LEASE_SECONDS)
-                    return
-            if self._tier.open:
-                store.release(self._key, self._token)
+        # In a store that does not answer it ends by itself; one that is full removes, but keeps nothing.
+        if shared or not self._ask(
+            lambda store: store.abandon(self._key, self._token, LEASE_SECONDS), "write"
+        ):
+            self._ask(lambda store: store.release(self._key, self._token), "remove")
+
+    def _ask(self, question: Callable[[SharedStore], None], act: Act) -> bool:
+        """Ask the store while no build waits; say whether it answered."""
+
+        def answered(store: SharedStore) -> bool:
+            question(store)
+            return True
+
+        # Where warnings are errors, this one has no caller to be told.
+        with suppress(RtcompileWarning):
+            return bool(self._tier.ask(answered, waiting=False, act=act))
+        return False
 
 
 Entry = tuple[str, str, bytes]  # kind, key, data
@@ -229,11 +117,23 @@ class Remote:
 
     # --- reading -------------------------------------------------------------------------
 
-    def get(self, kind: str, key: str, only: Tier | None = None) -> bytes | None:
-        """Return what the first store has under this key and verifies; None if none has."""
+    def get(
+        self, kind: str, key: str, only: Tier | None = None, *, waiting: bool = True
+    ) -> bytes | None:
+        """Return what the first store has under this key and verifies; None if none has.
+
+        Parameters
+        ----------
+        kind, key : str
+            What is looked for.
+        only : Tier, optional
+            The one store that is asked.
+        waiting : bool
+            Whether a build waits for it.
+        """
         place = f"{kind}/{key}"
         for tier in self.tiers if only is None else [only]:
-            entry = tier.ask(lambda store: store.get(place))
+            entry = tier.ask(lambda store: store.get(place), waiting=waiting)
             if entry is None:
                 tier.misses += tier.open
                 continue
@@ -296,7 +196,7 @@ class Remote:
         """Write entries to a store now; say whether it took them."""
         for kind, key, data in entries:
             place, sealed = f"{kind}/{key}", self._envelope.seal(kind, key, data)
-            if tier.ask(_putting(place, sealed), waiting=False, writing=True) is None:
+            if tier.ask(_putting(place, sealed), waiting=False, act="write") is None:
                 return False
             tier.written += 1
         return True
@@ -314,10 +214,24 @@ class Remote:
                     self._unfinished -= 1
                     self._idle.notify_all()
 
-    def flush(self, seconds: float = _FLUSH_SECONDS) -> bool:
-        """Wait until everything is written, up to a time limit; return whether it is."""
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until everything is written, up to a time limit; return whether it is.
+
+        At the end of the process, without a limit of the caller, nobody waits for a store for longer than
+        builds would.
+        """
+        begin = time.monotonic()
+        deadline = begin + (_FLUSH_SECONDS if seconds is None else seconds)
+        bounding = self.tiers if seconds is None else []
+        for tier in bounding:
+            tier.flushed_since = begin
         with self._idle:
-            return self._idle.wait_for(lambda: self._unfinished == 0, seconds)
+            while self._unfinished:
+                left = deadline - time.monotonic()
+                if left <= 0 or any(tier.patience.is_over(begin) for tier in bounding):
+                    return False
+                self._idle.wait(min(left, _FLUSH_LOOK_SECONDS))
+        return True
 
     # --- one build in the whole cluster ----------------------------------------------------
 
@@ -334,7 +248,7 @@ class Remote:
         deadline = time.monotonic() + (_MOST_HELD_SECONDS if seconds is None else seconds)
         for tier in self.tiers if self.writes else []:
             try:
-                claim = tier.ask(_acquiring(place, token), writing=True)
+                claim = tier.ask(_acquiring(place, token), act="write")
                 if claim == "another's":
                     with tier.waiting_anyway():
                         claim, found = self._wait(tier, _acquiring(place, token), look, deadline)
@@ -373,7 +287,7 @@ class Remote:
             # time.
             time.sleep(pause * random.uniform(0.75, 1.25))
             pause = min(max(pause, (time.monotonic() - begin) * _PART_PAUSED), _MOST_PAUSE)
-            claim = tier.ask(acquire, writing=True)
+            claim = tier.ask(acquire, act="write")
             if claim != "another's":
                 return claim, None
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from rtcompile.cache.manifests import ManifestEntry
 from rtcompile.cluster import sharing
-from rtcompile.cluster.remote import Entry, Remote, Tier, remote
+from rtcompile.cluster.breaker import Tier
+from rtcompile.cluster.remote import Entry, Remote, remote
 from rtcompile.core import admission
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode
@@ -105,7 +106,8 @@ def _entries(
     """Return what a store is to hold of a build: the object, then the manifest that leads to it."""
     key = question.portable_key()
     # Builds of other headers, or by other compilers, stay beside it.
-    packed = sharing.packed(question, build, obj, stores.get("manifest", key, tier))
+    before = stores.get("manifest", key, tier, waiting=False)
+    packed = sharing.packed(question, build, obj, before)
     return [("object", packed.object_key, packed.object), ("manifest", key, packed.manifest)]
 
 

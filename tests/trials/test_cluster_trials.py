@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
+from rtcompile.cluster.breaker import Tier
 from rtcompile.cluster.envelope import Envelope
-from rtcompile.cluster.remote import Remote, Tier, remote
+from rtcompile.cluster.remote import Remote, remote
 from rtcompile.cluster.settings import RemoteSettings
 from tests import nodes, servers
 from tests.trials.record import record, times
@@ -216,6 +218,57 @@ def test_a_store_that_fails_in_mid_run_fails_no_build(
     record("process that loses more than a second by a store that fails", 1, int(sum(lost) > 1.0))
     assert count == after
     assert sum(lost) <= 1.0
+    assert len(warned) == 1
+
+
+def in_threads(sources: list[str]) -> list[rtcompile.ObjectCode]:
+    with ThreadPoolExecutor(8) as threads:
+        return list(threads.map(lambda source: rtcompile.compile(source, arch="sm_80"), sources))
+
+
+def in_a_batch(sources: list[str]) -> list[rtcompile.ObjectCode]:
+    requests = [rtcompile.CompileRequest(source, arch="sm_80") for source in sources]
+    return rtcompile.compile_many(requests)
+
+
+@pytest.mark.parametrize("build", [in_threads, in_a_batch], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("store", [servers.redis, servers.s3], ids=lambda store: store.__name__)
+def test_threads_and_the_processs_end_lose_a_second_in_all_by_a_silent_store(
+    tmp_path, monkeypatch, store, build
+) -> None:
+    waits: list[tuple[float, float]] = []
+
+    def measured(wait: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*given: object, **more: object) -> object:
+            if len(waits) >= 10:
+                server.pause()
+            begin = time.monotonic()
+            try:
+                return wait(*given, **more)
+            finally:
+                if more.get("waiting", True):
+                    waits.append((begin, time.monotonic()))
+
+        return wrapped
+
+    with store() as server, node(tmp_path, "a", server.address):
+        rtcompile.compile(nodes.source(0), arch="sm_80")
+        assert remote().flush(10.0)
+        monkeypatch.setattr(Tier, "ask", measured(Tier.ask))
+        sources = [nodes.source(number) for number in range(1, times(12, 100))]
+        with pytest.warns(rtcompile.RtcompileWarning) as warned:
+            codes = build(sources)
+        monkeypatch.setattr(remote(), "flush", measured(remote().flush))
+        remote().flush()
+    # What several threads wait at the same time is lost once.
+    lost, until = 0.0, 0.0
+    for begin, end in sorted(waits):
+        lost += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    name = f"{store.__name__}, {build.__name__.replace('_', ' ')}"
+    record(f"process that loses more than a second by a silent store ({name})", 1, int(lost > 1.0))
+    assert len(codes) == len(sources)
+    assert lost <= 1.5  # which includes waits for a processor
     assert len(warned) == 1
 
 

@@ -218,6 +218,7 @@ def test_without_another_thread_there_is_no_answer(store, monkeypatch):
     def none(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr(patience._Helper, "_idle", [])
     monkeypatch.setattr(threading.Thread, "start", none)
     with pytest.raises(StoreError, match="no thread"):
         store.get("object/k")
