@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,14 +152,17 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Make this process one of a node, with a store."""
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Make this process one of a node, with a store, to which nothing is written after the test."""
 
     def go(node: str, address: str, **more: str) -> None:
         for name, value in nodes.environment(tmp_path, node, address, **more).items():
             monkeypatch.setenv(name, value)
 
-    return go
+    yield go
+    stores_of = sys.modules.get("rtcompile.cluster.remote")
+    for stores in [] if stores_of is None else stores_of._opened.values():
+        assert stores is None or stores.flush(10.0)
 
 
 @pytest.fixture

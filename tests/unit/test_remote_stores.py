@@ -234,6 +234,22 @@ def test_a_missing_client_names_the_extra(monkeypatch):
 # --- what goes wrong -------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def leases(monkeypatch) -> Iterator[None]:
+    """Leases end with their test, so that none is renewed, with a warning, in another one."""
+    made: list[Lease] = []
+    real = Lease.__init__
+
+    def init(self: Lease, *given: object) -> None:
+        made.append(self)
+        real(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Lease, "__init__", init)
+    yield
+    for lease in made:
+        lease._ended.set()
+
+
 def remote(address: str, key_file: str, **more: object) -> Remote:
     return Remote(RemoteSettings((address,), key_file=key_file, **more))  # type: ignore[arg-type]
 
