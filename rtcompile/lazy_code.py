@@ -33,6 +33,7 @@ __all__ = [
     "current_device",
     "ordinal",
     "shared",
+    "stated",
 ]
 
 adopt_cupy()
@@ -394,6 +395,11 @@ ARGUMENTS: dict[str, Any] = {
     "memory_limit": None,
     "recompile": False,
 }
+
+
+def stated(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments among the `locals` of a function that takes them by these names."""
+    return {name: given[name] for name in ("code", "name", *ARGUMENTS) if name in given}
 
 
 def _is_plain(code: object, options: object, names: object) -> bool:

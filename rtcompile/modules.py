@@ -14,6 +14,7 @@ from rtcompile.lazy_code import (
     DEFAULT_NAME,
     LazyCode,
     shared,
+    stated,
 )
 
 if TYPE_CHECKING:
@@ -105,25 +106,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
                 self._build = build
                 self._hand_to_cupy()
                 return
-        self._build = LazyCode.checked(
-            code=code,
-            path=path,
-            options=options,
-            backend=backend,
-            translate_cucomplex=translate_cucomplex,
-            enable_cooperative_groups=enable_cooperative_groups,
-            name_expressions=name_expressions,
-            jitify=jitify,
-            arch=arch,
-            link=link,
-            headers=headers,
-            fallback=fallback,
-            pch=pch,
-            timeout=timeout,
-            memory_limit=memory_limit,
-            recompile=recompile,
-            name=name,
-        )
+        self._build = LazyCode.checked(**stated(locals()))
         self._hand_to_cupy()
 
     @classmethod
