@@ -95,6 +95,9 @@ def _answers(folder: str) -> bool:
     except RuntimeError:
         return False  # no more threads: this build does without, and the next one asks again
     trying.join(_MOST_TRIED_SECONDS)
+    if trying.is_alive():
+        # The time may have passed in a call that held Python's lock; this thread had it back first.
+        trying.join(_MOST_TRIED_SECONDS / 4)
     problem = f"a lock gave no answer in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
     problem = problem or "".join(problems)
     _answering[device] = not problem

@@ -90,7 +90,7 @@ class Tier:
         with self.patience.asking() as awake:
             if not (self.writable if act == "write" else self.open):
                 return None
-            begin, ours = time.monotonic(), own_seconds()
+            ours, begin = own_seconds(), time.monotonic()
             answer, problem = None, ""
             try:
                 if waiting:

@@ -19,6 +19,7 @@ __all__ = ["Patience", "Unanswered", "own_seconds", "within"]
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25  # how often a thread that gave no answer yet is looked at
+_SHORT_LOOK_SECONDS = 0.02  # where it has had its time, and waits for a processor
 _IDLE_SECONDS = 1.0  # then a thread that asked for others ends
 
 # Of a thread, `.seconds`: what others computed for it; `.helps`: whether another waits for it.
@@ -104,6 +105,15 @@ def _ran(thread: str) -> float:
     return (int(ran) + int(waited)) / 1e9
 
 
+def _would_run(thread: str) -> bool:
+    """Say whether a thread runs or waits for a processor: the latter is counted once it is over."""
+    try:
+        with open(f"/proc/{thread}/stat", "rb", buffering=0) as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"R"
+    except (OSError, IndexError):
+        return False
+
+
 def within(seconds: float, ask: Callable[[], _T], awake: threading.Event | None = None) -> _T:
     """Return what `ask` returns, which another thread runs; an error of it is raised here.
 
@@ -128,19 +138,17 @@ def within(seconds: float, ask: Callable[[], _T], awake: threading.Event | None 
         return ask()
     answers: list[_T] = []
     errors: list[BaseException] = []
-    begun: list[float] = []
     took: list[float] = []
     awake = threading.Event() if awake is None else awake
 
     def run() -> None:
-        begun.append(own_seconds())
+        began = own_seconds()
         try:
             answers.append(ask())
         except BaseException as error:
             errors.append(error)
-        took.append(own_seconds() - begun[0])
+        took.append(own_seconds() - began)
 
-    begin = time.monotonic()
     try:
         helper = _Helper.one()
     except RuntimeError:
@@ -148,11 +156,15 @@ def within(seconds: float, ask: Callable[[], _T], awake: threading.Event | None 
         if not threading.main_thread().is_alive():
             return ask()
         raise Unanswered("there is no thread to ask it with") from None
+    before, begin = _ran(helper.place), time.monotonic()
     helper.tasks.put((run, awake))
     left = seconds
-    while left > 0 and not awake.wait(min(left, _LOOK_SECONDS)):
-        ran = _ran(helper.place) - begun[0] if begun else 0.0
-        left = seconds - (time.monotonic() - begin - ran)
+    while not awake.wait(min(max(left, _SHORT_LOOK_SECONDS), _LOOK_SECONDS)):
+        # The clock first: this thread, too, may have to wait for a processor in between.
+        now = time.monotonic()
+        left = seconds - (now - begin - (_ran(helper.place) - before))
+        if left <= 0 and not _would_run(helper.place):
+            break
     if not took:
         raise Unanswered(f"no answer in {seconds:g} s")
     _helped.seconds = getattr(_helped, "seconds", 0.0) + took[0]

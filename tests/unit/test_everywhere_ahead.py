@@ -45,6 +45,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(precompiled_maker, "NICE_WHEN_AWAITED", 0)
     monkeypatch.setattr(ahead, "_begun", False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     before = _accelerator.get_reduction_accelerators()
     _accelerator.set_reduction_accelerators([])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -153,6 +154,19 @@ def test_locks_that_do_not_work_cost_a_second_once_and_are_said_once(
         had = [taken(tmp_path / name) for name in "abc"]
 
     assert (had, len(warned), len(tried)) == ([False] * 3, 1, 1)
+
+
+def test_a_lock_that_was_answered_while_python_stood_still_works(tmp_path, monkeypatch):
+    with_pythons_lock = ctypes.PyDLL(None)
+
+    def flock(descriptor: int, operation: int) -> None:
+        with_pythons_lock.usleep(1_200_000)
+        time.sleep(0.1)  # who waits for it goes first
+
+    monkeypatch.setattr(locks, "_answering", {})
+    with monkeypatch.context() as standing_still:
+        standing_still.setattr(locks.fcntl, "flock", flock)
+        assert taken(tmp_path / "a")
 
 
 def taken(path: Path) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -207,6 +210,43 @@ def test_what_a_thread_computes_is_not_waited_for_in_vain():
     begin = patience.own_seconds()
     assert patience.within(0.1, compute) == "done"
     assert patience.own_seconds() - begin >= 0.4
+
+
+def test_a_thread_that_waits_for_a_processor_has_not_failed_to_answer():
+    processor = min(os.sched_getaffinity(0))
+
+    def compute() -> str:
+        os.setpriority(os.PRIO_PROCESS, 0, 19)  # of this thread
+        os.sched_setaffinity(0, {processor})
+        hashlib.sha256(bytes(1 << 24))  # without Python's lock
+        return "done"
+
+    endless = f"import os; os.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", endless]) as other:
+        try:
+            assert patience.within(0.02, compute) == "done"
+        finally:
+            other.kill()
+
+
+def test_who_looks_late_counts_what_the_other_thread_did_meanwhile(monkeypatch):
+    ran = patience._ran
+
+    def look_and_wait_for_a_processor(thread: str) -> float:
+        found = ran(thread)
+        if thread != "thread-self":
+            time.sleep(0.2)
+        return found
+
+    monkeypatch.setattr(patience, "_ran", look_and_wait_for_a_processor)
+
+    def compute() -> str:
+        until = time.thread_time() + 0.4
+        while time.thread_time() < until:
+            pass
+        return "done"
+
+    assert patience.within(0.1, compute) == "done"
 
 
 def test_an_error_of_the_other_thread_is_raised_here():
