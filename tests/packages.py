@@ -45,6 +45,15 @@ class Package:
         monkeypatch.syspath_prepend(str(folder))
         monkeypatch.setattr(sys, "dont_write_bytecode", True)  # edited within one tick of the clock
 
+    @classmethod
+    def in_current_folder(cls, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Package:
+        """Write a package that only the current folder leads to, as `python -m` finds it."""
+        package = cls(folder, name, monkeypatch)
+        monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(folder)])
+        monkeypatch.chdir(folder)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return package
+
     @property
     def bundle(self) -> Path:
         return self.folder / "kernels.rtcb"

@@ -1,4 +1,4 @@
-"""Reads a cubin's ELF sections: its kernels, symbols and relocations. Needs no GPU or CUDA tool.
+"""Reads a cubin's ELF sections: its kernels and symbols. Needs no GPU or CUDA tool.
 
 A cubin is a plain ELF64 file with sections of NVIDIA's: ``.text.K`` is kernel K's code,
 ``.nv.info`` and ``.nv.info.K`` hold attributes (undocumented; the ones below were compared with the
@@ -17,19 +17,15 @@ from rtcompile.core.arch import Arch
 __all__ = [
     "Cubin",
     "Kernel",
-    "Relocation",
     "Symbol",
     "kernels",
     "most_shared_bytes",
     "read",
-    "relocations",
 ]
 
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_REL = struct.Struct("<QQ")
-_RELA = struct.Struct("<QQq")
 
 _EM_CUDA = 190
 _SHT_NOBITS = 8
@@ -37,7 +33,6 @@ _STT_FUNC = 2
 _STO_CUDA_ENTRY = 0x10
 
 _KINDS = {0: "none", 1: "object", 2: "function", 3: "section", 4: "file"}
-_BINDINGS = {0: "local", 1: "global", 2: "weak"}
 
 # Attributes of .nv.info: a symbol's index and a number.
 _MIN_STACK_SIZE = 0x12  # the frame and those of what it calls
@@ -99,7 +94,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbol: `kind` "function", "object", …, `binding` "local", "global", "weak".
+    """A symbol: `kind` "function", "object", ….
 
     `section` is the name of the section that holds it, "" where it is undefined.
     """
@@ -107,18 +102,7 @@ class Symbol:
     name: str
     kind: str
     size: int
-    binding: str
     section: str
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Relocation:
-    """At `offset` of its section goes the address of `symbol`, plus `addend`."""
-
-    offset: int
-    symbol: str
-    addend: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,25 +148,6 @@ def most_shared_bytes(code: bytes) -> int:
     """
     elf = _Elf(code)
     return max((elf.size(name) for name in elf.names if name.startswith(".nv.shared.")), default=0)
-
-
-def relocations(code: bytes, section: str) -> tuple[Relocation, ...]:
-    """Return what the loader writes into `section` (``".nv.global.init"``), in order of offset.
-
-    Raises
-    ------
-    ValueError
-        `code` is not a cubin, or not all of one.
-    """
-    elf = _Elf(code)
-    symbols = elf.symbols()
-    found = []
-    for prefix, layout in ((".rel", _REL), (".rela", _RELA)):
-        for offset, info, *addend in elf.table(prefix + section, layout):
-            if info >> 32 >= len(symbols):
-                raise ValueError("not a whole cubin: a relocation of no symbol")
-            found.append(Relocation(offset, symbols[info >> 32].name, *addend or (0,)))
-    return tuple(sorted(found, key=lambda relocation: relocation.offset))
 
 
 class _Elf:
@@ -240,11 +205,9 @@ class _Elf:
                 _string(strings, name),
                 _KINDS.get(info & 15, str(info & 15)),
                 size,
-                _BINDINGS.get(info >> 4, str(info >> 4)),
                 self.names[section] if 0 < section < len(self.names) else "",
-                value,
             )
-            for name, info, _, section, value, size in self.table(".symtab", _SYMBOL)
+            for name, info, _, section, _, size in self.table(".symtab", _SYMBOL)
         ]
 
     def entries(self) -> list[tuple[int, str]]:

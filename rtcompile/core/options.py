@@ -141,20 +141,13 @@ class Options(NamedTuple):
             )
         return max(runnable, key=lambda option: (not option.virtual, option.arch))
 
-    def with_defaults(
-        self,
-        std: str = "c++17",
-        ftz: bool = True,
-        default_device: bool = True,
-        debug: bool = False,
-    ) -> Options:
+    def with_defaults(self, debug: bool = False) -> Options:
         """Add CuPy's implicit options, each only where the user gave none."""
         flags = dict(self.flags)
-        flags.setdefault("std", std)
-        if ftz and "use_fast_math" not in flags:  # which implies it
+        flags.setdefault("std", "c++17")
+        if "use_fast_math" not in flags:  # which implies it
             flags.setdefault("ftz", "true")
-        if default_device:
-            flags["device-as-default-execution-space"] = ""
+        flags["device-as-default-execution-space"] = ""
         if debug:
             flags["device-debug"] = flags["generate-line-info"] = ""
         return self._replace(flags=tuple(sorted(flags.items())))

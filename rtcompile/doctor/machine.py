@@ -131,17 +131,17 @@ def _cupy(toolchain: Toolchain) -> Check:
         return Check(
             "cupy", "warning", f"{detail} is for CUDA {major}, NVRTC {nvrtc.version}", step
         )
-    problem = _import_problem("cupy")
+    problem = _cupy_import_problem()
     return Check("cupy", "error" if problem else "ok", f"{detail}{problem}")
 
 
 _CUPY_WHEELS = {"cupy-cuda11x": 11, "cupy-cuda12x": 12, "cupy-cuda13x": 13}
 
 
-def _import_problem(module: str) -> str:
-    """Import a module in another process, which a broken extension module may crash."""
+def _cupy_import_problem() -> str:
+    """Import CuPy in another process, which a broken extension module may crash."""
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module}"],
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import cupy"],
         capture_output=True,
         text=True,
         timeout=_IMPORT_SECONDS,

@@ -29,7 +29,7 @@ from rtcompile.storage.digest import content_digest
 if TYPE_CHECKING:
     from rtcompile.packages.library import Kernel
 
-__all__ = ["Built", "Work", "bundle", "requests_of", "resolve", "works"]
+__all__ = ["Built", "Work", "bundle", "resolve", "works"]
 
 
 _OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
@@ -192,17 +192,6 @@ def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
 
 
 # --- targets -------------------------------------------------------------------------------------
-
-
-def requests_of(target: Any) -> list[CompileRequest]:
-    """Return the builds of a target.
-
-    Raises
-    ------
-    InvalidRequest
-        It has no builds.
-    """
-    return [work.request for work in _works(target)]
 
 
 def resolve(name: str) -> list[Any]:

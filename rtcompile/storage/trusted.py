@@ -231,9 +231,9 @@ def open_path(path: str, *, most: int = MOST_BYTES) -> tuple[int, os.stat_result
         os.close(descriptor)
 
 
-def read_path(path: str, *, most: int = MOST_BYTES) -> bytes:
+def read_path(path: str) -> bytes:
     """Return the bytes of a file by its path; raises as `open_path`."""
-    descriptor, status = open_path(path, most=most)
+    descriptor, status = open_path(path)
     try:
         return contents(descriptor, status.st_size)
     finally:

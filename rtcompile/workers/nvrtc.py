@@ -165,7 +165,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     reply["trace"] = trace
     if _include_trace_refused(reply, trace):
         reply = {**_compile(job, options), "trace": None}
-    reply["log"], used = _pch_message(reply["log"], "using")
+    reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)
     reply["spans"] = [("compile", begin, time.monotonic()), *phases]
@@ -306,7 +306,7 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     used = _compile(unit, [*options, b"--use-pch=" + job["temporary"]])
     end = time.monotonic()
     problem = made["error"] or used["error"]
-    if problem or not _pch_message(used["log"], "using")[1] or not trace:
+    if problem or not _pch_message(used["log"])[1] or not trace:
         full = not (_has_room(job["temporary"]) and _has_room(os.environ["TMPDIR"] + "/room"))
         log = f"{made['log']}\n{used['log']}".strip()
         return {"heap": True, "full": full, "problem": log or "not usable"}
@@ -332,14 +332,14 @@ def _has_room(path: bytes | str) -> bool:
     return True
 
 
-def _pch_message(log: str, verb: str) -> tuple[str, bool]:
+def _pch_message(log: str) -> tuple[str, bool]:
     """Return the log without NVRTC's message about a precompiled header, and whether it had one.
 
     The message is the only sign that a precompiled header was used. `--pch-messages=false` would
     hide it.
     """
     lines = log.splitlines(keepends=True)
-    rest = [line for line in lines if f": {verb} precompiled header file " not in line]
+    rest = [line for line in lines if ": using precompiled header file " not in line]
     return "".join(rest), len(rest) < len(lines)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import select
 import shutil
 import signal
 import subprocess
@@ -29,6 +28,7 @@ from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUn
 from rtcompile.workers import pool as workers
 from rtcompile.workers import scratch as scratch_places
 from rtcompile.workers.pool import Job, Pool
+from tests.jobs import ended
 from tests.trials.record import tally, times
 
 TRIALS = times(12, 100)
@@ -89,17 +89,6 @@ def child_of(pid: int, stop: Callable[[], bool]) -> int:
         if found := children(pid):
             return found[0]
     return 0
-
-
-def ended(pid: int) -> bool:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], 10.0)[0])
-    finally:
-        os.close(descriptor)
 
 
 def kill(pid: int) -> None:

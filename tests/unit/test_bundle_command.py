@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,7 @@ from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
-    """A package in the current folder, found as `python -m` would find it."""
-    package = Package(tmp_path, "command_kernels", monkeypatch)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, package.name, raising=False)
-    return package
+    return Package.in_current_folder(tmp_path, "command_kernels", monkeypatch)
 
 
 def run(*arguments: str) -> int:

@@ -17,12 +17,7 @@ from tests.packages import SOURCE, Package
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
-    """A package in the current folder."""
-    package = Package(tmp_path, "proven_kernels", monkeypatch)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, package.name, raising=False)
-    return package
+    return Package.in_current_folder(tmp_path, "proven_kernels", monkeypatch)
 
 
 @pytest.fixture

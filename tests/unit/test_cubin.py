@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rtcompile.core.arch import Arch, supported
-from rtcompile.core.cubin import Kernel, Relocation, read, relocations
+from rtcompile.core.cubin import Kernel, read
 
 SOURCE = r"""
 struct Triple { int a; double b; char c; };
@@ -118,29 +118,22 @@ def test_kernels_are_told_from_device_functions(nvrtc: Any) -> None:
     assert (callee.kind, callee.section) == ("function", ".text._Z6calleePi")
 
 
-def test_symbols_and_relocations_lead_from_a_marker_to_what_it_marks(sample: bytes) -> None:
+def test_a_symbol_tells_its_kind_size_and_section(sample: bytes) -> None:
     symbols = {symbol.name: symbol for symbol in read(sample).symbols}
     marker = symbols["marker"]
     assert (marker.kind, marker.size, marker.section) == ("object", 8, ".nv.global.init")
     assert symbols["table"].size == 400
-    assert symbols["empty"].binding == "global"
-    assert relocations(sample, ".nv.global.init") == (Relocation(marker.value, "value", 0),)
-    assert relocations(sample, ".nv.none") == ()
 
 
 def test_a_cubin_of_nvcc_is_read(tmp_path: Path) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not on PATH")
-    (tmp_path / "k.cu").write_text(
-        'extern "C" __global__ void k(int* p) { *p = 1; }\n'
-        'extern "C" __device__ void* const volatile marker = (void*)&k;\n'
-    )
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k(int* p) { *p = 1; }\n')
     subprocess.run([nvcc, "-cubin", "-arch=sm_90a", "k.cu"], cwd=tmp_path, check=True)
     code = (tmp_path / "k.cubin").read_bytes()
     assert read(code).arch == Arch(9, 0, "a")
     assert list(kernels(code)) == ["k"]
-    assert [r.symbol for r in relocations(code, ".nv.global.init")] == ["k"]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +151,6 @@ def test_a_cubin_of_nvcc_is_read(tmp_path: Path) -> None:
 def test_what_is_no_cubin_is_a_value_error(code: bytes) -> None:
     with pytest.raises(ValueError, match="not a"):
         read(code)
-    with pytest.raises(ValueError, match="not a"):
-        relocations(code, ".nv.global.init")
 
 
 def test_the_hosts_own_elf_files_are_no_cubins() -> None:
@@ -182,9 +173,8 @@ def test_damage_is_a_value_error_or_harmless(sample: bytes) -> None:
             damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
         # The headers are where damage does most; they are a small part of the file.
         damaged[chance.randrange(16, 64)] = chance.randrange(256)
-        for reading in (read, lambda code: relocations(code, ".nv.global.init")):
-            try:
-                reading(bytes(damaged))
-            except ValueError:
-                refused += 1
-    assert refused > 500
+        try:
+            read(bytes(damaged))
+        except ValueError:
+            refused += 1
+    assert refused > 250

@@ -213,5 +213,5 @@ def test_a_place_in_a_header_stays():
     ],
 )
 def test_a_cells_own_variables_are_known(symbol: str, text: str, own: str):
-    variable = Symbol(symbol, "object", 4, "local", ".nv.global", 0)
+    variable = Symbol(symbol, "object", 4, ".nv.global")
     assert own_variables([variable], text, ["_Z1kPi"]) == ({own} if own else set())
