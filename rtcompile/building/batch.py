@@ -135,7 +135,6 @@ class Batch:
         self._seconds = (
             0.0  # that a build took its compiler, of late; 0 where that is not known yet
         )
-        self._failed = False  # whether a build failed
         self._waiting: deque[_Build] = deque()
         self._looking = threading.Lock()
 
@@ -203,16 +202,12 @@ class Batch:
     def _do(self, builds: Sequence[_Build]) -> None:
         if len(builds) > 1:
             builds = self._do_together(builds)
-        from rtcompile.compilers import nvrtc, precompiled  # 5 ms that a batch of hits does not pay
+        from rtcompile.compilers import precompiled  # 5 ms that a batch of hits does not pay
 
         for future, task, missing in builds:
-            siblings = self._groups[task.group]
-            precompiled.siblings.set(siblings)
-            nvrtc.sharing.set(siblings > 1 and not self._failed)
+            precompiled.siblings.set(self._groups[task.group])
             future._run(missing.compile if missing is not None else task.build)
-            if future.cancelled() or future.exception() is not None:
-                self._failed = True
-            else:
+            if not future.cancelled() and future.exception() is None:
                 self._note(future.result())
 
     def _do_together(self, builds: Sequence[_Build]) -> Sequence[_Build]:

@@ -361,7 +361,7 @@ class Store:
         If nothing is left, the right was not obtained: also where it `waits` for nobody. Call `find` again inside: the last holder
         may have built the same. A thread that waited while the compiler refused the source gets
         that error. Where storage has no locks, or a holder does not end, two processes build.
-        A build that does not read files yet says so: `reading` costs 4 ms.
+        A build that does not read files yet says so: `reading` may cost 4 ms.
         """
         from rtcompile.cache import locks  # it imports fcntl, which a hit does not need
 
@@ -396,8 +396,13 @@ class Store:
                     self._started.pop(key, None)
 
     def reading(self, question: Question) -> None:
-        """Note that files are read from now on: what changes while a build runs is not kept."""
-        self._started[question.lookup_key()] = headers.next_tick()
+        """Note that files are read from now on: what changes while a build runs is not kept.
+
+        A header that was written within the same tick before is taken for changed, unless this waits
+        for the next tick: where nobody can have written one, it does not.
+        """
+        now = headers.next_tick if question.may_read_new_files() else headers.file_clock_ns
+        self._started[question.lookup_key()] = now()
 
     @property
     def failed(self) -> Failed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import os
 import re
@@ -33,10 +32,6 @@ _FIRST_WITH_PCH = (12, 8)
 _FIRST_COMPARED = (12, 9)
 # Options that name a folder. They are not in the seed, so that machines agree on it.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
-
-# Whether a build is one of a batch whose builds read much the same, and went well so far: a worker may
-# then do one after the other.
-sharing: contextvars.ContextVar[bool] = contextvars.ContextVar("rtcompile_sharing", default=False)
 
 
 def compile(
@@ -191,7 +186,7 @@ def _prefix(
 ) -> Prefix | None:
     if library.version_pair < _FIRST_WITH_PCH:
         return None
-    text, rest = includes.split_prefix(unit.source)
+    text, _ = includes.split_prefix(unit.source)
     if not text:
         return None
     from rtcompile.compilers import precompiled_files  # 1 ms that a source without headers spares
@@ -200,7 +195,7 @@ def _prefix(
     folder = precompiled_files.private_folder(cache_dir)
     if folder is None:
         return None
-    return Prefix(text, rest, unit, library, search, folder, _job(library, "precompile", {}))
+    return Prefix(text, unit, library, search, folder, _job(library, "precompile", {}))
 
 
 def _run(
@@ -212,8 +207,7 @@ def _run(
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
     """Compile once; return the outcome and the precompiled header that the compiler was given."""
     options = unit.flags + _own_options(unit, library)
-    reads_no_file = small.reads_no_file(unit.source, unit.flags)
-    is_forgotten = small.is_forgotten(unit.flags)
+    plain = small.is_forgotten(unit.flags)
     minimal = _is_minimal(unit, library)
     header: Precompiled | None = None
 
@@ -221,16 +215,12 @@ def _run(
         # Looked for when the job starts: while it was queued, the header may have been made.
         nonlocal header
         header = prefix.find() if prefix is not None else None
-        together = sharing.get()
-        is_all = header is not None and prefix is not None and prefix.is_all
-        plain = is_forgotten and (reads_no_file or together or is_all)
         arguments = {
             "source": unit.source.encode(),
             "name": unit.name.encode(),
             "options": [option.encode() for option in options],
             "minimal": minimal,
             "plain": plain,
-            "reads": together,
             "expressions": [expression.encode() for expression in unit.name_expressions],
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",

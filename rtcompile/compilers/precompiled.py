@@ -24,7 +24,6 @@ from rtcompile.cache import files, headers, locks
 from rtcompile.compilers import precompiled_files as disk
 from rtcompile.compilers import precompiled_maker as maker
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
-from rtcompile.core import small
 from rtcompile.core.key import digest, field
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import TranslationUnit
@@ -135,7 +134,6 @@ class Prefix:
     def __init__(
         self,
         text: str,
-        rest: str,
         unit: TranslationUnit,
         library: Library,
         search: Sequence[SearchDir],
@@ -143,8 +141,6 @@ class Prefix:
         job: pool.Job,
     ) -> None:
         self.text = text
-        # Whether a build with the header reads no other file.
-        self.is_all = small.reads_no_file(rest, unit.flags)
         self.name = unit.name
         self.options = tuple(flag for flag in unit.flags if not flag.startswith(_FREE))
         self.search = search

@@ -11,9 +11,18 @@ from collections.abc import Sequence
 
 __all__ = ["is_forgotten", "needs_no_declarations", "reads_no_file"]
 
-# What a text must say to have a file read: `#include`, `#include_next`, `__has_include`, `import`,
-# `#embed`. A name may be torn apart by a backslash at the end of a line, which a trigraph may stand for.
-_READING = re.compile(r"include|import|embed|pch|\\[ \t]*\r?\n|\?\?/", re.IGNORECASE)
+# What a source must say to have a file read, on one line: `#include`, `#include_next`, `#import`,
+# `#embed`, something of them in a macro or a pragma; `__has_include`; `import` of a module. Not
+# "important" in a comment. A comment may stand behind the `#`, for which there are other spellings.
+_READING = re.compile(
+    r"(?:#|%:).*(?:include|import|embed|pch)|(?:#|%:)[ \t\v\f]*/\*|__has_|\?\?[=/]"
+    r"|^[ \t\v\f]*(?:export\b.*)?import\b|\.include",
+    re.IGNORECASE | re.MULTILINE,
+)
+# A line goes on behind a backslash at its end, which may tear a name apart.
+_SPLICE = re.compile(r"\\[ \t\v\f]*\r?\n")
+# An option may be a part of any of that.
+_READING_OPTION = re.compile(r"include|import|embed|pch|[#%?]|__has", re.IGNORECASE)
 _SEARCH_OPTIONS = ("-I", "--include-path")
 
 # What NVRTC's `--minimal` leaves out: textures and surfaces, the runtime's and the driver's types and
@@ -43,13 +52,14 @@ _FORGOTTEN = re.compile(
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
     """Say whether a build reads no file besides its source."""
-    return not _READING.search(source) and _read_no_file(tuple(options))
+    text = _SPLICE.sub("", source) if "\\" in source else source
+    return not _READING.search(text) and _read_no_file(tuple(options))
 
 
 @functools.lru_cache(maxsize=16)  # the variants of a batch have the same options
 def _read_no_file(options: tuple[str, ...]) -> bool:
     telling = (option for option in options if not option.startswith(_SEARCH_OPTIONS))
-    return not any(_READING.search(option) for option in telling)
+    return not any(_READING_OPTION.search(option) for option in telling)
 
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:

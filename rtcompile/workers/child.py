@@ -1,14 +1,14 @@
 """A child of the zygote: takes a job, answers its caller, and may take another.
 
 A job has a child to itself: what it leaves in its process, and what happens to that, is gone with
-it. *Plain* jobs are the exception. They read no file but a precompiled header, their options are
-forgotten with them, and to be the next of the same process spares them 10 of 28 ms. They share no more
-than the memory of the compiler:
+it. *Plain* jobs are the exception: builds by NVRTC whose options are forgotten with them. NVRTC opens
+every header again for each compile, so that none is as another build found it. To be the next of the
+same process spares such a job the pages of the compiler's memory: 10 of 28 ms of a small kernel, a
+seventh of CuTe's 1.5 s. They share no more than that memory:
 
-- The builds of a batch that open with the same headers are such jobs too, until one fails: the pages
-  of a CuTe build, 280 MB, cost a new process a seventh of its time.
-- Only what went well is told. A child that served before and dies, or whose job fails, is not
-  believed: the zygote gives the job to a child of its own, whose word holds.
+- A child goes on only after what went well. One that served before and dies, or tells of what may not
+  be the source's fault, is not believed: the zygote gives the job to a child of its own, whose word
+  holds.
 - Between two jobs the folders and what was written on stderr are emptied; a child that finds
   anything else there does not go on, nor does one that has grown or has served many.
 - Jobs with a limit of time or memory are never plain.
@@ -217,16 +217,17 @@ def _serve(desk: _socket.socket) -> int:
                 socket.close()
                 continue
             well = plain and value.pop("well")
+            if served and value.pop("doubtful"):
+                return NOT_BELIEVED
             answer = protocol.pack(value)
         except BaseException as error:
-            if not served:
-                import traceback
+            if served:
+                return NOT_BELIEVED
+            import traceback
 
-                text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-                tell(socket, (protocol.CRASH, "start", 0, text))
-                return 1
-        if served and not well:
-            return NOT_BELIEVED
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            tell(socket, (protocol.CRASH, "start", 0, text))
+            return 1
         size = _resident_bytes()
         stays = well and served + 1 < _MOST_JOBS and size < _MOST_BYTES
         if stays:

@@ -141,10 +141,11 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
 
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
     of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out)
-    ``plain`` (whether this process may go on to another job) and ``reads`` (also if files are read). Returns ``error`` ("" if all went
+    and ``plain`` (whether this process may go on to another job). Returns ``error`` ("" if all went
     well, else a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``trace`` (None
     where this NVRTC gives none), ``pch`` (whether the header was used; None if it could not even be
     tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
+    `child` takes ``well`` and ``doubtful`` away.
     """
     begin = time.monotonic()
     if job.get("plain"):
@@ -170,8 +171,9 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)
     reply["spans"] = [("compile", begin, time.monotonic()), *phases]
     reply["pid"] = os.getpid()
-    read = [line for line in (trace or b"/").splitlines() if not line.lstrip().startswith(b"__nv_")]
-    reply["well"] = not reply["error"] and not (read and not job.get("reads"))
+    reply["well"] = not reply["error"]
+    # What the source has no part in may come from what this process did before.
+    reply["doubtful"] = reply["error"] == "memory" or "nternal Compiler Error" in reply["log"]
     return reply
 
 

@@ -60,9 +60,9 @@ class Job(NamedTuple):
         makes later jobs faster: called with True once the zygote is idle, and before that with
         False by each job that asks for it (`warm`).
     plain : bool
-        The job reads no file: it may be given to a process that has done such jobs before (see
-        `child`). Its value then says under ``"well"`` whether that process is as it was. With a
-        limit it has a process to itself all the same.
+        It may be given to a process that has done such jobs before (see `child`). Its value then
+        says under ``"well"`` whether that process is as it was, and under ``"doubtful"`` whether
+        another may come to another value. With a limit it has a process to itself all the same.
     parts : int
         Of how many parts the answer is, if the function is a generator: see `Pool.parts`.
     """

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,49 @@ def test_a_new_header_that_comes_first_is_a_miss(cache: Path, place: Place) -> N
     new = place.write("user0/b.h", "shadow")
     assert open_store(cache).find(question) is None
     assert open_store(cache).why(question).startswith(f"new file {new}")
+
+
+@pytest.mark.parametrize(
+    ("label", "changes", "waits"),
+    [
+        pytest.param("cudart", {}, False, id="the toolkit's headers alone"),
+        pytest.param("user0", {}, True, id="a folder of the user"),
+        pytest.param("headers:mine", {}, True, id="a folder of a package"),
+        pytest.param("cudart", {"name": "/home/me/k.cu"}, True, id="a source in a folder"),
+        pytest.param("cudart", {"pre_includes": ("a.h",)}, True, id="an option"),
+        pytest.param("cudart", {"source": '#include "/home/me/a.h"'}, True, id="a path"),
+        pytest.param("cudart", {"source": "#include </home/me/a.h>"}, True, id="another path"),
+    ],
+)
+def test_a_build_waits_for_the_clock_where_a_header_can_be_new(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    label: str,
+    changes: dict[str, Any],
+    waits: bool,
+) -> None:
+    waited: list[int] = []
+
+    def next_tick() -> int:
+        waited.append(1)
+        return headers.file_clock_ns()
+
+    monkeypatch.setattr(headers, "next_tick", next_tick)
+    question = Place(tmp_path, label).question(**changes)
+    with open_store(tmp_path / "cache").building(question):
+        assert bool(waited) == waits
+
+
+def test_a_header_of_the_toolkit_that_changes_while_the_compiler_runs_is_noticed(
+    cache: Path, tmp_path: Path
+) -> None:
+    place = Place(tmp_path / "toolkit", "cudart")
+    question = place.question()
+    place.write("cudart/a.h", "before")
+    kept = open_store(cache)
+    with kept.building(question):
+        place.write("cudart/a.h", "edited meanwhile")
+        assert not kept.add(question, make_object(), place.record("cudart/a.h"))
 
 
 def test_a_header_that_changes_while_the_compiler_runs_is_not_cached(
@@ -298,6 +342,7 @@ def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -
     here = Place(tmp_path / "here", "one", "two")
     search = tuple(SearchDir("cccl", directory.path) for directory in here.search)
     here.write("two/x.h", "")
+    headers.next_tick()  # no toolkit is written right before a build
     question = here.question(search=search)
     here.build(open_store(cache), question, "two/x.h")
     found = open_store(cache).find(question)

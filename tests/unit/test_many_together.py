@@ -21,7 +21,6 @@ import rtcompile
 from rtcompile.building import batch, pipeline
 from rtcompile.building.pipeline import Missing
 from rtcompile.cache.store import Store
-from rtcompile.compilers import nvrtc
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, CompilerCrashed, JitDisabled
 from rtcompile.many import compile_many, submit_many
@@ -298,7 +297,9 @@ def test_a_batch_that_reads_the_same_headers_keeps_its_worker(
     assert len(workers) == 3
     assert len(set(workers)) == 1
     alone = [
-        rtcompile.compile(one.source, options=one.options, arch="sm_90", recompile=True, pch=False)
+        rtcompile.compile(
+            one.source, options=one.options, arch="sm_90", recompile=True, pch=False, timeout=600
+        )
         for one in asked
     ]
     assert len(set(workers)) == 4
@@ -307,40 +308,42 @@ def test_a_batch_that_reads_the_same_headers_keeps_its_worker(
 
 
 def test_a_worker_that_goes_on_reads_an_edited_header(folder: Path, workers: list[int]) -> None:
-    token = nvrtc.sharing.set(True)
-    try:
-        asked = reading(folder, 5)
-        for value in (1, 2):
-            (folder / "n.h").write_text(f"#define N {value} // {'x' * value}\n")
-            code = rtcompile.compile(
-                asked.source, options=asked.options, arch="sm_90", target="ptx"
-            )
-            assert f"{5 + value};" in code.code.decode()
-    finally:
-        nvrtc.sharing.reset(token)
+    asked = reading(folder, 5)
+    for value in (1, 2):
+        (folder / "n.h").write_text(f"#define N {value} // {'x' * value}\n")
+        code = rtcompile.compile(asked.source, options=asked.options, arch="sm_90", target="ptx")
+        assert f"{5 + value};" in code.code.decode()
     assert workers[0] == workers[1]
 
 
-def test_after_a_failure_each_build_of_a_batch_has_a_worker_of_its_own(
-    folder: Path, workers: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_goes_on_finds_a_header_that_came_in_front(
+    folder: Path, workers: list[int]
 ) -> None:
-    # One after the other: how many threads have begun with others by then is up to the system.
-    monkeypatch.setattr(batch, "_THREADS_PER_SLOT", 1)
-    monkeypatch.setattr(batch, "_THREADS_BESIDE", 0)
-    asked = [reading(folder, number, "mistake" if number == 1 else "") for number in range(12)]
-    built = compile_many(asked, progress=False, pch=False, fallback="never", errors="return")
-    assert [isinstance(one, CompileError) for one in built] == [number == 1 for number in range(12)]
-    assert len(set(workers[2:])) == 10
+    first = folder / "first"
+    first.mkdir()
+    asked = reading(folder, 5)
+    for value in (1, 2):
+        code = rtcompile.compile(
+            asked.source, options=(f"-I{first}", *asked.options), arch="sm_90", target="ptx"
+        )
+        assert f"{5 + value};" in code.code.decode()
+        (first / "n.h").write_text("#define N 2\n")
+    assert workers[0] == workers[1]
+
+
+def test_a_mistake_beside_good_builds_is_told_once_and_ends_its_worker(
+    folder: Path, workers: list[int]
+) -> None:
+    asked = [reading(folder, number, "mistake" if number == 1 else "") for number in range(4)]
+    built = [outcomes(one)[0] for one in asked]
+    assert [isinstance(one, CompileError) for one in built] == [number == 1 for number in range(4)]
+    assert workers[0] == workers[1] != workers[2] == workers[3]
 
 
 def test_a_worker_that_holds_much_memory_soon_ends(workers: list[int]) -> None:
     pytest.importorskip("cutlass_library")
-    token = nvrtc.sharing.set(True)
-    try:
-        for source in ("__global__ void k() {}", "#include <cute/tensor.hpp>\n"):
-            rtcompile.compile(source, arch="sm_90", pch=False)
-    finally:
-        nvrtc.sharing.reset(token)
+    for source in ("__global__ void k() {}", "#include <cute/tensor.hpp>\n"):
+        rtcompile.compile(source, arch="sm_90", pch=False)
     assert workers[-1] == workers[-2]
     deadline = time.monotonic() + 20
     while is_there(workers[-1]) and time.monotonic() < deadline:

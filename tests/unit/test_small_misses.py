@@ -107,7 +107,7 @@ def test_plain_jobs_one_after_another_are_done_by_one_process(pool: Pool) -> Non
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"plain": False}, id="it reads files"),
+        pytest.param({"plain": False}, id="its options hold"),
         pytest.param({"limits": Limits(timeout=60.0)}, id="it has a time limit"),
         pytest.param({"limits": Limits(memory=4 << 30)}, id="it has a memory limit"),
     ],
@@ -119,11 +119,21 @@ def test_any_other_job_has_a_process_of_its_own(pool: Pool, changes: dict[str, A
     assert answer(pool, KERNEL % 4)["pid"] == shared
 
 
-def test_a_source_that_read_a_header_after_all_ends_its_process(pool: Pool, tmp_path: Path) -> None:
-    (tmp_path / "a.h").write_text("")
-    reading = answer(pool, '#include "a.h"\n' + KERNEL % 1, f"-I{tmp_path}")
-    assert reading["trace"]
-    assert answer(pool, KERNEL % 2)["pid"] != reading["pid"]
+def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(
+    pool: Pool, tmp_path: Path
+) -> None:
+    (tmp_path / "a.h").write_text("#pragma once\n#define A 1\n")
+    sources = ['#include "a.h"\n' + KERNEL % 1, KERNEL % 1, '#include "a.h"\nint a = A;']
+    shared = [answer(pool, source, f"-I{tmp_path}") for source in sources]
+    fresh = [answer(pool, source, f"-I{tmp_path}", plain=False) for source in sources]
+    assert len({reply["pid"] for reply in shared}) == 1
+    assert [said(reply) for reply in shared] == [said(reply) for reply in fresh]
+
+
+def test_an_error_is_told_by_the_process_that_found_it_and_is_its_last_word(pool: Pool) -> None:
+    before = answer(pool, KERNEL % 1)["pid"]
+    assert answer(pool, MISTAKE)["pid"] == before
+    assert answer(pool, KERNEL % 2)["pid"] != before
 
 
 def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_nothing_else(
@@ -280,10 +290,31 @@ def test_where_processes_are_few_none_waits(scratch: Path) -> None:
         ("", ("-include=a.h",)),
         ("", ("--pre-include=a.h",)),
         ("ASK", ("-DASK=__has_include(<a.h>)",)),
+        ("??=include <a.h>", ()),
+        ("/* */ # /* */ include <a.h>", ()),
+        ("# /*\n*/ include <a.h>", ()),
+        ("#inc\\ \r\nlude <a.h>", ()),
+        ("#define ASK \\\n  __has_include(<a.h>)\n#if ASK\n#endif", ()),
+        ("int x[] = {\n#embed <a>\n};", ()),
+        ("export import a;", ()),
+        ("#pragma include_alias(<b.h>, <a.h>)", ()),
     ],
 )
 def test_what_may_read_a_file_is_not_plain(source: str, options: tuple[str, ...]) -> None:
     assert not small.reads_no_file(source, options)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "// This is important, and includes all.",
+        "#define SQUARE(x) \\\n  ((x) * (x))",
+        "#if N > 1  // more\nint embedded;\n#endif",
+        "__device__ int imported, included;",
+    ],
+)
+def test_a_word_alone_reads_no_file(source: str) -> None:
+    assert small.reads_no_file(source, ())
 
 
 def test_where_headers_would_be_found_does_not_matter_to_who_reads_none() -> None:

@@ -1,0 +1,234 @@
+"""Kernels of public projects, built one after the other: rtcompile beside NVRTC in process.
+
+``python -m benchmarks.public_kernels FOLDER [--save] [--minimal]``: FOLDER holds CUDA sources, one a
+file, that NVRTC builds with the toolkit's headers alone; the file names begin with OWNER__PROJECT--.
+They are others' work and are no part of this repository; FOLDER/projects.json, if there, maps each
+project to its commit, which the results then state.
+
+Each contender is a process that lives for a round, begins with an empty cache and has built a first
+kernel. The two take turns, some kernels each. The times are those of the calls:
+
+- *rtcompile*: `rtcompile.compile`, which looks into the cache, builds in a worker and keeps the code.
+- *NVRTC*: CuPy's class that compiles with NVRTC in process. CuPy's cache is left out.
+
+Per kernel the median over the rounds counts. Kernels are told apart by what they say of headers:
+nothing; "include", "import" and the like without one being read; or they read the toolkit's.
+
+``--minimal`` instead compiles each with NVRTC's ``--minimal`` and without, in fresh workers, and says
+whether all bytes are the same where rtcompile gives the option, and where it does not.
+
+ROUNDS sets the number of rounds.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _machine
+from rtcompile import toolkit
+from rtcompile.core import small
+
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+IN_TURN = 12  # kernels that a contender builds before it is the other's turn
+ARCH = "90"
+OPTIONS = ("-std=c++17",)
+WORD = re.compile("include|import|embed|pch", re.IGNORECASE)
+KINDS = ("no word of headers", "the word, but no header", "headers of the toolkit")
+
+CHILD = r"""
+import json, sys, time
+who, arch, options, folders = json.loads(sys.argv[1])
+if who == "rtcompile":
+    import rtcompile
+    def build(source):
+        code = rtcompile.compile(source, arch=f"sm_{arch}", options=options)
+        return [header.path for header in code.build.headers]
+else:
+    from cupy.cuda.compiler import _NVRTCProgram
+    options = (f"-arch=sm_{arch}", *options, *(f"-I{folder}" for folder in folders))
+    def build(source):
+        assert _NVRTCProgram(source, "k.cu", method="cubin").compile(options)[0]
+        return []
+build('extern "C" __global__ void first(float* x) { x[0] = 1; }')
+print("ready", flush=True)
+for line in sys.stdin:
+    taken = []
+    for source in json.loads(line):
+        begin = time.perf_counter()
+        read = build(source)
+        taken.append(((time.perf_counter() - begin) * 1e3, bool(read)))
+    print(json.dumps(taken), flush=True)
+"""
+
+COMPARE = r"""
+import json, sys
+from rtcompile.workers import protocol
+from rtcompile.workers import nvrtc
+libraries, arch, options = json.loads(sys.argv[1])
+nvrtc.load(libraries)
+for line in sys.stdin:
+    said = []
+    for more in ([], [b"--minimal"]):
+        unit = {"source": json.loads(line).encode(), "name": b"k.cu", "expressions": [],
+                "options": [b"-arch=sm_" + arch.encode(), b"--frandom-seed=1"]
+                + [option.encode() for option in options] + more, "target": "cubin", "plain": True}
+        reply = nvrtc._compile(unit, unit["options"])
+        said.append((reply["error"], reply.get("code"), reply["log"]))
+    without, with_it = said
+    print(json.dumps(["refused" if with_it[0] or with_it[2] != without[2] else
+                      "identical" if with_it == without else "different"]), flush=True)
+"""
+
+
+class Contender:
+    """A process that builds what it is given."""
+
+    def __init__(self, who: str, place: str, folders: list[str]) -> None:
+        environ = {
+            **os.environ,
+            "RTCOMPILE_CACHE_DIR": f"{place}/ours",
+            "CUPY_CACHE_DIR": f"{place}/cupy",
+            "CUDA_CACHE_PATH": f"{place}/{who} driver",
+            "RTCOMPILE_PCH": os.environ.get("RTCOMPILE_PCH", "1"),
+        }
+        given = json.dumps([who, ARCH, OPTIONS, folders])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, given],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def build(self, sources: list[str]) -> list[tuple[float, bool]]:
+        """Build the sources; return for each the milliseconds, and whether a header was read."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(sources) + "\n")
+        self.process.stdin.flush()
+        return [(taken, read) for taken, read in json.loads(self.process.stdout.readline())]
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+def one_round(
+    sources: dict[str, str], number: int, folders: list[str]
+) -> tuple[dict[str, dict[str, float]], dict[str, bool]]:
+    """Have both contenders build all; return the milliseconds by contender and kernel, and who read."""
+    names = sorted(sources)
+    random.Random(number).shuffle(names)
+    taken: dict[str, dict[str, float]] = {"rtcompile": {}, "NVRTC": {}}
+    read: dict[str, bool] = {}
+    with tempfile.TemporaryDirectory() as place:
+        contenders = {who: Contender(who, place, folders) for who in taken}
+        for turn, begin in enumerate(range(0, len(names), IN_TURN)):
+            some = names[begin : begin + IN_TURN]
+            for who in sorted(contenders, reverse=bool((turn + number) % 2)):
+                made = contenders[who].build([sources[name] for name in some])
+                for name, (milliseconds, did_read) in zip(some, made, strict=True):
+                    taken[who][name] = milliseconds
+                    if who == "rtcompile":
+                        read[name] = did_read
+        for contender in contenders.values():
+            contender.close()
+        shutil.rmtree(place, ignore_errors=True)
+        os.makedirs(place)
+    return taken, read
+
+
+def quartiles(values: list[float], digits: int) -> list[float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    if len(values) < 2:
+        return [round(value, digits) for value in values]
+    return [round(value, digits) for value in statistics.quantiles(values, n=4)]
+
+
+def compare(sources: dict[str, str]) -> dict[str, Any]:
+    rounds = []
+    read: dict[str, bool] = {}
+    folders = [directory.path for directory in toolkit.current().search]
+    for number in range(ROUNDS):
+        taken, read = one_round(sources, number, folders)
+        rounds.append(taken)
+        print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
+    median = {
+        who: {name: statistics.median(r[who][name] for r in rounds) for name in sources}
+        for who in ("rtcompile", "NVRTC")
+    }
+    groups: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for name, source in sources.items():
+        groups[KINDS[2] if read[name] else KINDS[bool(WORD.search(source))]].append(name)
+    results: dict[str, Any] = {}
+    for kind, names in [*groups.items(), ("all", list(sources))]:
+        ours = [median["rtcompile"][name] for name in names]
+        theirs = [median["NVRTC"][name] for name in names]
+        both = list(zip(ours, theirs, strict=True))
+        results[kind] = {
+            "kernels": len(names),
+            "rtcompile ms": quartiles(ours, 1),
+            "NVRTC ms": quartiles(theirs, 1),
+            "difference ms": quartiles([our - their for our, their in both], 1),
+            "ratio": quartiles([our / their for our, their in both], 2),
+        }
+    return {"rounds": ROUNDS, "quartiles": results}
+
+
+def minimal(sources: dict[str, str]) -> dict[str, Any]:
+    """Compile each with ``--minimal`` and without; return how often the bytes are the same."""
+    toolchain = toolkit.current()
+    library = toolchain.require_nvrtc()
+    options = [*OPTIONS, *(f"-I{directory.path}" for directory in toolchain.search)]
+    given = json.dumps([library.to_load(), ARCH, options])
+    names = sorted(sources)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARE, given],
+        input="".join(json.dumps(sources[name]) + "\n" for name in names),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": tempfile.gettempdir()},
+        text=True,
+        check=True,
+    )
+    found = [json.loads(line)[0] for line in done.stdout.splitlines()]
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    different = []
+    for name, result in zip(names, found, strict=True):
+        used = small.needs_no_declarations(sources[name], OPTIONS, "cubin")
+        counts["given" if used else "not given"][result] += 1
+        if used and result == "different":
+            different.append(name)
+    return {"NVRTC": library.version, **counts, "different though given": different}
+
+
+def main() -> None:
+    folder = Path(next(word for word in sys.argv[1:] if not word.startswith("-")))
+    sources = {path.name: path.read_text() for path in sorted(folder.glob("*.cu"))}
+    of = collections.Counter(name.split("--")[0].replace("__", "/") for name in sources)
+    known = folder / "projects.json"
+    commits = json.loads(known.read_text()) if known.exists() else {}
+    projects = {
+        project: {"commit": commits.get(project, ""), "kernels": count}
+        for project, count in sorted(of.items())
+    }
+    if "--minimal" in sys.argv:
+        version = toolkit.current().require_nvrtc().version.rpartition(".")[0].replace(".", "_")
+        _machine.save(f"minimal_{version}", {**minimal(sources), "projects": projects})
+    else:
+        _machine.save("public_kernels", {**compare(sources), "projects": projects})
+
+
+if __name__ == "__main__":
+    main()
