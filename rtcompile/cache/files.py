@@ -11,7 +11,15 @@ from contextlib import suppress
 
 from rtcompile.storage.digest import content_digest
 
-__all__ = ["USE_RESOLUTION", "discard", "note_use", "publish", "seal", "unseal"]
+__all__ = [
+    "USE_RESOLUTION",
+    "discard",
+    "is_of_another_version",
+    "note_use",
+    "publish",
+    "seal",
+    "unseal",
+]
 
 _SCHEMA = 5
 USE_RESOLUTION = 3600.0  # seconds; the last use is noted once an hour, so that few hits write
@@ -106,6 +114,18 @@ def unseal(kind: str, key: str, data: bytes) -> list[bytes] | None:
     if start != len(payload) or not fields:
         return None
     return fields[1:] if fields[0] == key.encode("utf-8", "surrogateescape") else None
+
+
+def is_of_another_version(kind: str, data: bytes) -> bool:
+    """Say whether a version of rtcompile with another schema wrote a file of this kind."""
+    start = f"rtcompile {kind} ".encode()
+    schema = data[len(start) : 32].rstrip(b"\0")
+    return (
+        data.startswith(start)
+        and schema[:-1].isdigit()
+        and schema[-1:] == b"\n"
+        and schema[:-1] != b"%d" % _SCHEMA
+    )
 
 
 def _head(kind: str) -> bytes:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Entry",
-    "damaged",
     "empty",
     "entries",
     "evict",
@@ -26,6 +25,7 @@ __all__ = [
     "size",
     "stored",
     "sweep",
+    "unusable",
     "usage",
 ]
 
@@ -89,22 +89,26 @@ def entries(folder: Folder) -> Iterator[Entry]:
             yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], asked)
 
 
-def damaged(folder: Folder) -> Iterator[str]:
-    """Yield the path below the directory of every file that does not verify, or must not be used."""
+def unusable(folder: Folder) -> Iterator[tuple[str, bool]]:
+    """Yield every file that does not verify, or must not be used.
+
+    Each as its path below the directory, and whether another version of rtcompile wrote it: that is
+    no damage, and that version may use it.
+    """
     looking = Folder(folder.path, writable=False)
     for path, _ in _stored(folder, _SEALED):
         kind, key = path.split("/")
         data = looking.read(kind, key)
         if data is None:
             if os.path.lexists(folder.file(path)):  # else it was evicted just now
-                yield path
+                yield path, False
         elif files.unseal(_SEALED[kind], key, data) is None:
-            yield path
+            yield path, files.is_of_another_version(_SEALED[kind], data)
 
 
 def remove_damaged(folder: Folder) -> list[str]:
-    """Remove what `damaged` finds, and return the paths."""
-    found = list(damaged(folder))
+    """Remove what is damaged or must not be used, and return the paths."""
+    found = [path for path, of_another_version in unusable(folder) if not of_another_version]
     for path in found:
         folder.discard(*path.split("/"))
     return [folder.file(path) for path in found]
@@ -152,7 +156,7 @@ def export(folder: Folder, target: Folder) -> int:
     target.prepare()
     looking = Folder(folder.path, writable=False)
     count = 0
-    bad = set(damaged(folder))
+    bad = {path for path, _ in unusable(folder)}
     for path, _ in _stored(folder, _PORTABLE):
         kind, key = path.split("/")
         data = looking.read(kind, key)

@@ -115,8 +115,17 @@ def _contents(folder: Folder, settings: Settings) -> Check:
         return Check("cache contents", "warning", f"{detail}; its books cannot be kept")
     if len(stored) > _MOST_VERIFIED:
         return Check("cache contents", "ok", f"{detail}; `rtcompile cache verify` reads them all")
-    damaged = sum(1 for _ in inventory.damaged(folder))
-    if damaged:
+    unusable = list(inventory.unusable(folder))
+    others = sum(of_another_version for _, of_another_version in unusable)
+    if others:
+        detail += f"; {others} of another version of rtcompile"
+    if damaged := len(unusable) - others:
         step = "They are not used; `rtcompile cache verify` removes them."
         return Check("cache contents", "warning", f"{detail}; {damaged} damaged", step)
+    if others:
+        step = (
+            "This version does not use them. You need do nothing: they go when the cache is full, "
+            "or with `rtcompile cache prune --size 100M` what was not used for longest goes now."
+        )
+        return Check("cache contents", "note", detail, step)
     return Check("cache contents", "ok", f"{detail}; all verify")

@@ -68,6 +68,17 @@ def test_verify_removes_what_is_damaged_and_names_it(cache: Path) -> None:
     assert not path.exists()
 
 
+def test_verify_leaves_what_another_version_of_rtcompile_wrote_and_nothing_copies_it(
+    cache: Path, tmp_path: Path
+) -> None:
+    add(open_store(cache))
+    path = stored(cache, "objects")
+    path.write_bytes(re.sub(rb" \d\n", b" 4\n", path.read_bytes(), count=1))
+    assert open_store(cache).verify() == []
+    assert path.exists()
+    assert open_store(cache).export(str(tmp_path / "copy")) == 0
+
+
 # --- storage that cannot be used -----------------------------------------------------------------
 
 

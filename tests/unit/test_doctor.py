@@ -203,6 +203,12 @@ def damaged_cache_entry(install: Install) -> None:
     (objects / ("0" * 64)).write_bytes(b"rtcompile object 1\n and then nothing")
 
 
+def entry_of_another_version(install: Install) -> None:
+    objects = Path(install.environ["RTCOMPILE_CACHE_DIR"]) / "objects"
+    objects.mkdir(parents=True)
+    (objects / ("0" * 64)).write_bytes(b"rtcompile object 4\n".ljust(32, b"\0") + bytes(100))
+
+
 def setting_that_is_no_number(install: Install) -> None:
     install.environ["RTCOMPILE_JOBS"] = "many"
 
@@ -288,6 +294,17 @@ def test_what_was_broken_is_found_and_the_way_out_is_named(
     assert found.code == code, found.checks
     bad = [c for c in found.checks if c.name == name and c.status in ("warning", "error")]
     assert any(detail in check.detail and hint in check.hint for check in bad), found.checks
+
+
+def test_what_another_version_of_rtcompile_wrote_is_not_called_damaged(install: Install) -> None:
+    entry_of_another_version(install)
+    found = install.doctor("--no-probes")
+    contents = found["cache contents"]
+    assert (found.code, contents.status) == (0, "note")
+    assert "1 of another version of rtcompile" in contents.detail
+    assert "damaged" not in contents.detail
+    assert "You need do nothing" in contents.hint
+    assert "rtcompile cache prune" in contents.hint
 
 
 def test_a_healthy_install_without_gpu_cupy_and_nvcc_is_well(install: Install) -> None:
