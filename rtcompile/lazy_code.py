@@ -18,6 +18,7 @@ from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cu
 from rtcompile.storage import places
 
 if TYPE_CHECKING:
+    from rtcompile.bundles.asked import FoundShipped
     from rtcompile.cache.answers import Answer
     from rtcompile.core.request import CompileRequest, ObjectCode
     from rtcompile.settings import Settings
@@ -99,7 +100,7 @@ class LazyCode:
         self.modules: dict[int, Any] = {}
         self.functions: dict[str, dict[int, Any]] = {}
         self.objects: dict[int | None, ObjectCode] = {}
-        self.answers: dict[int | None, Answer] = {}
+        self.answers: dict[int | None, Answer | FoundShipped] = {}
         self.settled_until = _FOR_EVER
         self.environment: object = None if words is None else answers.environment()
         self.words: tuple[str, ...] | None = words

@@ -26,6 +26,19 @@ def compile(source, options=(), **more):
 """
 
 
+class Module:
+    """Takes code as ``cupy.cuda.function.Module`` does, and loads nothing."""
+
+    code = b""
+    mapping: object = "unset"
+
+    def load(self, code: bytes) -> None:
+        self.code = code
+
+    def _set_mapping(self, mapping: object) -> None:
+        self.mapping = mapping
+
+
 def program(tmp_path: Path, text: str) -> str:
     path = tmp_path / "program.py"
     path.write_text(STAND_IN + textwrap.dedent(text))

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rtcompile.core.request import path as checked_path
-
 if TYPE_CHECKING:
     from rtcompile.bundles.file import Bundle
+    from rtcompile.bundles.parts import Parts
 
-__all__ = ["in_use", "out_of_use", "use_bundle"]
+__all__ = ["in_use", "out_of_use", "parts_in_use", "use", "use_bundle"]
 
 # By path, in the order of use. The value is None until the bundle is first searched.
-_bundles: dict[str, Bundle | None] = {}
+_bundles: dict[str, Parts | None] = {}
 _answering = True
 
 
@@ -43,7 +42,14 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
     --------
     >>> rtcompile.use_bundle("/site-packages/mykernels/kernels.rtcb")
     """
-    _bundles.setdefault(os.path.abspath(checked_path("bundle", path)), None)
+    from rtcompile.core.request import path as checked_path
+
+    use(checked_path("bundle", path))
+
+
+def use(path: str) -> None:
+    """Use a bundle, as `use_bundle` does, whose path was checked."""
+    _bundles.setdefault(os.path.abspath(path), None)
 
 
 def in_use() -> list[Bundle]:
@@ -53,10 +59,24 @@ def in_use() -> list[Bundle]:
     from rtcompile.bundles.file import Bundle
 
     found = []
-    for path, bundle in list(_bundles.items()):
-        if bundle is None:
-            bundle = _bundles[path] = Bundle(path)
-        found.append(bundle)
+    for parts in parts_in_use():
+        if parts.reader is None:
+            parts.reader = Bundle(parts.path, parts)
+        found.append(parts.reader)
+    return found
+
+
+def parts_in_use() -> list[Parts]:
+    """Return the files of the bundles in use, in the order in which they were added."""
+    if not _bundles or not _answering:
+        return []
+    from rtcompile.bundles.parts import Parts
+
+    found = []
+    for path, parts in list(_bundles.items()):
+        if parts is None:
+            parts = _bundles[path] = Parts(path)
+        found.append(parts)
     return found
 
 

@@ -1,33 +1,22 @@
-"""Reads a bundle's file: an index by key, and blobs that are verified before they are used.
-
-A head of fixed size is followed by the sealed index, then by the blobs that its rows point to:
-objects as the cache keeps them, and a record of the headers that each was made of.
-"""
+"""Reads a bundle's builds by key: its objects, and the headers that they were made of."""
 
 from __future__ import annotations
 
 import os
-import struct
-import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from rtcompile.cache import files, headers, manifests, objects
+from rtcompile.bundles import checks as all_checks
+from rtcompile.bundles.parts import Parts, Place, UnusableError, number
+from rtcompile.cache import headers, manifests, objects
 from rtcompile.core.arch import Arch
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
-from rtcompile.errors import InvalidRequest, RtcompileError, RtcompileWarning
-from rtcompile.storage import trusted
-from rtcompile.storage.digest import content_digest
+from rtcompile.errors import InvalidRequest, RtcompileError
 
-__all__ = ["Bundle", "Row"]
-
-MAGIC = b"rtcompile bundle 2\n".ljust(32, b"\0")
-HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
-INDEX = "bundle index"
-_MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
-_DIGITS = 15  # digits of a position in a file, enough for a petabyte
+__all__ = ["Bundle", "Contents", "Row"]
 
 
 class Row(NamedTuple):
@@ -69,73 +58,85 @@ class Row(NamedTuple):
         return " ".join((self.key, str(self.arch), self.kind, str(self.cuda)))
 
 
-# The position of a blob after the index: start, size, digest.
-_Place = tuple[int, int, str]
-_Entry = tuple[Row, _Place, _Place]
+class Contents(NamedTuple):
+    """All that a bundle has of a build.
+
+    Attributes
+    ----------
+    row : Row
+    code : bytes
+        Its object's file.
+    record : bytes
+        The record of its headers.
+    checks : bytes
+        What to check of these: `checks.read_checks`.
+    asked : tuple of str
+        The digests of the words that it answers: `asked.digest_of`.
+    """
+
+    row: Row
+    code: bytes
+    record: bytes
+    checks: bytes
+    asked: tuple[str, ...]
+
+
+# The places of its object, of the record of its headers, and of what has to be checked of these.
+_Entry = tuple[Row, Place, Place, Place]
 
 
 def _decode(data: bytes) -> _Entry:
     texts = data.decode("utf-8", "surrogateescape").split("\0")[:-1]
     key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
-    code, record = ((_number(texts[i]), _number(texts[i + 1]), texts[i + 2]) for i in (8, 11))
+    code, record, checks = (
+        (number(texts[i]), number(texts[i + 1]), texts[i + 2]) for i in (8, 11, 14)
+    )
     groups = []
-    at = 14
+    at = 17
     for _ in range(3):
-        count = _number(texts[at])
+        count = number(texts[at])
         groups.append(tuple(texts[at + 1 : at + 1 + count]))
         at += 1 + count
     row = Row(
-        key, Arch.parse(arch), kind, backend, compiler, _number(cuda), program, source, *groups
+        key, Arch.parse(arch), kind, backend, compiler, number(cuda), program, source, *groups
     )
-    return row, code, record
-
-
-def _number(text: str) -> int:
-    """Read a count or a position; raise ValueError for one that no bundle can hold."""
-    if len(text) > _DIGITS or not text.isascii() or not text.isdecimal():
-        raise ValueError(f"{text[:_DIGITS]!r} is no number")
-    return int(text)
-
-
-class _UnusableError(Exception):
-    """A bundle cannot be used; the message says why."""
+    return row, code, record, checks
 
 
 class Bundle:
-    """A bundle on disk. Read when first asked, ignored with one warning when it cannot be used.
+    """A bundle on disk. Read when first asked, ignored with one warning when it cannot be used."""
 
-    Attributes
-    ----------
-    path : str
-    problem : str
-        Why it is ignored, ``""`` while it is not.
-    """
-
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, parts: Parts | None = None) -> None:
         self.path = path
-        self.problem = ""
-        self._cuda: tuple[int, ...] = ()
+        self._parts = parts or Parts(path)
         self._index: dict[bytes, list[bytes]] | None = None
-        self._blobs_at = 0
         # What was verified in this process: the object, and the package's headers that were
         # checked.
         self._verified: dict[
             tuple[Row, tuple[SearchDir, ...]], tuple[ObjectCode, Dependencies]
         ] = {}
 
+    @property
+    def problem(self) -> str:
+        """Why it is ignored, ``""`` while it is not."""
+        return self._parts.problem
+
     def rows(self, key: str | None = None) -> list[Row]:
         """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
         try:
-            return [row for row, _, _ in self._entries(key)]
-        except _UnusableError as error:
-            self._ignore(str(error))
+            return [row for row, *_ in self._entries(key)]
+        except UnusableError as error:
+            self._parts.ignore(str(error))
             return []
 
     def insist_on_cuda(self, major: int) -> None:
         """Ignore the bundle if none of its builds was made with this major version of CUDA."""
-        if not self.problem and self._cuda and major not in self._cuda:
-            made_with = " and ".join(map(str, self._cuda))
-            self._ignore(f"it was made with CUDA {made_with}, and this process uses CUDA {major}")
+        cuda = self._parts.cuda
+        if not self.problem and cuda and major not in cuda:
+            made_with = " and ".join(map(str, cuda))
+            self._parts.ignore(
+                f"it was made with CUDA {made_with}, and this process uses CUDA {major}"
+            )
 
     def load(self, row: Row, own: tuple[SearchDir, ...]) -> ObjectCode | None:
         """Return the build of a row; None if the package's own headers have changed since.
@@ -152,8 +153,8 @@ class Bundle:
             return _found(known[0], "memory")
         try:
             obj, checked, recorded = self._read(row, own)
-        except _UnusableError as error:
-            self._ignore(str(error))
+        except UnusableError as error:
+            self._parts.ignore(str(error))
             return None
         fresh = headers.refresh(checked)
         if fresh is None:
@@ -162,14 +163,32 @@ class Bundle:
         self._verified[row, own] = obj, fresh
         return _found(obj, "bundle")
 
+    def load_number(self, number: int, folders: Sequence[str]) -> ObjectCode:
+        """Return the build of a row of the index, whose headers were checked in these folders.
+
+        Raises
+        ------
+        InvalidRequest
+            The file was replaced or damaged meanwhile, or the headers were.
+        """
+        own = tuple(SearchDir(f"user{at}", folder) for at, folder in enumerate(folders))
+        code = None
+        if number < len(rows := self.rows()):
+            code = self.load(rows[number], own)
+        if code is None:
+            raise InvalidRequest(
+                f"{self.path}, or headers that its builds were made of, changed while it was used"
+            )
+        return code
+
     def difference(self, row: Row, own: tuple[SearchDir, ...]) -> str:
         """Describe how the package's own headers differ from those that the row was made of."""
-        with suppress(_UnusableError):
+        with suppress(UnusableError):
             return headers.difference(self._read(row, own)[1])
         return ""
 
-    def contents(self) -> list[tuple[Row, bytes, bytes]]:
-        """Return each row, its object's file and the record of its headers, every byte verified.
+    def contents(self) -> list[Contents]:
+        """Return all that it has, every byte verified.
 
         Raises
         ------
@@ -178,100 +197,59 @@ class Bundle:
         """
         try:
             entries = self._entries(None)
-            found = [(row, self._blob(code), self._blob(record)) for row, code, record in entries]
-        except _UnusableError as error:
+            found = []
+            for (row, *blobs), words in zip(entries, self._asked(), strict=True):
+                code, record, checks = map(self._parts.blob, blobs)
+                all_checks.read_checks(checks, row.labels)
+                found.append(Contents(row, code, record, checks, words))
+        except UnusableError as error:
             raise InvalidRequest(f"{self.path} cannot be used: {error}") from None
         places = [place for _, *both in entries for place in both]
-        end = self._blobs_at + max((start + size for start, size, _ in places), default=0)
+        end = self._parts.end_of_index + max((start + size for start, size, _ in places), default=0)
         if os.path.getsize(self.path) > end:
             raise InvalidRequest(f"{self.path}: what it has from byte {end} on belongs to no build")
         return found
 
-    def _ignore(self, reason: str) -> None:
-        if not self.problem:
-            self.problem = reason
-            warnings.warn(
-                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead.",
-                RtcompileWarning,
-                stacklevel=2,
-            )
-
     def _entries(self, key: str | None) -> list[_Entry]:
-        if self.problem:
+        if not self._parts.open():
             return []
         if self._index is None:
-            self._index = self._open()
+            self._index = {}
+            for row in self._parts.rows:
+                self._index.setdefault(row[: row.find(b"\0")], []).append(row)
         found = (
-            [row for rows in self._index.values() for row in rows]
+            self._parts.rows
             if key is None
             else self._index.get(key.encode("utf-8", "surrogateescape"), [])
         )
         try:
             return [_decode(row) for row in found]
         except (ValueError, IndexError, TypeError, RtcompileError) as error:
-            raise _UnusableError(f"its index cannot be understood ({error})") from None
+            raise UnusableError(f"its index cannot be understood ({error})") from None
 
-    def _open(self) -> dict[bytes, list[bytes]]:
-        try:
-            head = self._bytes(0, HEAD.size)
-        except FileNotFoundError:
-            self.problem = "it is not there"  # normal in a checkout, so there is no warning
-            return {}
-        except OSError as error:
-            raise _UnusableError(error.strerror or str(error)) from None
-        if head[:32] != MAGIC:
-            if head.startswith(_MAGIC_OF_ANY_FORMAT):
-                raise _UnusableError("it was made by an rtcompile with another bundle format")
-            raise _UnusableError("it is no bundle")
-        try:
-            _, size = HEAD.unpack(head)
-            fields = files.unseal(INDEX, "", self._bytes(HEAD.size, size))
-        except (struct.error, OSError):
-            fields = None
-        if not fields:
-            raise _UnusableError("it is damaged")
-        try:
-            self._cuda = tuple(_number(text) for text in fields[0].decode().split())
-        except ValueError as error:
-            raise _UnusableError(f"its index cannot be understood ({error})") from None
-        self._blobs_at = HEAD.size + size
-        index: dict[bytes, list[bytes]] = {}
-        for row in fields[1:]:
-            index.setdefault(row[: row.find(b"\0")], []).append(row)
-        return index
-
-    def _bytes(self, start: int, size: int) -> bytes:
-        # Any user may own the file: whoever installed the package also installed its Python code.
-        descriptor, status = trusted.open_regular(self.path)
-        try:
-            # A damaged size must not allocate more memory than the file has bytes.
-            return os.pread(descriptor, min(size, status.st_size), start)
-        finally:
-            os.close(descriptor)
-
-    def _blob(self, place: _Place) -> bytes:
-        start, size, digest = place
-        try:
-            data = self._bytes(self._blobs_at + start, size)
-        except (OSError, OverflowError) as error:
-            raise _UnusableError(str(error)) from None
-        if content_digest(data) != digest:
-            raise _UnusableError("it is damaged, or was replaced while in use")
-        return data
+    def _asked(self) -> list[tuple[str, ...]]:
+        """Return the digests of words by row."""
+        found: list[list[str]] = [[] for _ in self._parts.rows]
+        for words, rows in self._parts.asked.items():
+            for row in rows:
+                if row >= len(found):
+                    raise UnusableError(f"its index names row {row}, which it has not got")
+                found[row].append(words)
+        return [tuple(words) for words in found]
 
     def _read(
         self, row: Row, own: tuple[SearchDir, ...]
     ) -> tuple[ObjectCode, Dependencies, Dependencies]:
         entry = next((e for e in self._entries(row.key) if e[0] == row), None)
         if entry is None:
-            raise _UnusableError("it was replaced while in use")
-        _, code, record = entry
-        decoded = objects.decode(row.sealed_key(), self._blob(code))
+            raise UnusableError("it was replaced while in use")
+        _, code, record, _ = entry
+        decoded = objects.decode(row.sealed_key(), self._parts.blob(code))
         # The toolkit's directories may be missing or different here; their labels stand for them.
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
-        builds = manifests.decode(row.sealed_key(), self._blob(record), [*own, *others])
+        builds = manifests.decode(row.sealed_key(), self._parts.blob(record), [*own, *others])
         if decoded is None or builds is None or len(builds) != 2:
-            raise _UnusableError("it holds builds of another format, or under another's key")
+            raise UnusableError("it holds builds of another format, or under another's key")
         return decoded[1], builds[0].dependencies, builds[1].dependencies
 
 

@@ -6,23 +6,26 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rtcompile.bundles.file import HEAD, INDEX, MAGIC, Row
+from rtcompile.bundles.checks import CHECKS
+from rtcompile.bundles.file import Contents, Row
+from rtcompile.bundles.parts import HEAD, INDEX, MAGIC
 from rtcompile.cache import files, manifests, objects
 from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.storage.digest import content_digest
 
-__all__ = ["Contents", "contents", "write"]
-
-# A row, its object's file, the record of its headers.
-Contents = tuple[Row, bytes, bytes]
+__all__ = ["contents", "write"]
 
 
 def contents(
-    row: Row, obj: ObjectCode, read: Dependencies, search: Sequence[SearchDir]
+    row: Row,
+    obj: ObjectCode,
+    read: Dependencies,
+    search: Sequence[SearchDir],
+    asked: Sequence[str] = (),
 ) -> Contents:
-    """Return the row, the object and the header record of a build that read these headers."""
+    """Return what a bundle has of a build that read these headers, and answers words of these digests."""
     own = [directory for directory in search if directory.is_own]
 
     def is_own(path: str) -> bool:
@@ -42,7 +45,28 @@ def contents(
     ]
     timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))
     key = row.sealed_key()
-    return row, objects.encode(key, timeless, row.program), manifests.encode(key, builds, search)
+    return Contents(
+        row,
+        objects.encode(key, timeless, row.program),
+        manifests.encode(key, builds, search),
+        _checks(checked, own),
+        tuple(asked),
+    )
+
+
+def _checks(checked: Dependencies, own: Sequence[SearchDir]) -> bytes:
+    """Return what has to be checked of a build's headers, as `checks.read_checks` reads it."""
+
+    def place(path: str) -> str:
+        number, rest = includes.place(path, own)
+        return f"{number}/{rest}\0"
+
+    fields = (
+        "".join(f"{place(header.path)}{header.digest}\0" for header in checked.headers),
+        "".join(map(place, checked.absent)),
+        "".join(map(place, checked.present)),
+    )
+    return files.seal(CHECKS, "", [field.encode("utf-8", "surrogateescape") for field in fields])
 
 
 def write(path: str, builds: Iterable[Contents]) -> None:
@@ -53,20 +77,24 @@ def write(path: str, builds: Iterable[Contents]) -> None:
     OSError
         The file cannot be written; an existing one is left unchanged.
     """
-    last = {(build[0].key, build[0].arch, build[0].kind, build[0].cuda): build for build in builds}
+    last = {(b.row.key, b.row.arch, b.row.kind, b.row.cuda): b for b in builds}
     blobs: dict[bytes, int] = {}
     size = 0
-    rows = []
-    for _, (row, *own_blobs) in sorted(last.items()):
+    rows: list[bytes] = []
+    asked: dict[str, list[int]] = {}
+    for _, build in sorted(last.items()):
+        for words in build.asked:
+            asked.setdefault(words, []).append(len(rows))
         places = []
-        for blob in own_blobs:
+        for blob in (build.code, build.record, build.checks):
             if blob not in blobs:
                 blobs[blob] = size
                 size += len(blob)
             places += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
-        rows.append(_encode(row, places))
+        rows.append(_encode(build.row, places))
     cuda = sorted({key[3] for key in last})
-    index = files.seal(INDEX, "", [" ".join(map(str, cuda)).encode(), *rows])
+    lines = "".join(f"{words} {' '.join(map(str, at))}\n" for words, at in sorted(asked.items()))
+    index = files.seal(INDEX, "", [" ".join(map(str, cuda)).encode(), lines.encode(), *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     files.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # one user installs a package, and others use it

@@ -19,19 +19,19 @@ import struct
 import sys
 import time
 
-from rtcompile._version import __version__
-from rtcompile.cache import files
-from rtcompile.storage import places, trusted
-from rtcompile.storage.digest import content_digest, stat_at
+from rtcompile.cache import files, surroundings
+from rtcompile.cache.surroundings import Surroundings
+from rtcompile.storage import trusted
+from rtcompile.storage.digest import stat_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rtcompile.bundles.asked import FoundShipped
     from rtcompile.core.request import ObjectCode
 
 __all__ = [
-    "ENVIRONMENT",
     "FOLDER",
     "Answer",
     "environment",
@@ -44,73 +44,6 @@ __all__ = [
     "watchers",
 ]
 
-# Every environment variable that can change a build's result or where it is found.
-ENVIRONMENT = (
-    "CONDA_PREFIX",
-    "CUDAHOSTCXX",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUPY_CACHE_DIR",
-    "CUPY_CACHE_IN_MEMORY",
-    "CUPY_CACHE_SAVE_CUDA_SOURCE",
-    "CUPY_COMPILE_WITH_PTX",
-    "CUPY_CUDA_COMPILE_WITH_DEBUG",
-    "CUPY_DUMP_CUDA_SOURCE_ON_ERROR",
-    "CUTLASS_PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LD_LIBRARY_PATH",
-    "NVCC_APPEND_FLAGS",
-    "NVCC_CCBIN",
-    "NVCC_PREPEND_FLAGS",
-    "PATH",
-    "RTCOMPILE_BUNDLES",
-    "RTCOMPILE_CACHE_DIR",
-    "RTCOMPILE_CACHE_SHARED",
-    "RTCOMPILE_CACHE_SIZE",
-    "RTCOMPILE_CUTLASS_PATH",
-    "RTCOMPILE_FALLBACK",
-    "RTCOMPILE_JIT",
-    "RTCOMPILE_JOBS",
-    "RTCOMPILE_LOG",
-    "RTCOMPILE_MEMORY_LIMIT",
-    "RTCOMPILE_PCH",
-    "RTCOMPILE_REMOTE",
-    "RTCOMPILE_REMOTE_KEY_FILE",
-    "RTCOMPILE_REMOTE_MIN_SECONDS",
-    "RTCOMPILE_REMOTE_MODE",
-    "RTCOMPILE_REMOTE_TTL",
-    "RTCOMPILE_REMOTE_UNSIGNED",
-    "RTCOMPILE_TIMEOUT",
-    "RTCOMPILE_TRACE",
-    "XDG_CACHE_HOME",
-)
-# If one of these is set, builds must be reported or come from elsewhere, so the full road is taken.
-_FULL_ROAD = ("CUPY_CACHE_IN_MEMORY", "RTCOMPILE_BUNDLES", "RTCOMPILE_LOG", "RTCOMPILE_TRACE")
-# With one of these set, what has no answer may still need no compiler, or not NVRTC.
-_BY_OTHERS = (
-    "NVCC_APPEND_FLAGS",
-    "NVCC_PREPEND_FLAGS",
-    "RTCOMPILE_FALLBACK",
-    "RTCOMPILE_JIT",
-    "RTCOMPILE_REMOTE",
-)
-# A relative path in one of these depends on the working directory, so the full road is taken.
-_PLACES = (
-    "CONDA_PREFIX",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUPY_CACHE_DIR",
-    "CUTLASS_PATH",
-    "RTCOMPILE_CACHE_DIR",
-    "RTCOMPILE_CUTLASS_PATH",
-)
-
-# A relative entry of one of these, or of sys.path, does not: an interactive session has one.
-_SEARCHED = ("LD_LIBRARY_PATH", "PATH")
-
 FOLDER = "answers"  # of the cache
 _SEAL = "answer"
 _COMPILED_IN = 9  # the field of an object file (`objects.encode`) with the compiler's milliseconds
@@ -121,7 +54,6 @@ _OWN, _PROVIDED = (
     slice(7, 11),
 )  # an answer's fields of files: the user's, the toolkit's
 
-_NAMES = tuple(name.encode() for name in ENVIRONMENT)
 _hits = 0
 
 
@@ -181,64 +113,15 @@ class Answer:
         return manifests.hit(decoded[1], builds[0], "disk")
 
 
-class Environment:
-    """The environment variables and sys.path at one time, and what follows from them."""
+class Environment(Surroundings):
+    """The surroundings of this process, and the toolchain that was found in them."""
 
-    __slots__ = (
-        "all_variables",
-        "by_others",
-        "checked",
-        "folder",
-        "folders",
-        "forbidden",
-        "full_road",
-        "key",
-        "loads",
-        "sys_path",
-        "toolchain",
-        "variables",
-        "where",
-    )
+    __slots__ = ("checked", "loads", "toolchain")
 
     def __init__(self, variables: tuple[bytes | None, ...], sys_path: list[str]) -> None:
-        self.variables = variables
-        self.all_variables = dict(_all_variables() or {})
-        self.sys_path = sys_path[:]
-        self.folder = places.cache_dir(os.environ)
-        self.folders = _package_folders()
-        self.where = _where() if self._is_relative(sys_path) else None
-        self.key = _digest("environment", self._words())
+        super().__init__(variables, sys_path)
         self.toolchain = self.loads = b""
         self.checked = float("-inf")
-        self.full_road = self._full_road() or self.where == b""
-        values = dict(zip(ENVIRONMENT, variables, strict=True))
-        self.by_others = any(values[name] for name in _BY_OTHERS)
-        self.forbidden = values["RTCOMPILE_JIT"] == b"0"
-
-    def _words(self) -> list[bytes]:
-        """Return what the results of builds depend on, besides what each was given."""
-        words = [
-            b"" if value is None or _changes_nothing(name, value) else value
-            for name, value in zip(ENVIRONMENT, self.variables, strict=True)
-        ]
-        words += [os.fsencode(path) for path in (sys.prefix, *self.folders)]
-        here = self.where if self._is_relative(self.folders) else None
-        return [*words, here or b""]
-
-    def _is_relative(self, folders_of_packages: Sequence[str]) -> bool:
-        """Say whether packages or programs are searched for in the working directory too."""
-        values = dict(zip(ENVIRONMENT, self.variables, strict=True))
-        folders = [os.fsencode(path) for path in folders_of_packages]
-        for name in _SEARCHED:
-            said = values[name]
-            folders += said.split(b":") if said else []
-        return not all(path[:1] == b"/" for path in folders)
-
-    def _full_road(self) -> bool:
-        values = dict(zip(ENVIRONMENT, self.variables, strict=True))
-        if any(values[name] not in (None, b"", b"0") for name in _FULL_ROAD):
-            return True
-        return any((path := values[name]) and path[:1] not in b"/~" for name in _PLACES)
 
     def holds(self) -> bool:
         """Say whether the toolchain's files are unchanged."""
@@ -256,19 +139,21 @@ class Environment:
     def name(self, words: Sequence[str], capability: tuple[int, int]) -> str:
         """Return the name of the file with the answer to a request."""
         said = [self.key.encode(), self.toolchain, b"%d.%d" % capability]
-        return _digest("answer", said + [word.encode("utf-8", "surrogateescape") for word in words])
+        return surroundings.digest(
+            "answer", said + [word.encode("utf-8", "surrogateescape") for word in words]
+        )
 
     def has_same_folders(self) -> bool:
         """Say whether the folders of packages are those of its key; if not, forget it."""
         global _environment
-        if self.folders == _package_folders():
+        if super().has_same_folders():
             return True
         _environment = None
         return False
 
     def saw(self, toolchain: Sequence[bytes]) -> None:
         """Note the state of the toolchain: answers that came from another one are none here."""
-        self.toolchain = _digest("toolchain", toolchain).encode()
+        self.toolchain = surroundings.digest("toolchain", toolchain).encode()
         self.loads = toolchain[2]
         self.checked = time.monotonic()
 
@@ -276,7 +161,7 @@ class Environment:
 _environment: Environment | None = None
 
 # Called with the words of each hit and its answer.
-watchers: list[Callable[[Sequence[str], Answer], object]] = []
+watchers: list[Callable[[Sequence[str], Answer | FoundShipped], object]] = []
 
 # What was found unchanged a moment ago, by the toolkit's headers and their stats: see `find`.
 _settled: dict[tuple[bytes, bytes], float] = {}
@@ -290,8 +175,8 @@ def find(
     *,
     settled: bool = False,
     missing: Callable[[str], object] | None = None,
-) -> Answer | None:
-    """Return the kept result of a request; None where the full road has to be taken.
+) -> Answer | FoundShipped | None:
+    """Return the kept result of a request, or a bundle's; None where the full road has to be taken.
 
     Parameters
     ----------
@@ -310,7 +195,7 @@ def find(
     global _hits
     here = short_road()
     if here is None:
-        return None
+        return _shipped(words, capability, settled)
     fields = None
     if here.holds():
         name = here.name(words, capability)
@@ -333,6 +218,26 @@ def find(
     for watch in watchers:
         watch(words, answer)
     return answer
+
+
+def _shipped(
+    words: Sequence[str], capability: tuple[int, int], settled: bool
+) -> FoundShipped | None:
+    """Return what the bundles in use have, if nothing else than the words decides about it."""
+    here = environment()
+    if not _uses_bundles(here) or here.full_road or _needs_full_road():
+        return None
+    from rtcompile.bundles import asked, use
+
+    if not here.changes_requests():
+        for path in here.bundles:
+            use(path)
+        found = asked.find(words, capability, settled=settled)
+        if found is not None:
+            for watch in watchers:
+                watch(words, found)
+            return found
+    return None
 
 
 def _unchanged(fields: Sequence[bytes], settled: bool) -> bool:
@@ -362,86 +267,33 @@ def environment() -> Environment:
     """Return the variables and folders that builds depend on: the same object while they are the same."""
     global _environment
     here = _environment
-    if (
-        here is not None
-        # All variables at once, a quarter of a microsecond; the deciding ones only where some
-        # differ.
-        and (here.all_variables == _all_variables() or _variables() == here.variables)
-        and here.sys_path == sys.path
-        and (here.where is None or here.where == _where())
-    ):
+    if here is not None and here.are_these():
         return here
-    here = _environment = Environment(_variables(), sys.path)
+    here = _environment = Environment(surroundings.variables(), sys.path)
     return here
-
-
-def _all_variables() -> dict[bytes, bytes] | None:
-    """Return the process's variables as ``os.environ`` keeps them, which is not documented."""
-    return getattr(os.environ, "_data", None)
 
 
 def short_road() -> Environment | None:
     """Return the environment; None where builds have to take the full road, and none is kept."""
     here = environment()
-    if here.full_road or _needs_full_road():
+    if here.full_road or _needs_full_road() or _uses_bundles(here):
         return None
     return here
 
 
-def _variables() -> tuple[bytes | None, ...]:
-    """Return the values of `ENVIRONMENT`.
-
-    ``os.environ`` keeps its values as bytes in ``_data``, which is not documented. Its methods take
-    ten times as long, 20 microseconds of each hit.
-    """
-    data = _all_variables()
-    if data is None or b"PATH" not in data:
-        return tuple(os.environb.get(name) for name in _NAMES)
-    return tuple(map(data.get, _NAMES))
-
-
-def _changes_nothing(name: str, value: bytes) -> bool:
-    """Say whether a variable's value is a valid one that changes no result.
-
-    `rtcompile warm --jobs` sets one of these, and a program that may not compile the other.
-    """
-    if name == "RTCOMPILE_JOBS":
-        return value.isdigit() and len(value) < 4 and int(value) > 0
-    return name == "RTCOMPILE_JIT" and value in (b"0", b"1")
-
-
-def _package_folders() -> list[str]:
-    """Return the entries of sys.path that the toolchain's search looks into.
-
-    The folder of the program's script is none of them: what `rtcompile warm` or a script in
-    another folder built is found. Without a CuPy in one of them, a CuPy that only an import hook
-    finds may count, so all entries do.
-    """
-    folders = places.site_folders(sys.path)
-    has_cupy = any(os.path.isdir(os.path.join(folder, "cupy")) for folder in folders)
-    return folders if has_cupy else sys.path[:]
-
-
-def _where() -> bytes:
-    """Return the working directory; nothing where it was removed."""
-    try:
-        return os.getcwdb()
-    except OSError:
-        return b""
+def _uses_bundles(here: Environment) -> bool:
+    """Say whether this process uses bundles, which are asked before the cache."""
+    bundles = sys.modules.get("rtcompile.bundles")
+    return bool(here.bundles) or (bundles is not None and bool(bundles._bundles))
 
 
 def _needs_full_road() -> bool:
-    """Say whether builds are recorded, logged or found in bundles, which needs the full road."""
-    logs, bundles = sys.modules.get("rtcompile.watching.logs"), sys.modules.get("rtcompile.bundles")
-    if (logs is not None and logs.listeners) or (bundles is not None and bundles._bundles):
+    """Say whether builds are recorded or logged, which needs the full road."""
+    logs = sys.modules.get("rtcompile.watching.logs")
+    if logs is not None and logs.listeners:
         return True
     logging = sys.modules.get("logging")
     return logging is not None and logging.getLogger("rtcompile").isEnabledFor(logging.INFO)
-
-
-def _digest(kind: str, words: Sequence[bytes]) -> str:
-    parts = (kind.encode(), __version__.encode(), *words)
-    return content_digest(b"".join([b"%d:%s" % (len(part), part) for part in parts]))
 
 
 def sealed(name: str, fields: Sequence[bytes]) -> bytes:

@@ -8,13 +8,12 @@ This module imports next to nothing, since each hit needs it.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CUPY", "OfCupy", "OfModule", "folder_of", "of_cupy", "of_module", "read"]
+__all__ = ["CUPY", "Said", "folder_of", "of_cupy", "of_module", "read"]
 
 # In place of a device's compute capability with the words of CuPy's function, which say it.
 CUPY = (0, 0)
@@ -34,26 +33,29 @@ _ANYWHERE = (
 )
 
 
-class OfCupy(NamedTuple):
-    """What CuPy's compile function was given; `arch_flag` and `kind` follow from its device."""
+class Said:
+    """What words say. No NamedTuple: to define one takes a first hit's time.
 
-    source: str
-    arch_flag: str
-    kind: str
-    backend: str
-    folder: str
-    options: tuple[str, ...]
-    names: tuple[str, ...]
+    Attributes
+    ----------
+    fixed : tuple of str
+        Of CuPy's function the source, the flag for the architecture, the kind of code and the
+        compiler; of a `RawModule` or `RawKernel` the source and the program's name.
+    folder : str
+        The working directory, if an option may name a path relative to it.
+    options, names : tuple of str
+        The options, and the name expressions.
+    """
 
+    __slots__ = ("fixed", "folder", "names", "options")
 
-class OfModule(NamedTuple):
-    """The arguments of a `RawModule` or `RawKernel`."""
-
-    source: str
-    name: str
-    folder: str
-    options: tuple[str, ...]
-    names: tuple[str, ...]
+    def __init__(
+        self, fixed: tuple[str, ...], folder: str, options: tuple[str, ...], names: tuple[str, ...]
+    ) -> None:
+        self.fixed = fixed
+        self.folder = folder
+        self.options = options
+        self.names = names
 
 
 def of_cupy(
@@ -76,7 +78,7 @@ def of_module(
     return (source, name, folder, str(len(options)), *options, *names)
 
 
-def read(words: Sequence[str], capability: tuple[int, int]) -> OfCupy | OfModule:
+def read(words: Sequence[str], capability: tuple[int, int]) -> Said:
     """Return what words say; raise ValueError where they are none.
 
     Parameters
@@ -86,19 +88,14 @@ def read(words: Sequence[str], capability: tuple[int, int]) -> OfCupy | OfModule
     capability : (int, int)
         `CUPY` for those of CuPy's function.
     """
-    fixed = len((OfCupy if capability == CUPY else OfModule)._fields) - 2
-    if len(words) <= fixed or not words[fixed].isdecimal():
+    count = 4 if capability == CUPY else 2
+    begin = count + 2
+    if len(words) < begin or not words[begin - 1].isdecimal():
         raise ValueError("these are no words of a request")
-    begin = fixed + 1
-    end = begin + int(words[fixed])
+    end = begin + int(words[begin - 1])
     if len(words) < end:
         raise ValueError("these are no words of a request")
-    options, names = tuple(words[begin:end]), tuple(words[end:])
-    if capability == CUPY:
-        source, arch_flag, kind, backend, folder = words[:fixed]
-        return OfCupy(source, arch_flag, kind, backend, folder, options, names)
-    source, name, folder = words[:fixed]
-    return OfModule(source, name, folder, options, names)
+    return Said(tuple(words[:count]), words[count], tuple(words[begin:end]), tuple(words[end:]))
 
 
 def folder_of(options: Sequence[str]) -> str | None:

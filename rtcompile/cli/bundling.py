@@ -136,7 +136,9 @@ def _targets(
 
         record = recording.read(name)
         mention_differences(name, record)
-        yield from stack.enter_context(warming.requests(record, archs))
+        for request, asked in stack.enter_context(warming.requests(record, archs)):
+            words, capability = asked or (None, None)
+            yield bundling.Work(request, asked=words, asked_by=capability)
         return
     for target in bundling.resolve(name):
         if name.endswith(".cu") and isinstance(target, CompileRequest):

@@ -71,25 +71,27 @@ def settings_of_cupy() -> Settings:
 
 
 def request_of(said: Sequence[str], capability: tuple[int, int]) -> CompileRequest:
-    """Return the request that words stand for, without CuPy or a device; ValueError if they are none.
+    """Return the request that words stand for, without CuPy or a device.
 
     Those of CuPy's function have the architecture, options and implicit options that CuPy's compiler
     would be given.
     """
     given = words.read(said, capability)
-    if isinstance(given, words.OfModule):
+    if capability != words.CUPY:
+        source, name = given.fixed
         return CompileRequest(
-            given.source, options=given.options, name_expressions=given.names, name=given.name
+            source, options=given.options, name_expressions=given.names, name=name
         )
-    source, options = ahead.with_pass_in_text(given.source, given.options)
-    ptx = given.kind == "ptx" or flag(os.environ, "CUPY_COMPILE_WITH_PTX", False)
+    source, arch_flag, kind, backend = given.fixed
+    source, options = ahead.with_pass_in_text(source, given.options)
+    ptx = kind == "ptx" or flag(os.environ, "CUPY_COMPILE_WITH_PTX", False)
     return CompileRequest(
         source,
         options=(*options, "-ftz=true"),
-        arch=Arch.parse(given.arch_flag.partition("=")[2].replace("compute_", "sm_")),
+        arch=Arch.parse(arch_flag.partition("=")[2].replace("compute_", "sm_")),
         name_expressions=given.names,
         name=program_name(source),
-        backend=given.backend,
+        backend=backend,
         target="ptx" if ptx else "cubin",
     )
 

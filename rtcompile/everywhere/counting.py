@@ -8,11 +8,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.cache import answers
-from rtcompile.cache.answers import Answer
 from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.watching import logs
 
 if TYPE_CHECKING:
+    from rtcompile.bundles.asked import FoundShipped
+    from rtcompile.cache.answers import Answer
     from rtcompile.core.request import CompileRequest, ObjectCode
 
 __all__ = ["KernelUse", "Tally", "counting"]
@@ -52,7 +53,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._built: list[KernelUse] = []
-        self._answers: list[tuple[str, Answer]] = []
+        self._answers: list[tuple[str, Answer | FoundShipped]] = []
         self.missing: list[str] = []
         self._process = os.getpid()
         # A forked child appends to this file. None is kept open: a program may close what it did
@@ -95,7 +96,7 @@ class Tally:
             return
         self._add(self._built, _build(request.name, outcome))
 
-    def note_answer(self, words: Sequence[str], answer: Answer) -> None:
+    def note_answer(self, words: Sequence[str], answer: Answer | FoundShipped) -> None:
         """Take a hit of the short road into account; its story is read when it is told."""
         if os.getpid() == self._process:
             self._answers.append((words[0], answer))

@@ -196,7 +196,7 @@ class Record:
 
 
 def describe(
-    request: CompileRequest, code: ObjectCode, words: Sequence[str] | None
+    request: CompileRequest, code: ObjectCode, words: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Return a request, its words if it has some, and the dependencies of its build, as plain values."""
     asked = {}

@@ -12,7 +12,8 @@ from typing import Any
 
 from rtcompile import toolkit
 from rtcompile.building import pipeline
-from rtcompile.cache.words import CUPY, OfModule, read
+from rtcompile.cache import words
+from rtcompile.cache.words import CUPY
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
@@ -24,9 +25,12 @@ from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.workers import process
 
-__all__ = ["asked", "requests", "start_compiler", "warm"]
+__all__ = ["Asked", "requests", "start_compiler", "warm"]
 
 _FOLDER = "rtcompile-warm-"
+
+# The words of a request, and the capability of the devices that ask.
+Asked = tuple[tuple[str, ...], tuple[int, int]]
 
 
 def start_compiler() -> None:
@@ -80,14 +84,14 @@ def warm(
 
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
         found = _costed(record, archs, folder)
-        wanted = [request for _, request in found]
+        wanted = [request for _, request, _ in found]
         # Else the longest begins when all others are done, and one core works alone at the end.
         order = sorted(range(len(found)), key=lambda index: found[index][0], reverse=True)
         outcomes: list[Any] = [None] * len(found)
         done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
     for index, outcome in zip(order, done, strict=True):
         outcomes[index] = outcome
-    _keep_answers(record, archs)
+    _keep_answers([asked for *_, asked in found])
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -96,78 +100,48 @@ def warm(
 
 
 @contextmanager
-def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[CompileRequest]]:
-    """Yield the requests of a record; the headers that they need exist meanwhile.
+def requests(
+    record: Record, archs: Sequence[str] = ()
+) -> Iterator[list[tuple[CompileRequest, Asked | None]]]:
+    """Yield the requests of a record, and what the program asks for them; their headers exist meanwhile.
 
     A header of the user that is missing or different here is written below a temporary folder,
     under the path that it had. Keys contain no paths, so the program will find these builds.
     """
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
-        yield [request for _, request in _costed(record, archs, folder)]
+        yield [(request, asked) for _, request, asked in _costed(record, archs, folder)]
 
 
 def _costed(
     record: Record, archs: Sequence[str], folder: str
-) -> list[tuple[tuple[float, int], CompileRequest]]:
-    """Return the requests, each with what its build costs: milliseconds if recorded, and headers."""
+) -> list[tuple[tuple[float, int], CompileRequest, Asked | None]]:
+    """Return the requests between what a build costs and what the program asks for it.
+
+    A build costs milliseconds, if they were recorded, and headers.
+    """
     place = _Place(record, folder)
     return [
-        ((_number(entry.get("milliseconds")), len(entry["headers"])), request)
+        ((_number(entry.get("milliseconds")), len(entry["headers"])), request, asked)
         for entry in record.builds
-        for request in _for_archs(entry, place.placed(entry), archs)
+        for request, asked in _for_archs(entry, place.placed(entry), archs)
     ]
 
 
-def _is_cupys(entry: Mapping[str, Any]) -> bool:
-    """Say whether CuPy's own function was asked for the build."""
-    found = asked_of(entry)
-    return found is not None and found[1] == CUPY
-
-
-def _keep_answers(record: Record, archs: Sequence[str]) -> None:
+def _keep_answers(asked: Sequence[Asked | None]) -> None:
     """Keep what was built as answers to what the program will ask, as its own first run would.
 
     An answer holds where the headers lie in the same places and the environment is the same; in
     another one the program does not find it.
     """
-    for entry in record.builds:
-        for words, capability in asked(entry, archs):
-            # A damaged record, or one of another version.
-            with suppress(RtcompileError, ValueError):
-                request = builds.request_of(words, capability)
-                of_cupy = capability == CUPY
-                settings = builds.settings_of_cupy() if of_cupy else Settings.from_environ()
-                pipeline.keep_answer(request, settings, words, capability)
-
-
-def asked(
-    entry: Mapping[str, Any], archs: Sequence[str]
-) -> Iterator[tuple[tuple[str, ...], tuple[int, int]]]:
-    """Yield the words that a program will ask for an entry, by devices of these architectures.
-
-    None where they depend on more than the device: on the working directory, or on whether it runs
-    what an option names.
-    """
-    found = asked_of(entry)
-    if found is None:
-        return
-    words, capability = found
-    try:
-        given = read(words, capability)
-    except ValueError:
-        return
-    fixed = isinstance(given, OfModule) and any("arch" in o or "code" in o for o in given.options)
-    if given.folder or fixed:
-        return
-    if not archs or not entry.get("follows device"):
-        yield words, capability
-        return
-    for name in archs:
-        arch = Arch.parse(name)
-        if isinstance(given, OfModule):
-            yield words, (arch.major, arch.minor)
-        else:
-            yield (words[0], f"-arch={replace(arch, suffix='')}", *words[2:]), capability
+    for each in asked:
+        if each is None:
+            continue
+        said, capability = each
+        with suppress(RtcompileError):  # what it asks for was not built
+            request = builds.request_of(said, capability)
+            of_cupy = capability == CUPY
+            settings = builds.settings_of_cupy() if of_cupy else Settings.from_environ()
+            pipeline.keep_answer(request, settings, said, capability)
 
 
 def _number(value: Any) -> float:
@@ -176,17 +150,42 @@ def _number(value: Any) -> float:
 
 def _for_archs(
     entry: Mapping[str, Any], request: CompileRequest, archs: Sequence[str]
-) -> Iterator[CompileRequest]:
+) -> Iterator[tuple[CompileRequest, Asked | None]]:
+    asked = _asked(entry)
     if not archs or not entry.get("follows device"):
-        yield request
+        yield request, asked
         return
     for name in archs:
         try:
             arch = Arch.parse(name)
         except ValueError as error:
             raise InvalidRequest(f"--arch: {error}") from None
-        # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
-        yield request.replace(arch=replace(arch, suffix="") if _is_cupys(entry) else arch)
+        if (found := asked_of(entry)) is not None and found[1] == CUPY:
+            # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
+            arch = replace(arch, suffix="")
+            if asked is not None:
+                source, _, *others = asked[0]
+                asked = (source, f"-arch={arch}", *others), CUPY
+        elif asked is not None:
+            asked = asked[0], (arch.major, arch.minor)
+        yield request.replace(arch=arch), asked
+
+
+def _asked(entry: Mapping[str, Any]) -> Asked | None:
+    """Return what the program asks for an entry, and with which capability.
+
+    None where that depends on more than the device: on the working directory, or on whether the
+    device runs what an option names.
+    """
+    found = asked_of(entry)
+    if found is None:
+        return None
+    try:
+        given = words.read(*found)
+    except ValueError:
+        return None
+    fixed = found[1] != CUPY and any("arch" in o or "code" in o for o in given.options)
+    return None if given.folder or fixed else found
 
 
 class _Place:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile import bundles
 from rtcompile.building import pipeline, shipped
-from rtcompile.bundles import writing
-from rtcompile.bundles.file import Bundle, Row
+from rtcompile.bundles import asked, writing
+from rtcompile.bundles.file import Bundle, Contents, Row
 from rtcompile.cache import headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
@@ -50,6 +50,9 @@ class Work:
     request: CompileRequest
     overrides: tuple[Any, ...] = (None,) * len(_OVERRIDES)
     kernels: tuple[Kernel, ...] = ()  # kernels of a library, whose signatures the code must match
+    # What programs ask for it, and the capability of those devices; None: of the build's own.
+    asked: tuple[str, ...] | None = None
+    asked_by: tuple[int, int] | None = None
 
     def settings(self) -> Settings:
         return Settings.from_environ().override(**self.arguments())
@@ -136,7 +139,7 @@ def _compile(work: Sequence[Work], progress: Any) -> list[ObjectCode]:
     return [codes[index] for index in range(len(work))]
 
 
-def _contents(work: Work, code: ObjectCode) -> writing.Contents:
+def _contents(work: Work, code: ObjectCode) -> Contents:
     request, name = work.request, work.request.name
     settings = work.settings()
     question = shipped.question(request, settings)
@@ -172,7 +175,26 @@ def _contents(work: Work, code: ObjectCode) -> writing.Contents:
         names=request.name_expressions,
         labels=tuple(directory.label for directory in plan.search),
     )
-    return writing.contents(row, code, read, plan.search)
+    return writing.contents(row, code, read, plan.search, _asked(work, row))
+
+
+def _asked(work: Work, row: Row) -> list[str]:
+    """Return the digest of the words that a build answers, if they ask for nothing but it."""
+    if work.asked is None:
+        return []
+    from rtcompile.everywhere import builds
+
+    capability = work.asked_by or (row.arch.major, row.arch.minor)
+    digest = asked.digest_of(work.asked, capability)
+    if digest is None:
+        return []
+    request = builds.request_of(work.asked, capability)
+    question = shipped.question(request, work.settings())
+    own = sum(label.startswith("user") for label in row.labels)
+    exact = (request.arch in (None, row.arch)) and request.target == row.kind
+    if question is None or question.shipped_key() != row.key or len(digest[1]) != own or not exact:
+        return []
+    return [digest[0]]
 
 
 def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
@@ -241,6 +263,8 @@ def _works(target: Any) -> Iterator[Work]:
     if isinstance(target, str):
         for found in resolve(target):
             yield from _works(found)
+    elif isinstance(target, Work):
+        yield target
     elif isinstance(target, CompileRequest):
         yield Work(target)
     elif _is_library(target):
@@ -253,7 +277,8 @@ def _works(target: Any) -> Iterator[Work]:
         if target._build.path is not None:
             raise InvalidRequest(f"{target!r} is a file already: nothing to build")
         given = target._build.arguments
-        yield Work(target._build.request, tuple(given[name] for name in _OVERRIDES))
+        overrides = tuple(given[name] for name in _OVERRIDES)
+        yield Work(target._build.request, overrides, asked=target._build.words)
     elif isinstance(target, (list, tuple)):
         for item in target:
             yield from _works(item)

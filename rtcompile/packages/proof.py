@@ -119,7 +119,7 @@ def provenance(bundle: Bundle) -> list[dict[str, Any]]:
 
 def _contents(bundle: Bundle) -> list[tuple[Row, ObjectCode, list[Any]]]:
     found = []
-    for row, data, record in bundle.contents():
+    for row, data, record, *_ in bundle.contents():
         decoded = objects.decode(row.sealed_key(), data)
         places = [SearchDir(label, f"<{label}>") for label in row.labels]
         read = manifests.decode(row.sealed_key(), record, places)

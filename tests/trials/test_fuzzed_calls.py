@@ -22,7 +22,7 @@ import pytest
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, cli
-from rtcompile.bundles.file import HEAD, INDEX, MAGIC
+from rtcompile.bundles.parts import HEAD, INDEX, MAGIC
 from rtcompile.cache import files
 from rtcompile.everywhere import recording, warming
 from rtcompile.packages import bundling

@@ -15,7 +15,7 @@ import pytest
 import rtcompile
 from rtcompile import lazy_code
 from rtcompile.building import pipeline
-from rtcompile.cache import answers, kept_answers, words
+from rtcompile.cache import answers, kept_answers, surroundings, words
 from rtcompile.cache.store import Store
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import CompileRequest
@@ -36,6 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "rtcompile.building.device.confirmed_compute_capability", lambda: CAPABILITY
     )
     monkeypatch.setattr(answers, "_environment", None)
+    monkeypatch.setattr("rtcompile.bundles._bundles", {})
     return tmp_path / "cache"
 
 
@@ -214,7 +215,9 @@ def test_nothing_is_kept_where_a_folder_of_packages_came_after_the_question(tmp_
     assert found(words) is None
 
 
-@pytest.mark.parametrize("name", [n for n in answers.ENVIRONMENT if n != "RTCOMPILE_CACHE_DIR"])
+@pytest.mark.parametrize(
+    "name", [n for n in surroundings.ENVIRONMENT if n != "RTCOMPILE_CACHE_DIR"]
+)
 def test_another_environment_is_another_question(monkeypatch, name):
     words = build(CODE % 1)
 
@@ -270,7 +273,7 @@ def test_every_variable_that_is_read_anywhere_is_part_of_the_question():
         )
     }
     no_variables = {"CUDA_CACHE_DISABLE", "CUDA_VERSION", "CUDA_ENVIRONMENT", "CUTLASS_ENVIRONMENT"}
-    assert read - no_variables <= set(answers.ENVIRONMENT)
+    assert read - no_variables <= set(surroundings.ENVIRONMENT)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 500, b"truncated"])

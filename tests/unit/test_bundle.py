@@ -248,7 +248,7 @@ DAMAGE = {
     "empty": lambda data: b"",
     "a text": lambda data: b"Not a bundle at all.\n" * 100,
     "another format": lambda data: data.replace(
-        b"rtcompile bundle 2\n", b"rtcompile bundle 9\n", 1
+        b"rtcompile bundle 3\n", b"rtcompile bundle 9\n", 1
     ),
     "cut in the head": lambda data: data[:36],
     "cut in the index": lambda data: data[:300],
@@ -326,7 +326,8 @@ def test_what_is_no_file_in_the_bundles_place_is_ignored(package: Package, make,
 def test_a_build_under_another_one_s_key_is_not_used(shipped: Package):
     """The index is right and whole, and points to another architecture's object."""
     bundle = Bundle(str(shipped.bundle))
-    (row, _, record), (_, other, _) = [e for e in bundle._entries(None) if e[0].kind == "cubin"]
-    bundle._entries = lambda key: [(row, other, record)]  # type: ignore[method-assign]
+    first, second = [e for e in bundle._entries(None) if e[0].kind == "cubin"]
+    row, other = first[0], second[1]
+    bundle._entries = lambda key: [(row, other, *first[2:])]  # type: ignore[method-assign]
     with pytest.warns(RtcompileWarning, match="another format, or under another's key"):
         assert bundle.load(row, ()) is None

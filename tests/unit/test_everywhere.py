@@ -22,22 +22,9 @@ from rtcompile.cache.words import CUPY  # noqa: E402
 from rtcompile.everywhere import ahead, recording, seam, warming  # noqa: E402
 from rtcompile.everywhere.counting import counting  # noqa: E402
 from rtcompile.toolkit import remembered  # noqa: E402
-from tests.programs import CODE, TEMPLATE  # noqa: E402
+from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 
 ORIGINAL = compiler._compile_module_with_cache
-
-
-class Module:
-    """Takes code as ``cupy.cuda.function.Module`` does, and loads nothing."""
-
-    code = b""
-    mapping: object = "unset"
-
-    def load(self, code: bytes) -> None:
-        self.code = code
-
-    def _set_mapping(self, mapping: object) -> None:
-        self.mapping = mapping
 
 
 @pytest.fixture
@@ -347,7 +334,7 @@ def test_other_architectures_are_for_what_follows_the_device(tmp_path, installed
     record = recorder.finish()
 
     with warming.requests(record, ["sm_90a", "sm_100a"]) as requests:
-        assert [str(request.arch) for request in requests] == ["sm_90", "sm_100", "sm_75"]
+        assert [str(request.arch) for request, _ in requests] == ["sm_90", "sm_100", "sm_75"]
 
 
 def test_what_the_cache_spared_is_told(installed):

@@ -1,0 +1,147 @@
+"""A bundle's file as bytes: its index, and blobs that are verified before they are used.
+
+A head of fixed size is followed by the sealed index, then by the blobs that its rows point to:
+objects as the cache keeps them, a record of the headers that each was made of, and what has to be
+checked of those before it is used. This module imports only what the first hit needs.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+
+from rtcompile.cache import files
+from rtcompile.errors import RtcompileWarning
+from rtcompile.storage import trusted
+from rtcompile.storage.digest import content_digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rtcompile.bundles.file import Bundle
+
+__all__ = ["HEAD", "INDEX", "MAGIC", "Parts", "Place", "UnusableError", "number"]
+
+MAGIC = b"rtcompile bundle 3\n".ljust(32, b"\0")
+HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
+INDEX = "bundle index"
+_MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
+_DIGITS = 15  # digits of a position in a file, enough for a petabyte
+
+# The position of a blob after the index: start, size, digest.
+Place = tuple[int, int, str]
+
+
+class UnusableError(Exception):
+    """A bundle cannot be used; the message says why."""
+
+
+class Parts:
+    """A bundle's file. Read when first asked, ignored with one warning when it cannot be used.
+
+    Attributes
+    ----------
+    path : str
+    problem : str
+        Why it is ignored, ``""`` while it is not.
+    cuda : tuple of int
+        The major versions of CUDA that its builds were made with.
+    rows : list of bytes
+        The index's rows.
+    asked : dict of str to list of int
+        The digest of a request's words to the rows that answer it.
+    end_of_index : int
+        The position of the first blob.
+    reader : Bundle or None
+        Whoever reads it in this process, once somebody does.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.problem = ""
+        self.cuda: tuple[int, ...] = ()
+        self.rows: list[bytes] = []
+        self.asked: dict[str, list[int]] = {}
+        self.end_of_index = 0
+        self.reader: Bundle | None = None
+        self._is_open = False
+
+    def open(self) -> bool:
+        """Read the index if that was not done yet; return whether the bundle can be used.
+
+        Raises
+        ------
+        UnusableError
+            It cannot be understood. `ignore` is to be called with the reason.
+        """
+        if not self._is_open and not self.problem:
+            self._open()
+        return not self.problem
+
+    def ignore(self, reason: str) -> None:
+        """Use it no more, and warn once."""
+        if not self.problem:
+            self.problem = reason
+            warnings.warn(
+                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead.",
+                RtcompileWarning,
+                stacklevel=2,
+            )
+
+    def blob(self, place: Place) -> bytes:
+        """Return a blob; raise `UnusableError` if it is not the one that the index names."""
+        start, size, digest = place
+        try:
+            data = self._bytes(self.end_of_index + start, size)
+        except (OSError, OverflowError) as error:
+            raise UnusableError(str(error)) from None
+        if content_digest(data) != digest:
+            raise UnusableError("it is damaged, or was replaced while in use")
+        return data
+
+    def _open(self) -> None:
+        try:
+            head = self._bytes(0, HEAD.size)
+        except FileNotFoundError:
+            self.problem = "it is not there"  # normal in a checkout, so there is no warning
+            return
+        except OSError as error:
+            raise UnusableError(error.strerror or str(error)) from None
+        if head[:32] != MAGIC:
+            if head.startswith(_MAGIC_OF_ANY_FORMAT):
+                raise UnusableError("it was made by an rtcompile with another bundle format")
+            raise UnusableError("it is no bundle")
+        try:
+            _, size = HEAD.unpack(head)
+            fields = files.unseal(INDEX, "", self._bytes(HEAD.size, size))
+        except (struct.error, OSError):
+            fields = None
+        if not fields or len(fields) < 2:
+            raise UnusableError("it is damaged")
+        asked: dict[str, list[int]] = {}
+        try:
+            cuda = tuple(number(text) for text in fields[0].decode().split())
+            for line in fields[1].decode().splitlines():
+                words, *rows = line.split(" ")
+                asked[words] = [number(row) for row in rows]
+        except ValueError as error:
+            raise UnusableError(f"its index cannot be understood ({error})") from None
+        self.cuda, self.asked, self.rows = cuda, asked, fields[2:]
+        self.end_of_index = HEAD.size + size
+        self._is_open = True
+
+    def _bytes(self, start: int, size: int) -> bytes:
+        # Any user may own the file: whoever installed the package also installed its Python code.
+        descriptor, status = trusted.open_regular(self.path)
+        try:
+            # A damaged size must not allocate more memory than the file has bytes.
+            return os.pread(descriptor, min(size, status.st_size), start)
+        finally:
+            os.close(descriptor)
+
+
+def number(text: str) -> int:
+    """Read a count or a position; raise ValueError for one that no bundle can hold."""
+    if len(text) > _DIGITS or not text.isascii() or not text.isdecimal():
+        raise ValueError(f"{text[:_DIGITS]!r} is no number")
+    return int(text)
