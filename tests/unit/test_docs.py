@@ -85,7 +85,7 @@ def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
 
 
 def test_every_variable_that_a_build_depends_on_is_explained(site: Path) -> None:
-    from rtcompile.cache.answers import ENVIRONMENT
+    from rtcompile.cache.surroundings import ENVIRONMENT
     from rtcompile.core import environment
 
     page = (site / "environment-variables.html").read_text(encoding="utf-8")
