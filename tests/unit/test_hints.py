@@ -52,12 +52,15 @@ def wheels(request: pytest.FixtureRequest) -> Callable[[Sequence[str]], Path]:
             # Another process of this run may install the same at this moment.
             own = folder.with_name(f"{name}-{os.getpid()}")
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-            done = subprocess.run(
-                [*command, "--target", str(own), *requirements],
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
+            try:
+                done = subprocess.run(
+                    [*command, "--target", str(own), *requirements],
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                )
+            except subprocess.TimeoutExpired:
+                pytest.skip(f"pip gets no answer when it is to install {requirements[0]}")
             if done.returncode != 0:
                 pytest.skip(f"pip cannot install {requirements[0]}: {done.stderr[-300:]}")
             try:

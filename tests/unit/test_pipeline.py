@@ -344,18 +344,22 @@ def test_an_unwritable_cache_costs_a_warning_and_no_build(tmp_path, monkeypatch)
         ),
     ],
 )
-def test_bad_input_is_a_clear_error_that_leaves_nothing(source, arguments, error, says):
+def test_bad_input_is_a_clear_error_that_leaves_nothing(
+    source, arguments, error, says, tmp_path, monkeypatch
+):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir(mode=0o700)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     compile()  # so that the cache's own folders are there
     cache = os.environ["RTCOMPILE_CACHE_DIR"]
-    before = files_below(cache), set(os.listdir(tempfile.gettempdir()))
+    before = files_below(cache)
     with pytest.raises(error, match=says) as caught:
         compile(source, **arguments)
     assert isinstance(caught.value, rtcompile.RtcompileError)
-    kept = {path for path in files_below(cache) - before[0] if "/objects/" in path}
-    assert not kept
-    left = set(os.listdir(tempfile.gettempdir())) - before[1]
-    # The one folder of workers is there as long as any process of this user has some.
-    assert not {n for n in left if n.startswith("rtcompile") and "-workers-" not in n}
+    assert not {path for path in files_below(cache) - before if "/objects/" in path}
+    # The folder of workers is there as long as this process has some.
+    assert not {name for name in os.listdir(temporary) if "-workers-" not in name}
 
 
 def test_an_error_points_at_the_users_line_and_keeps_the_log():
