@@ -40,6 +40,7 @@ def html(profile: Profile) -> str:
         if name == "front end" and profile.frames is not None:
             _add(box, profile.frames.included)
             _add_instances(box.part(f"{profile.program} itself", profile.source), profile)
+            box.part("after the last line", profile.finish)
     depths: dict[int, int] = defaultdict(int)
     boxes = "\n".join(_boxes(whole, 0.0, 0, profile.milliseconds or 1.0, depths))
     height = 20 * (max(depths) + 1)

@@ -32,6 +32,7 @@ from rtcompile.watching.measured import Event, Measured, by_nvcc, by_nvrtc
 __all__ = ["HeaderCost", "Profile", "TemplateCost", "profile"]
 
 _SHOWN = 15  # rows of a table
+_FINISH = "Wrapping up translation unit"
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
 _INCLUDE = re.compile(r"^[^\n]*?include\s*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 
@@ -92,9 +93,12 @@ class Profile:
     phases : tuple of (str, float)
         Name and milliseconds; they add up to `milliseconds`.
     headers : tuple of HeaderCost
-        The most expensive by itself first; with the source's own text they add up to the front end.
+        The most expensive by itself first; with `source` and `finish` they add up to the front end.
     source : float
         Milliseconds of the front end for the source's own text, and what it instantiates.
+    finish : float
+        Milliseconds of the front end after the last line, when it finishes what headers and source
+        declared and instantiated; which of them, no compiler tells.
     templates : tuple of TemplateCost
         The most expensive first.
     spared : float
@@ -111,6 +115,7 @@ class Profile:
     phases: tuple[tuple[str, float], ...]
     headers: tuple[HeaderCost, ...]
     source: float
+    finish: float
     templates: tuple[TemplateCost, ...]
     spared: float
     note: str
@@ -135,6 +140,7 @@ class Profile:
             ]
             lines += ["", table(("own ms", "share", "with nested", "times", "header"), headers)]
             lines += [f"{self._rest(most)}{self.program} itself: {_ms(self.source)} ms"]
+            lines += [f"after the last line: {_ms(self.finish)} ms, of headers and source"]
         if self.templates:
             templates = [
                 (_ms(t.own), self._share(t.own), t.instances, _end(t.name, width - 28))
@@ -169,6 +175,7 @@ class Profile:
             "milliseconds": self.milliseconds,
             "phases": dict(self.phases),
             "source": self.source,
+            "finish": self.finish,
             "headers": [header._asdict() for header in self.headers],
             "templates": [template._asdict() for template in self.templates],
             "precompiled header spares": self.spared,
@@ -246,6 +253,9 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
         raise as_error(found, plan)
     front_end = found.phases.get("front end", 0.0)
     headers = _headers(found.frames, plan.search)
+    source = front_end - sum(header.own for header in headers)
+    finish = sum(event.duration for event in found.events if event.name == _FINISH) / 1e3
+    finish = min(finish, source) if headers else 0.0
     return Profile(
         program=os.path.basename(plan.question.name),
         arch=str(plan.choice.arch),
@@ -253,7 +263,8 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
         milliseconds=(found.end - found.begin) * 1e3,
         phases=tuple(found.phases.items()),
         headers=headers,
-        source=front_end - sum(header.own for header in headers),
+        source=source - finish,
+        finish=finish,
         templates=_templates(found.events),
         spared=_prefix_cost(plan.request.source, found.frames) if found.has_pch else 0.0,
         note=found.note,

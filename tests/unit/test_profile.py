@@ -91,9 +91,22 @@ def test_the_sums_are_the_whole(folder: Path):
     assert sum(cost for _, cost in found.phases) == pytest.approx(found.milliseconds, rel=0.05)
     front_end = dict(found.phases)["front end"]
     own = sum(header.own for header in found.headers)
-    assert own + found.source == pytest.approx(front_end, rel=0.05)
-    assert found.source > 0
+    assert own + found.source + found.finish == pytest.approx(front_end, rel=0.05)
+    assert found.source >= 0
     assert 0 < found.spared < front_end
+
+
+def test_what_is_done_after_the_last_line_is_not_the_sources_own(folder: Path):
+    (folder / "quick.cuh").write_text(
+        "inline __device__ int quick() { return 1; }\n"
+        + "".join(f"inline __device__ int f{n}(int x) {{ return x + {n}; }}\n" for n in range(2000))
+    )
+    found = _profile(folder)
+    (end,) = [e for e in found.events if e["name"] == "Wrapping up translation unit"]
+    before = found.source + found.finish
+    assert found.finish == pytest.approx(min(end["dur"] / 1e3, before), abs=0.1)
+    assert found.finish > 0
+    assert f"after the last line: {found.finish:.1f} ms" in str(found)
 
 
 def test_the_templates_are_counted_by_name(folder: Path):
