@@ -64,11 +64,17 @@ def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> Compil
 
     None where the file is no PTX, or the options say nothing to a linker: the driver loads it, as
     CuPy has it do with every file, whatever the options.
+
+    Raises
+    ------
+    InvalidRequest
+        The file cannot be read, or an option for its PTX is none that is known.
     """
     from rtcompile.core import command_lines
 
-    _, *flags = command_lines.for_nvjitlink(compiler_options.parse(options), Arch(7, 5), (99, 0))
-    if not flags:
+    parsed = compiler_options.parse(options)
+    _, *flags = command_lines.for_nvjitlink(parsed, Arch(7, 5), (99, 0))
+    if not flags and not parsed.unknown:
         return None
     try:
         data = trusted.read_given(path)
@@ -76,6 +82,12 @@ def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> Compil
         raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None
     if kind_of(data) != "ptx":
         return None
+    if parsed.unknown:
+        raise InvalidRequest(
+            f"options={list(options)!r}: {shown(parsed.unknown[0])} is no option that rtcompile "
+            f"knows. {path} is linked, with the options {', '.join(command_lines.FOR_THE_LINKER)}; "
+            "a compiler's other options are taken and have no effect on PTX"
+        )
     ptx = LinkInput("ptx", os.path.basename(path), data)
     return CompileRequest("", options=options, arch=arch, link=(ptx,), name="linked.cu")
 

@@ -199,10 +199,13 @@ class _Search:
                     return f"Bundle {bundle.path} has it, but {changed}."
             archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
             return f"Bundle {bundle.path} has it for {archs_there}: add this architecture to it."
+        source = content_digest(self._request.source.encode())
+        for each in bundle.left_out():
+            if each.source == source:
+                return f"Bundle {bundle.path} was made without it: {each.reason}."
         kin = [row for row in bundle.rows() if row.program == self._request.name]
         if not kin:
             return ""
-        source = content_digest(self._request.source.encode())
         if not any(row.source == source for row in kin):
             what = "another source"
         elif not any(row.names == self._request.name_expressions for row in kin):

@@ -16,7 +16,7 @@ from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import InvalidRequest, RtcompileError
 
-__all__ = ["Bundle", "Contents", "Row"]
+__all__ = ["Bundle", "Contents", "LeftOut", "Row"]
 
 
 class Row(NamedTuple):
@@ -56,6 +56,27 @@ class Row(NamedTuple):
     def sealed_key(self) -> str:
         """Return the key that the row's object and the record of its headers are sealed under."""
         return " ".join((self.key, str(self.arch), self.kind, str(self.cuda)))
+
+
+class LeftOut(NamedTuple):
+    """A build that a bundle was to hold, and does not.
+
+    Attributes
+    ----------
+    program : str
+        What messages call it.
+    arch : str
+        The architecture.
+    source : str
+        The digest of its source.
+    reason : str
+        Why it cannot be shipped.
+    """
+
+    program: str
+    arch: str
+    source: str
+    reason: str
 
 
 class Contents(NamedTuple):
@@ -128,6 +149,17 @@ class Bundle:
         except UnusableError as error:
             self._parts.ignore(str(error))
             return []
+
+    def left_out(self) -> list[LeftOut]:
+        """Return what was left out when it was written; nothing if it cannot be used."""
+        try:
+            texts = self._parts.left_out if self._parts.open() else []
+            if len(texts) % len(LeftOut._fields):
+                raise UnusableError("its index cannot be understood (what was left out)")
+        except UnusableError as error:
+            self._parts.ignore(str(error))
+            return []
+        return [LeftOut(*texts[at : at + 4]) for at in range(0, len(texts), 4)]
 
     def insist_on_cuda(self, major: int) -> None:
         """Ignore the bundle if none of its builds was made with this major version of CUDA."""

@@ -50,6 +50,8 @@ class Parts:
         The index's rows.
     asked : dict of str to list of int
         The digest of a request's words to the rows that answer it.
+    left_out : list of str
+        What was left out of it, four texts each: see `file.LeftOut`.
     end_of_index : int
         The position of the first blob.
     reader : Bundle or None
@@ -62,6 +64,7 @@ class Parts:
         self.cuda: tuple[int, ...] = ()
         self.rows: list[bytes] = []
         self.asked: dict[str, list[int]] = {}
+        self.left_out: list[str] = []
         self.end_of_index = 0
         self.reader: Bundle | None = None
         self._is_open = False
@@ -116,7 +119,7 @@ class Parts:
             fields = files.unseal(INDEX, "", self._bytes(HEAD.size, size))
         except (struct.error, OSError):
             fields = None
-        if not fields or len(fields) < 2:
+        if not fields or len(fields) < 3:
             raise UnusableError("it is damaged")
         asked: dict[str, list[int]] = {}
         try:
@@ -124,9 +127,10 @@ class Parts:
             for line in fields[1].decode().splitlines():
                 words, *rows = line.split(" ")
                 asked[words] = [number(row) for row in rows]
+            left_out = fields[2].decode().split("\0")[:-1]
         except ValueError as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
-        self.cuda, self.asked, self.rows = cuda, asked, fields[2:]
+        self.cuda, self.asked, self.left_out, self.rows = cuda, asked, left_out, fields[3:]
         self.end_of_index = HEAD.size + size
         self._is_open = True
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rtcompile.bundles.checks import CHECKS
-from rtcompile.bundles.file import Contents, Row
+from rtcompile.bundles.file import Contents, LeftOut, Row
 from rtcompile.bundles.parts import HEAD, INDEX, MAGIC
 from rtcompile.cache import files, manifests, objects
 from rtcompile.core import includes
@@ -69,8 +69,10 @@ def _checks(checked: Dependencies, own: Sequence[SearchDir]) -> bytes:
     return files.seal(CHECKS, "", [field.encode("utf-8", "surrogateescape") for field in fields])
 
 
-def write(path: str, builds: Iterable[Contents]) -> None:
+def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
     """Write a bundle of `builds`; of several with one key, architecture, kind and CUDA the last stays.
+
+    It tells what was left out of it.
 
     Raises
     ------
@@ -94,7 +96,10 @@ def write(path: str, builds: Iterable[Contents]) -> None:
         rows.append(_encode(build.row, places))
     cuda = sorted({key[3] for key in last})
     lines = "".join(f"{words} {' '.join(map(str, at))}\n" for words, at in sorted(asked.items()))
-    index = files.seal(INDEX, "", [" ".join(map(str, cuda)).encode(), lines.encode(), *rows])
+    texts = "".join(f"{text}\0" for each in dict.fromkeys(left_out) for text in each)
+    heads = [" ".join(map(str, cuda)), lines, texts]
+    encoded = [head.encode("utf-8", "replace") for head in heads]
+    index = files.seal(INDEX, "", [*encoded, *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     files.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # one user installs a package, and others use it

@@ -441,7 +441,10 @@ _VERBS = (
         "Kernels found in a bundle need no compiler, no headers and no cache; those that are not in\n"
         "it, or were edited since, are compiled as usual. Build hooks for hatchling and setuptools\n"
         "do the same while a wheel is built. `rtcompile bundle verify FILE` reads every byte of one;\n"
-        "`rtcompile bundle verify FILE TARGET… --rebuild` compiles it again and compares.",
+        "`rtcompile bundle verify FILE TARGET… --rebuild` compiles it again and compares. If a build\n"
+        "cannot be shipped (link= with sources, a header that no -I leads to) nothing is written, and\n"
+        "the exit code is 2. With --skip-unshippable the rest is written; the exit code is 0 then, but\n"
+        "the bundle names what it lacks, and `rtcompile bundle verify` of it ends with 1.",
         "  rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
         _add_bundle,
     ),

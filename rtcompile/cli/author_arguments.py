@@ -27,7 +27,12 @@ def add_profile(sub: argparse.ArgumentParser) -> None:
 
 
 def add_proof(sub: argparse.ArgumentParser) -> None:
-    """Declare what ``rtcompile bundle`` tells of a bundle that is there: TARGET is its file."""
+    """Declare how ``rtcompile bundle`` writes an incomplete one, and what it tells of one: TARGET."""
+    sub.add_argument(
+        "--skip-unshippable",
+        action="store_true",
+        help="leave out what cannot be shipped, and write the rest: --list and verify tell of it",
+    )
     sub.add_argument("--list", action="store_true", help="show what is in a bundle: TARGET")
     sub.add_argument(
         "--matrix",

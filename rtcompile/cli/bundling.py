@@ -41,6 +41,7 @@ def run(given: Namespace) -> int:
             archs=archs,
             update=given.update,
             progress=False if given.json else None,
+            skip_unshippable=given.skip_unshippable,
         )
     rows = [
         (
@@ -104,7 +105,7 @@ def _verify(given: Namespace) -> int:
     if not given.rebuild:
         rows = [(row.program, row.arch, row.kind, "verified") for row in bundle.rows()]
         _show(given, path, ("program", "arch", "kind", "outcome"), rows)
-        return 0
+        return 1 if bundle.left_out() else 0
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
         targets = [target for name in names for target in _targets(given, name, archs, stack)]
@@ -113,7 +114,7 @@ def _verify(given: Namespace) -> int:
     same = sum(row.outcome == "same" for row in rebuilt)
     if not given.json:
         print(f"{same} of {count} builds are the same, byte by byte")
-    return 0 if same == count else 1
+    return 0 if same == count and not bundle.left_out() else 1
 
 
 def _bundle(path: str) -> Bundle:
@@ -136,9 +137,11 @@ def _targets(
 
         record = recording.read(name)
         mention_differences(name, record)
-        for request, asked in stack.enter_context(warming.requests(record, archs)):
-            words, capability = asked or (None, None)
-            yield bundling.Work(request, asked=words, asked_by=capability)
+        for wanted in stack.enter_context(warming.requests(record, archs)):
+            words, capability = wanted.asked or (None, None)
+            yield bundling.Work(
+                wanted.request, asked=words, asked_by=capability, origin=wanted.origin
+            )
         return
     for target in bundling.resolve(name):
         if name.endswith(".cu") and isinstance(target, CompileRequest):
@@ -155,9 +158,14 @@ def _show(
     given: Namespace, path: str, header: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> None:
     size = os.path.getsize(path)
+    lacking = _bundle(path).left_out()
     if given.json:
         builds = [dict(zip(header, map(str, row), strict=True)) for row in rows]
-        output.print_json({"path": path, "bytes": size, "builds": builds})
+        left_out = [each._asdict() for each in lacking]
+        output.print_json({"path": path, "bytes": size, "builds": builds, "left out": left_out})
         return
     print(output.table(header, rows))
-    print(f"{path}: {output.human_size(size)}")
+    for each in lacking:
+        print(f"left out: {each.program} for {each.arch}: {each.reason}")
+    incomplete = f"; incomplete, {len(lacking)} left out" if lacking else ""
+    print(f"{path}: {output.human_size(size)}{incomplete}")

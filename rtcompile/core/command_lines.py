@@ -148,6 +148,15 @@ _JITLINK_FLAGS: dict[str, tuple[str, Version]] = {
 }
 
 
+# The options, as users write them, that mean something to the linker.
+FOR_THE_LINKER = (
+    *sorted(f"--{name}" for name in (*_JITLINK_BOOLEANS, *_JITLINK_FLAGS)),
+    "--use_fast_math",
+    "-Xptxas",
+    "-dlto",
+)
+
+
 def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:
     # The target decides whether -dlto is passed: with it NVRTC would make no cubin.
     for name, value in options.flags:

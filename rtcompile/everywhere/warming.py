@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcompile import toolkit
 from rtcompile.building import pipeline
@@ -25,12 +25,33 @@ from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.workers import process
 
-__all__ = ["Asked", "requests", "start_compiler", "warm"]
+__all__ = ["Asked", "Wanted", "requests", "start_compiler", "warm"]
 
 _FOLDER = "rtcompile-warm-"
 
 # The words of a request, and the capability of the devices that ask.
 Asked = tuple[tuple[str, ...], tuple[int, int]]
+
+
+class Wanted(NamedTuple):
+    """A build of a record.
+
+    Attributes
+    ----------
+    request : CompileRequest
+        Its request.
+    asked : Asked or None
+        What the program asks for it; None if that depends on more than the device.
+    origin : str
+        The line of the program: ``"train.py:12"``.
+    cost : (float, int)
+        What it costs: milliseconds if recorded, and headers.
+    """
+
+    request: CompileRequest
+    asked: Asked | None
+    origin: str
+    cost: tuple[float, int]
 
 
 def start_compiler() -> None:
@@ -83,15 +104,15 @@ def warm(
     from rtcompile.many import compile_many
 
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
-        found = _costed(record, archs, folder)
-        wanted = [request for _, request, _ in found]
+        found = _wanted(record, archs, folder)
+        wanted = [each.request for each in found]
         # Else the longest begins when all others are done, and one core works alone at the end.
-        order = sorted(range(len(found)), key=lambda index: found[index][0], reverse=True)
+        order = sorted(range(len(found)), key=lambda index: found[index].cost, reverse=True)
         outcomes: list[Any] = [None] * len(found)
         done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
     for index, outcome in zip(order, done, strict=True):
         outcomes[index] = outcome
-    _keep_answers([asked for *_, asked in found])
+    _keep_answers([each.asked for each in found])
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -100,48 +121,28 @@ def warm(
 
 
 @contextmanager
-def requests(
-    record: Record, archs: Sequence[str] = ()
-) -> Iterator[list[tuple[CompileRequest, Asked | None]]]:
-    """Yield the requests of a record, and what the program asks for them; their headers exist meanwhile.
+def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]]:
+    """Yield the builds of a record; the headers that they need exist meanwhile.
 
     A header of the user that is missing or different here is written below a temporary folder,
     under the path that it had. Keys contain no paths, so the program will find these builds.
     """
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
-        yield [(request, asked) for _, request, asked in _costed(record, archs, folder)]
+        yield _wanted(record, archs, folder)
 
 
-def _costed(
-    record: Record, archs: Sequence[str], folder: str
-) -> list[tuple[tuple[float, int], CompileRequest, Asked | None]]:
-    """Return the requests between what a build costs and what the program asks for it.
-
-    A build costs milliseconds, if they were recorded, and headers.
-    """
+def _wanted(record: Record, archs: Sequence[str], folder: str) -> list[Wanted]:
     place = _Place(record, folder)
     return [
-        ((_number(entry.get("milliseconds")), len(entry["headers"])), request, asked)
+        Wanted(
+            request,
+            asked,
+            str(entry.get("asked by") or ""),
+            (_number(entry.get("milliseconds")), len(entry["headers"])),
+        )
         for entry in record.builds
         for request, asked in _for_archs(entry, place.placed(entry), archs)
     ]
-
-
-def _keep_answers(asked: Sequence[Asked | None]) -> None:
-    """Keep what was built as answers to what the program will ask, as its own first run would.
-
-    An answer holds where the headers lie in the same places and the environment is the same; in
-    another one the program does not find it.
-    """
-    for each in asked:
-        if each is None:
-            continue
-        said, capability = each
-        with suppress(RtcompileError):  # what it asks for was not built
-            request = builds.request_of(said, capability)
-            of_cupy = capability == CUPY
-            settings = builds.settings_of_cupy() if of_cupy else Settings.from_environ()
-            pipeline.keep_answer(request, settings, said, capability)
 
 
 def _number(value: Any) -> float:
@@ -186,6 +187,23 @@ def _asked(entry: Mapping[str, Any]) -> Asked | None:
         return None
     fixed = found[1] != CUPY and any("arch" in o or "code" in o for o in given.options)
     return None if given.folder or fixed else found
+
+
+def _keep_answers(asked: Sequence[Asked | None]) -> None:
+    """Keep what was built as answers to what the program will ask, as its own first run would.
+
+    An answer holds where the headers lie in the same places and the environment is the same; in
+    another one the program does not find it.
+    """
+    for each in asked:
+        if each is None:
+            continue
+        said, capability = each
+        with suppress(RtcompileError):  # what it asks for was not built
+            request = builds.request_of(said, capability)
+            of_cupy = capability == CUPY
+            settings = builds.settings_of_cupy() if of_cupy else Settings.from_environ()
+            pipeline.keep_answer(request, settings, said, capability)
 
 
 class _Place:

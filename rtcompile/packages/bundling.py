@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile import bundles
 from rtcompile.building import pipeline, shipped
 from rtcompile.bundles import asked, writing
-from rtcompile.bundles.file import Bundle, Contents, Row
+from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row
 from rtcompile.cache import headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
@@ -53,6 +53,13 @@ class Work:
     # What programs ask for it, and the capability of those devices; None: of the build's own.
     asked: tuple[str, ...] | None = None
     asked_by: tuple[int, int] | None = None
+    origin: str = ""  # where a recorded program asked for it, as "train.py:12"
+
+    def label(self) -> str:
+        """Return what messages call it."""
+        names = ", ".join(self.request.name_expressions)
+        asked_at = f", asked for by {self.origin}" if self.origin else ""
+        return f"{self.request.name}{f' ({names})' if names else ''}{asked_at}"
 
     def settings(self) -> Settings:
         return Settings.from_environ().override(**self.arguments())
@@ -68,6 +75,7 @@ def bundle(
     archs: Sequence[str],
     update: bool = False,
     progress: bool | Callable[[int, int, Any], Any] | None = None,
+    skip_unshippable: bool = False,
 ) -> list[Built]:
     """Build targets for architectures and write them into a bundle.
 
@@ -84,17 +92,20 @@ def bundle(
         Keep what the file already holds for other architectures, sources and CUDA versions.
     progress : bool or callable, optional
         As in `rtcompile.compile_many`.
+    skip_unshippable : bool
+        Leave out what cannot be shipped, and say so in the bundle (`Bundle.left_out`); else
+        nothing is written.
 
     Returns
     -------
     list of Built
-        The builds of each target in turn, one for each architecture.
+        The builds of each target in turn, one for each architecture, without those left out.
 
     Raises
     ------
     InvalidRequest
-        No targets or architectures, a target that cannot be shipped, or a kernel whose signature
-        cannot be read or is not what the source declares.
+        No targets or architectures, targets that cannot be shipped (the message names each, and
+        why), or a kernel whose signature cannot be read or is not what the source declares.
     BatchError
         Some did not compile. The file is then left unchanged.
     """
@@ -107,13 +118,52 @@ def bundle(
         for w, code in zip(work, codes, strict=True):
             for kernel in w.kernels:
                 kernel.check(code)
-        contents = [_contents(*pair) for pair in zip(work, codes, strict=True)]
-    kept = Bundle(target).contents() if update else []
+        contents: list[Contents] = []
+        built: list[Built] = []
+        unshippable: list[LeftOut] = []
+        for w, code in zip(work, codes, strict=True):
+            try:
+                contents.append(_contents(w, code))
+            except UnshippableError as error:
+                source = content_digest(w.request.source.encode())
+                unshippable.append(LeftOut(w.label(), str(code.arch), source, str(error)))
+            else:
+                built.append(Built(w.request, code))
+    if unshippable and not (skip_unshippable and contents):
+        raise InvalidRequest(_refusal(unshippable, len(work)))
+    before = Bundle(target) if update else None
+    kept = before.contents() if before is not None else []
+    # Of what was left out before, what is made now is not left out any more.
+    made = {(c.row.source, str(c.row.arch)) for c in contents}
+    unmade = (
+        []
+        if before is None
+        else [each for each in before.left_out() if (each.source, each.arch) not in made]
+    )
     try:
-        writing.write(target, [*kept, *contents])
+        writing.write(target, [*kept, *contents], [*unmade, *unshippable])
     except OSError as error:
         raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
-    return [Built(w.request, code) for w, code in zip(work, codes, strict=True)]
+    return built
+
+
+class UnshippableError(Exception):
+    """A build cannot be part of a bundle; the message says why."""
+
+
+def _refusal(unshippable: Sequence[LeftOut], count: int) -> str:
+    builds = dict.fromkeys(
+        f"{each.program} cannot be shipped: {each.reason}" for each in unshippable
+    )
+    if count == 1:
+        return next(iter(builds))
+    lines = "".join(f"\n  {build}" for build in builds)
+    rest = (
+        "no bundle was written. To bundle the rest: rtcompile bundle … --skip-unshippable"
+        if len(unshippable) < count
+        else "no bundle was written"
+    )
+    return f"{len(unshippable)} of {count} builds cannot be shipped; {rest}{lines}"
 
 
 def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
@@ -140,13 +190,12 @@ def _compile(work: Sequence[Work], progress: Any) -> list[ObjectCode]:
 
 
 def _contents(work: Work, code: ObjectCode) -> Contents:
+    """Return what a bundle has of a build; raise `UnshippableError` if it can have none."""
     request, name = work.request, work.request.name
     settings = work.settings()
     question = shipped.question(request, settings)
     if question is None:
-        raise InvalidRequest(
-            f"{name} cannot be shipped: link= holds sources; compile them and link the results"
-        )
+        raise UnshippableError("link= holds sources; compile them and link the results")
     plan = pipeline.plan(request, settings)
     read = headers.record(
         [header.path for header in code.build.headers],
@@ -155,12 +204,12 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         name=name,
     )
     if read.uncacheable and not read.headers:
-        raise InvalidRequest(f"{name} cannot be shipped: {read.uncacheable}")
+        raise UnshippableError(read.uncacheable)
     if [h.digest for h in read.headers] != [h.digest for h in code.build.headers]:
         raise InvalidRequest(f"{name}: a header changed while it was bundled; try again")
     if code.build.backend == "nvrtc" and (strays := [h for h in read.headers if not h.label]):
-        raise InvalidRequest(
-            f"{name} includes {strays[0].path} by its place on this machine; give its folder by -I"
+        raise UnshippableError(
+            f"it includes {strays[0].path} by its place on this machine; give its folder by -I"
         )
     row = Row(
         key=question.shipped_key(),

@@ -66,10 +66,9 @@ class Program:
         recorder.start()
         code = self.run()
         recorder.finish()
-        with warming.requests(recording.read(self._record), archs) as requests:
+        with warming.requests(recording.read(self._record), archs) as wanted:
             targets = [
-                bundling.Work(request, asked=said[0], asked_by=said[1])
-                for request, said in requests
+                bundling.Work(w.request, asked=w.asked[0], asked_by=w.asked[1]) for w in wanted
             ]
             bundling.bundle(targets, self.bundle, archs=[], progress=False)
         self.monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(self.folder / "no cache"))

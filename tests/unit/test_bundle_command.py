@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import rtcompile
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import main
+from rtcompile.everywhere import recording
+from rtcompile.packages import bundling
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
 
@@ -83,3 +86,95 @@ def test_a_kernel_that_does_not_compile_is_told(package: Package, capsys):
     assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 1
     assert 'scale.cu:7:71: error: identifier "valeu" is undefined' in capsys.readouterr().err
     assert not os.path.exists("k.rtcb")
+
+
+# --- what cannot be shipped ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A record of four builds: two that can be shipped, and two that cannot."""
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.cuh").write_text("")
+    recorder = recording.Recorder("kernels.json")
+    recorder.start()
+    rtcompile.compile(PLAIN, arch="sm_80", name="plain.cu")
+    rtcompile.compile(f'#include "{tmp_path}/own.cuh"\n' + PLAIN, arch="sm_80", name="beside.cu")
+    part = rtcompile.CompileRequest(PART, options=("-dc",))
+    rtcompile.compile(
+        f"__device__ int f(); {PLAIN}",
+        options=("-dc",),
+        arch="sm_80",
+        name="linked.cu",
+        link=[part],
+    )
+    recorder.finish()
+    return "kernels.json"
+
+
+PLAIN = 'extern "C" __global__ void k() {}'
+PART = "__device__ int f() { return 1; }"
+
+
+def test_each_build_that_cannot_be_shipped_is_named_with_its_reason(record, capsys):
+    assert run(record, "-o", "k.rtc") == 2
+
+    told = " ".join(capsys.readouterr().err.split())
+    assert "2 of 4 builds cannot be shipped; no bundle was written" in told
+    assert "--skip-unshippable" in told
+    assert "beside.cu, asked for by test_bundle_command.py:" in told
+    assert "own.cuh by its place on this machine" in told
+    assert "linked.cu, asked for by test_bundle_command.py:" in told
+    assert "link holds sources" in told.replace("link=", "link")
+    assert not os.path.exists("k.rtc")
+
+
+def test_a_bundle_without_them_names_what_it_lacks(record, capsys):
+    assert run(record, "-o", "k.rtc", "--skip-unshippable") == 0
+    assert "incomplete, 2 left out" in capsys.readouterr().out
+
+    assert run("--list", "k.rtc") == 0
+    assert "left out: linked.cu, asked for by" in capsys.readouterr().out
+    assert run("verify", "k.rtc") == 1
+    assert run("verify", "k.rtc", record, "--rebuild") == 1
+    capsys.readouterr()
+    assert run("--list", "k.rtc", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [each["arch"] for each in listed["left out"]] == ["sm_80", "sm_80"]
+    assert [build["program"] for build in listed["builds"]] == ["plain.cu", "kernel.cu"]
+
+
+def test_a_program_that_lacks_what_was_left_out_is_told_why(record, monkeypatch):
+    run(record, "-o", "k.rtc", "--skip-unshippable")
+    monkeypatch.setattr("rtcompile.bundles._bundles", {})
+    monkeypatch.setenv("RTCOMPILE_BUNDLES", os.path.abspath("k.rtc"))
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", os.path.abspath("empty"))
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+
+    source = f'#include "{os.getcwd()}/own.cuh"\n' + PLAIN
+    with pytest.raises(rtcompile.JitDisabled, match=r"made without it: it includes .*own\.cuh"):
+        rtcompile.compile(source, arch="sm_80", name="beside.cu")
+
+
+def test_what_an_update_makes_is_left_out_no_more(record):
+    run(record, "-o", "k.rtc", "--skip-unshippable")
+    source = f'#include "{os.getcwd()}/own.cuh"\n' + PLAIN
+    request = rtcompile.CompileRequest(source, options=(f"-I{os.getcwd()}",))
+    bundling.bundle([request], "k.rtc", archs=["sm_80"], update=True, progress=False)
+
+    assert [each.program[:9] for each in Bundle(os.path.abspath("k.rtc")).left_out()] == [
+        "linked.cu"
+    ]
+
+
+def test_a_bundle_of_nothing_is_not_written(record):
+    with pytest.raises(rtcompile.InvalidRequest, match="link= holds sources"):
+        bundling.bundle(
+            [rtcompile.CompileRequest(PLAIN, link=[rtcompile.CompileRequest(PART)])],
+            "k.rtc",
+            archs=["sm_80"],
+            progress=False,
+            skip_unshippable=True,
+        )
+    assert not os.path.exists("k.rtc")

@@ -334,7 +334,7 @@ def test_other_architectures_are_for_what_follows_the_device(tmp_path, installed
     record = recorder.finish()
 
     with warming.requests(record, ["sm_90a", "sm_100a"]) as requests:
-        assert [str(request.arch) for request, _ in requests] == ["sm_90", "sm_100", "sm_75"]
+        assert [str(wanted.request.arch) for wanted in requests] == ["sm_90", "sm_100", "sm_75"]
 
 
 def test_what_the_cache_spared_is_told(installed):

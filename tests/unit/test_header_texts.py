@@ -170,3 +170,12 @@ def test_a_ptx_file_is_linked_with_its_options(tmp_path, monkeypatch):
     assert limited.report().kernels[0].registers <= 24
     # Nothing here means anything to a linker: the driver loads the file, as with CuPy.
     assert rtcompile.RawModule(path=path, options=("-std=c++17",)).object_code is None
+
+
+def test_an_option_for_a_ptx_file_that_is_none_is_refused(tmp_path):
+    pytest.importorskip("cupy")
+    path = tmp_path / "k.ptx"
+    path.write_bytes(rtcompile.compile("__global__ void k() {}", arch="sm_80", target="ptx").code)
+    module = rtcompile.RawModule(path=path, options=("-lineinfo", "--maxregcount=24"), arch="sm_80")
+    with pytest.raises(InvalidRequest, match=r"'--maxregcount=24' is no option .*--maxrregcount, "):
+        module.report()
