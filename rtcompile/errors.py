@@ -40,6 +40,7 @@ __all__ = [
     "UnsupportedArch",
     "adopt_cupy",
     "alone",
+    "limit_reached",
     "public",
     "shown",
 ]
@@ -361,8 +362,37 @@ def alone(error: RtcompileError) -> RtcompileError:
     return error.with_traceback(None)
 
 
+def limit_reached(number: int | None) -> RtcompileError | None:
+    """Return the error for an `errno` by which the system says that a limit of the shell is reached.
+
+    None for any other. Imports nothing that is a file: none can be opened where too many are.
+    """
+    import errno
+
+    if number == errno.EMFILE:
+        return RtcompileError(
+            f"{os.strerror(number)}: a process may have {os.sysconf('SC_OPEN_MAX')} open here "
+            "(`ulimit -n`), and a build needs some more. Close files that the program holds, or run "
+            "`ulimit -n 1024` before it."
+        )
+    if number == errno.EFBIG:
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if most != resource.RLIM_INFINITY:
+            return RtcompileError(
+                f"{os.strerror(number)}: a process may write files of {most} bytes at most here "
+                "(`ulimit -f`), and a build writes larger ones. Run `ulimit -f unlimited` before the "
+                "program."
+            )
+    return None
+
+
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Let an error of ours leave `function` alone: one error, in one traceback, from one frame."""
+    """Let an error of ours leave `function` alone: one error, in one traceback, from one frame.
+
+    An error of the system that a limit of the shell causes, anywhere in it, becomes one of ours.
+    """
 
     @functools.wraps(function)
     def edge(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -372,6 +402,11 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         except RtcompileError as caught:
             error = caught
             adopt_cupy()
+        except OSError as caught:
+            limit = limit_reached(caught.errno)
+            if limit is None:
+                raise
+            error = limit
         # Raised outside the except clause, so that Python chains only what the caller was handling.
         raise alone(error)
 

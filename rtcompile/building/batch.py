@@ -18,7 +18,7 @@ from rtcompile.building.pipeline import Missing
 from rtcompile.building.plan import Planner
 from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import RtcompileError, alone
+from rtcompile.errors import RtcompileError, alone, public
 from rtcompile.settings import Settings
 from rtcompile.workers import pool
 
@@ -65,7 +65,7 @@ class BuildFuture(Future[ObjectCode]):
         # InvalidStateError: it was cancelled meanwhile.
         with suppress(InvalidStateError, pool.Cancelled):
             try:
-                found = step()
+                found = public(step)()
                 if not isinstance(found, ObjectCode):
                     return found
                 self.set_result(found)

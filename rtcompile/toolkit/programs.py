@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 
 from rtcompile.core.environment import for_nvcc
+from rtcompile.errors import limit_reached
 from rtcompile.toolkit.model import Program
 
 __all__ = ["describe_nvcc", "which"]
@@ -60,6 +61,8 @@ def _output(command: list[str], environ: Mapping[str, str]) -> str:
             timeout=_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired) as error:
+        if limit := limit_reached(getattr(error, "errno", None)):
+            raise limit from None  # and not "nvcc not found"
         return ""
     return done.stdout.decode("utf-8", "replace")

@@ -226,7 +226,7 @@ def _serve(desk: _socket.socket) -> int:
             import traceback
 
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            tell(socket, (protocol.CRASH, "start", 0, text))
+            tell(socket, (protocol.CRASH, "start", getattr(error, "errno", 0), text))
             return 1
         size = _resident_bytes()
         stays = well and served + 1 < _MOST_JOBS and size < _MOST_BYTES

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 from rtcompile.core.units import Limits
+from rtcompile.errors import limit_reached
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 from rtcompile.workers import process, protocol
@@ -252,6 +253,7 @@ class Pool:
             try:
                 worker = self._zygote(job.prepare, job.argument)
             except OSError as error:  # no interpreter, or no more processes
+                _raise_limit(error.errno)
                 return Crash("start", 0, str(error), b"")
             outcome = _run(worker, job, limits, leftovers, meanwhile)
             if outcome is not None:
@@ -310,7 +312,8 @@ def _run(
         with cancellation.over(ours) if cancellation else nullcontext():
             try:
                 _ask(zygote, job, limits, leftovers, theirs)
-            except OSError:
+            except OSError as error:
+                _raise_limit(error.errno)
                 return None
             if meanwhile is not None:
                 meanwhile()
@@ -323,9 +326,18 @@ def _run(
     message, descriptors = reply
     if message[0] == protocol.ANSWER:
         return Answer(protocol.unpack(descriptors[0]))
-    _, kind, signal, text = message
+    _, kind, number, text = message
+    if kind == "start":
+        _raise_limit(number)
+        number = 0
     stderr = b"".join(protocol.drain(d) for d in descriptors)
-    return Crash(str(kind), int(signal), str(text), stderr)
+    return Crash(str(kind), int(number), str(text), stderr)
+
+
+def _raise_limit(number: int | None) -> None:
+    limit = limit_reached(number)
+    if limit is not None:
+        raise limit
 
 
 def _ask(

@@ -11,7 +11,8 @@ The caller first tells the zygote on its control socket what to load: a function
 argument. To run a job, it sends there the function's name, the limits, and
 two descriptors: one end of a fresh *job socket* and a memfd with the arguments. The first message
 on the job socket decides: ``ANSWER`` from the child, with a memfd that holds the returned value, or
-``CRASH`` from the zygote, with what the child wrote on its stderr. A function that is a generator
+``CRASH`` from the zygote, with its kind, the number of the signal or of the system's error, and what
+the child wrote on its stderr. A function that is a generator
 sends a ``PART`` for each value before that, and an empty answer. The end of file without a
 message means that the zygote itself is gone. The caller cancels by closing its end.
 

@@ -249,7 +249,7 @@ class Zygote:
                 return
             # Errors of the system have a full message; for others the type is needed too.
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            tell(order.socket, (protocol.CRASH, "start", 0, text))
+            tell(order.socket, (protocol.CRASH, "start", getattr(error, "errno", 0), text))
             order.close()
             return
         self.poller.register(order.socket.fileno(), 0)

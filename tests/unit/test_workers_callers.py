@@ -219,3 +219,54 @@ def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: F
     out, err = program.communicate(timeout=30)
     assert err == "main ran\n"
     assert out == "done\ndone\n0\ndone\n{b'x'}\n"
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        pytest.param(
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))",
+            "may write files of 1024 bytes at most here (`ulimit -f`)",
+            id="the size of a file",
+        ),
+        pytest.param(
+            """resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            with contextlib.suppress(OSError):
+                held = []
+                while True:
+                    held.append(open("/dev/null"))
+            """,
+            "may have 64 open here (`ulimit -n`)",
+            id="open files",
+        ),
+    ],
+)
+def test_a_limit_of_the_shell_is_an_error_that_names_it_and_the_way_out(
+    tmp_path: Path, limits: str, says: str
+) -> None:
+    script = f"""
+            import contextlib, resource
+            import rtcompile, rtcompile.many
+            from rtcompile import api
+            {limits}
+            source = "__global__ void k() {{}}"
+            request = rtcompile.CompileRequest(source, arch="sm_80")
+            for build in (
+                lambda: api.compile(source, arch="sm_80"),
+                lambda: rtcompile.many.compile_many([request], progress=False),
+            ):
+                try:
+                    build()
+                except rtcompile.RtcompileError as error:
+                    print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count(says) == 2, done.stdout
+    assert done.stdout.count("before") == 2
