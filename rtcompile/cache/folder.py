@@ -39,7 +39,8 @@ FOLDERS = (
 _KEEP_SECONDS = 1.0
 
 _MOST_TRIES = 4  # to note something, while others take the notes
-_MOST_WAITED_SECONDS = 0.05  # for who still writes to notes that are being taken
+# For who still writes to notes that are being taken: microseconds, and its wait for a processor.
+_MOST_WAITED_SECONDS = 1.0
 _NOTE = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
@@ -245,7 +246,7 @@ class Folder:
                 flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(taken, flags, dir_fd=folder)
                 try:
-                    # Whoever opened it before is let write, which takes microseconds.
+                    # Whoever opened it before is let write.
                     until = time.monotonic() + _MOST_WAITED_SECONDS
                     while not _lock(descriptor, exclusive=True) and time.monotonic() < until:
                         time.sleep(0.001)

@@ -7,6 +7,7 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -213,6 +214,27 @@ def test_no_note_goes_into_notes_that_were_taken_since_they_were_opened(
     monkeypatch.setattr(folders, "_lock", taken_meanwhile)
     folder.note(misses=7)
     assert folder.notes().misses == 7
+
+
+def test_who_waits_for_a_processor_while_it_writes_a_note_is_waited_for(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(open_store(cache), "a")
+    folder, write = Folder(str(cache)), os.write
+    opened = threading.Event()
+
+    def write_late(descriptor: int, data: bytes) -> int:
+        opened.set()
+        time.sleep(0.2)
+        return write(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write_late)
+        writer = threading.Thread(target=lambda: Folder(str(cache)).note(misses=7))
+        writer.start()
+        opened.wait()
+        assert folder.take_notes().misses == 1 + 7
+        writer.join()
 
 
 def test_hits_of_a_process_that_built_nothing_are_counted_without_a_database(cache: Path) -> None:
