@@ -32,7 +32,7 @@ class Upkeep:
     size : int
         Bytes that it may hold.
     enter : callable
-        Enters notes into the books.
+        Enters notes into the books; returns None where it could not.
     """
 
     def __init__(self, folder: Folder, size: int, enter: Callable[[Notes], object]) -> None:
@@ -90,7 +90,8 @@ class Upkeep:
             used = inventory.size(self._folder) + inventory.precompiled_size(self._folder)
             if used > self._size - self._size / _PART_NOTED:
                 inventory.evict(self._folder, self._size)
-            if notes.lines:
-                self._enter(notes)
+            if notes.lines and self._enter(notes) is None:
+                # Others had the books for too long. The bytes are not noted again: they were seen to.
+                self._folder.note(hits=notes.hits, misses=notes.misses, fetched=notes.fetched)
         finally:
             self._settling.release()

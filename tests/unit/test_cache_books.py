@@ -385,6 +385,9 @@ def test_locked_books_cost_one_warning_and_no_object(
         assert open_store(cache).find(question)
     finally:
         other.close()
+    usage = open_store(cache).usage()
+    assert usage is not None
+    assert usage.misses == 2
 
 
 def test_books_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> None:
