@@ -15,7 +15,8 @@ Per kernel the median over the rounds counts. Kernels are told apart by what the
 nothing; "include", "import" and the like without one being read; or they read the toolkit's.
 
 ``--minimal`` instead compiles each with NVRTC's ``--minimal`` and without, in fresh workers, and says
-whether all bytes are the same where rtcompile gives the option, and where it does not.
+whether all bytes are the same where rtcompile gives the option, and where it does not. With WHEELS in
+the environment by the NVRTC whose wheels were installed into that folder.
 
 ROUNDS sets the number of rounds.
 """
@@ -38,6 +39,7 @@ from typing import Any
 from benchmarks import _machine
 from rtcompile import toolkit
 from rtcompile.core import small
+from rtcompile.toolkit import search
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 IN_TURN = 12  # kernels that a contender builds before it is the other's turn
@@ -73,7 +75,6 @@ for line in sys.stdin:
 
 COMPARE = r"""
 import json, sys
-from rtcompile.workers import protocol
 from rtcompile.workers import nvrtc
 libraries, arch, options = json.loads(sys.argv[1])
 nvrtc.load(libraries)
@@ -100,7 +101,6 @@ class Contender:
             "RTCOMPILE_CACHE_DIR": f"{place}/ours",
             "CUPY_CACHE_DIR": f"{place}/cupy",
             "CUDA_CACHE_PATH": f"{place}/{who} driver",
-            "RTCOMPILE_PCH": os.environ.get("RTCOMPILE_PCH", "1"),
         }
         given = json.dumps([who, ARCH, OPTIONS, folders])
         self.process = subprocess.Popen(
@@ -189,7 +189,8 @@ def compare(sources: dict[str, str]) -> dict[str, Any]:
 
 def minimal(sources: dict[str, str]) -> dict[str, Any]:
     """Compile each with ``--minimal`` and without; return how often the bytes are the same."""
-    toolchain = toolkit.current()
+    wheels = os.environ.get("WHEELS")
+    toolchain = search.find({}, [os.path.abspath(wheels)]) if wheels else toolkit.current()
     library = toolchain.require_nvrtc()
     options = [*OPTIONS, *(f"-I{directory.path}" for directory in toolchain.search)]
     given = json.dumps([library.to_load(), ARCH, options])
@@ -224,8 +225,9 @@ def main() -> None:
         for project, count in sorted(of.items())
     }
     if "--minimal" in sys.argv:
-        version = toolkit.current().require_nvrtc().version.rpartition(".")[0].replace(".", "_")
-        _machine.save(f"minimal_{version}", {**minimal(sources), "projects": projects})
+        compared = minimal(sources)
+        major, minor, *_ = compared["NVRTC"].split(".")
+        _machine.save(f"minimal_{major}_{minor}", {**compared, "projects": projects})
     else:
         _machine.save("public_kernels", {**compare(sources), "projects": projects})
 
