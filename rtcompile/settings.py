@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcompile.core.request import one_of, truth
 from rtcompile.errors import InvalidRequest, shown
@@ -25,8 +24,7 @@ _JOBS_MAX = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What the environment asks for; every field can be overridden by an argument."""
 
     cache_dir: str
@@ -105,7 +103,7 @@ class Settings:
             changes["timeout"] = seconds("timeout", _number("timeout", timeout))
         if memory_limit is not None:
             changes["memory_limit"] = _bytes("memory_limit", _number("memory_limit", memory_limit))
-        return replace(self, **changes) if changes else self
+        return self._replace(**changes) if changes else self
 
 
 def flag(env: Mapping[str, str], name: str, default: bool) -> bool:

@@ -6,7 +6,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -100,11 +99,11 @@ def identified(plan: Plan, settings: Settings) -> Plan:
     """Return the plan with NVRTC's build, which takes too long to ask for on a hit."""
     library = plan.toolchain.nvrtc
     if plan.backend != "nvcc" and library is not None and not library.build:
-        library = replace(library, build=nvrtc.identify(library))
+        library = library._replace(build=nvrtc.identify(library))
         toolkit.remember_build("nvrtc", library.build, settings)
         # The plan's own toolchain is used, since another thread may have replaced the remembered
         # one.
-        plan = plans.with_toolchain(plan, replace(plan.toolchain, nvrtc=library), settings)
+        plan = plans.with_toolchain(plan, plan.toolchain._replace(nvrtc=library), settings)
     return plan
 
 
@@ -271,7 +270,7 @@ class Miss:
             if problem:
                 raise ToolkitNotFound(problem)
         self.why = why
-        if not _reads(self.plan):
+        if self.plan.backend != "nvcc":
             self.store.reading(self.plan.question)  # NVCC reads headers of its own
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         outcome = self._until_nothing_helps(self._nvcc)

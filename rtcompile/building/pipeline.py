@@ -177,7 +177,7 @@ def is_cached(request: CompileRequest, settings: Settings) -> bool:
     if _shipped(request, settings) is not None:
         return True
     try:
-        decided = plan(request, settings, link_settings=replace(settings, jit=False))
+        decided = plan(request, settings, link_settings=settings._replace(jit=False))
     except (
         JitDisabled,
         ToolkitNotFound,

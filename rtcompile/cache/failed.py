@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from rtcompile.cache import headers
@@ -88,7 +87,7 @@ def dependencies_of(
         for folder in folders
         if folder.startswith("/")
     ]
-    return replace(found, absent=(*found.absent, *absent))
+    return found._replace(absent=(*found.absent, *absent))
 
 
 def _key(question: Question) -> tuple[object, ...]:

@@ -8,7 +8,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -121,7 +120,7 @@ def record(
     known = _recorded.get(key)
     if known is not None and same(known):
         probed = [_changed_ns(path) for path in known.present]
-        return replace(known, newest_ns=max([known.newest_ns, *probed]))
+        return known._replace(newest_ns=max([known.newest_ns, *probed]))
     found = _record(trace, search, mentions, os.path.dirname(name), before)
     if not found.uncacheable:
         if len(_recorded) >= _MOST_RECORDED:
@@ -379,7 +378,7 @@ def refresh(dependencies: Dependencies) -> Dependencies | None:
         if fresh is None or fresh.digest != header.digest:
             return None
         headers.append(fresh)
-    return replace(dependencies, headers=tuple(headers))
+    return dependencies._replace(headers=tuple(headers))
 
 
 # Headers read already, which many builds of a cluster or of CuPy share, by label, name and path.

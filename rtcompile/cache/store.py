@@ -388,21 +388,19 @@ class Store:
                 if locked is False and not waits:
                     yield 0.0
                     return
-                if reads:
+                if reads and question.may_read_new_files():
                     self.reading(question)
+                elif reads:
+                    # What was written within this tick is taken for changed: nobody writes toolkits then.
+                    self._started[key] = headers.file_clock_ns()
                 try:
                     yield None if timeout is None else timeout - (time.monotonic() - begin)
                 finally:
                     self._started.pop(key, None)
 
     def reading(self, question: Question) -> None:
-        """Note that files are read from now on: what changes while a build runs is not kept.
-
-        A header that was written within the same tick before is taken for changed, unless this waits
-        for the next tick: where nobody can have written one, it does not.
-        """
-        now = headers.next_tick if question.may_read_new_files() else headers.file_clock_ns
-        self._started[question.lookup_key()] = now()
+        """Note that files are read from now on: what changes while a build runs is not kept."""
+        self._started[question.lookup_key()] = headers.next_tick()
 
     @property
     def failed(self) -> Failed:

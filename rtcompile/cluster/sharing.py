@@ -8,7 +8,6 @@ shared.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.cache import headers, manifests, objects
@@ -75,6 +74,6 @@ def usable(question: Question, manifest: bytes) -> Iterator[ManifestEntry]:
             read = build.dependencies
             # The stats are another machine's: by them alone no header is known here.
             foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]
-            fresh = headers.refresh(replace(read, headers=tuple(foreign)))
+            fresh = headers.refresh(read._replace(headers=tuple(foreign)))
             if fresh is not None:
                 yield build._replace(dependencies=fresh)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest, public, shown
@@ -314,15 +314,16 @@ def _program(value: object) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class SearchDir:
+# What the labels of directories begin with that installed packages provide.
+PROVIDED = "headers:"
+
+
+class SearchDir(NamedTuple):
     """A directory the compiler searches for headers.
 
     `label` names it without its place ("user0", "cudart", "cccl", "crt", "cutlass", "cupy",
     "shims", …): cache keys carry labels, so two virtual environments share a cache.
     """
-
-    PROVIDED: ClassVar[str] = "headers:"
 
     label: str
     path: str
@@ -330,7 +331,7 @@ class SearchDir:
     @property
     def is_provided(self) -> bool:
         """Whether an installed package provides this directory through an entry point."""
-        return self.label.startswith(self.PROVIDED)
+        return self.label.startswith(PROVIDED)
 
     @property
     def is_own(self) -> bool:

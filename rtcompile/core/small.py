@@ -20,9 +20,9 @@ _READING = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 # A line goes on behind a backslash at its end, which may tear a name apart.
-_SPLICE = re.compile(r"\\[ \t\v\f]*\r?\n")
+_SPLICE = r"\\[ \t\v\f]*\r?\n"
 # An option may be a part of any of that.
-_READING_OPTION = re.compile(r"include|import|embed|pch|[#%?]|__has", re.IGNORECASE)
+_READING_OPTION = ("include", "import", "embed", "pch", "#", "%", "?", "__has")
 _SEARCH_OPTIONS = ("-I", "--include-path")
 
 # What NVRTC's `--minimal` leaves out: textures and surfaces, the runtime's and the driver's types and
@@ -34,32 +34,35 @@ _DECLARED = re.compile(
     r"|(?<![A-Za-z0-9_])(?:MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL)"
 )
 # Options with which the code says more of the source than its instructions do, or is not code yet.
-_TELLING_OPTIONS = re.compile(
-    r"-?-(?:G|device-debug|lineinfo|generate-line-info|dc|device-c|rdc|relocatable|dlto|.*minimal"
-    r"|builtin|no-source|split|ofast)"
+_TELLING_OPTIONS = (
+    *("G", "device-debug", "lineinfo", "generate-line-info", "dc", "device-c", "rdc"),
+    *("relocatable", "dlto", "minimal", "builtin", "no-source", "split", "ofast"),
 )
 
 # Options that NVRTC was seen to forget with the compile: in one process the code and the log of the next
 # are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on; for
 # others, as what is handed on to ptxas, that is not known.
-_FORGOTTEN = re.compile(
-    r"-[DUI]|--?(?:gpu-architecture|arch|std|device-as-default-execution-space|default-device"
-    r"|device-int128|ftz|fmad"
-    r"|prec-div|prec-sqrt|use_fast_math|maxrregcount|device-debug|generate-line-info|pre-include"
-    r"|disable-warnings|diag-suppress|diag-error|diag-warn|relocatable-device-code)(?:=|$)"
+_FORGOTTEN = frozenset(
+    (
+        *("gpu-architecture", "arch", "std", "device-as-default-execution-space", "default-device"),
+        *("device-int128", "ftz", "fmad", "prec-div", "prec-sqrt", "use_fast_math"),
+        *("maxrregcount", "device-debug", "generate-line-info", "pre-include"),
+        *("disable-warnings", "diag-suppress", "diag-error", "diag-warn"),
+        "relocatable-device-code",
+    )
 )
 
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
     """Say whether a build reads no file besides its source."""
-    text = _SPLICE.sub("", source) if "\\" in source else source
+    text = re.sub(_SPLICE, "", source) if "\\" in source else source
     return not _READING.search(text) and _read_no_file(tuple(options))
 
 
 @functools.lru_cache(maxsize=16)  # the variants of a batch have the same options
 def _read_no_file(options: tuple[str, ...]) -> bool:
-    telling = (option for option in options if not option.startswith(_SEARCH_OPTIONS))
-    return not any(_READING_OPTION.search(option) for option in telling)
+    told = [option.lower() for option in options if not option.startswith(_SEARCH_OPTIONS)]
+    return not any(word in option for option in told for word in _READING_OPTION)
 
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
@@ -78,12 +81,15 @@ def needs_no_declarations(source: str, options: Sequence[str], target: str) -> b
 
 @functools.lru_cache(maxsize=16)
 def _tell_nothing(options: tuple[str, ...]) -> bool:
-    return not any(_TELLING_OPTIONS.match(option) for option in options) and not any(
-        _DECLARED.search(o[2:]) for o in options if o.startswith(("-D", "--define"))
-    )
+    return not any(
+        option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options
+    ) and not any(_DECLARED.search(o[2:]) for o in options if o.startswith(("-D", "--define")))
 
 
 @functools.lru_cache(maxsize=16)
 def is_forgotten(options: tuple[str, ...]) -> bool:
     """Say whether none of the options has an effect on what NVRTC compiles next in the same process."""
-    return all(map(_FORGOTTEN.match, options))
+    return all(
+        option.startswith(("-D", "-U", "-I")) or option.lstrip("-").partition("=")[0] in _FORGOTTEN
+        for option in options
+    )

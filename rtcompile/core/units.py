@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CompileFailure", "Compiled", "Limits", "LinkInput", "TranslationUnit"]
 
-# NamedTuples, because defining five dataclasses takes 2 ms of the first build.
+# NamedTuples here and in what else a first build imports: to define a dataclass takes four times as long,
+# 0.3 to 0.8 ms.
 
 
 class Limits(NamedTuple):

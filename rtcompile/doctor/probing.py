@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rtcompile.building import pipeline
 from rtcompile.compilers import nvrtc
@@ -157,7 +157,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
 
 def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Compile each kind of source without the cache; launch one kernel if there is a device."""
-    settings = replace(settings, cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
+    settings = settings._replace(cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
     device = _Device.open()
     arch = _arch_for(device, toolchain)
     # Not more at once than there are workers, since the reported time includes waiting for one.

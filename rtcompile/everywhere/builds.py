@@ -7,7 +7,6 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rtcompile.building import pipeline
 from rtcompile.cache import headers, words
@@ -67,7 +66,7 @@ def _own_headers() -> str:
 
 def settings_of_cupy() -> Settings:
     """Return the settings: what CuPy's compiler refuses is refused, since programs ask that way."""
-    return replace(Settings.from_environ(), as_given=True)
+    return Settings.from_environ()._replace(as_given=True)
 
 
 def request_of(said: Sequence[str], capability: tuple[int, int]) -> CompileRequest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from rtcompile.core.request import SearchDir
 from rtcompile.toolkit import fingerprints, providers, versions
@@ -86,7 +85,7 @@ def assemble(
     nvcc = _nvcc(draft, where, places, chosen)
     host_compiler = _host_compiler(draft, where)
     if nvcc is not None:
-        nvcc = replace(nvcc, build=fingerprints.of_nvcc(nvcc, host_compiler))
+        nvcc = nvcc._replace(build=fingerprints.of_nvcc(nvcc, host_compiler))
     return Toolchain(
         nvrtc=nvrtc,
         nvcc=nvcc,
@@ -127,7 +126,7 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
     if "nvjitlink" in paths:
         nvjitlink = Library(paths["nvjitlink"], draft.versions["nvjitlink"])
         build = fingerprints.of_nvjitlink(nvjitlink, paths.get("cudadevrt"))
-        nvjitlink = replace(nvjitlink, build=build)
+        nvjitlink = nvjitlink._replace(build=build)
     return (
         Library(nvrtc.path, nvrtc.version, (builtins,) if builtins else ()),
         nvjitlink,

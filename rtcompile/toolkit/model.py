@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn
+from types import MappingProxyType
+from typing import NamedTuple, NoReturn
 
 from rtcompile.core.request import SearchDir
 from rtcompile.errors import ToolkitNotFound
@@ -20,8 +20,7 @@ def version_pair(version: str) -> tuple[int, int]:
     return major, minor
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """A shared library on disk. Finding it has not loaded it.
 
     Attributes
@@ -63,8 +62,7 @@ class Library:
         return os.pathsep.join((*self.preload, self.path)) + "\n" + self.identity()
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """An executable, and the binary it ends up running.
 
     Attributes
@@ -100,8 +98,12 @@ def _identity(path: str) -> str:
     return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
-@dataclass(frozen=True, slots=True)
-class Toolchain:
+# nvcc finds the headers of CUDA and of the host itself. The shims would hide the host's, and CUDA headers
+# of NVRTC's version would mix with its own.
+_FOR_NVCC = frozenset({"cutlass", "cupy", "rtcompile"})
+
+
+class Toolchain(NamedTuple):
     """One consistent set of compilers and headers.
 
     Attributes
@@ -131,21 +133,17 @@ class Toolchain:
     cudadevrt: str | None = None
     host_compiler: str | None = None
     search: tuple[SearchDir, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    found_via: Mapping[str, str] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = MappingProxyType({})
+    found_via: Mapping[str, str] = MappingProxyType({})
+    missing: Mapping[str, str] = MappingProxyType({})
     problems: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
-    # nvcc finds the headers of CUDA and of the host itself. The shims would hide the host's, and
-    # CUDA headers of NVRTC's version would mix with its own.
-    _FOR_NVCC: ClassVar[frozenset[str]] = frozenset({"cutlass", "cupy", "rtcompile"})
-
     @property
     def nvcc_search(self) -> tuple[SearchDir, ...]:
         """The directories of `search` that nvcc does not search by itself."""
-        return tuple(d for d in self.search if d.label in self._FOR_NVCC or d.is_provided)
+        return tuple(d for d in self.search if d.label in _FOR_NVCC or d.is_provided)
 
     def require_nvrtc(self) -> Library:
         """Return NVRTC; raise `ToolkitNotFound` that says where it was looked for."""

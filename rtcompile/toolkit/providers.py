@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
-from rtcompile.core.request import SearchDir
+from rtcompile.core.request import PROVIDED, SearchDir
 
 __all__ = ["GROUP", "Provided", "provided"]
 
@@ -50,7 +50,7 @@ class Provided:
     @property
     def search_dir(self) -> SearchDir:
         """The folder as an entry of the search path."""
-        return SearchDir(f"{SearchDir.PROVIDED}{self.name}", self.directory)
+        return SearchDir(f"{PROVIDED}{self.name}", self.directory)
 
 
 def provided(site_dirs: Sequence[str]) -> Iterator[Provided]:

@@ -8,7 +8,6 @@ leads to, so that a shell, a service and a scheduler share one result where thos
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import time
@@ -124,8 +123,8 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     known = _in_this_process.get(here)
     if known is None:  # the environment was changed while the compiler ran
         return
-    compiler = dataclasses.replace(getattr(known.toolchain, part), build=build)
-    toolchain = dataclasses.replace(known.toolchain, **{part: compiler})
+    compiler = getattr(known.toolchain, part)._replace(build=build)
+    toolchain = known.toolchain._replace(**{part: compiler})
     known = _in_this_process[here] = known._replace(toolchain=toolchain)
     _write(settings, _key(here), known)
 
@@ -238,7 +237,7 @@ def _write(settings: Settings, key: str, known: Known) -> None:
     # Each process checks the folders of its own PATH; only those that hold a toolkit are recorded.
     apart = {folder for folder in _path_folders() if os.path.dirname(folder) not in known.stamps}
     stamps = {path: stamp for path, stamp in known.stamps.items() if path not in apart}
-    record = {"stamps": stamps, "toolchain": dataclasses.asdict(known.toolchain)}
+    record = {"stamps": stamps, "toolchain": _as_json(known.toolchain)}
     folder = Folder(settings.cache_dir)
     with contextlib.suppress(OSError):
         folder.prepare()
@@ -251,6 +250,16 @@ def _forget_oldest(folder: Folder) -> None:
     known = sorted(folder.listing("toolchains"), key=lambda found: -found[1].st_mtime)
     for name, _ in known[_MOST_REMEMBERED:]:
         folder.discard("toolchains", name)
+
+
+def _as_json(toolchain: Toolchain) -> dict[str, Any]:
+    fields = toolchain._asdict()
+    for name in ("nvrtc", "nvjitlink", "nvcc"):
+        fields[name] = fields[name] and fields[name]._asdict()
+    fields["search"] = [directory._asdict() for directory in toolchain.search]
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in fields.items()
+    }
 
 
 def _from_json(fields: dict[str, Any]) -> Toolchain:

@@ -121,6 +121,7 @@ def test_a_new_header_that_comes_first_is_a_miss(cache: Path, place: Place) -> N
         pytest.param("headers:mine", {}, True, id="a folder of a package"),
         pytest.param("cudart", {"name": "/home/me/k.cu"}, True, id="a source in a folder"),
         pytest.param("cudart", {"pre_includes": ("a.h",)}, True, id="an option"),
+        pytest.param("cudart", {"backend": "nvcc"}, True, id="NVCC's variables"),
         pytest.param("cudart", {"source": '#include "/home/me/a.h"'}, True, id="a path"),
         pytest.param("cudart", {"source": "#include </home/me/a.h>"}, True, id="another path"),
     ],

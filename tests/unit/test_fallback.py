@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
         return toolkit.current()
     prefix = request.getfixturevalue("cuda13_prefix")
     found = toolkit.find({}, [str(prefix)], usual_roots=(), last_steps=())
-    return replace(found, host_compiler=toolkit.current().host_compiler)
+    return found._replace(host_compiler=toolkit.current().host_compiler)
 
 
 def compiled(
@@ -261,7 +260,7 @@ def test_the_headers_say_what_nvcc_would_know(question: str, name: str, answer: 
 
 
 def test_without_a_host_compiler_only_members_of_std_are_taken_for_known_ones() -> None:
-    declared = Declared(replace(toolkit.current(), host_compiler=None))
+    declared = Declared(toolkit.current()._replace(host_compiler=None))
 
     assert declared.std("map")
     assert not declared.host_header("unistd.h")

@@ -137,10 +137,9 @@ def test_the_environment_forbids_or_forces_it(runs, monkeypatch):
 
 @pytest.mark.parametrize("part", ["nvcc", "host_compiler"])
 def test_without_nvcc_the_error_is_nvrtcs_and_then_what_to_install(part, monkeypatch):
-    from dataclasses import replace
 
-    crippled = replace(
-        toolkit.current(), **{part: None}, missing={part: f"no {part}; pip install something"}
+    crippled = toolkit.current()._replace(
+        **{part: None}, missing={part: f"no {part}; pip install something"}
     )
     monkeypatch.setattr(toolkit, "current", lambda settings=None: crippled)
 

@@ -207,7 +207,6 @@ def test_a_request_that_links_in_turn_is_refused_whatever_the_cycle():
 
 
 def test_another_build_of_the_linker_links_anew(runs, monkeypatch):
-    from dataclasses import replace
 
     compile(link=[LIBRARY])
     assert compile(link=[LIBRARY]).build.hit == "memory"
@@ -216,7 +215,7 @@ def test_another_build_of_the_linker_links_anew(runs, monkeypatch):
     if linker is None:
         pytest.skip("nvJitLink is needed")
     assert linker.build in compile(link=[LIBRARY]).build.compiler
-    edited = replace(found, nvjitlink=replace(linker, build="nvJitLink 12.9.86 edited"))
+    edited = found._replace(nvjitlink=linker._replace(build="nvJitLink 12.9.86 edited"))
     monkeypatch.setattr(toolkit, "current", lambda settings=None: edited)
     runs.clear()
 

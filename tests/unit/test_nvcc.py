@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -208,9 +207,9 @@ def test_the_death_of_an_nvcc_that_said_nothing_is_told(
     silent = tmp_path / "nvcc"
     silent.write_text("#!/bin/sh\nkill -9 $$\n")
     silent.chmod(0o755)
-    found = replace(toolchain.require_nvcc(), path=str(silent))
+    found = toolchain.require_nvcc()._replace(path=str(silent))
 
-    failure = refused(make_unit(), replace(toolchain, nvcc=found))
+    failure = refused(make_unit(), toolchain._replace(nvcc=found))
 
     assert failure.log.splitlines()[0] == "The compiler died due to signal 9."
 
@@ -231,7 +230,7 @@ def test_beyond_a_limit_it_is_killed(limits: Limits, kind: str, toolchain: Toolc
 
 
 def test_without_a_host_compiler_there_is_no_nvcc(toolchain: Toolchain) -> None:
-    crippled = replace(toolchain, host_compiler=None, missing={"host_compiler": "install g++"})
+    crippled = toolchain._replace(host_compiler=None, missing={"host_compiler": "install g++"})
 
     with pytest.raises(ToolkitNotFound, match="install g\\+\\+"):
         nvcc.compile(make_unit(), crippled, limits=Limits())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,7 +191,7 @@ def test_what_nvcc_built_is_found_where_there_is_no_nvcc(
 ) -> None:
     source = "#include <vector>\n" + SOURCE.replace("#include", "//")
     assert build(source, backend="auto") == (1, None)
-    without = replace(toolkit.current(), **{lacks: None})
+    without = toolkit.current()._replace(**{lacks: None})
     monkeypatch.setattr(toolkit, "current", lambda settings=None: without)
     monkeypatch.setenv("RTCOMPILE_JIT", jit)
     forget_process()
@@ -206,11 +205,11 @@ def test_where_nothing_may_be_compiled_another_nvccs_code_serves_and_else_it_doe
     build(source)
     found = toolkit.current()
     assert found.nvcc is not None
-    other = replace(found, nvcc=replace(found.nvcc, build="12.0 elsewhere"))
+    other = found._replace(nvcc=found.nvcc._replace(build="12.0 elsewhere"))
     monkeypatch.setattr(toolkit, "current", lambda settings=None: other)
     request = CompileRequest(source, arch="sm_80", target="ptx", backend="nvcc")
     for jit in (False, True):
-        settings = replace(Settings.from_environ(), jit=jit)
+        settings = Settings.from_environ()._replace(jit=jit)
         question = pipeline.plan(request, settings).question
         assert (store.Store.open(settings).find(question) is not None) is not jit
 

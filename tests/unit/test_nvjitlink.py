@@ -6,7 +6,6 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,7 +159,7 @@ def test_the_device_runtime_is_added_where_it_is_called_and_nowhere_else(
 def test_without_the_device_runtime_the_error_says_what_to_install(
     make: Make, toolchain: Toolchain
 ) -> None:
-    without = replace(toolchain, cudadevrt=None, missing={"cudadevrt": "pip install it"})
+    without = toolchain._replace(cudadevrt=None, missing={"cudadevrt": "pip install it"})
 
     with pytest.raises(ToolkitNotFound, match="pip install it"):
         link([make(PARENT, "object")], without)
@@ -269,8 +268,8 @@ def test_what_is_too_new_for_nvjitlink_goes_to_a_newer_nvcc(
         pytest.skip("an older nvJitLink and a newer nvcc are needed")
     inputs = [make(CALLER, kind, by=toolchain13), make(LIBRARY, kind, by=toolchain13)]
 
-    program = linked(inputs, replace(toolchain, nvcc=toolchain13.nvcc))
-    alone = link(inputs, replace(toolchain, nvcc=None))
+    program = linked(inputs, toolchain._replace(nvcc=toolchain13.nvcc))
+    alone = link(inputs, toolchain._replace(nvcc=None))
 
     assert [kernel.name for kernel in program.kernels] == ["k"]
     assert isinstance(alone, CompileFailure)
@@ -294,7 +293,7 @@ def test_nvcc_links_where_there_is_no_nvjitlink(make: Make, toolchain: Toolchain
         pytest.skip("nvcc and no pynvjitlink are needed")
     inputs = [make(PARENT, "object"), make(LIBRARY, "object")]
 
-    program = linked(inputs, replace(toolchain, nvjitlink=None))
+    program = linked(inputs, toolchain._replace(nvjitlink=None))
 
     assert {"k", "_Z5childPf"} <= {kernel.name for kernel in program.kernels}
 
@@ -313,7 +312,7 @@ def test_without_any_linker_the_error_says_what_to_install(
     make: Make, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvjitlink", None)
-    none = replace(toolchain, nvjitlink=None, nvcc=None, missing={"nvjitlink": "pip install it"})
+    none = toolchain._replace(nvjitlink=None, nvcc=None, missing={"nvjitlink": "pip install it"})
 
     with pytest.raises(ToolkitNotFound, match="pip install it"):
         link([make(LIBRARY, "object")], none)
@@ -323,6 +322,6 @@ def test_pynvjitlink_serves_where_there_is_no_library(make: Make, toolchain: Too
     pytest.importorskip("pynvjitlink", exc_type=ImportError)  # it needs a driver's libcuda
     inputs = [make(CALLER, "ltoir"), make(LIBRARY, "ltoir")]
 
-    program = linked(inputs, replace(toolchain, nvjitlink=None))
+    program = linked(inputs, toolchain._replace(nvjitlink=None))
 
     assert functions(program) == {"k"}

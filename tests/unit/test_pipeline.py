@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -403,10 +402,10 @@ def cuda13(cuda13_prefix, monkeypatch):
     installed = [str(cuda13_prefix), *(path for path in sys.path if path.endswith("-packages"))]
     found = [toolkit.find({"CUDA_PATH": str(cuda13_prefix / "nvidia/cu13")}, installed[:1])]
     extra = tuple(d for d in toolkit.current().search if d.label in ("cutlass", "cupy"))
-    found[0] = replace(found[0], search=(*found[0].search, *extra))
+    found[0] = found[0]._replace(search=(*found[0].search, *extra))
 
     def remember(part, build, settings):
-        found[0] = replace(found[0], **{part: replace(getattr(found[0], part), build=build)})
+        found[0] = found[0]._replace(**{part: getattr(found[0], part)._replace(build=build)})
 
     monkeypatch.setattr(toolkit, "current", lambda settings=None: found[0])
     monkeypatch.setattr(toolkit, "remember_build", remember)
