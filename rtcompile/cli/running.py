@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.everywhere import children
 from rtcompile.everywhere.counting import KernelUse, Tally, counting
 from rtcompile.everywhere.program import Program, end_by
 
@@ -50,11 +51,13 @@ def run(given: Namespace) -> int:
     with counting() as tally:
         if recorder is not None:
             recorder.start()
+        children.invite(tally, "" if recorder is None else recorder.path)
 
         problems: list[str] = []
 
         def tell(status: int) -> int:
             tally.collect()
+            problems.extend(tally.problems)
             recorded, problem = _recorded(recorder, given.record)
             if problem:
                 problems.append(problem)

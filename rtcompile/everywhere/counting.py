@@ -43,22 +43,32 @@ def _build(name: str, code: ObjectCode) -> KernelUse:
 
 
 class Tally:
-    """The requests of a run, those of forked children after `collect`.
+    """The requests of a run, those of its other processes after `collect`.
+
+    Parameters
+    ----------
+    of_parent : str, optional
+        The `of_children` of the run that this process is part of.
 
     Attributes
     ----------
     missing : list of str
         The requests that were not in the cache where nothing could be compiled.
+    problems : list of str
+        Why other processes of the run compile kernels that are not counted.
+    of_children : str
+        The file to which the run's other processes append.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, of_parent: str | None = None) -> None:
         self._built: list[KernelUse] = []
         self._answers: list[tuple[str, Answer | FoundShipped]] = []
         self.missing: list[str] = []
-        self._process = os.getpid()
-        # A forked child appends to this file. None is kept open: a program may close what it did
+        self.problems: list[str] = []
+        self._process = os.getpid() if of_parent is None else 0
+        # Other processes append to this file. None is kept open: a program may close what it did
         # not open, and give its number to a file of its own.
-        self._of_children = os.path.join(
+        self.of_children = of_parent or os.path.join(
             os.environ.get("TMPDIR") or "/tmp", f"rtcompile-run-{os.urandom(12).hex()}"
         )
 
@@ -105,19 +115,25 @@ class Tally:
 
         self._add(self._built, _build(program_name(words[0]), answer.object_code()))
 
+    def note_problem(self, problem: str) -> None:
+        """Take into account that this process compiles kernels that are not counted."""
+        self._add(self.problems, {"problem": problem})
+
     def collect(self) -> None:
-        """Add what forked children requested."""
+        """Add what other processes of the run requested."""
         import json
 
         try:
-            with open(self._of_children, encoding="utf-8") as file:
+            with open(self.of_children, encoding="utf-8") as file:
                 lines = file.readlines()
-            os.unlink(self._of_children)
+            os.unlink(self.of_children)
         except OSError:  # there is none
             return
         for found in map(json.loads, lines):
             if isinstance(found, str):
                 self.missing.append(found)
+            elif isinstance(found, dict):
+                self.problems.append(found["problem"])
             else:
                 self._built.append(KernelUse(*found))
 
@@ -129,7 +145,7 @@ class Tally:
 
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         with suppress(OSError):
-            descriptor = os.open(self._of_children, flags, 0o600)
+            descriptor = os.open(self.of_children, flags, 0o600)
             try:
                 os.write(descriptor, (json.dumps(what) + "\n").encode())
             finally:

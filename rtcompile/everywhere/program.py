@@ -14,21 +14,18 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from types import CodeType, FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.everywhere import seam
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader
+from rtcompile.everywhere.started.sitecustomize import COMPILER, Finder
 
 __all__ = ["Program", "end_by"]
 
-_COMPILER = "cupy.cuda.compiler"
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -210,52 +207,14 @@ def end_by(number: int) -> None:
 # --- CuPy, whenever the program imports it --------------------------------------------------------
 def _install_when_cupy_is_imported(if_not: Callable[[str], object]) -> None:
     """Install now if CuPy is loaded, else when the program imports it."""
-    compiler = sys.modules.get(_COMPILER)
+    compiler = sys.modules.get(COMPILER)
     if compiler is not None:
         _install(compiler, if_not)
     else:
-        sys.meta_path.insert(0, _Finder(if_not))
+        sys.meta_path.insert(0, Finder((COMPILER,), lambda module: _install(module, if_not)))
 
 
 def _install(compiler: ModuleType, if_not: Callable[[str], object]) -> None:
     problem = seam.install_in(compiler).problem
     if problem:  # No warning, which may be an error here: the program runs as it would have.
         if_not(problem)
-
-
-class _Finder:  # without a base class of `importlib.abc`, which takes 5 ms
-    """Installs rtcompile as soon as CuPy's compiler module, found by other finders, is loaded."""
-
-    def __init__(self, if_not: Callable[[str], object]) -> None:
-        self._if_not = if_not
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _COMPILER:
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._if_not)  # type: ignore[assignment]
-                return spec
-        return None
-
-
-class _Loader:
-    """Loads a module with its own loader, then installs rtcompile in it."""
-
-    def __init__(self, loader: Loader, if_not: Callable[[str], object]) -> None:
-        self._loader = loader
-        self._if_not = if_not
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _install(module, self._if_not)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)

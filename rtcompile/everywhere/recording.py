@@ -63,6 +63,10 @@ class Recorder:
         self._append({"format": FORMAT, **loaded_versions()})
         logs.listeners.append(self._note)
 
+    def join(self) -> None:
+        """Record this process's requests too, in a record that another process started and finishes."""
+        logs.listeners.append(self._note)
+
     def finish(self) -> Record:
         """Stop, and write the whole record. A forked child leaves the writing to its parent.
 
