@@ -14,13 +14,12 @@ from types import ModuleType
 
 from rtcompile.cache import answers
 from rtcompile.everywhere.counting import Tally
-from rtcompile.everywhere.started import sitecustomize
 from rtcompile.watching import logs
 
 __all__ = ["invite", "take_part"]
 
 _VARIABLE = "RTCOMPILE_RUN"
-_FOLDER = os.path.dirname(os.path.abspath(sitecustomize.__file__))
+_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started")
 
 _takes_part = False
 
@@ -34,8 +33,8 @@ def invite(tally: Tally, record: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([_FOLDER, *filter(None, before)])
 
 
-def take_part(module: ModuleType) -> None:
-    """Count and record this process's requests from now on; install in CuPy's compiler module."""
+def take_part(compiler: ModuleType | None) -> None:
+    """Count and record this process's requests from now on; install in CuPy's compiler module if given."""
     global _takes_part
     tally = _tally()
     if tally is None:
@@ -44,10 +43,10 @@ def take_part(module: ModuleType) -> None:
         _takes_part = True
         logs.counters.append(tally.note)
         answers.watchers.append(tally.note_answer)
-    if module.__name__ == sitecustomize.COMPILER:
+    if compiler is not None:
         from rtcompile.everywhere import seam
 
-        problem = seam.install_in(module).problem
+        problem = seam.install_in(compiler).problem
         if problem:
             tally.note_problem(problem)
 

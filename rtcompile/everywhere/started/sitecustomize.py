@@ -66,7 +66,7 @@ def _take_part(module: "ModuleType") -> None:
         from rtcompile.everywhere import children
     except ImportError:  # it is the Python of another environment
         return
-    children.take_part(module)
+    children.take_part(module if module.__name__ == COMPILER else None)
 
 
 def _hand_on() -> None:
