@@ -149,11 +149,12 @@ def test_the_commands_for_looking_after_it(pair, tmp_path):
 # A node of its own for each of the simulated machines, and its result in a file.
 TRAIN = f"""
 import json, os
-node = os.environ.get("SLURM_NODEID") or str(int(os.environ["PMI_RANK"]) // 2)
+ranks = ("SLURM_PROCID", "PMI_RANK", "RANK")  # SLURM's, MPICH's, torchrun's
+rank = next(os.environ[name] for name in ranks if name in os.environ)
+node = os.environ.get("SLURM_NODEID") or str(int(rank) // 2)
 os.environ["RTCOMPILE_CACHE_DIR"] += node
 import rtcompile
 codes = [rtcompile.compile(source, arch="sm_80") for source in {SOURCES!r}]
-rank = os.environ.get("SLURM_PROCID") or os.environ["PMI_RANK"]
 with open(f"{{os.environ['HITS']}}/{{rank}}", "w") as file:
     json.dump([code.build.hit for code in codes], file)
 """
@@ -198,6 +199,14 @@ def test_the_recipe_for_ranks_of_mpi(train, tmp_path):
     job = train.home / "job.sh"
     text = replaced(job.read_text(), {"srun python train.py": "mpiexec -n 4 python train.py"})
     train.run(text)
+    assert compiled(tmp_path) == (4, 2)
+
+
+def test_the_recipe_for_ranks_of_torchrun(train, tmp_path):
+    pytest.importorskip("torch")
+    text = (train.home / "job.sh").read_text()
+    ranks = "torchrun --standalone --nproc-per-node=4 train.py"
+    train.run(replaced(text, {"srun python train.py": ranks}))
     assert compiled(tmp_path) == (4, 2)
 
 
