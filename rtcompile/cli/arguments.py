@@ -105,6 +105,7 @@ def _add_build(sub: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--arch",
         metavar="ARCH[,…]",
+        action=parsing.Joined,
         help="sm_90a, or several; without it the architecture of the current device",
     )
     group.add_argument(
@@ -291,7 +292,12 @@ def _add_bundle(sub: argparse.ArgumentParser) -> None:
         "record of `rtcompile run`, kernels.json",
     )
     sub.add_argument("-o", "--output", metavar="FILE", help="the bundle to write")
-    sub.add_argument("--arch", metavar="ARCH[,…]", help="sm_80,sm_90a; compute_90 for PTX")
+    sub.add_argument(
+        "--arch",
+        metavar="ARCH[,…]",
+        action=parsing.Joined,
+        help="sm_80,sm_90a; compute_90 for PTX",
+    )
     sub.add_argument(
         "--update", action="store_true", help="keep what the file has for other builds"
     )

@@ -20,6 +20,12 @@ __all__ = ["run"]
 
 def run(given: Namespace) -> int:
     """Build a bundle, or tell of one."""
+    shown = next((name for name in ("list", "matrix", "provenance") if getattr(given, name)), None)
+    if shown and given.output is not None:
+        raise InvalidRequest(
+            f"--{shown} shows a bundle and writes none: without --{shown} it is written to "
+            f"{given.output}, then `rtcompile bundle --{shown} {given.output}` shows it"
+        )
     if given.list:
         return _list(given)
     if given.matrix:
@@ -100,7 +106,7 @@ def _verify(given: Namespace) -> int:
             "with the targets that it was made of"
         )
     bundle = _bundle(path)
-    count = len(proof.provenance(bundle))
+    count = len(bundle.rows())
     archs = sorted({str(row.arch) for row in bundle.rows()})
     if not given.rebuild:
         rows = [(row.program, row.arch, row.kind, "verified") for row in bundle.rows()]
@@ -118,12 +124,14 @@ def _verify(given: Namespace) -> int:
 
 
 def _bundle(path: str) -> Bundle:
+    """Open a bundle and read every byte of it: what is told of a damaged one would not be true."""
     bundle = Bundle(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is an error here
         bundle.rows()
-    if bundle.problem:
-        raise InvalidRequest(f"{path}: {bundle.problem}")
+        if bundle.problem:
+            raise InvalidRequest(f"{path}: {bundle.problem}")
+        proof.provenance(bundle)
     return bundle
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["Help", "Parser", "read"]
+__all__ = ["Help", "Joined", "Parser", "read"]
 
 
 class Help(argparse.HelpFormatter):
@@ -29,6 +29,20 @@ class Help(argparse.HelpFormatter):
                     words.append(line)
             filled.append("\n".join([*lines, *_filled(words, width)]))
         return "\n\n".join(filled)
+
+
+class Joined(argparse.Action):
+    """Makes `--x a --x b` the same as `--x a,b`: without it all but the last would be forgotten."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
 def _filled(words: list[str], width: int) -> list[str]:

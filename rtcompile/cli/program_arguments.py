@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from rtcompile.cli import parsing
+
 __all__ = ["add_run", "add_warm"]
 
 
@@ -38,6 +40,9 @@ def add_warm(sub: argparse.ArgumentParser) -> None:
         "records", metavar="RECORD", nargs="+", help="what rtcompile run --record wrote"
     )
     sub.add_argument(
-        "--arch", metavar="ARCH[,…]", help="for these devices instead of the recorded one"
+        "--arch",
+        metavar="ARCH[,…]",
+        action=parsing.Joined,
+        help="for these devices instead of the recorded one",
     )
     sub.add_argument("-j", "--jobs", type=int, metavar="N", help="builds at a time")

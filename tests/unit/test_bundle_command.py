@@ -38,6 +38,14 @@ def test_a_packages_kernels_are_built_and_listed(package: Package, capsys):
     assert "k.rtcb: " in listed
 
 
+def test_architectures_may_be_named_one_by_one(package: Package):
+    source = f"{package.name}/scale.cu"
+    archs = ("--arch", "sm_80", "--arch", "sm_90")
+    assert run(source, *archs, "-n", "scale<int>", "-o", "k.rtcb", "--", "-DN=1") == 0
+    rows = Bundle(os.path.abspath("k.rtcb")).rows()
+    assert [str(row.arch) for row in rows] == ["sm_80", "sm_90"]
+
+
 def test_one_object_of_a_package_can_be_named(package: Package):
     assert run(f"{package.name}:module", "--arch", "sm_80", "-o", "k.rtcb") == 0
     assert [row.program for row in Bundle(os.path.abspath("k.rtcb")).rows()] == ["scale.cu"]

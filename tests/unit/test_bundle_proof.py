@@ -137,8 +137,17 @@ def test_every_byte_is_verified(built: Package, capsys):
         (["verify", "k.rtcb", "--rebuild"], "write rtcompile bundle verify FILE"),
         (["verify", "no.rtcb"], "it is not there"),
         (["x", "--rebuild"], "--rebuild is for"),
+        (["x", "-o", "k.rtcb", "--matrix"], "rtcompile bundle --matrix k.rtcb"),
     ],
 )
 def test_what_is_missing_is_told(package: Package, arguments, says, capsys):
     assert main(["bundle", *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shown", ["--list", "--matrix", "--provenance"])
+def test_a_damaged_bundle_is_not_shown_as_if_it_served_anybody(built: Package, capsys, shown):
+    whole = Path("k.rtcb").read_bytes()
+    Path("k.rtcb").write_bytes(whole[:-100])
+    assert main(["bundle", shown, "k.rtcb"]) == 2
+    assert "it is damaged" in capsys.readouterr().err
