@@ -14,17 +14,16 @@ from rtcompile.building.failures import as_error
 from rtcompile.building.plan import Plan
 from rtcompile.cli import output
 from rtcompile.cli.requests import requests
+from rtcompile.compilers import nvrtc
 from rtcompile.core import command_lines
 from rtcompile.core.includes import place
 from rtcompile.core.request import SearchDir
-from rtcompile.core.units import CompileFailure, Limits
+from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.settings import Settings
-from rtcompile.workers import pool
 
 __all__ = ["run"]
 
-_WORKER = "rtcompile.workers.nvrtc"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<what><[^>\n]+>|"[^"\n]+")', re.MULTILINE)
 
 
@@ -85,21 +84,13 @@ def _parse(plan: Plan, source: str, settings: Settings) -> _FrontEnd:
     flags = command_lines.for_nvrtc(
         plan.options, plan.choice.arch, "ptx", library.version_pair, directories
     )
-    arguments = {
-        "source": source.encode(),
-        "name": plan.question.name.encode(),
-        "options": [flag.encode() for flag in (*flags, "--fdevice-syntax-only")],
-        "expressions": [],
-        "target": "ptx",
-        "pch": b"",
-    }
-    paths = os.pathsep.join((*library.preload, library.path))
-    job = pool.Job(f"{_WORKER}:compile_unit", arguments, f"{_WORKER}:load", paths)
-    outcome = pool.run(job, Limits(settings.timeout, settings.memory_limit))
-    if isinstance(outcome, pool.Crash):
-        failure = CompileFailure(outcome.kind, outcome.text, flags, "nvrtc", outcome.signal)
-        raise as_error(failure, plan)
-    reply = outcome.value
+    unit = TranslationUnit(
+        source, plan.question.name, (*flags, "--fdevice-syntax-only"), (), "ptx", plan.choice.arch
+    )
+    limits = Limits(settings.timeout, settings.memory_limit)
+    reply, _ = nvrtc.observe("compile_unit", unit, library, limits)
+    if isinstance(reply, CompileFailure):
+        raise as_error(reply, plan)
     error = None
     if reply["error"]:
         error = as_error(CompileFailure(reply["error"], reply["log"], flags, "nvrtc"), plan)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rtcompile.compilers.precompiled import Precompiled, Prefix
     from rtcompile.toolkit.model import Library
 
-__all__ = ["compile", "compile_alike", "identify", "observe", "precompile"]
+__all__ = ["compile", "compile_alike", "identify", "job_of", "observe", "precompile"]
 
 # The first NVRTC that can be told what to name internal symbols after; before, it is the process
 # id.
@@ -107,7 +107,7 @@ def compile_alike(
             for unit in units
         ],
     }
-    job = _job(library, "compile_units", arguments, plain=True)
+    job = job_of(library, "compile_units", arguments, plain=True)
     for answer in pool.parts(job._replace(parts=len(units)), cancellations):
         if answer is None:
             yield None
@@ -143,7 +143,7 @@ def observe(
         "target": unit.target,
         "pch": b"",
     }
-    answer = pool.run(_job(library, function, arguments), limits)
+    answer = pool.run(job_of(library, function, arguments), limits)
     if isinstance(answer, pool.Crash):
         return _death(answer, unit.flags, limits), 0.0
     return answer.value, answer.queued
@@ -161,7 +161,7 @@ def identify(library: Library) -> str:
     with _identifying:  # by one thread of a batch
         build = _builds.get(which)
         if build is None:
-            outcome = pool.run(_job(library, "build_string", {}), Limits(timeout=60.0))
+            outcome = pool.run(job_of(library, "build_string", {}), Limits(timeout=60.0))
             if isinstance(outcome, pool.Crash):
                 reason = _death(outcome, (), Limits()).log
                 raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {reason}")
@@ -195,7 +195,7 @@ def _prefix(
     folder = precompiled_files.private_folder(cache_dir)
     if folder is None:
         return None
-    return Prefix(text, unit, library, search, folder, _job(library, "precompile", {}))
+    return Prefix(text, unit, library, search, folder, job_of(library, "precompile", {}))
 
 
 def _run(
@@ -225,7 +225,7 @@ def _run(
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
         }
-        return _job(library, "compile_unit", arguments, warm=header is not None, plain=plain)
+        return job_of(library, "compile_unit", arguments, warm=header is not None, plain=plain)
 
     answer = pool.run(job, limits, meanwhile)
     if isinstance(answer, pool.Crash):
@@ -235,7 +235,7 @@ def _run(
     return _outcome(unit, answer, options, header), header
 
 
-def _job(
+def job_of(
     library: Library,
     function: str,
     arguments: dict[str, Any],
@@ -243,6 +243,7 @@ def _job(
     warm: bool = False,
     plain: bool = False,
 ) -> pool.Job:
+    """Return the job of calling a function of `workers.nvrtc` where this library is loaded."""
     module = "rtcompile.workers.nvrtc"
     loads = (process.NVRTC, library.to_load())
     return pool.Job(f"{module}:{function}", arguments, *loads, warm, plain)

@@ -139,9 +139,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
             "temporary": os.fsencode(f"{folder}/making.pch"),
             "path": os.fsencode(f"{folder}/made.pch"),
         }
-        worker = "rtcompile.workers.nvrtc"
-        paths = os.pathsep.join((*library.preload, library.path))
-        job = pool.Job(f"{worker}:precompile", arguments, f"{worker}:load", paths, warm=True)
+        job = nvrtc.job_of(library, "precompile", arguments, warm=True)
         outcome = pool.run(job, Limits(timeout=_SECONDS))
     if isinstance(outcome, pool.Crash):
         return Check(name, "warning", f"making one ended in a {outcome.kind}", _WITHOUT_PCH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -95,10 +96,7 @@ def launch_error(
 
 
 def _product(block: Any) -> int:
-    threads = 1
     try:
-        for size in block:
-            threads *= int(size)
+        return math.prod(map(int, block))
     except (TypeError, ValueError):
         return 0
-    return threads

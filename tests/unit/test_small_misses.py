@@ -54,7 +54,7 @@ def job(source: str, *options: str, **changes: Any) -> Job:
         "minimal": False,
         "plain": True,
     }
-    plain = nvrtc._job(library(), "compile_unit", {**arguments, **changes})
+    plain = nvrtc.job_of(library(), "compile_unit", {**arguments, **changes})
     return plain._replace(plain=bool(changes.get("plain", True)))
 
 
@@ -145,7 +145,7 @@ def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_not
 
     for name in ("a", "b"):
         (tmp_path / f"{name}.h").write_text(f"__device__ int of_{name} = {ord(name)};\n")
-        made = nvrtc._job(
+        made = nvrtc.job_of(
             library(),
             "precompile",
             {
