@@ -16,7 +16,7 @@ from rtcompile.cli import output
 from rtcompile.cli.requests import requests
 from rtcompile.compilers import nvrtc
 from rtcompile.core import command_lines
-from rtcompile.core.includes import place
+from rtcompile.core.includes import labelled, place
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import InvalidRequest, RtcompileError
@@ -168,7 +168,7 @@ def _lines(
     for header in shown:
         files, size = header.cost()
         alone = f"{times[header.path]:.0f} ms" if not header.depth and header.path in times else ""
-        name = "  " * header.depth + _name(header.path, plan.search)
+        name = "  " * header.depth + labelled(header.path, plan.search)
         rows.append((files, output.human_size(size), *([alone] if times else []), name))
     columns = ("files", "size", *(["alone"] if times else []), "header")
     if rows:
@@ -191,12 +191,7 @@ def _chain(included: Sequence[_Header], what: str, search: Sequence[SearchDir]) 
     if chain is None:
         raise InvalidRequest(f"{what} is not included")
     for header in chain:
-        yield "  " * header.depth + _name(header.path, search)
-
-
-def _name(path: str, search: Sequence[SearchDir]) -> str:
-    index, rest = place(path, search)
-    return f"{rest}  ({search[index].label})" if index >= 0 else path
+        yield "  " * header.depth + labelled(header.path, search)
 
 
 def _label(path: str, search: Sequence[SearchDir]) -> str:

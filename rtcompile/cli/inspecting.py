@@ -22,12 +22,9 @@ from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest, ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.watching.advice import Advice, advise, bounds_of, of_source
-from rtcompile.watching.report import report
+from rtcompile.watching.report import TELL_SPILLS, report
 
 __all__ = ["disassembled", "run"]
-
-# Options that make ptxas report spills, and that put line numbers into the code.
-_TELLING = ("-Xptxas=-v", "-lineinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,10 @@ def _subjects(given: Namespace) -> list[_Subject]:
             return [_Subject(data)]
         if kind is not None:
             raise InvalidRequest(f"{given.what} is {kind}: only a cubin says what its kernels take")
-        return [_Subject(_build(r, given), r) for r in requests(given, given.what, *_TELLING)]
+        return [
+            _Subject(_build(r, given), r)
+            for r in requests(given, given.what, TELL_SPILLS, "-lineinfo")
+        ]
     return [_Subject(find_entry(given.what).obj)]
 
 

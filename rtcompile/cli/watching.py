@@ -20,12 +20,11 @@ from rtcompile.core.request import ObjectCode
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
 from rtcompile.settings import Settings
 from rtcompile.watching.files import Files, read_text
-from rtcompile.watching.report import KernelReport, report
+from rtcompile.watching.report import TELL_SPILLS, KernelReport, report
 
 __all__ = ["run"]
 
 _POLL_SECONDS = 0.1
-_TELLING = "-Xptxas=-v"  # what makes ptxas tell of spills
 _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
     ("registers", lambda kernel: kernel.registers),
     ("stack B", lambda kernel: kernel.stack_bytes),
@@ -87,7 +86,7 @@ def run(given: Namespace) -> int:
 def _built(given: Namespace) -> tuple[_Build, set[str]]:
     """Return the build, and the headers that it read."""
     read_text(given.file)  # an error where reading would wait for ever, as a pipe in its place
-    asked = list(requests(given, given.file, _TELLING))
+    asked = list(requests(given, given.file, TELL_SPILLS))
     if len(asked) != 1 or asked[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")
     settings = Settings.from_environ().override(**overrides(given))

@@ -13,6 +13,7 @@ from rtcompile.core.request import Header, SearchDir
 
 __all__ = [
     "Dependencies",
+    "labelled",
     "parse_trace",
     "pch_prefix",
     "place",
@@ -75,8 +76,14 @@ def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
     return placing(search)(path)
 
 
+def labelled(path: str, search: Sequence[SearchDir]) -> str:
+    """Return what a header is called in a table: ``"mma.h  (cudart)"``; its path where none has it."""
+    index, rest = place(path, search)
+    return f"{rest}  ({search[index].label})" if index >= 0 else path
+
+
 def placing(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
-    """Return `place` with a memo: a build places each of CuTe's 392 headers five times."""
+    """Return `place` for a search path that is sorted once: CuTe has 392 headers, looked at five times."""
     prefixes = [(d.path.rstrip("/") + "/", index) for index, d in enumerate(search)]
     prefixes.sort(key=lambda prefix: -len(prefix[0]))
 

@@ -12,7 +12,9 @@ from typing import TypeVar
 
 from rtcompile.core import arch as archs
 from rtcompile.core.arch import Arch
+from rtcompile.core.symbols import simple_name
 from rtcompile.errors import UnsupportedArch
+from rtcompile.messages import missing_includes
 from rtcompile.messages.context import BuildContext
 
 Values = Mapping[str, str]
@@ -57,19 +59,17 @@ _FIRST_NVRTC = _table(
     ("13.3", "--use-bundled-headers"),
 )
 
-# identifier -> the header that declares it for device code
+# identifier -> the header that declares it for device code, besides those of `missing_includes`
 _DECLARED_IN = _table(
     (
         "<cstdint>",
-        "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t intptr_t "
+        "uint8_t uint16_t uint32_t uint64_t uintptr_t intptr_t "
         "INT32_MAX INT64_MAX UINT32_MAX UINT64_MAX",
     ),
     ("<cuda_fp16.h>", "half half2 __half __half2 __float2half __half2float"),
     ("<cuda_bf16.h>", "__nv_bfloat16 __nv_bfloat162 nv_bfloat16"),
     ("<cuda_fp8.h>", "__nv_fp8_e4m3 __nv_fp8_e5m2 __nv_fp8_e8m0"),
     ("<cfloat>", "FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON"),
-    ("<climits>", "INT_MAX INT_MIN UINT_MAX LONG_MAX CHAR_BIT"),
-    ("<cmath>", "INFINITY NAN M_PI HUGE_VAL"),
     ("<math_constants.h>", "CUDART_INF_F CUDART_NAN_F CUDART_PI_F CUDART_INF CUDART_NAN CUDART_PI"),
     ("<curand_kernel.h>", "curandState curand_init curandStatePhilox4_32_10_t"),
     ("<cooperative_groups.h>", "cooperative_groups"),
@@ -93,19 +93,6 @@ _NEEDS_ARCH = _table(
 # functions removed with compute capability 7.0; the ones with _sync and a mask replace them
 _NEEDS_MASK = _words("__shfl __shfl_up __shfl_down __shfl_xor __ballot __any __all")
 
-# member of std that our shims declare for device code -> the header
-_STD_ON_DEVICE = _table(
-    ("<algorithm>", "max min clamp swap"),
-    ("<limits>", "numeric_limits"),
-    ("<array>", "array"),
-    ("<tuple>", "tuple make_tuple get tie"),
-    ("<utility>", "pair move forward make_pair index_sequence exchange"),
-    ("<complex>", "complex"),
-    ("<type_traits>", "is_same is_same_v enable_if enable_if_t conditional_t decay_t"),
-    ("<cstdint>", "int32_t uint32_t int64_t uint64_t uint8_t int8_t"),
-    ("<cstddef>", "size_t ptrdiff_t byte nullptr_t"),
-    ("<cmath>", "sqrt abs exp log pow sin cos fma isnan isinf"),
-)
 _HOST_HEADERS = _words(
     "vector string map unordered_map set list deque iostream fstream thread mutex future random "
     "regex filesystem memory_resource format"
@@ -220,7 +207,8 @@ def searched(match: Match, context: BuildContext) -> Values:
 
 
 def declared(match: Match, context: BuildContext) -> Values | None:
-    header = _DECLARED_IN.get(match["identifier"])
+    name = match["identifier"]
+    header = _DECLARED_IN.get(name) or _in_brackets(missing_includes.GLOBAL.get(name))
     return {"header": header} if header else None
 
 
@@ -236,8 +224,12 @@ def beyond_arch(match: Match, context: BuildContext) -> Values | None:
 
 
 def std_on_device(match: Match, context: BuildContext) -> Values | None:
-    header = _STD_ON_DEVICE.get(match["member"])
+    header = _in_brackets(missing_includes.STD.get(match["member"]))
     return {"header": header} if header else None
+
+
+def _in_brackets(header: str | None) -> str:
+    return f"<{header}>" if header else ""
 
 
 def namespace(match: Match, context: BuildContext) -> Values:
@@ -385,10 +377,7 @@ def shared(match: Match, context: BuildContext) -> Values:
 
 
 def symbol(match: Match, context: BuildContext) -> Values:
-    mangled = match["symbol"]
-    plain = re.match(r"_Z(?P<length>\d{1,4})(?P<rest>\w+)", mangled)
-    name = plain["rest"][: int(plain["length"])] if plain else mangled
-    return {"name": name}
+    return {"name": simple_name(match["symbol"])}
 
 
 def device_runtime(match: Match, context: BuildContext) -> Values | None:

@@ -15,11 +15,9 @@ from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.definitions import KernelText
 from rtcompile.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
 from rtcompile.notebook.line import Line
+from rtcompile.watching.report import TELL_SPILLS
 
 __all__ = ["Compilation"]
-
-# With this option ptxas reports spills, which are shown nowhere else.
-_ALWAYS = ("-Xptxas=-v",)
 
 
 class Compilation:
@@ -37,7 +35,7 @@ class Compilation:
 
     def __init__(self, source: str, line: Line, headers: str) -> None:
         self._line = line
-        self._options = (f"-I{headers}", *line.options, *_ALWAYS)
+        self._options = (f"-I{headers}", *line.options, TELL_SPILLS)
         asked = options.parse(line.options)
         # With line information, lines must stay in place for profilers and debuggers to show the
         # cell.

@@ -15,11 +15,10 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.occupancy import THREADS_MAX, Occupancy, best_blocks, limits_of, occupancy
 from rtcompile.core.request import CompileRequest, ObjectCode, whole
 from rtcompile.errors import InvalidRequest, shown
-from rtcompile.watching.report import SHARED_MAX, KernelReport, Spills, report
+from rtcompile.watching.report import SHARED_MAX, TELL_SPILLS, KernelReport, Spills, report
 
 __all__ = ["Advice", "advise", "bounds_of", "of_source"]
 
-_TELLING = "-Xptxas=-v"  # what makes ptxas tell of spills
 _OPT_IN = 48 << 10  # bytes of shared memory that a block has without asking for more
 _BLOCKS_MAX = 64  # more than any multiprocessor holds
 _EXTERN_SHARED = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\s+extern\b")
@@ -161,7 +160,7 @@ def of_source(
     bounds: tuple[int, int] | None,
 ) -> list[Advice]:
     """Advise on the kernels of a source, built so that ptxas tells of spills, and with `bounds`."""
-    telling = request.replace(options=(*request.options, _TELLING))
+    telling = request.replace(options=(*request.options, TELL_SPILLS))
     found = advise(build(telling), kernel=kernel, shared_mem=shared_mem, source=request.source)
     if bounds is None:
         return found

@@ -298,8 +298,7 @@ def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCos
 def _name(path: str, search: Sequence[SearchDir]) -> str:
     if path == _BUILTIN:
         return "NVRTC's built-in header"
-    position, rest = includes.place(path, search)
-    return f"{rest}  ({search[position].label})" if position >= 0 else path
+    return includes.labelled(path, search)
 
 
 def _prefix_cost(source: str, root: Frame | None) -> float:

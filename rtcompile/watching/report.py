@@ -18,9 +18,18 @@ from rtcompile.errors import InvalidRequest, shown
 from rtcompile.messages import absent
 from rtcompile.text.tables import table
 
+TELL_SPILLS = "-Xptxas=-v"  # the option with which ptxas tells of spills
 SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
 
-__all__ = ["SHARED_MAX", "KernelReport", "Report", "Spills", "kernel_symbols", "report"]
+__all__ = [
+    "SHARED_MAX",
+    "TELL_SPILLS",
+    "KernelReport",
+    "Report",
+    "Spills",
+    "kernel_symbols",
+    "report",
+]
 
 
 @dataclass(frozen=True, slots=True)
