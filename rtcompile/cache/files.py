@@ -29,11 +29,19 @@ _HEAD = 32 + 64  # kind and schema, then the digest of the rest
 _temporary = itertools.count()
 
 
-def publish(path: str, data: bytes, *, dir_fd: int | None = None, durable: bool = True) -> None:
+def publish(
+    path: str,
+    data: bytes,
+    *,
+    dir_fd: int | None = None,
+    durable: bool = True,
+    mode: int = 0o600,
+) -> None:
     """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one.
 
     With `durable` False a power cut can leave an empty or partial file, but the 3 ms of a disk's
-    sync are saved. That is right for files with a digest that are easily made again.
+    sync are saved. That is right for files with a digest that are easily made again. `mode` is what
+    the umask is taken from, 0o666 for the user's own files.
 
     Raises
     ------
@@ -43,7 +51,7 @@ def publish(path: str, data: bytes, *, dir_fd: int | None = None, durable: bool 
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
+    descriptor = os.open(temporary, flags, mode, dir_fd=dir_fd)
     try:
         try:
             rest = memoryview(data)

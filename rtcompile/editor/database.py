@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rtcompile import toolkit
+from rtcompile.cache import files
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.options import Options
@@ -110,9 +111,9 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
                 and name not in _NOT_THE_PROJECTS
                 and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             )
-            files = [os.path.join(folder, name) for name in sorted(names)]
+            found = [os.path.join(folder, name) for name in sorted(names)]
             # Regular files: a pipe would be waited for, and a link may lead nowhere.
-            yield from (f for f in files if f.endswith((*_SOURCES, ".py")) and os.path.isfile(f))
+            yield from (f for f in found if f.endswith((*_SOURCES, ".py")) and os.path.isfile(f))
 
 
 def _of_python(
@@ -281,7 +282,4 @@ def _configure(root: str) -> None:
 
 def _publish(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, path)
+    files.publish(path, text.encode(), durable=False, mode=0o666)

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rtcompile._version import __version__
-from rtcompile.building import links as links
-from rtcompile.building import pipeline
+from rtcompile.building import links, pipeline
+from rtcompile.cache import files
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
@@ -82,11 +82,8 @@ class Recorder:
         self._append_once({"format": FORMAT, **loaded_versions()})
         record = read(self._part)
         if os.getpid() == self._process:
-            unfinished = f"{self.path}.tmp"
-            with open(unfinished, "w", encoding="utf-8") as file:
-                json.dump(record.document(), file, indent=1)
-                file.write("\n")
-            os.replace(unfinished, self.path)
+            text = json.dumps(record.document(), indent=1)
+            files.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
             os.unlink(self._part)
         if self._problem is not None:
             raise self._problem
