@@ -163,8 +163,8 @@ _environment: Environment | None = None
 # Called with the words of each hit and its answer.
 watchers: list[Callable[[Sequence[str], Answer | FoundShipped], object]] = []
 
-# What was found unchanged a moment ago, by the toolkit's headers and their stats: see `find`.
-_settled: dict[tuple[bytes, bytes], float] = {}
+# When what was found unchanged: the toolkit's headers, their stats, and what must be absent or present.
+_settled: dict[tuple[bytes, ...], float] = {}
 _SETTLED_SECONDS = 1.0
 _MOST_SETTLED = 256
 
@@ -244,16 +244,17 @@ def _unchanged(fields: Sequence[bytes], settled: bool) -> bool:
     """Say whether every header is as it was, and none has come or gone."""
     if not _hold(*fields[_OWN]):
         return False
-    paths, stats, *probes = fields[_PROVIDED]
-    read, now = (paths, stats), time.monotonic()
-    if paths and not (settled and now - _settled.get(read, float("-inf")) < _SETTLED_SECONDS):
-        if not _same(stat_at, *read):
-            return False
-        if settled:
-            if len(_settled) >= _MOST_SETTLED:
-                _settled.clear()
-            _settled[read] = now
-    return _probed(*probes)
+    if not settled:
+        return _hold(*fields[_PROVIDED])
+    provided, now = tuple(fields[_PROVIDED]), time.monotonic()
+    if now - _settled.get(provided, float("-inf")) < _SETTLED_SECONDS:
+        return True
+    if not _hold(*provided):
+        return False
+    if len(_settled) >= _MOST_SETTLED:
+        _settled.clear()
+    _settled[provided] = now
+    return True
 
 
 def take_hits() -> int:

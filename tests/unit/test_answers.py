@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,28 @@ def test_a_change_in_the_toolchain_leads_back_to_the_full_road(tmp_path):
     part.write_text("another")
 
     assert found(("words",)) is None
+
+
+def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, monkeypatch):
+    folders = [tmp_path / name for name in ("toolkit", "own")]
+    code = rtcompile.compile(CODE % 1, arch="sm_80")
+    publish = Store.open(Settings.from_environ()).publish
+    for folder in folders:
+        folder.mkdir()
+        read = Dependencies(absent=(str(folder / "new.h"),))
+        kept_answers.keep(
+            (folder.name,), CAPABILITY, code, read, [], [str(folders[0])], "", publish
+        )
+    ask = partial(answers.find, capability=CAPABILITY, settled=True)
+    assert all(ask((folder.name,)) for folder in folders)
+
+    for folder in folders:
+        (folder / "new.h").touch()
+
+    assert [ask((folder.name,)) is None for folder in folders] == [False, True]
+    assert answers.find(("toolkit",), CAPABILITY) is None
+    monkeypatch.setattr(answers, "_SETTLED_SECONDS", 0)
+    assert ask(("toolkit",)) is None
 
 
 def test_answers_of_another_toolchain_stay_none_after_one_is_kept_for_this_one(tmp_path):
