@@ -73,7 +73,9 @@ class Program(NamedTuple):
 
     def _run_as_main(self, script: bytes | None) -> None:
         main = ModuleType("__main__")
-        main.__dict__.update(__builtins__=builtins, __annotations__={})
+        main.__dict__["__builtins__"] = builtins
+        if sys.version_info < (3, 14):  # from there on Python makes it when it is asked for
+            main.__dict__.update(__annotations__={})
         sys.modules["__main__"] = main
         sys.argv = ["-m" if self.is_module else self.target, *self.arguments]
         # Python's own functions for ``python -m`` and for a folder or an archive with a __main__.py.

@@ -49,6 +49,8 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
+        # nvJitLink keeps the pointers to its inputs' names and reads them when it reports an error.
+        self._names: list[bytes] = []
 
     def create(self, options: list[str]) -> object:
         """Begin a link."""
@@ -59,7 +61,8 @@ class Library:
 
     def add(self, handle: object, kind: int, data: bytes, name: str) -> None:
         """Add an input."""
-        self._call("AddData", handle, kind, data, ctypes.c_size_t(len(data)), name.encode())
+        self._names.append(name.encode())
+        self._call("AddData", handle, kind, data, ctypes.c_size_t(len(data)), self._names[-1])
 
     def complete(self, handle: object) -> None:
         """Link."""

@@ -204,6 +204,31 @@ def test_what_cannot_be_linked_is_named(
         assert text in failure.log
 
 
+def test_an_inputs_name_is_read_long_after_it_was_given(
+    make: Make, toolchain: Toolchain, tmp_path: Path
+) -> None:
+    # In a process of its own: the library is loaded, and the caller's memory is used again.
+    script = """
+import sys
+from rtcompile.workers.nvjitlink import Library, LinkerError
+path, code = sys.argv[1:]
+linker = Library(path)
+handle = linker.create(["-arch=sm_90"])
+linker.add(handle, 1, open(code, "rb").read(), "caller.cubin")
+others = [b"%012d" % number for number in range(1000)]  # as long as the name
+try:
+    linker.complete(handle)
+except LinkerError:
+    print(linker.result(handle, "ErrorLog"))
+"""
+    code = tmp_path / "code"
+    code.write_bytes(make(CALLER, "object").data)
+    assert toolchain.nvjitlink is not None
+    command = [sys.executable, "-c", script, toolchain.nvjitlink.path, str(code)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "'caller.cubin'" in said
+
+
 @pytest.mark.parametrize(
     ("kind", "data", "text"),
     [

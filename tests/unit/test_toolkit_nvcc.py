@@ -163,14 +163,15 @@ def test_the_last_steps_are_taken_only_where_the_others_leave_something_missing(
 
 
 def test_cuda_pathfinder_is_asked_without_loading_a_library_here(tmp_path):
-    # Without site, this environment's wheels are not what it finds first.
+    # This environment's wheels are not what it finds first.
     source = f"""
-import os, sys
+import os, pathlib, site, sys
+site.PREFIXES = []
 sys.path[:0] = {[str(Path(rtcompile.__file__).parents[1]), str(Path(pathfinder.__file__).parents[2])]}
 from rtcompile.toolkit.places import Surroundings, by_pathfinder
 places = list(by_pathfinder(Surroundings(os.environ, (), (), ("x86_64-linux",))))
 print([(place.root, place.found_via) for place in places])
-assert "libcudart" not in open("/proc/self/maps").read()
+assert "libcudart" not in pathlib.Path("/proc/self/maps").read_text()
 """
     root = toolkit(tmp_path, "12.4.131")
     write(root / "include/cuda_runtime.h")
