@@ -164,6 +164,7 @@ def within(seconds: float, ask: Callable[[], _T], awake: threading.Event | None 
         now = time.monotonic()
         left = seconds - (now - begin - (_ran(helper.place) - before))
         if left <= 0 and not _would_run(helper.place):
+            awake.wait(_SHORT_LOOK_SECONDS)  # it may have waited for Python's lock, which we had
             break
     if not took:
         raise Unanswered(f"no answer in {seconds:g} s")
