@@ -19,12 +19,12 @@ import numpy as np
 from rtcompile import Arch, CompileRequest, ObjectCode
 
 OPTIONS = [
-    *("-G", "-lineinfo", "-O3", "-DX", "-DX=1", "-DX=(", "-UX", "-I", "-I.", "-I /nowhere", "-D", ""),
+    *("-G", "-lineinfo", "-O3", "-DX", "-DX=1", "-DX=(", "-UX", "-I", "-I.", "-I /proc/nowhere", "-D", ""),
     *("-arch=sm_90", "-arch=sm_999", "-arch=sm_²", "-arch", "-arch=all", "-arch=native", "-arch="),
     *("-gencode", "arch=compute_90,code=sm_90", "-gencode=arch=,code=", "-gencode arch=x", "-std="),
     *("-std=c++99", "-std=c++20", "-rdc=true", "-rdc=x", "-dlto", "-maxrregcount=x", "-Xptxas", "-E"),
     *("-maxrregcount=-1", "-Xptxas=-v", "-Xptxas -v,-O0", "-include", "-include=nowhere.h", "-o x"),
-    *("--options-file=nowhere", "-optf", "@nowhere", "-Xcompiler=-O3", "-ccbin=/nowhere", "--", "-"),
+    *("--options-file=nowhere", "-optf", "@nowhere", "-Xcompiler=-O3", "-ccbin=/proc/nowhere", "--", "-"),
     *("-no", "--nothing=3", "nothing", "'", '"', "-D'", "\\", "$(id)", "`id`", ";", "-DX=$(id)"),
     *("-split-compile=x", "-diag-suppress=", "--frandom-seed=;", "-w", "-Werror", "-lcudadevrt", "-lm"),
 ]  # fmt: skip
@@ -113,7 +113,17 @@ def values(known: ObjectCode) -> list[Callable[[], Any]]:
             "/",
             ".",
         ),
-        *("/nowhere/k.cu", "sm_90", "sm_999", "compute_90", "auto", "nvcc", "nvrtc", "inf", "nan"),
+        *(
+            "/proc/nowhere/k.cu",
+            "sm_90",
+            "sm_999",
+            "compute_90",
+            "auto",
+            "nvcc",
+            "nvrtc",
+            "inf",
+            "nan",
+        ),
         *("1e999", "2G", "-1", "0", "1", "k<float>", "f<float>", "f<", "float* x, int n", ")( int"),
         *(b"", b"sm_90", b"\xff\xfe", bytearray(b"x"), memoryview(b"x")),
         *((), (1,), ("x", None), [], [""], ["\0"], ["\ud800"], [[]], [b"x"], {}, {"a": 1}, set()),
@@ -131,7 +141,7 @@ def values(known: ObjectCode) -> list[Callable[[], Any]]:
             Named.NAME,
             Number.NINETY,
             Path("k.cu"),
-            Path("/nowhere"),
+            Path("/proc/nowhere"),
             Path("k\0.cu"),
             Exception("x"),
         ),

@@ -332,7 +332,7 @@ class Calls:
         build = recording.describe(CompileRequest(**KNOWN), self.known)
         build["headers"] = [["user0", "a.cuh", str(self.folder / "../a.cuh"), "0" * 64]]
         document: dict[str, Any] = {"format": recording.FORMAT, "headers": {}, "builds": [build]}
-        odd = [None, 3, -1, "", "x", "\0", "/nowhere", [], {}, ["x"], [3], "user0", True, "é"]
+        odd = [None, 3, -1, "", "x", "\0", "/proc/nowhere", [], {}, ["x"], [3], "user0", True, "é"]
         odd = [json.dumps(value) for value in odd]
         for _ in range(self.chance.randint(0, 2)):
             place: Any = document

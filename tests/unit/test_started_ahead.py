@@ -126,9 +126,9 @@ def test_an_edited_header_starts_one(tmp_path: Path) -> None:
     "variable",
     [
         pytest.param(("RTCOMPILE_JIT", "0"), id="nothing may be compiled"),
-        pytest.param(("RTCOMPILE_REMOTE", "file:///nowhere"), id="a shared store may have it"),
+        pytest.param(("RTCOMPILE_REMOTE", "file:///proc/nowhere"), id="a shared store may have it"),
         pytest.param(("RTCOMPILE_FALLBACK", "always"), id="NVCC will compile it"),
-        pytest.param(("RTCOMPILE_BUNDLES", "/nowhere"), id="a bundle may have it"),
+        pytest.param(("RTCOMPILE_BUNDLES", "/proc/nowhere"), id="a bundle may have it"),
     ],
 )
 def test_a_miss_that_may_need_no_nvrtc_starts_none(
