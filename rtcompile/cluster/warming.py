@@ -50,7 +50,8 @@ class Warming:
             if self._record is None:
                 compile_many(self._requests, progress=False, **self._overrides)
             else:
-                with warming.requests(self._record) as requests:
+                with warming.requests(self._record) as wanted:
+                    requests = [each.request for each in wanted]
                     compile_many(requests, progress=False, **self._overrides)
         except BatchError as error:
             warnings.warn(

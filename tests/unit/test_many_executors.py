@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -12,6 +14,7 @@ import pytest
 
 import rtcompile
 from rtcompile import BatchError, CompileRequest, ExecutorError, InvalidRequest, compile_many
+from rtcompile.cluster.warming import Warming
 from tests import nodes
 
 
@@ -108,3 +111,18 @@ def test_a_missing_ray_names_the_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(InvalidRequest, match="pip install ray"):
         RayExecutor()
+
+
+def test_a_worker_of_an_engine_is_warmed_from_a_record(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text(
+        f"import rtcompile\nrtcompile.compile({nodes.source(1)!r}, arch='sm_80')\n"
+    )
+    run = [sys.executable, "-m", "rtcompile", "run", "--record", "kernels.json", "program.py"]
+    environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "theirs")}
+    subprocess.run(run, env=environ, check=True, capture_output=True)
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "ours"))
+
+    Warming.of("kernels.json", {}).run()
+
+    assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit is not None
