@@ -139,13 +139,13 @@ def _prune(given: Namespace, settings: Settings, store: Store) -> int:
         else None
     )
     freed = store.prune(size)
-    _say(given, {"freed": freed}, f"{output.human_size(freed)} freed")
+    output.say(given, {"freed": freed}, f"{output.human_size(freed)} freed")
     return 0
 
 
 def _clear(given: Namespace, settings: Settings, store: Store) -> int:
     store.clear()
-    _say(
+    output.say(
         given,
         {"directory": settings.cache_dir},
         f"{settings.cache_dir} is empty but for its reproducers",
@@ -157,14 +157,14 @@ def _verify(given: Namespace, settings: Settings, store: Store) -> int:
     damaged = store.verify()
     count = sum(1 for _ in store.entries())
     text = "\n".join([f"removed {path}" for path in damaged] + [f"{count} entries verify"])
-    _say(given, {"ok": not damaged, "removed": damaged, "entries": count}, text)
+    output.say(given, {"ok": not damaged, "removed": damaged, "entries": count}, text)
     return 1 if damaged else 0
 
 
 def _export(given: Namespace, settings: Settings, store: Store) -> int:
     count = store.export(given.path)
     text = f"{count} files copied to {given.path}; RTCOMPILE_CACHE_DIR={given.path} uses them"
-    _say(given, {"files": count, "directory": given.path}, text)
+    output.say(given, {"files": count, "directory": given.path}, text)
     return 0
 
 
@@ -185,7 +185,7 @@ def _copy(given: Namespace, settings: Settings, store: Store) -> int:
         if each.problem:
             lines.append(f"  {each.problem}")
     fields = [{"direction": way, **each._asdict()} for way, each in done]
-    _say(
+    output.say(
         given, {"ok": not any(each.problem for _, each in done), "stores": fields}, "\n".join(lines)
     )
     return 1 if any(each.problem for _, each in done) else 0
@@ -203,13 +203,6 @@ _ACTIONS = {
     "verify": _verify,
     "export": _export,
 }
-
-
-def _say(given: Namespace, fields: dict[str, Any], text: str) -> None:
-    if given.json:
-        output.print_json(fields)
-    else:
-        print(text)
 
 
 def _fields(entry: Entry) -> dict[str, Any]:

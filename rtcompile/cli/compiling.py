@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Iterable
 from concurrent.futures import Future, as_completed
@@ -25,7 +24,6 @@ from rtcompile.watching.report import kernel_symbols
 __all__ = ["run"]
 
 _EXTENSIONS = {"cubin": ".cubin", "ptx": ".ptx", "ltoir": ".ltoir", "fatbin": ".fatbin"}
-_POLL_SECONDS = 0.25
 _MOST_WARNINGS = 5
 
 
@@ -67,8 +65,7 @@ def run(given: Namespace) -> int:
         read = _build_all(given).read
         files.note(read)
         print(f"watching {len(read)} files; Ctrl-C ends", file=sys.stderr, flush=True)
-        while not files.changed():
-            time.sleep(_POLL_SECONDS)
+        files.wait()
 
 
 def _build_all(given: Namespace) -> _Round:

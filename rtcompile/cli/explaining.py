@@ -31,7 +31,7 @@ def run(given: Namespace) -> int:
     if row is not None:
         text = f"{row.id}: {row.pattern.pattern}\n{row.cause}\n{row.fix}\nSeen since {row.since}."
         fields = {"id": row.id, "pattern": row.pattern.pattern, "cause": row.cause, "fix": row.fix}
-        output.print_json(fields) if given.json else print(text)
+        output.say(given, fields, text)
         return 0
     text = _text(given.what)
     if not text.strip():

@@ -24,6 +24,7 @@ __all__ = [
     "human_size",
     "paint",
     "print_json",
+    "say",
     "table",
     "uses_color",
 ]
@@ -114,6 +115,14 @@ def print_json(fields: dict[str, Any]) -> None:
     """Print one object, ``"ok"`` first."""
     json.dump({"ok": True, **fields}, sys.stdout, indent=2, default=str)
     sys.stdout.write("\n")
+
+
+def say(given: Namespace, fields: dict[str, Any], text: str) -> None:
+    """Print the same as one JSON object or as text."""
+    if given.json:
+        print_json(fields)
+    else:
+        print(text)
 
 
 _PLACE = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")

@@ -25,10 +25,8 @@ def run(given: Namespace) -> int:
         built = sum(code.build.hit is None for code in codes)
         rows.append((path, len(codes), built, len(codes) - built))
     header = ("record", "builds", "built", "there already")
-    if given.json:
-        output.print_json({"records": [dict(zip(header, row, strict=True)) for row in rows]})
-    else:
-        print(output.table(header, rows))
+    records = [dict(zip(header, row, strict=True)) for row in rows]
+    output.say(given, {"records": records}, output.table(header, rows))
     return 0
 
 

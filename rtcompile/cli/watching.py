@@ -24,7 +24,6 @@ from rtcompile.watching.report import TELL_SPILLS, KernelReport, report
 
 __all__ = ["run"]
 
-_POLL_SECONDS = 0.1
 _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
     ("registers", lambda kernel: kernel.registers),
     ("stack B", lambda kernel: kernel.stack_bytes),
@@ -79,8 +78,7 @@ def run(given: Namespace) -> int:
         if edits == given.edits:
             return code
         edits += 1
-        while not files.changed():
-            time.sleep(_POLL_SECONDS)
+        files.wait()
 
 
 def _built(given: Namespace) -> tuple[_Build, set[str]]:

@@ -11,6 +11,7 @@ from rtcompile.errors import InvalidRequest
 
 __all__ = ["Files", "decoded", "read_text"]
 
+_POLL_SECONDS = 0.1
 _Stamp = tuple[int, int, int, int, int]
 
 
@@ -44,6 +45,11 @@ class Files:
     def changed(self) -> bool:
         """Say whether a file is another than it was, is gone, or is there again."""
         return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
+
+    def wait(self) -> None:
+        """Return when a file has changed."""
+        while not self.changed():
+            time.sleep(_POLL_SECONDS)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stamps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,8 +38,11 @@ def watched(
         file.write_text(first)
         waiting: Iterator[Callable[[Path], object]] = iter(edits)
         clock = SimpleNamespace(perf_counter=lambda: 0.0, strftime=lambda form: "12:00:00")
-        clock.sleep = lambda seconds: next(waiting)(file)
         monkeypatch.setattr(watching, "time", clock)
+        edits_meanwhile = SimpleNamespace(
+            time_ns=time.time_ns, sleep=lambda seconds: next(waiting)(file)
+        )
+        monkeypatch.setattr("rtcompile.watching.files.time", edits_meanwhile)
         command = ["watch", "k.cu", "--arch", "sm_80", "--edits", str(len(edits)), *more]
         code = main(command)
         said = capsys.readouterr()
