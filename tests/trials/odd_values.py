@@ -136,7 +136,13 @@ def values(known: ObjectCode) -> list[Callable[[], Any]]:
             np.str_("k.cu"),
             np.zeros(2),
         ),
-        *(np.zeros(0), np.array("x"), np.datetime64("nat"), decimal.Decimal("NaN"), Text("k.cu")),
+        *(
+            np.zeros(0),
+            np.array("x"),
+            np.datetime64("nat", "s"),
+            decimal.Decimal("NaN"),
+            Text("k.cu"),
+        ),
         *(
             Named.NAME,
             Number.NINETY,
