@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -276,7 +277,8 @@ def python_without_locks(tmp_path: Path) -> Path:
     (tmp_path / "flock.c").write_text(NO_LOCKS)
     library, python = tmp_path / "libflock.so", tmp_path / "python"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "flock.c"], check=True)
-    python.write_text(f'#!/bin/sh\nLD_PRELOAD={library} exec {sys.executable} "$@"\n')
+    given = shlex.quote(str(library)), shlex.quote(sys.executable)
+    python.write_text('#!/bin/sh\nLD_PRELOAD={} exec {} "$@"\n'.format(*given))
     python.chmod(0o755)
     return python
 

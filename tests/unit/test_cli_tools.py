@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import traceback
@@ -287,7 +288,7 @@ def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
 def test_a_stdout_that_takes_nothing_is_no_traceback(
     redirected: str, code: int, says: str, unbuffered: str
 ) -> None:
-    command = f"{sys.executable} -m rtcompile {redirected}"
+    command = f"{shlex.quote(sys.executable)} -m rtcompile {redirected}"
     environment = {**environ(), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (code, says)
@@ -335,7 +336,8 @@ def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
 
 @pytest.mark.parametrize("argv", ["explain crash", "--help", "compile no.cu --json"])
 def test_a_closed_pipe_is_no_error(argv: str) -> None:
-    command = f"(sleep .3; {sys.executable} -m rtcompile {argv}) | true; echo ${{PIPESTATUS[0]}}"
+    python = shlex.quote(sys.executable)
+    command = f"(sleep .3; {python} -m rtcompile {argv}) | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())
     assert done.stdout.strip() == "0"
     assert done.stderr == ""

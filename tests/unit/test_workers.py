@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -125,7 +126,7 @@ def test_what_a_job_left_running_is_killed_with_it(pool: Pool) -> None:
 
 
 def test_a_memory_limit_counts_all_processes_of_a_job(pool: Pool) -> None:
-    hog = f"{sys.executable} -c 'import time; held = bytearray(60 << 20); time.sleep(1000)'"
+    hog = f"{shlex.quote(sys.executable)} -c 'import time; held = bytearray(60 << 20); time.sleep(1000)'"
     outcome = pool.run(shell(f"{hog} & {hog} & wait"), Limits(memory=100 << 20))
     assert isinstance(outcome, Crash)
     assert outcome.kind == "memory"
