@@ -28,5 +28,8 @@ def run(given: Namespace) -> int:
     rows = [(origin, file if file != origin else "") for origin, file in shown]
     if rows:
         print(output.table(("kernel of", "written to"), rows))
+    else:
+        where = ", ".join(given.paths or [root])
+        print(f"{where}: no .cu or .cuh file, and no kernel that is a literal of a Python file")
     print(f"{path}: {len(entries)} file{'s' * (len(entries) != 1)}")
     return 0

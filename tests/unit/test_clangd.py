@@ -182,6 +182,12 @@ def test_what_is_not_there_is_told(project: Path, capsys):
     assert "there is no such file" in capsys.readouterr().err
 
 
+def test_a_folder_without_kernels_is_told(project: Path, capsys):
+    (project / "docs").mkdir()
+    assert main(["clangd", "docs"]) == 0
+    assert "docs: no .cu or .cuh file, and no kernel" in capsys.readouterr().out
+
+
 def test_a_python_file_that_does_not_parse_is_passed_over(project: Path):
     (project / "old.py").write_text("print 'x'")
     assert main(["clangd"]) == 0
