@@ -5,6 +5,9 @@
 the precompiled headers in place; and ``rtcompile warm``, many at once. Every contender is a fresh
 process, they take turns, and the figures are those of the whole process, less the start of an
 interpreter. All code must be the same, byte by byte. ROUNDS sets the number of rounds.
+
+``--parts`` measures where a kernel's time goes instead: kernels in turns, by NVRTC in process, by rtcompile
+without a precompiled header, and with the headers in place, by the phases that the compiler reports.
 """
 
 from __future__ import annotations
@@ -107,11 +110,120 @@ def builds_of(path: str) -> list[dict[str, Any]]:
     return builds
 
 
+# Kernels in turns, so that what else the machine does falls on all ways alike.
+PARTS = r"""
+import json, os, statistics, sys, time
+with open(sys.argv[1]) as file:
+    builds = json.load(file)["builds"]
+from cupy.cuda import compiler, function
+class Module:
+    def load(self, code): pass
+    def _set_mapping(self, mapping): pass
+function.Module = Module
+compiler._get_arch_for_options_for_nvrtc = lambda arch=None: ("-arch=sm_" + arch, "cubin")
+import rtcompile
+from rtcompile.compilers import nvrtc
+from rtcompile.watching import tracing
+by_cupy = compiler._compile_using_nvrtc_no_warning
+assert rtcompile.install().active
+reused = []
+def noted(*given, run=nvrtc._run):
+    found = run(*given)
+    reused.append(found[1] is not None)
+    return found
+nvrtc._run = noted
+spans = []
+tracing.add = lambda phase, begin, end, **more: spans.append((phase, end - begin))
+def ask(b, number):
+    # A comment at the end makes it another source, that is not cached.
+    source = b["source"] + f"\n// {os.getpid()} {number}"
+    return source, tuple(b["options"]), b["arch"]
+rows = []
+EMPTY = {"source": 'extern "C" __global__ void k() {}', "options": ["--std=c++17"], "arch": "90",
+         "name": "an empty kernel"}
+OPENING = {**builds[0], "source": builds[0]["source"].partition("\n\n")[0] + '\n\nextern "C" __global__ void k() {}',
+           "name": "CuPy's headers and an empty kernel"}
+for number, b in enumerate([EMPTY, OPENING, *builds]):
+    row = {"name": b["name"], "in process": [], "without": [], "with": [], "phases": []}
+    for turn in range(int(sys.argv[2])):
+        source, options, arch = ask(b, f"{number} {turn} p")
+        started = time.perf_counter()
+        by_cupy(source, (*options, "-ftz=true"), arch, "kernel.cu", None, None, False, False)
+        row["in process"].append(time.perf_counter() - started)
+        for way, pch in (("without", "0"), ("with", "1")):
+            os.environ["RTCOMPILE_PCH"] = pch
+            source, options, arch = ask(b, f"{number} {turn} {way}")
+            del spans[:], reused[:]
+            started = time.perf_counter()
+            compiler._compile_module_with_cache(source, options, arch=arch)
+            row[way].append(time.perf_counter() - started)
+            if way == "with":
+                row["reused"] = reused[-1]
+                row["phases"].append({p: s for p, s in spans})
+    rows.append(row)
+print(json.dumps(rows))
+"""
+PHASES = ("front end", "optimizer", "ptxas")
+
+
+def parts(task: Path, cache: Path) -> None:
+    """Measure each kernel by each way, and the compiler's phases with the headers in place."""
+    done = subprocess.run(
+        [sys.executable, "-c", PARTS, str(task), str(ROUNDS)],
+        env={
+            **os.environ,
+            "RTCOMPILE_CACHE_DIR": str(cache),
+            "CUDA_CACHE_PATH": str(cache / "driver"),
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+
+    def milliseconds(values: list[float]) -> float:
+        return round(1e3 * statistics.median(values), 1)
+
+    table = []
+    for row in json.loads(done.stdout):
+        phases = {phase: milliseconds([each[phase] for each in row["phases"]]) for phase in PHASES}
+        table.append(
+            {
+                "kernel": row["name"],
+                "header reused": row["reused"],
+                "NVRTC in process, ms": milliseconds(row["in process"]),
+                "rtcompile without a header, ms": milliseconds(row["without"]),
+                "with the header, ms": milliseconds(row["with"]),
+                **{f"of it the {phase}, ms": of for phase, of in phases.items()},
+            }
+        )
+    kernels = table[2:]
+    sums = {
+        name: round(sum(row[name] for row in kernels), 1)  # type: ignore[misc]
+        for name, value in kernels[0].items()
+        if isinstance(value, float)
+    }
+    base = sums["NVRTC in process, ms"]
+    floor = sum(sums[f"of it the {phase}, ms"] for phase in PHASES)
+    results = {
+        "kernels": len(kernels),
+        "header not reused": [row["kernel"] for row in kernels if not row["header reused"]],
+        "all of them": sums,
+        "with the header, to NVRTC in process": round(sums["with the header, ms"] / base, 3),
+        "the compiler's phases alone, to NVRTC in process": round(floor / base, 3),
+        "optimizer and ptxas alone, to NVRTC in process": round(
+            (floor - sums["of it the front end, ms"]) / base, 3
+        ),
+        "each": table,
+    }
+    _machine.save("everywhere_cold_parts_cpu", results)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("record")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--each", action="store_true", help="print the milliseconds of each kernel")
+    parser.add_argument("--parts", action="store_true", help="where each kernel's time goes")
     parser.add_argument("--only", nargs="*", help="contenders to run, by their first letters")
     given = parser.parse_args()
     builds = builds_of(given.record)
@@ -140,6 +252,9 @@ def main() -> None:
             await_makers(in_place)
             forget_builds(in_place)
             run(task, "rtcompile", in_place)
+        if given.parts:
+            parts(task, in_place)
+            return
         for number in range(ROUNDS):
             for name, (how, cache) in contenders.items():
                 forget_builds(in_place)
