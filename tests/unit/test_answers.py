@@ -22,6 +22,7 @@ from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.everywhere import recording, warming
+from rtcompile.packages import bundling
 from rtcompile.settings import Settings
 
 CODE = 'extern "C" __global__ void k(float* x) { *x = %s; }'
@@ -567,3 +568,21 @@ def test_kernels_of_two_working_directories_share_code_unless_an_option_may_name
     monkeypatch.chdir(tmp_path)
 
     assert (lazy_code.shared(CODE % 1, options, None, False) is one) is alike
+
+
+def test_a_kernel_of_a_bundle_is_one_like_any_other(kernel, header, tmp_path, monkeypatch):
+    options = (f"-I{header.parent}",)
+    made = kernel(WITH_HEADER, "k", options)
+    bundle = tmp_path / "kernels.rtc"
+    bundling.bundle([made], bundle, archs=["sm_80"], progress=False)
+    pytest.importorskip("cupy").clear_memo()
+    monkeypatch.setenv("RTCOMPILE_BUNDLES", str(bundle))
+    with monkeypatch.context() as short:
+        short.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
+        found = kernel(WITH_HEADER, "k", options)
+        assert found.kernel
+        assert kernel(WITH_HEADER, "k", options).kernel is found.kernel
+
+    assert (found.build.hit, [h.path for h in found.build.headers]) == ("bundle", [str(header)])
+    header.write_text("#define VALUE 2\n")
+    assert kernel(WITH_HEADER, "k", options).kernel != found.kernel
