@@ -194,7 +194,7 @@ class Miss:
 
     def _meanwhile(self) -> None:
         """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
-        from rtcompile.core import admission, silent  # noqa: F401 - needed after the compile
+        from rtcompile.core import admission, mentions, silent  # noqa: F401 - needed after it
 
         self.why = self.why or self.why_missed()
         self._confirm()
@@ -435,7 +435,7 @@ def _error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileErr
 
 
 # Matches the folders that includes are relative to: .../include/cccl, /usr/include/c++/12.
-_ROOT = re.compile(r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)")
+_ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
 
 
 def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
@@ -443,7 +443,7 @@ def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
 
     They have to be known, since a header that appears in an earlier directory must be noticed.
     """
-    roots = (match[0] for path in trace if (match := _ROOT.match(path)))
+    roots = (match[0] for path in trace if (match := re.match(_ROOT, path)))
     return tuple(SearchDir("", root) for root in dict.fromkeys(roots))
 
 

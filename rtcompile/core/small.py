@@ -26,11 +26,11 @@ _READING_OPTION = ("include", "import", "embed", "pch", "#", "%", "?", "__has")
 _SEARCH_OPTIONS = ("-I", "--include-path")
 
 # What NVRTC's `--minimal` leaves out: textures and surfaces, the runtime's and the driver's types and
-# functions, launches from kernels; all of it is named for what it is. A macro that is asked for by
-# `#if` could be one of them, and so could any name with two underscores in front.
+# functions, launches from kernels; all of it is named for what it is, macros too, for which `#if` could
+# ask without an error. The compiler's own macros stay. A name may be put together by `##`.
 _DECLARED = re.compile(
-    r"<<<|(?:#|%:)[ \t]*(?:el|if)|\?\?"
-    r"|(?<![A-Za-z0-9_])_*(?:cu(?:da)?[A-Z_]|CU|cuda|tex|surf|nv|NV)"
+    r"<<<|##|%:%:|\?\?"
+    r"|(?<![A-Za-z0-9_])_*(?:cu(?:da)?[A-Z_]|CU(?!DA_ARCH__|DACC(?:_RTC)?__)|cuda|tex|surf|TEX|SURF|nv|NV(?!IDIA\b))"
     r"|(?<![A-Za-z0-9_])(?:MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL)"
 )
 # Options with which the code says more of the source than its instructions do, or is not code yet.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -328,7 +329,9 @@ def test_where_headers_would_be_found_does_not_matter_to_who_reads_none() -> Non
         ("__global__ void k() { tex2D<float>(0, 0, 0); }", (), "cubin"),
         ("__global__ void k(CUtexObject t) {}", (), "cubin"),
         ("__global__ void k() { k<<<1, 1>>>(); }", (), "cubin"),
-        ("#ifdef X\n#endif", (), "cubin"),
+        ("#ifdef __CUDART_API_PTDS\n#endif", (), "cubin"),
+        ("#ifdef __CUDACC_RTC_MINIMAL__\n#endif", (), "cubin"),
+        ("#define ALL(x) cu ## x\n#if ALL(daHostAllocMapped)\n#endif", (), "cubin"),
         ("int a = T;", ("-DT=cudaSuccess",), "cubin"),
         (KERNEL, ("-G",), "cubin"),
         (KERNEL, ("--generate-line-info",), "cubin"),
@@ -371,6 +374,24 @@ def test_code_without_declarations_is_the_same_with_cuda_13(
     for body in BODIES:
         source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
         assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, plain=False))
+
+
+def test_no_macro_that_minimal_takes_away_or_gives_passes_the_rule(pool: Pool) -> None:
+    names = {"__CUDACC_RTC_MINIMAL__", "__CUDA_ARCH__"}
+    for directory in toolkit.current().search:
+        if directory.label in ("cudart", "crt"):
+            for path in Path(directory.path).glob("*.h"):
+                text = path.read_text(errors="replace")
+                names |= set(re.findall(r"# *(?:define|ifn?def) +([A-Za-z_]\w*)", text))
+    asked = "".join(f"#ifdef {n}\n__device__ int has_{n};\n#endif\n" for n in sorted(names))
+    defined = [
+        set(re.findall(rb"has_(\w+)", answer(pool, asked, *options, target="ptx")["code"]))
+        for options in ((), ("--minimal",))
+    ]
+    differing = {name.decode() for name in defined[0] ^ defined[1]}
+    assert "cudaHostAllocMapped" in differing
+    assert b"__CUDA_ARCH__" in defined[0] & defined[1]
+    assert not [n for n in differing if small.needs_no_declarations(f"#ifdef {n}", (), "cubin")]
 
 
 def test_what_minimal_refuses_is_compiled_without_it(pool: Pool) -> None:
