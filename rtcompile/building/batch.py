@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from rtcompile.building import pipeline
@@ -202,13 +202,17 @@ class Batch:
     def _do(self, builds: Sequence[_Build]) -> None:
         if len(builds) > 1:
             builds = self._do_together(builds)
-        from rtcompile.compilers import precompiled  # 5 ms that a batch of hits does not pay
-
         for future, task, missing in builds:
-            precompiled.siblings.set(self._groups[task.group])
-            future._run(missing.compile if missing is not None else task.build)
+            # In `_run`, all that may fail: who waits for the future would else wait for ever.
+            future._run(partial(self._compiled, task, missing))
             if not future.cancelled() and future.exception() is None:
                 self._note(future.result())
+
+    def _compiled(self, task: Task, missing: Missing | None) -> ObjectCode:
+        from rtcompile.compilers import precompiled  # 5 ms that a batch of hits does not pay
+
+        precompiled.siblings.set(self._groups[task.group])
+        return missing.compile() if missing is not None else task.build()
 
     def _do_together(self, builds: Sequence[_Build]) -> Sequence[_Build]:
         """Have one worker do builds; return the first that it did not, and let others do the rest."""
