@@ -46,13 +46,25 @@ class FoundShipped:
         Whether headers of the package's own were read, or asked for.
     """
 
-    __slots__ = ("_checks", "_compiled_in", "_parts", "_row", "code", "depends_on_files", "names")
+    __slots__ = (
+        "_checks",
+        "_compiled_in",
+        "_object",
+        "_parts",
+        "_row",
+        "code",
+        "depends_on_files",
+        "names",
+    )
 
-    def __init__(self, parts: Parts, row: int, fields: Sequence[bytes], checks: Checks) -> None:
+    def __init__(
+        self, parts: Parts, row: int, data: bytes, fields: Sequence[bytes], checks: Checks
+    ) -> None:
         texts = [field.decode("utf-8", "surrogateescape") for field in fields[_NAMES:]]
         self.code = fields[0]
         self.names = tuple(zip(texts[::2], texts[1::2], strict=True))
         self._compiled_in = fields[_COMPILED_IN]
+        self._object = data
         self._parts = parts
         self._row = row
         self._checks = checks
@@ -67,10 +79,11 @@ class FoundShipped:
         return self._checks.hold("")
 
     def object_code(self) -> ObjectCode:
-        """Return the code as the full road would return it."""
+        """Return the code as the full road would have returned it, whatever has changed since."""
         from rtcompile.bundles.file import Bundle
 
-        return Bundle(self._parts.path, self._parts).load_number(self._row, self._checks.folders)
+        bundle = Bundle(self._parts.path, self._parts)
+        return bundle.found(self._row, self._object, self._checks.folders)
 
 
 def find(said: Sequence[str], capability: tuple[int, int], *, settled: bool) -> FoundShipped | None:
@@ -123,14 +136,12 @@ def _find_in(
             if not checks.hold(below):
                 continue
             key, arch, kind = fields[:3]
-            sealed = files.unseal(
-                "object",
-                b" ".join((key, arch, kind, cuda)).decode("utf-8", "surrogateescape"),
-                parts.blob(_place(fields[8:11])),
-            )
+            name = b" ".join((key, arch, kind, cuda)).decode("utf-8", "surrogateescape")
+            data = parts.blob(_place(fields[8:11]))
+            sealed = files.unseal("object", name, data)
             if sealed is None or len(sealed) < _NAMES:
                 raise UnusableError("it holds builds of another format, or under another's key")
-            return FoundShipped(parts, row, sealed, checks)
+            return FoundShipped(parts, row, data, sealed, checks)
     except (IndexError, ValueError) as error:
         raise UnusableError(f"its index cannot be understood ({error})") from None
     return None

@@ -195,23 +195,30 @@ class Bundle:
         self._verified[row, own] = obj, fresh
         return _found(obj, "bundle")
 
-    def load_number(self, number: int, folders: Sequence[str]) -> ObjectCode:
-        """Return the build of a row of the index, whose headers were checked in these folders.
+    def found(self, number: int, data: bytes, folders: Sequence[str]) -> ObjectCode:
+        """Return the build of a row of the index that was found by `asked.find`.
 
-        Raises
-        ------
-        InvalidRequest
-            The file was replaced or damaged meanwhile, or the headers were.
+        It tells of its headers only while the file is as it was.
+
+        Parameters
+        ----------
+        number : int
+            The row's.
+        data : bytes
+            The object's file, verified.
+        folders : sequence of str
+            Where its headers were verified.
         """
+        row, _, record, _ = _decode(self._parts.rows[number])
+        decoded = objects.decode(row.sealed_key(), data)
+        assert decoded is not None
+        obj = decoded[1]
         own = tuple(SearchDir(f"user{at}", folder) for at, folder in enumerate(folders))
-        code = None
-        if number < len(rows := self.rows()):
-            code = self.load(rows[number], own)
-        if code is None:
-            raise InvalidRequest(
-                f"{self.path}, or headers that its builds were made of, changed while it was used"
-            )
-        return code
+        with suppress(UnusableError):
+            checked, recorded = self._dependencies(row, record, own)
+            read = headers.refresh(checked) or checked
+            obj = replace(obj, build=replace(obj.build, headers=read.headers + recorded.headers))
+        return _found(obj, "bundle")
 
     def difference(self, row: Row, own: tuple[SearchDir, ...]) -> str:
         """Describe how the package's own headers differ from those that the row was made of."""
@@ -277,12 +284,20 @@ class Bundle:
             raise UnusableError("it was replaced while in use")
         _, code, record, _ = entry
         decoded = objects.decode(row.sealed_key(), self._parts.blob(code))
+        if decoded is None:
+            raise UnusableError("it holds builds of another format, or under another's key")
+        return decoded[1], *self._dependencies(row, record, own)
+
+    def _dependencies(
+        self, row: Row, record: Place, own: tuple[SearchDir, ...]
+    ) -> tuple[Dependencies, Dependencies]:
+        """Return the package's own headers, which are checked, and the others."""
         # The toolkit's directories may be missing or different here; their labels stand for them.
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
         builds = manifests.decode(row.sealed_key(), self._parts.blob(record), [*own, *others])
-        if decoded is None or builds is None or len(builds) != 2:
+        if builds is None or len(builds) != 2:
             raise UnusableError("it holds builds of another format, or under another's key")
-        return decoded[1], builds[0].dependencies, builds[1].dependencies
+        return builds[0].dependencies, builds[1].dependencies
 
 
 def _found(obj: ObjectCode, where: str) -> ObjectCode:

@@ -49,6 +49,7 @@ def run(given: Namespace) -> int:
 
     atexit.register(end_as_interrupted)  # before the program's handlers: it is called after them
     with counting() as tally:
+        atexit.register(tally.discard)  # what the program's handlers wait for may still append
         if recorder is not None:
             recorder.start()
         children.invite(tally, "" if recorder is None else recorder.path)

@@ -47,8 +47,8 @@ class Tally:
 
     Parameters
     ----------
-    of_parent : str, optional
-        The `of_children` of the run that this process is part of.
+    of_run : (str, int), optional
+        The `of_children` of the run that this process is part of, and the process that began it.
 
     Attributes
     ----------
@@ -60,17 +60,14 @@ class Tally:
         The file to which the run's other processes append.
     """
 
-    def __init__(self, of_parent: str | None = None) -> None:
+    def __init__(self, of_run: tuple[str, int] | None = None) -> None:
         self._built: list[KernelUse] = []
         self._answers: list[tuple[str, Answer | FoundShipped]] = []
         self.missing: list[str] = []
         self.problems: list[str] = []
-        self._process = os.getpid() if of_parent is None else 0
         # Other processes append to this file. None is kept open: a program may close what it did
         # not open, and give its number to a file of its own.
-        self.of_children = of_parent or os.path.join(
-            os.environ.get("TMPDIR") or "/tmp", f"rtcompile-run-{os.urandom(12).hex()}"
-        )
+        self.of_children, self._process = of_run or (_new_file(), os.getpid())
 
     @property
     def builds(self) -> list[KernelUse]:
@@ -126,16 +123,30 @@ class Tally:
         try:
             with open(self.of_children, encoding="utf-8") as file:
                 lines = file.readlines()
-            os.unlink(self.of_children)
         except OSError:  # there is none
             return
-        for found in map(json.loads, lines):
+        self.discard()
+        for line in lines:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                self.problems.append(
+                    "other processes of the run could not write all they requested: the folder "
+                    f"{os.path.dirname(self.of_children)} is full"
+                )
+                continue
             if isinstance(found, str):
                 self.missing.append(found)
             elif isinstance(found, dict):
                 self.problems.append(found["problem"])
             else:
                 self._built.append(KernelUse(*found))
+
+    def discard(self) -> None:
+        """Remove what other processes of the run requested since `collect`: nobody reads it."""
+        if os.getpid() == self._process:
+            with suppress(OSError):
+                os.unlink(self.of_children)
 
     def _add(self, of: list[Any], what: Any) -> None:
         if os.getpid() == self._process:
@@ -145,11 +156,27 @@ class Tally:
 
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         with suppress(OSError):
+            if not _is_running(self._process):  # nobody would read the file, nor remove it
+                return
             descriptor = os.open(self.of_children, flags, 0o600)
             try:
                 os.write(descriptor, (json.dumps(what) + "\n").encode())
             finally:
                 os.close(descriptor)
+
+
+def _new_file() -> str:
+    """Return the path of a new file that other processes can write, whatever their working directory."""
+    folders = (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm")
+    usable = (f for f in folders if os.path.isabs(f) and os.access(f, os.W_OK | os.X_OK))
+    return os.path.join(next(usable, "/tmp"), f"rtcompile-run-{os.urandom(12).hex()}")
+
+
+def _is_running(process: int) -> bool:
+    """Say whether a process has not ended; one that nobody waited for has, but can be signalled."""
+    with open(f"/proc/{process}/stat", "rb") as file:
+        state = file.read().rpartition(b") ")[2][:1]
+    return state not in (b"Z", b"X")
 
 
 @contextmanager

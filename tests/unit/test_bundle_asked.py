@@ -117,6 +117,40 @@ def test_it_is_used_without_a_record_of_its_story(program):
     [
         pytest.param(lambda p: p.header.write_text("#define SCALE 4\n"), id="a header"),
         pytest.param(lambda p: p.header.unlink(), id="a header that is gone"),
+        pytest.param(lambda p: p.bundle.write_bytes(b"rtcompile"), id="the bundle"),
+        pytest.param(lambda p: p.bundle.unlink(), id="a bundle that is gone"),
+    ],
+)
+def test_its_story_is_told_whatever_has_changed_since(program, change):
+    told = []
+    program.monkeypatch.setattr(answers, "watchers", [lambda said, found: told.append(found)])
+    code = program.ship()
+    program.run()
+
+    change(program)
+
+    story = told[0].object_code()
+    assert (story.code, str(story.arch), story.build.hit) == (code, "sm_80", "bundle")
+
+
+@pytest.mark.parametrize("variable", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "CUPY_COMPILE_WITH_PTX"])
+def test_a_bundle_made_under_a_variable_that_changes_requests_answers_none_without(
+    program, variable
+):
+    program.monkeypatch.setenv(variable, "1")
+    program.ship()
+    program.monkeypatch.delenv(variable)
+    program.only_the_short_road()
+
+    with pytest.raises(pytest.fail.Exception):
+        program.run()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda p: p.header.write_text("#define SCALE 4\n"), id="a header"),
+        pytest.param(lambda p: p.header.unlink(), id="a header that is gone"),
         pytest.param(
             lambda p: p.monkeypatch.setenv("CUPY_CUDA_COMPILE_WITH_DEBUG", "1"), id="debug"
         ),

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from rtcompile.everywhere import recording
+from rtcompile.everywhere.counting import Tally
 from rtcompile.everywhere.started import sitecustomize
+from tests.jobs import eventually
 from tests.programs import STAND_IN, TEMPLATE, run
 
 pytest.importorskip("cupy")
@@ -67,6 +69,76 @@ def test_what_a_started_process_asks_for_is_recorded_counted_and_checked(folder,
     assert "1 kernel: 1 from the cache" in checked.stderr
 
 
+def test_a_run_within_a_run_is_counted_and_recorded_by_both(folder):
+    inner = started_by(BY_SUBPROCESS.format(flags="'-B'"), folder)
+    (folder / "outer.py").write_text(
+        "import subprocess, sys\n"
+        f"words = [sys.executable, '-m', 'rtcompile', 'run', {inner!r}]\n"
+        "raise SystemExit(subprocess.run(words).returncode)\n"
+    )
+    record = folder / "kernels.json"
+
+    done = run("run", "--record", str(record), "outer.py", cache=folder / "cache")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("1 kernel: 0 from the cache, 1 built") == 2, done.stderr
+    assert len(recording.read(str(record)).builds) == 1
+
+
+@pytest.mark.parametrize("where", ["relative", "/nonexistent"])
+def test_a_folder_for_temporary_files_that_others_cannot_use_loses_no_count(folder, where):
+    (folder / "relative").mkdir()
+    script = started_by(
+        "import os, subprocess, sys\nos.mkdir('other')\nos.chdir('other')\n"
+        "subprocess.run([sys.executable, '../child.py'], check=True)\n",
+        folder,
+    )
+
+    done = run("run", script, cache=folder / "cache", TMPDIR=where)
+
+    assert "1 kernel: 0 from the cache, 1 built" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param("import atexit; atexit.register(start().wait)", id="at exit"),
+        pytest.param("start()", id="a daemon"),
+        pytest.param("os.execv(sys.executable, WORDS)", id="in its place"),
+    ],
+)
+def test_what_is_asked_for_after_the_summary_is_left_nowhere(folder, begin):
+    (folder / "late.py").write_text(
+        f"{CHILD}\nimport os, time\n"
+        "end = time.monotonic() + 30\n"
+        "while os.getppid() == int(sys.argv[1]) and time.monotonic() < end: time.sleep(0.01)\n"
+        "work()\nopen('done', 'w').close()\n".replace("sys.argv", "__import__('sys').argv")
+    )
+    script = started_by(
+        "import os, subprocess, sys\n"
+        f"waits_for = os.getpid() if {begin == 'start()'} else 0\n"
+        "WORDS = [sys.executable, 'late.py', str(waits_for)]\n"
+        "def start(): return subprocess.Popen(WORDS, start_new_session=True)\n" + begin,
+        folder,
+    )
+
+    run("run", script, cache=folder / "cache", TMPDIR=str(folder))
+
+    assert eventually((folder / "done").exists)
+    assert not list(folder.glob("rtcompile-run-*"))
+
+
+def test_what_could_not_be_written_whole_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    tally = Tally()
+    Path(tally.of_children).write_text('"half a li\n"whole"\n')
+
+    tally.collect()
+
+    assert tally.missing == ["whole"]
+    assert "is full" in tally.problems[0]
+
+
 def test_a_process_that_is_told_to_take_no_part_runs_as_it_would_have(folder):
     script = started_by(BY_SUBPROCESS.format(flags="'-E'"), folder)
 
@@ -95,7 +167,8 @@ def test_a_cupy_that_is_not_known_there_fails_the_check(folder):
 def environ(tmp_path: Path) -> dict[str, str]:
     """The variables of a process that a run starts."""
     folder = os.path.dirname(sitecustomize.__file__)
-    said = json.dumps({"requests": str(tmp_path / "requests"), "record": ""})
+    run = {"requests": str(tmp_path / "requests"), "process": os.getpid(), "record": ""}
+    said = json.dumps([run])
     return {**os.environ, "PYTHONPATH": folder, "RTCOMPILE_RUN": said}
 
 
@@ -123,13 +196,42 @@ def test_the_sitecustomize_of_the_environment_is_imported_all_the_same(tmp_path,
     assert os.path.dirname(sitecustomize.__file__) not in told.split()
 
 
+@pytest.mark.parametrize("said", [f"{os.pathsep}/x", f"/y{os.pathsep}{os.pathsep}/x", "/y", ""])
+def test_the_search_path_of_a_started_process_is_what_it_would_have_been(folder, said):
+    script = started_by(
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'import sys; print(sys.path)'], check=True)\n",
+        folder,
+    )
+    plain = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": said},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert run("run", script, cache=folder, PYTHONPATH=said).stdout == plain.stdout
+
+
+def test_a_finder_that_has_no_find_spec_is_passed_over(environ):
+    code = (
+        "import sys\n"
+        "class Old:\n    find_module = lambda self, name, path=None: None\n"
+        "sys.meta_path.append(Old())\n"
+        "finder = sys.meta_path[0]; finder._names = ('nothing',)\n"
+        "print(finder.find_spec('nothing', None))"
+    )
+    assert python(code, environ) == "None\n"
+
+
 def test_a_process_without_cupy_imports_nothing_of_ours(environ):
     told = python("import sys; print([m for m in sys.modules if 'rtcompile' in m])", environ)
 
     assert told == "[]\n"
 
 
-@pytest.mark.parametrize("said", ["", "no JSON", "[]", "{}"])
+@pytest.mark.parametrize("said", ["", "no JSON", "[]", "{}", "[{}]", "[1]", "1"])
 def test_a_process_that_is_no_part_of_a_run_counts_nothing(environ, said):
     environ["RTCOMPILE_RUN"] = said
 

@@ -34,8 +34,14 @@ class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
     ) -> "ModuleSpec | None":
         if name not in self._names:
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+        # Those before this one were asked already; one of them may be another of these, which asks it.
+        before, others = 0, sys.meta_path
+        if self in others:
+            before = others.index(self) + 1
+        for finder in others[before:]:
+            if not hasattr(finder, "find_spec"):  # Python asks old ones by `find_module`
+                continue
+            spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _Loader(spec.loader, self._act)  # type: ignore[assignment]
