@@ -116,20 +116,23 @@ class Answer:
 class Environment(Surroundings):
     """The surroundings of this process, and the toolchain that was found in them."""
 
-    __slots__ = ("checked", "loads", "toolchain")
+    __slots__ = ("checked", "loads", "looked", "toolchain")
 
     def __init__(self, variables: tuple[bytes | None, ...], sys_path: list[str]) -> None:
         super().__init__(variables, sys_path)
         self.toolchain = self.loads = b""
         self.checked = float("-inf")
+        self.looked = time.monotonic()
 
     def holds(self) -> bool:
         """Say whether the toolchain's files are unchanged."""
         now = time.monotonic()
         if now - self.checked < _LOOK_AGAIN_SECONDS:
             return True
-        if not self.has_same_folders():
-            return False
+        if now - self.looked >= _LOOK_AGAIN_SECONDS:
+            if not self.has_same_folders():
+                return False
+            self.looked = now
         fields = _unsealed(self.folder, self.key, notes=not self.forbidden)
         if fields is None or not _same(stamp, *fields[:2]):
             return False

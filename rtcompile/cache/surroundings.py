@@ -218,7 +218,7 @@ def _package_folders() -> list[str]:
     finds may count, so all entries do.
     """
     folders = places.site_folders(sys.path)
-    has_cupy = any(os.path.isdir(os.path.join(folder, "cupy")) for folder in folders)
+    has_cupy = any(places.has_folder(folder, "cupy") for folder in folders)
     return folders if has_cupy else sys.path[:]
 
 

@@ -155,6 +155,7 @@ def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, mon
             (folder.name,), CAPABILITY, code, read, [], [str(folders[0])], "", publish
         )
     ask = partial(answers.find, capability=CAPABILITY, settled=True)
+    monkeypatch.setattr(answers, "_SETTLED_SECONDS", 60)
     assert all(ask((folder.name,)) for folder in folders)
 
     for folder in folders:
@@ -223,7 +224,8 @@ def test_a_folder_of_packages_that_appears_is_another_environment(tmp_path, monk
     assert answers.find(words, CAPABILITY) is not None
 
     (tmp_path / "nvidia").mkdir()
-    answers.environment().checked = float("-inf")  # a second later
+    here = answers.environment()
+    here.checked = here.looked = float("-inf")  # a second later
 
     assert answers.find(words, CAPABILITY) is None
     assert found(words) is None

@@ -134,7 +134,7 @@ def test_each_build_that_cannot_be_shipped_is_named_with_its_reason(record, caps
     assert "beside.cu, asked for by test_bundle_command.py:" in told
     assert "own.cuh by its place on this machine" in told
     assert "linked.cu, asked for by test_bundle_command.py:" in told
-    assert "link holds sources" in told.replace("link=", "link")
+    assert "link holds sources" in told
     assert not os.path.exists("k.rtc")
 
 
