@@ -18,11 +18,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def own_environment(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test reads the developer's settings or writes to the developer's cache."""
+    """No test reads the developer's settings, writes to his cache, or uses another test's bundles."""
     for name in list(os.environ):
         if name.startswith(("RTCOMPILE_", "CUPY_")) and name != "RTCOMPILE_TEST_CUDA13":
             monkeypatch.delenv(name)
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setattr("rtcompile.bundles._bundles", {})
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from rtcompile.toolkit import Toolchain, find
+
+needs_host_compiler = pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("c++")),
+    reason="NVCC needs g++, which is not installed",
+)
 
 CUDART = "#define CUDART_VERSION  {number}\n"
 CCCL = "#define CCCL_VERSION {number}\n"

@@ -29,6 +29,7 @@ from rtcompile.workers import pool as workers
 from rtcompile.workers import scratch as scratch_places
 from rtcompile.workers.pool import Job, Pool
 from tests.jobs import ended
+from tests.toolkits import needs_host_compiler
 from tests.trials.record import tally, times
 
 TRIALS = times(12, 100)
@@ -350,6 +351,7 @@ def test_without_any_folder_for_temporary_files_the_first_line_says_so() -> None
     assert "Set TMPDIR to a folder of your own" in said
 
 
+@needs_host_compiler
 def test_two_hundred_thousand_options() -> None:
     script = f"""
         import rtcompile

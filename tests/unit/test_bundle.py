@@ -24,6 +24,7 @@ from rtcompile.errors import (
 from rtcompile.packages import bundling
 from rtcompile.toolkit import Toolchain
 from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header, forget_process
+from tests.toolkits import needs_host_compiler
 
 
 @pytest.fixture
@@ -151,6 +152,7 @@ def test_a_header_edited_while_the_process_runs_is_noticed(shipped: Package):
     assert module.compile("sm_80").build.hit is None
 
 
+@needs_host_compiler
 def test_a_build_of_one_compiler_is_no_answer_where_another_is_asked_for(shipped: Package):
     request = shipped.load().module.request.replace(arch="sm_80")
     bundles.use_bundle(shipped.bundle)

@@ -19,6 +19,7 @@ from rtcompile.cluster.remote import remote
 from rtcompile.cluster.stores import holder
 from rtcompile.errors import JitDisabled, RtcompileWarning
 from tests import nodes, servers
+from tests.toolkits import needs_host_compiler
 
 
 def build(source: str, **arguments: object) -> str | None:
@@ -111,6 +112,7 @@ def test_what_hangs_on_place_or_time_is_not_shared(on, tmp_path, source, argumen
     assert not (tmp_path / "shared").exists()  # no store is asked, and nobody waits for a lease
 
 
+@needs_host_compiler
 def test_what_nvcc_built_is_shared(on, tmp_path):
     pytest.importorskip("nvidia.cuda_nvcc") if not os.path.exists("/usr/local/cuda") else None
     address = f"file://{tmp_path}/shared"

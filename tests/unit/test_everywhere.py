@@ -23,6 +23,7 @@ from rtcompile.everywhere import ahead, recording, seam, warming  # noqa: E402
 from rtcompile.everywhere.counting import counting  # noqa: E402
 from rtcompile.toolkit import remembered  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
+from tests.toolkits import needs_host_compiler  # noqa: E402
 
 ORIGINAL = compiler._compile_module_with_cache
 
@@ -76,7 +77,11 @@ def test_an_error_is_cupys(installed):
     "source",
     [
         pytest.param("__global__ void f() {}\n__global__ void g() { f<<<1, 1>>>(); }", id="option"),
-        pytest.param("#include <vector>\nstd::vector<int> v;\n__global__ void k() {}", id="NVCC"),
+        pytest.param(
+            "#include <vector>\nstd::vector<int> v;\n__global__ void k() {}",
+            id="NVCC",
+            marks=needs_host_compiler,
+        ),
     ],
 )
 def test_what_cupy_refuses_is_refused(installed, source):

@@ -18,6 +18,7 @@ from rtcompile.messages.fallback import decide
 from rtcompile.messages.spaces import says_device
 from rtcompile.toolkit import Toolchain
 from rtcompile.toolkit.declared import Declared
+from tests.toolkits import needs_host_compiler
 
 # A class is a file: its folder is what is to be decided, comments in it say "options:" and "arch:".
 CLASSES = sorted((Path(__file__).parent / "source_classes").glob("*/*.cu"))
@@ -58,6 +59,7 @@ def said(source: str, what: str) -> str:
 
 
 @pytest.mark.parametrize("path", CLASSES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@needs_host_compiler
 def test_a_refused_source_is_decided_as_its_class_says(path: Path, toolchain: Toolchain) -> None:
     source = path.read_text()
     refused = compiled(source, path.name, toolchain)
@@ -180,6 +182,7 @@ def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolcha
         ),
     ],
 )
+@needs_host_compiler
 def test_a_log_is_decided_by_the_errors_in_it(log: str, action: str) -> None:
     declared = Declared(toolkit.current())
 
@@ -255,6 +258,7 @@ def test_the_declaration_around_a_place_says_if_it_is_for_the_device(
         pytest.param("host_header", "cute/tensor.hpp", False, id="a header of nobody here"),
     ],
 )
+@needs_host_compiler
 def test_the_headers_say_what_nvcc_would_know(question: str, name: str, answer: bool) -> None:
     assert getattr(Declared(toolkit.current()), question)(name) is answer
 

@@ -39,6 +39,7 @@ from tests.provoked import (
     Provoked,
     coverage,
 )
+from tests.toolkits import needs_host_compiler
 
 
 @pytest.fixture(scope="session")
@@ -264,6 +265,7 @@ def test_what_others_reported_is_explained_by_its_row(text: str, row: str, hint:
     assert hint in explained[1]
 
 
+@needs_host_compiler
 def test_wheels_of_nvcc_and_nvvm_that_do_not_match_are_explained(
     wheels: Callable[[Sequence[str]], Path], tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from rtcompile import CompileRequest, toolkit
 from rtcompile.cache import store
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.core import cubin
+from tests.toolkits import needs_host_compiler
 
 LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
 CALLER = """extern __device__ float helper(float);
@@ -79,6 +80,7 @@ def test_a_library_of_lto_ir_is_inlined_into_every_kernel_that_links_it(runs):
         (".a", ["-c"]),
     ],
 )
+@needs_host_compiler
 def test_files_of_nvcc_can_be_linked(suffix, flags, tmp_path, monkeypatch):
     program = toolkit.current().nvcc
     if program is None:
@@ -123,7 +125,7 @@ def test_name_expressions_of_a_linked_program_are_in_it():
         assert "_Z1tIfEvPT_" in kernels(code)
 
 
-@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=needs_host_compiler)])
 @pytest.mark.parametrize("option", ["-dc", "-rdc=true", "--device-c"])
 def test_dynamic_parallelism_needs_only_the_option_of_cupys_users(backend, option):
     if backend == "nvcc" and toolkit.current().nvcc is None:

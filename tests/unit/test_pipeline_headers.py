@@ -10,6 +10,7 @@ import pytest
 
 import rtcompile
 from rtcompile.cache import store
+from tests.toolkits import needs_host_compiler
 
 
 def value_of(folder: Path, *extra: str) -> tuple[int, str | None]:
@@ -83,6 +84,7 @@ def test_an_edited_header_is_noticed(headers, edit, value):
 
 
 @pytest.mark.parametrize("name", ["cuda_fp16.h", "vector"], ids=["a CUDA header", "a std header"])
+@needs_host_compiler
 def test_a_header_that_shadows_one_of_nvccs_is_noticed(tmp_path, name):
     source = """
     #include <vector>

@@ -18,6 +18,7 @@ from rtcompile.core.units import CompileFailure
 from rtcompile.settings import Settings
 from rtcompile.watching import flame_graph, header_times
 from rtcompile.watching.profiling import HeaderCost, Profile, profile
+from tests.toolkits import needs_host_compiler
 
 SLOW = "#pragma once\n" + "".join(
     f"template <int N> struct S{i} {{ static const int v = S{i}<N - 1>::v + 1; }};\n"
@@ -150,7 +151,7 @@ def test_without_headers_the_source_is_all(folder: Path):
     assert found.spared == 0
 
 
-@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=needs_host_compiler)])
 def test_a_source_that_does_not_compile_shows_its_error(folder: Path, backend: str):
     if backend == "nvcc" and toolkit.current().nvcc is None:
         pytest.skip("there is no NVCC")
@@ -164,6 +165,7 @@ def test_a_source_that_a_build_gives_another_flag_has_a_profile(folder: Path):
     assert dict(_profile(folder, source, name_expressions=[]).phases)["front end"] > 0
 
 
+@needs_host_compiler
 def test_what_nvcc_builds_is_profiled_with_nvcc(folder: Path):
     nvcc = toolkit.current().nvcc
     if nvcc is None or nvcc.version_pair < (13, 0):

@@ -13,7 +13,7 @@ from rtcompile.core.request import SearchDir
 from rtcompile.doctor import installation
 from rtcompile.settings import Settings
 from rtcompile.toolkit import providers
-from tests.toolkits import Wheels, write
+from tests.toolkits import Wheels, needs_host_compiler, write
 
 USE = '#include <mylib/answer.cuh>\nextern "C" __global__ void k(int* x) { *x = MYLIB_ANSWER; }'
 
@@ -43,7 +43,7 @@ def search(site: Path) -> toolkit.Toolchain:
     return toolkit.find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
 
 
-@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=needs_host_compiler)])
 def test_a_providers_headers_are_found_by_each_compiler(site: Path, backend):
     if getattr(toolkit.current(), backend) is None:
         pytest.skip(f"no {backend} here")
