@@ -120,7 +120,8 @@ def record(
     known = _recorded.get(key)
     if known is not None and same(known):
         probed = [_changed_ns(path) for path in known.present]
-        return known._replace(newest_ns=max([known.newest_ns, *probed]))
+        led = _led_ns(trace, search)
+        return known._replace(newest_ns=max([known.newest_ns, led, *probed]))
     found = _record(trace, search, mentions, os.path.dirname(name), before)
     if not found.uncacheable:
         if len(_recorded) >= _MOST_RECORDED:
@@ -135,6 +136,33 @@ def _changed_ns(path: str) -> int:
     except OSError:
         return 0
     return 0 if stat.S_ISDIR(status.st_mode) else status.st_ctime_ns
+
+
+def _led_ns(trace: Iterable[str], search: Sequence[SearchDir]) -> int:
+    """Return when a link or a folder on the way to these files last came to lead elsewhere.
+
+    A header keeps its times when ``current -> v1`` becomes ``current -> v2``, or when another folder
+    takes the place of its own. A link is new then, and a folder that was renamed has been changed
+    since something in it was: what comes and goes in it changes both of its times to the same.
+    """
+    newest = 0
+    looked: set[str] = set()
+    ahead = [*trace, *(directory.path for directory in search)]
+    while ahead:
+        path = ahead.pop()
+        while path not in looked and path.startswith("/"):
+            looked.add(path)
+            try:
+                status = os.lstat(path)
+                if stat.S_ISLNK(status.st_mode):
+                    newest = max(newest, status.st_ctime_ns)
+                    ahead.append(os.path.join(os.path.dirname(path), os.readlink(path)))
+                elif stat.S_ISDIR(status.st_mode) and status.st_ctime_ns != status.st_mtime_ns:
+                    newest = max(newest, status.st_ctime_ns)
+            except OSError:
+                pass  # a folder that does not exist: what must not appear there is looked for
+            path = os.path.dirname(path)
+    return newest
 
 
 def _record(
@@ -199,7 +227,8 @@ def _record(
 
     if probes.unreadable:  # the compiler went on to the next directory
         uncacheable = f"{probes.unreadable} comes first in the search and may not be read"
-    changed = [header.ctime_ns for header in headers] + [probes.newest_ns]
+    changed = [header.ctime_ns for header in headers]
+    changed += [probes.newest_ns, _led_ns([*trace, *probes.found()], search)]
     return Dependencies(
         # Builds that read only the precompiled header share this very tuple.
         headers=before.headers + tuple(_distrust(header, now) for header in headers),
@@ -262,6 +291,10 @@ class _Probes:
                 self.answers.add(f"{label}/{rest}")
             else:
                 self.must_not_appear(directory, name)
+
+    def found(self) -> list[str]:
+        """Return the paths that exist."""
+        return [path for path, there in self._there.items() if there]
 
     def _exists(self, path: str) -> bool:
         there = self._there.get(path)

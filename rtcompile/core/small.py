@@ -40,13 +40,14 @@ _TELLING_OPTIONS = (
 )
 
 # Options that NVRTC was seen to forget with the compile: in one process the code and the log of the next
-# are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on; for
-# others, as what is handed on to ptxas, that is not known.
+# are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on, and
+# `--device-debug`, after which a `__grid_constant__` parameter is read in another way; for others, as what
+# is handed on to ptxas, that is not known.
 _FORGOTTEN = frozenset(
     (
         *("gpu-architecture", "arch", "std", "device-as-default-execution-space", "default-device"),
         *("device-int128", "ftz", "fmad", "prec-div", "prec-sqrt", "use_fast_math"),
-        *("maxrregcount", "device-debug", "generate-line-info", "pre-include"),
+        *("maxrregcount", "generate-line-info", "pre-include"),
         *("disable-warnings", "diag-suppress", "diag-error", "diag-warn"),
         "relocatable-device-code",
     )

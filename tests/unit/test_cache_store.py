@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,68 @@ def test_a_header_that_changes_while_the_compiler_runs_is_not_cached(
         place.write("user0/a.h", "edited meanwhile")
         assert not building.add(question, make_object(), place.record("user0/a.h"))
     assert building.find(question) is None
+
+
+def other_header(here: Path) -> None:
+    """There is a link to a header, and it leads to another."""
+    (here / "other").symlink_to("../v2/b.h")
+    os.replace(here / "other", here / "user0" / "b.h")
+
+
+def other_link(here: Path) -> None:
+    """A link on the way leads to another folder."""
+    (here / "other").symlink_to("v2")
+    os.replace(here / "other", here / "current")
+
+
+def other_folder(here: Path) -> None:
+    """A folder takes the place of another."""
+    os.rename(here / "v1", here / "v0")
+    os.rename(here / "v2", here / "v1")
+
+
+def folder_in_front(here: Path) -> None:
+    """A folder comes that is searched first."""
+    os.rename(here / "v2", here / "user0" / "s")
+
+
+@pytest.mark.parametrize(
+    ("read", "change"),
+    [
+        ("user0/b.h", other_header),
+        ("user1/b.h", other_link),
+        ("user1/b.h", other_folder),
+        ("user1/s/b.h", folder_in_front),
+    ],
+)
+def test_a_header_that_another_takes_the_place_of_while_the_compiler_runs_is_not_cached(
+    cache: Path, tmp_path: Path, read: str, change: Callable[[Path], None]
+) -> None:
+    place = Place(tmp_path / "here", "user0", "v1", "v2")
+    here = place.root
+    for version in ("v1", "v2"):
+        place.write(f"{version}/b.h", version)
+    place.write("v1/s/b.h", "v1")
+    (here / "user0" / "b.h").symlink_to("../v1/b.h")
+    (here / "current").symlink_to("v1")
+    (here / "user1").symlink_to("current")
+    search = (SearchDir("user0", place.path("user0")), SearchDir("user1", place.path("user1")))
+    question = place.question(search=search)
+    kept = open_store(cache)
+    with kept.building(question):
+        change(here)
+        assert not kept.add(question, make_object(), place.record(read, question=question))
+    assert place.build(kept, question, read)
+
+
+def test_what_comes_and_goes_beside_a_header_is_no_change_of_it(cache: Path, place: Place) -> None:
+    question = place.question()
+    kept = open_store(cache)
+    with kept.building(question):
+        place.write("user0/other.h", "")
+        place.write("user0/folder/other.h", "")
+        os.unlink(place.path("user0/other.h"))
+        assert kept.add(question, make_object(), place.record("user0/a.h"))
 
 
 def test_a_header_written_just_before_the_build_is_cached(cache: Path, place: Place) -> None:

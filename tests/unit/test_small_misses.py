@@ -137,6 +137,20 @@ def test_an_error_is_told_by_the_process_that_found_it_and_is_its_last_word(pool
     assert answer(pool, KERNEL % 2)["pid"] != before
 
 
+CONSTANT = """
+struct Table { int of[30]; };
+__global__ void k(const __grid_constant__ Table table, int* x) { *x = table.of[*x]; }
+"""
+
+
+@pytest.mark.parametrize("option", ["--restrict", "--device-debug"])
+def test_an_option_that_holds_in_its_process_has_no_effect_on_the_next_build(
+    pool: Pool, option: str
+) -> None:
+    answer(pool, KERNEL % 1, option, plain=small.is_forgotten((option,)))
+    assert said(answer(pool, CONSTANT)) == said(answer(pool, CONSTANT, plain=False))
+
+
 def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_nothing_else(
     pool: Pool, tmp_path: Path
 ) -> None:
