@@ -169,7 +169,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where this test's workers keep their files: a folder of its own, to look for remains."""
     folder = tmp_path / "scratch"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)  # whatever the umask
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
 

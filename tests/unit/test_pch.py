@@ -344,9 +344,9 @@ def test_an_error_inside_a_header_is_confirmed_without_it(warm: Builder) -> None
     assert used(warm.compiled(EXPENSIVE + KERNEL))
 
 
-def test_a_source_that_crashes_the_compiler_either_way_leaves_it_in_place(warm: Builder) -> None:
+def test_a_source_that_crashes_the_compiler_either_way_leaves_it_in_place(builder: Builder) -> None:
     crash = "template <class T> struct B { friend bool operator==() = default; };"
-    builder = replace(warm, flags=("-default-device", "-std=c++20"))
+    builder.flags = ("-default-device", "-std=c++20")
     builder.ready()
     outcome = builder.run(EXPENSIVE + crash)
     assert isinstance(outcome, CompileFailure)

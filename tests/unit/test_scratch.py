@@ -32,7 +32,7 @@ DAY = 86400
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A TMPDIR, and the only one there is."""
     folder = tmp_path / "place"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)  # whatever the umask
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(scratch, "PLACES", ())
     return folder
