@@ -29,7 +29,7 @@ from rtcompile.storage.digest import content_digest
 if TYPE_CHECKING:
     from rtcompile.core.units import LinkInput
 
-__all__ = ["find", "instead", "question"]
+__all__ = ["effective_options", "find", "instead", "question"]
 
 
 def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
@@ -77,7 +77,7 @@ def question(request: CompileRequest, settings: Settings) -> Question | None:
     links = _links(request)
     if links is None:
         return None
-    options = _options(request, settings)
+    options = effective_options(request, settings)
     return Question(
         source=request.source,
         name=os.path.basename(request.name),
@@ -91,7 +91,8 @@ def question(request: CompileRequest, settings: Settings) -> Question | None:
     )
 
 
-def _options(request: CompileRequest, settings: Settings) -> Options:
+def effective_options(request: CompileRequest, settings: Settings) -> Options:
+    """Return the options that a request is built with."""
     return compiler_options.parse(request.options).with_defaults(debug=settings.debug)
 
 
@@ -167,7 +168,7 @@ class _Search:
         return [(Arch(*capability, suffix), target) for suffix in ("a", "f", "")]
 
     def _asked(self) -> tuple[Arch, str] | None:
-        options = _options(self._request, self._settings)
+        options = effective_options(self._request, self._settings)
         choice = plans.asked_architecture(self._request, options, device.compute_capability)
         return None if choice is None else (choice.arch, choice.target)
 

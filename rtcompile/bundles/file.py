@@ -16,7 +16,7 @@ from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import InvalidRequest, RtcompileError
 
-__all__ = ["Bundle", "Contents", "LeftOut", "Row"]
+__all__ = ["Bundle", "Contents", "LeftOut", "Row", "listed"]
 
 
 class Row(NamedTuple):
@@ -71,12 +71,26 @@ class LeftOut(NamedTuple):
         The digest of its source.
     reason : str
         Why it cannot be shipped.
+    options, names : str
+        Its effective options and its name expressions, as a row has them, put together by `listed`.
     """
 
     program: str
     arch: str
     source: str
     reason: str
+    options: str
+    names: str
+
+    def is_row(self, row: Row) -> bool:
+        """Say whether a row is this build, whatever folders it was made with."""
+        own = (self.arch, self.source, self.options, self.names)
+        return own == (str(row.arch), row.source, listed(row.options), listed(row.names))
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return texts as one, as `LeftOut` has them."""
+    return ", ".join(texts)
 
 
 class Contents(NamedTuple):
@@ -154,12 +168,13 @@ class Bundle:
         """Return what was left out when it was written; nothing if it cannot be used."""
         try:
             texts = self._parts.left_out if self._parts.open() else []
-            if len(texts) % len(LeftOut._fields):
+            size = len(LeftOut._fields)
+            if len(texts) % size:
                 raise UnusableError("its index cannot be understood (what was left out)")
         except UnusableError as error:
             self._parts.ignore(str(error))
             return []
-        return [LeftOut(*texts[at : at + 4]) for at in range(0, len(texts), 4)]
+        return [LeftOut(*texts[at : at + size]) for at in range(0, len(texts), size)]
 
     def insist_on_cuda(self, major: int) -> None:
         """Ignore the bundle if none of its builds was made with this major version of CUDA."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HEAD", "INDEX", "MAGIC", "Parts", "Place", "UnusableError", "number"]
 
-MAGIC = b"rtcompile bundle 3\n".ljust(32, b"\0")
+MAGIC = b"rtcompile bundle 4\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
@@ -51,7 +51,7 @@ class Parts:
     asked : dict of str to list of int
         The digest of a request's words to the rows that answer it.
     left_out : list of str
-        What was left out of it, four texts each: see `file.LeftOut`.
+        What was left out of it, field by field: see `file.LeftOut`.
     end_of_index : int
         The position of the first blob.
     reader : Bundle or None

@@ -91,7 +91,11 @@ def _matrix(given: Namespace) -> int:
 
 
 def _provenance(given: Namespace) -> int:
-    found = [{"path": path, "builds": proof.provenance(_bundle(path))} for path in given.targets]
+    found = []
+    for path in given.targets:
+        bundle = _bundle(path)
+        left_out = [each._asdict() for each in bundle.left_out()]
+        found.append({"path": path, "builds": proof.provenance(bundle), "left out": left_out})
     output.print_json({"bundles": found})
     return 0
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile import bundles
 from rtcompile.building import pipeline, shipped
 from rtcompile.bundles import asked, writing
-from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row
+from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, listed
 from rtcompile.cache import answers, headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
@@ -125,8 +125,7 @@ def bundle(
             try:
                 contents.append(_contents(w, code))
             except UnshippableError as error:
-                source = content_digest(w.request.source.encode())
-                unshippable.append(LeftOut(w.label(), str(code.arch), source, str(error)))
+                unshippable.append(_left_out(w, code, str(error)))
             else:
                 built.append(Built(w.request, code))
     if unshippable and not (skip_unshippable and contents):
@@ -134,12 +133,11 @@ def bundle(
     before = Bundle(target) if update else None
     kept = before.contents() if before is not None else []
     # Of what was left out before, what is made now is not left out any more.
-    made = {(c.row.source, str(c.row.arch)) for c in contents}
-    unmade = (
-        []
-        if before is None
-        else [each for each in before.left_out() if (each.source, each.arch) not in made]
-    )
+    unmade = [
+        each
+        for each in (before.left_out() if before is not None else ())
+        if not any(each.is_row(c.row) for c in contents)
+    ]
     try:
         writing.write(target, [*kept, *contents], [*unmade, *unshippable])
     except OSError as error:
@@ -149,6 +147,23 @@ def bundle(
 
 class UnshippableError(Exception):
     """A build cannot be part of a bundle; the message says why."""
+
+
+def _left_out(work: Work, code: ObjectCode, reason: str) -> LeftOut:
+    request = work.request
+    options = shipped.effective_options(request, work.settings()).key_fields()
+    return LeftOut(
+        work.label(),
+        str(code.arch),
+        content_digest(request.source.encode()),
+        reason,
+        listed(_texts(options)),
+        listed(request.name_expressions),
+    )
+
+
+def _texts(options: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(f"{label} {value}".strip() for label, value in options)
 
 
 def _refusal(unshippable: Sequence[LeftOut], count: int) -> str:
@@ -220,7 +235,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         cuda=int(code.build.compiler.split()[1].partition(".")[0]),
         program=os.path.basename(name),
         source=content_digest(request.source.encode()),
-        options=tuple(f"{label} {value}".strip() for label, value in question.options),
+        options=_texts(question.options),
         names=request.name_expressions,
         labels=tuple(directory.label for directory in plan.search),
     )

@@ -176,6 +176,26 @@ def test_what_an_update_makes_is_left_out_no_more(record):
     ]
 
 
+def test_an_update_of_another_build_of_its_source_leaves_it_left_out(record):
+    run(record, "-o", "k.rtc", "--skip-unshippable")
+    source = f'#include "{os.getcwd()}/own.cuh"\n' + PLAIN
+    other = rtcompile.CompileRequest(source, options=(f"-I{os.getcwd()}", "-DOTHER"))
+    bundling.bundle([other], "k.rtc", archs=["sm_80"], update=True, progress=False)
+
+    left_out = Bundle(os.path.abspath("k.rtc")).left_out()
+    assert [each.program.partition(",")[0] for each in left_out] == ["beside.cu", "linked.cu"]
+
+
+def test_a_bundles_provenance_tells_what_it_lacks(record, capsys):
+    run(record, "-o", "k.rtc", "--skip-unshippable")
+    capsys.readouterr()
+
+    assert run("--provenance", "k.rtc") == 0
+
+    [told] = json.loads(capsys.readouterr().out)["bundles"]
+    assert len(told["left out"]) == 2
+
+
 def test_a_bundle_of_nothing_is_not_written(record):
     with pytest.raises(rtcompile.InvalidRequest, match="link= holds sources"):
         bundling.bundle(
