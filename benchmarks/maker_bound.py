@@ -3,10 +3,11 @@
 A script that includes headers is edited and run again without a pause, a fresh process each time,
 all on one core: the maker of the header has no other to be on. The last runs change nothing, so
 they find their code. Blocks of runs with precompiled headers and without (``RTCOMPILE_PCH=0``) take
-turns, each block on an empty cache, because a maker would be beside the runs of the other
-contender too. A run's ratio is the median over the rounds of what it took with, by what it took
-without; those of the runs that find their code are taken together, as they are short. The maker is left alone, or killed as soon as it is seen, or a moment later, or has too
-little memory, or may write no file of more than 4 MB, or has its folder become read-only.
+turns, each block on an empty cache, because a maker would be beside the runs of the other contender
+too. A run's ratio is the median over the rounds of what it took with, by what it took without;
+those of the runs that find their code are taken together, as they are short. The maker is left
+alone, or killed as soon as it is seen, or a moment later, or has too little memory, or may write no
+file of more than 4 MB, or has its folder become read-only.
 
 Each block ends with a look for what is left: processes, locks, unfinished files, folders of
 workers (in a folder that became read-only meanwhile, the maker's lock, which nobody holds, cannot be

@@ -12,8 +12,9 @@ kernel. The two take turns, some kernels each. The times are those of the calls:
 - *NVRTC*: CuPy's class that compiles with NVRTC in process. CuPy's cache is left out.
 
 Per kernel the median over the rounds counts. What both took of a processor is less at the mercy of
-what else the machine does; it is of all kernels, and has no makers of precompiled headers in it. Kernels are told apart by what they say of headers:
-nothing; "include", "import" and the like without one being read; or they read the toolkit's.
+what else the machine does; it is of all kernels, and has no makers of precompiled headers in it.
+Kernels are told apart by what they say of headers: nothing; "include", "import" and the like
+without one being read; or they read the toolkit's.
 
 ``--minimal`` instead compiles each with NVRTC's ``--minimal`` and without, in fresh workers, and says
 whether all bytes are the same where rtcompile gives the option, and where it does not. With WHEELS in

@@ -89,8 +89,9 @@ def requests_of(
     Parameters
     ----------
     kernel_name, kernel_source, problem_size, tune_params
-        As for ``kernel_tuner.tune_kernel``, and so are the others up to `compiler_options`. One source: of a list, Kernel Tuner writes all but the first to files with
-        random names, which nobody can tell beforehand.
+        As for ``kernel_tuner.tune_kernel``, and so are the others up to `compiler_options`. One
+        source: of a list, Kernel Tuner writes all but the first to files with random names, which
+        nobody can tell beforehand.
     lang : {"cupy", "CUDA"}
         As for ``tune_kernel``, which takes CuPy for CUDA where cuda-python is not installed.
     max_threads : int

@@ -95,8 +95,9 @@ def _own_includes() -> str:
 def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return a CUB reduction of CuPy's with the macro for its pass in the text, not in the options.
 
-    No header of CuPy's names the macro, in the folder ``cupy`` or CUB's. Put in the blank line after the headers, it means the same
-    and moves no line, and one precompiled header serves both passes and reductions of a single one.
+    No header of CuPy's names the macro, in the folder ``cupy`` or CUB's. Put in the blank line
+    after the headers, it means the same and moves no line, and one precompiled header serves both
+    passes and reductions of a single one.
     """
     found = [option for option in options if option in _CUB_PASSES]
     if len(found) != 1:

@@ -1,9 +1,10 @@
 """Makes Python processes that a program starts part of its run, as those that it forks are.
 
 ``multiprocessing``'s spawn and forkserver, ``subprocess`` and others start an interpreter anew. It
-finds `started.sitecustomize` by PYTHONPATH and, in a variable, the files to which it appends what it
-asked for: those of several runs where a program under ``rtcompile run`` starts another so. One that does not get the program's variables (``env={}``, ``python -I`` or ``-E``), or is
-told to import no ``sitecustomize`` (``-S``), takes no part.
+finds `started.sitecustomize` by PYTHONPATH and, in a variable, the files to which it appends what
+it asked for: those of several runs where a program under ``rtcompile run`` starts another so. One
+that does not get the program's variables (``env={}``, ``python -I`` or ``-E``), or is told to
+import no ``sitecustomize`` (``-S``), takes no part.
 """
 
 from __future__ import annotations
