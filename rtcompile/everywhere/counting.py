@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from rtcompile.core.request import CompileRequest, ObjectCode
 
 __all__ = ["KernelUse", "Tally", "counting"]
+
+
+_PREFIX = "rtcompile-run-"
+_ABANDONED_SECONDS = 24 * 3600.0
 
 
 class KernelUse(NamedTuple):
@@ -158,6 +163,8 @@ class Tally:
         with suppress(OSError):
             if not _is_running(self._process):  # nobody would read the file, nor remove it
                 return
+            if not os.path.exists(self.of_children):
+                _remove_abandoned(os.path.dirname(self.of_children))
             descriptor = os.open(self.of_children, flags, 0o600)
             try:
                 os.write(descriptor, (json.dumps(what) + "\n").encode())
@@ -169,13 +176,29 @@ def _new_file() -> str:
     """Return the path of a new file that other processes can write, whatever their working directory."""
     folders = (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm")
     usable = (f for f in folders if os.path.isabs(f) and os.access(f, os.W_OK | os.X_OK))
-    return os.path.join(next(usable, "/tmp"), f"rtcompile-run-{os.urandom(12).hex()}")
+    name = f"{_PREFIX}{os.getpid()}-{os.urandom(12).hex()}"
+    return os.path.join(next(usable, "/tmp"), name)
+
+
+def _remove_abandoned(folder: str) -> None:
+    """Remove the files of runs that were killed; a day later, since a run may be another machine's."""
+    for name in os.listdir(folder):
+        process = name.removeprefix(_PREFIX).partition("-")[0]
+        if not name.startswith(_PREFIX) or not process.isdecimal() or _is_running(int(process)):
+            continue
+        path = os.path.join(folder, name)
+        with suppress(OSError):  # it is another user's, or gone
+            if time.time() - os.lstat(path).st_mtime > _ABANDONED_SECONDS:
+                os.unlink(path)
 
 
 def _is_running(process: int) -> bool:
     """Say whether a process has not ended; one that nobody waited for has, but can be signalled."""
-    with open(f"/proc/{process}/stat", "rb") as file:
-        state = file.read().rpartition(b") ")[2][:1]
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            state = file.read().rpartition(b") ")[2][:1]
+    except OSError:
+        return False
     return state not in (b"Z", b"X")
 
 

@@ -128,6 +128,21 @@ def test_what_is_asked_for_after_the_summary_is_left_nowhere(folder, begin):
     assert not list(folder.glob("rtcompile-run-*"))
 
 
+def test_the_file_of_a_run_that_was_killed_is_removed_a_day_later(folder):
+    nobody = 2**22  # the numbers of processes are smaller
+    named = (f"{nobody}-0", f"{nobody}-1", f"{os.getpid()}-0")
+    old, young, running = (folder / f"rtcompile-run-{each}" for each in named)
+    for path in (old, young, running):
+        path.write_text("")
+    for path in (old, running):
+        os.utime(path, (0, 0))
+    script = started_by(BY_SUBPROCESS.format(flags="'-B'"), folder)
+
+    run("run", script, cache=folder / "cache", TMPDIR=str(folder))
+
+    assert [path.exists() for path in (old, young, running)] == [False, True, True]
+
+
 def test_what_could_not_be_written_whole_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     tally = Tally()
