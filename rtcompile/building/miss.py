@@ -369,6 +369,10 @@ class Miss:
                 name=plan.question.name,
                 before=compiled.before or Dependencies(),
             )
+        if self.store.changed_meanwhile(question, dependencies):
+            # Which contents the compiler read is not known, so that no bundle has them.
+            unknown = tuple(header._replace(digest="") for header in dependencies.headers)
+            dependencies = dependencies._replace(headers=unknown)
         built = ObjectCode(
             code,
             plan.choice.target,

@@ -226,9 +226,7 @@ class Store:
         """
         from rtcompile.core import admission
 
-        key = question.lookup_key()
-        started = self._started.get(key)
-        if started is not None and dependencies.newest_ns >= started:
+        if self.changed_meanwhile(question, dependencies):
             return False
         if dependencies.uncacheable or admission.reason_against(question):
             return False
@@ -246,6 +244,11 @@ class Store:
         data = objects.encode(object_key, obj, program, question.summary(), key)
         self._keep(question, build, obj, data, built=True, alone=alone, elsewhere=elsewhere)
         return True
+
+    def changed_meanwhile(self, question: Question, dependencies: Dependencies) -> bool:
+        """Say whether a file changed since the build that is under way began to read."""
+        started = self._started.get(question.lookup_key())
+        return started is not None and dependencies.newest_ns >= started
 
     def adopt(self, question: Question, build: ManifestEntry, data: bytes) -> ObjectCode | None:
         """Keep a build of another machine and return it; None if `data` is not that build's object."""

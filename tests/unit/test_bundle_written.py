@@ -10,6 +10,7 @@ import rtcompile
 from rtcompile import bundles
 from rtcompile.building import shipped as search
 from rtcompile.bundles.file import Bundle
+from rtcompile.compilers import nvrtc
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, SearchDir
 from rtcompile.errors import (
@@ -131,6 +132,21 @@ def test_a_header_by_its_place_on_this_machine_cannot_be_shipped(tmp_path):
     source = f'#include "{header}"\n' + PLAIN
     with pytest.raises(InvalidRequest, match="by its place on this machine"):
         bundling.bundle([CompileRequest(source)], tmp_path / "k.rtcb", archs=("sm_80",))
+
+
+def test_a_header_that_is_edited_while_the_compiler_runs_is_not_in_a_bundle(tmp_path, monkeypatch):
+    (tmp_path / "own.cuh").write_text("#define OWN 1\n")
+
+    def edited(*arguments, **more):
+        outcome = compile(*arguments, **more)
+        (tmp_path / "own.cuh").write_text("#define OWN 2\n")
+        return outcome
+
+    compile = nvrtc.compile
+    monkeypatch.setattr(nvrtc, "compile", edited)
+    request = CompileRequest('#include "own.cuh"\n' + PLAIN, options=(f"-I{tmp_path}",))
+    with pytest.raises(InvalidRequest, match="a header changed while it was bundled"):
+        bundling.bundle([request], tmp_path / "k.rtcb", archs=("sm_80",))
 
 
 def test_one_build_that_fails_leaves_the_bundle_as_it_was(shipped: Package):
