@@ -363,9 +363,8 @@ class Store:
         Yields what is left of `timeout` (seconds) after waiting for others that build the same. If
         nothing is left, the right was not obtained: also where it `waits` for nobody. Call `find`
         again inside: the last holder may have built the same. A thread that waited while the
-        compiler refused the source gets that error. Where storage has no locks, or a holder does
-        not end, two processes build. A build that does not read files yet says so: `reading` may
-        cost 4 ms.
+        compiler refused the source gets that error. Without locks, or where a holder does not end,
+        two processes build. One that reads no file yet says so: `reading` may cost 4 ms.
         """
         from rtcompile.cache import locks  # it imports fcntl, which a hit does not need
 

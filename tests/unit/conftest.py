@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from rtcompile.cache import answers
 from rtcompile.cli import main
 from rtcompile.packages import bundling
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
+from tests.answering import CAPABILITY
 from tests.jobs import Fifo
 from tests.packages import Package
 from tests.questions import Place
@@ -219,3 +222,26 @@ def shipped(package: Package, built: Path) -> Package:
     shutil.copy(built / package.name / package.bundle.name, package.bundle)
     shutil.copytree(built / "cache", os.environ["RTCOMPILE_CACHE_DIR"], dirs_exist_ok=True)
     return package
+
+
+@pytest.fixture
+def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is not there asks an empty cache, in a process that has asked nothing yet."""
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache))
+    monkeypatch.setattr("rtcompile.building.device.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr(
+        "rtcompile.building.device.confirmed_compute_capability", lambda: CAPABILITY
+    )
+    monkeypatch.setattr(answers, "_environment", None)
+    monkeypatch.setattr("rtcompile.bundles._bundles", {})
+
+
+@pytest.fixture
+def value_header(tmp_path: Path) -> Path:
+    """A header of one macro, in the second of two folders, old enough for a build to be kept."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    path = tmp_path / "second" / "value.h"
+    path.write_text("#define VALUE 1\n")
+    time.sleep(0.02)  # out of the file clock's tick
+    return path

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import lazy_code
 from rtcompile.building import pipeline
 from rtcompile.cache import answers, kept_answers, surroundings, words
 from rtcompile.cache.store import Store
@@ -22,47 +21,10 @@ from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.everywhere import recording, warming
-from rtcompile.packages import bundling
 from rtcompile.settings import Settings
+from tests.answering import CAPABILITY, CODE, WITH_HEADER, build, found
 
-CODE = 'extern "C" __global__ void k(float* x) { *x = %s; }'
-WITH_HEADER = '#include "value.h"\n' + CODE % "VALUE"
-CAPABILITY = (8, 0)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("rtcompile.building.device.compute_capability", lambda: CAPABILITY)
-    monkeypatch.setattr(
-        "rtcompile.building.device.confirmed_compute_capability", lambda: CAPABILITY
-    )
-    monkeypatch.setattr(answers, "_environment", None)
-    monkeypatch.setattr("rtcompile.bundles._bundles", {})
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def header(tmp_path: Path) -> Path:
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-    path = tmp_path / "second" / "value.h"
-    path.write_text("#define VALUE 1\n")
-    time.sleep(0.02)  # out of the file clock's tick
-    return path
-
-
-def build(code: str, *options: str) -> tuple[str, ...]:
-    """Build on the full road; return the words that were asked."""
-    words = (code, *options)
-    pipeline.build(CompileRequest(code, options=options), Settings.from_environ(), words)
-    return words
-
-
-def found(words: tuple[str, ...]) -> answers.Answer | None:
-    """Look as a process does that starts anew."""
-    answers._environment = None
-    return answers.find(words, CAPABILITY)
+pytestmark = pytest.mark.usefixtures("asked")
 
 
 def test_the_same_words_get_the_same_code_with_its_story():
@@ -98,15 +60,15 @@ def test_what_led_to_the_code_is_kept_with_it_where_a_build_in_between_read_anot
     assert all(len(found - {b""}) == 1 for found in codes.values())
 
 
-def test_lowered_names_and_headers_are_in_the_answer(header):
+def test_lowered_names_and_headers_are_in_the_answer(value_header):
     code = '#include "value.h"\ntemplate <class T> __global__ void f(T* x) { *x = VALUE; }'
-    request = CompileRequest(code, [f"-I{header.parent}"], name_expressions=["f<float>"])
+    request = CompileRequest(code, [f"-I{value_header.parent}"], name_expressions=["f<float>"])
     pipeline.build(request, Settings.from_environ(), ("words",))
 
     answer = found(("words",))
 
     assert answer.names == (("f<float>", "_Z1fIfEvPT_"),)
-    assert [h.path for h in answer.object_code().build.headers] == [str(header)]
+    assert [h.path for h in answer.object_code().build.headers] == [str(value_header)]
 
 
 @pytest.mark.parametrize(
@@ -120,11 +82,11 @@ def test_lowered_names_and_headers_are_in_the_answer(header):
         ),
     ],
 )
-def test_a_change_in_what_was_read_leads_back_to_the_full_road(header, change):
-    words = build(WITH_HEADER, f"-I{header.parents[1]}/first", f"-I{header.parent}")
+def test_a_change_in_what_was_read_leads_back_to_the_full_road(value_header, change):
+    words = build(WITH_HEADER, f"-I{value_header.parents[1]}/first", f"-I{value_header.parent}")
     assert found(words) is not None
 
-    change(header)
+    change(value_header)
 
     assert found(words) is None
 
@@ -389,123 +351,6 @@ def test_a_hit_loads_few_modules_and_no_dataclass():
     assert heavy == "False"
 
 
-# --- kernels made again ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def kernel(monkeypatch):
-    """RawKernel on a device that is not there: loading takes the code and gives it back."""
-    cupy = pytest.importorskip("cupy")
-    from rtcompile import kernels
-
-    class Module:
-        def __init__(self, code):
-            self.code, self.mapping = code, {}
-
-        def get_function(self, name):
-            return (name, self.code)
-
-    for module in (kernels, lazy_code):
-        monkeypatch.setattr(module, "current_device", lambda: 0)
-    monkeypatch.setattr(lazy_code, "_load", lambda code, names: Module(code))
-    cupy.clear_memo()
-    yield kernels.RawKernel
-    cupy.clear_memo()
-
-
-def test_a_kernel_made_again_is_the_kernel_that_was_made_before(kernel):
-    first = kernel(CODE % 1, "k").kernel
-
-    assert kernel(CODE % 1, "k").kernel is first
-    assert kernel(CODE % 2, "k").kernel is not first
-    assert kernel(CODE % 1, "k", ("-DX",)).kernel is not first
-
-
-def test_kernels_of_a_header_that_is_written_anew_for_each_are_different(kernel, header):
-    options = (f"-I{header.parent}",)
-    kernels = set()
-    for value in (1, 2, 3):
-        header.write_text(f"#define VALUE {value}\n")
-        kernels.add(kernel(WITH_HEADER, "k", options).kernel)
-        assert kernel(WITH_HEADER, "k", options).kernel in kernels
-
-    assert len(kernels) == 3
-
-
-@pytest.mark.parametrize("asks", ["__has_include", "__has_\\\ninclude"])
-def test_a_file_that_was_asked_for_and_came_is_seen_though_no_header_was_read(kernel, header, asks):
-    code = f"#if {asks}(<new.h>)\n{CODE % 2}\n#else\n{CODE % 1}\n#endif"
-    options = (f"-I{header.parent}",)
-    before = kernel(code, "k", options).kernel
-    assert kernel(code, "k", options).kernel == before  # from an answer
-
-    (header.parent / "new.h").touch()
-
-    assert kernel(code, "k", options).kernel != before
-
-
-def test_a_kernel_that_reads_a_header_is_shared_while_the_header_is_as_it_was(
-    kernel, header, monkeypatch
-):
-    options = (f"-I{header.parent}",)
-    assert kernel(WITH_HEADER, "k", options).kernel  # by the full road
-    answered = kernel(WITH_HEADER, "k", options).kernel
-    monkeypatch.setattr(answers, "find", lambda *_: pytest.fail("an answer was looked for"))
-
-    assert kernel(WITH_HEADER, "k", options).kernel is answered
-
-
-@pytest.mark.parametrize("name", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "RTCOMPILE_FALLBACK"])
-def test_a_kernel_made_in_another_environment_is_another(kernel, monkeypatch, name):
-    before = kernel(CODE % 1, "k")._build
-    assert kernel(CODE % 1, "k")._build is before
-
-    monkeypatch.setenv(name, "never")
-
-    assert kernel(CODE % 1, "k")._build is not before
-
-
-@pytest.mark.parametrize("option", ["-I.", "-DN=1 -I ."])
-def test_a_relative_directory_is_another_one_elsewhere(kernel, header, monkeypatch, option):
-    monkeypatch.chdir(header.parent)
-    before = kernel(WITH_HEADER, "k", (option,)).kernel
-    (header.parents[1] / "first" / "value.h").write_text("#define VALUE 2\n")
-
-    monkeypatch.chdir(header.parents[1] / "first")
-
-    assert kernel(WITH_HEADER, "k", (option,)).kernel != before
-
-
-def test_compile_sees_a_header_edit_at_once(kernel, header):
-    options = (f"-I{header.parent}",)
-    one = kernel(WITH_HEADER, "k", options)
-    before = one.kernel
-    header.write_text("#define VALUE 2\n")
-
-    one.compile()
-
-    assert one.kernel != before
-
-
-def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch):
-    built = kernel(CODE % 1, "k").kernel
-    pytest.importorskip("cupy").clear_memo()
-    answers._environment = None
-    monkeypatch.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
-
-    again = kernel(CODE % 1, "k")
-
-    assert again.kernel == built
-    assert again.build.hit == "disk"
-
-
-@pytest.mark.parametrize(
-    "options", [("-DX=ä",), ("-D\0",), (1,), ["-DX"], "-DX", ("--options-file=x",), None]
-)
-def test_what_is_more_than_plain_words_is_looked_at_closely(kernel, options):
-    assert lazy_code.shared(CODE % 1, options, None, False) is None
-
-
 @pytest.mark.parametrize("chosen", ["options", "NVCC_APPEND_FLAGS"])
 def test_what_a_compiler_of_the_users_choice_preprocessed_goes_the_full_road(
     chosen, tmp_path, monkeypatch
@@ -551,40 +396,3 @@ def test_a_read_only_answer_that_was_not_used_for_hours_is_found(cache, monkeypa
 
     monkeypatch.setattr(os, "utime", read_only)
     assert found(words)
-
-
-@pytest.mark.parametrize(
-    ("options", "alike"),
-    [
-        pytest.param(("-DN=1", "--std=c++17", "--use_fast_math"), True, id="no path"),
-        pytest.param((), True, id="no options"),
-        pytest.param(("-Iinclude",), False, id="a directory"),
-        pytest.param(("-DN=1", "-include", "a.h"), False, id="a header"),
-    ],
-)
-def test_kernels_of_two_working_directories_share_code_unless_an_option_may_name_a_path(
-    options: tuple[str, ...], alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    one = lazy_code.shared(CODE % 1, options, None, False)
-
-    monkeypatch.chdir(tmp_path)
-
-    assert (lazy_code.shared(CODE % 1, options, None, False) is one) is alike
-
-
-def test_a_kernel_of_a_bundle_is_one_like_any_other(kernel, header, tmp_path, monkeypatch):
-    options = (f"-I{header.parent}",)
-    made = kernel(WITH_HEADER, "k", options)
-    bundle = tmp_path / "kernels.rtc"
-    bundling.bundle([made], bundle, archs=["sm_80"], progress=False)
-    pytest.importorskip("cupy").clear_memo()
-    monkeypatch.setenv("RTCOMPILE_BUNDLES", str(bundle))
-    with monkeypatch.context() as short:
-        short.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
-        found = kernel(WITH_HEADER, "k", options)
-        assert found.kernel
-        assert kernel(WITH_HEADER, "k", options).kernel is found.kernel
-
-    assert (found.build.hit, [h.path for h in found.build.headers]) == ("bundle", [str(header)])
-    header.write_text("#define VALUE 2\n")
-    assert kernel(WITH_HEADER, "k", options).kernel != found.kernel

@@ -1,0 +1,171 @@
+"""Kernels that a program makes again: what they share with those made before, and until when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rtcompile import lazy_code
+from rtcompile.building import pipeline
+from rtcompile.cache import answers
+from rtcompile.packages import bundling
+from tests.answering import CODE, WITH_HEADER
+
+pytestmark = pytest.mark.usefixtures("asked")
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """RawKernel on a device that is not there: loading takes the code and gives it back."""
+    cupy = pytest.importorskip("cupy")
+    from rtcompile import kernels
+
+    class Module:
+        def __init__(self, code):
+            self.code, self.mapping = code, {}
+
+        def get_function(self, name):
+            return (name, self.code)
+
+    for module in (kernels, lazy_code):
+        monkeypatch.setattr(module, "current_device", lambda: 0)
+    monkeypatch.setattr(lazy_code, "_load", lambda code, names: Module(code))
+    cupy.clear_memo()
+    yield kernels.RawKernel
+    cupy.clear_memo()
+
+
+def test_a_kernel_made_again_is_the_kernel_that_was_made_before(kernel):
+    first = kernel(CODE % 1, "k").kernel
+
+    assert kernel(CODE % 1, "k").kernel is first
+    assert kernel(CODE % 2, "k").kernel is not first
+    assert kernel(CODE % 1, "k", ("-DX",)).kernel is not first
+
+
+def test_kernels_of_a_header_that_is_written_anew_for_each_are_different(kernel, value_header):
+    options = (f"-I{value_header.parent}",)
+    kernels = set()
+    for value in (1, 2, 3):
+        value_header.write_text(f"#define VALUE {value}\n")
+        kernels.add(kernel(WITH_HEADER, "k", options).kernel)
+        assert kernel(WITH_HEADER, "k", options).kernel in kernels
+
+    assert len(kernels) == 3
+
+
+@pytest.mark.parametrize("asks", ["__has_include", "__has_\\\ninclude"])
+def test_a_file_that_was_asked_for_and_came_is_seen_though_no_header_was_read(
+    kernel, value_header, asks
+):
+    code = f"#if {asks}(<new.h>)\n{CODE % 2}\n#else\n{CODE % 1}\n#endif"
+    options = (f"-I{value_header.parent}",)
+    before = kernel(code, "k", options).kernel
+    assert kernel(code, "k", options).kernel == before  # from an answer
+
+    (value_header.parent / "new.h").touch()
+
+    assert kernel(code, "k", options).kernel != before
+
+
+def test_a_kernel_that_reads_a_header_is_shared_while_the_header_is_as_it_was(
+    kernel, value_header, monkeypatch
+):
+    options = (f"-I{value_header.parent}",)
+    assert kernel(WITH_HEADER, "k", options).kernel  # by the full road
+    answered = kernel(WITH_HEADER, "k", options).kernel
+    monkeypatch.setattr(answers, "find", lambda *_: pytest.fail("an answer was looked for"))
+
+    assert kernel(WITH_HEADER, "k", options).kernel is answered
+
+
+@pytest.mark.parametrize("name", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "RTCOMPILE_FALLBACK"])
+def test_a_kernel_made_in_another_environment_is_another(kernel, monkeypatch, name):
+    before = kernel(CODE % 1, "k")._build
+    assert kernel(CODE % 1, "k")._build is before
+
+    monkeypatch.setenv(name, "never")
+
+    assert kernel(CODE % 1, "k")._build is not before
+
+
+@pytest.mark.parametrize("option", ["-I.", "-DN=1 -I ."])
+def test_a_relative_directory_is_another_one_elsewhere(kernel, value_header, monkeypatch, option):
+    monkeypatch.chdir(value_header.parent)
+    before = kernel(WITH_HEADER, "k", (option,)).kernel
+    (value_header.parents[1] / "first" / "value.h").write_text("#define VALUE 2\n")
+
+    monkeypatch.chdir(value_header.parents[1] / "first")
+
+    assert kernel(WITH_HEADER, "k", (option,)).kernel != before
+
+
+def test_compile_sees_a_header_edit_at_once(kernel, value_header):
+    options = (f"-I{value_header.parent}",)
+    one = kernel(WITH_HEADER, "k", options)
+    before = one.kernel
+    value_header.write_text("#define VALUE 2\n")
+
+    one.compile()
+
+    assert one.kernel != before
+
+
+def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch):
+    built = kernel(CODE % 1, "k").kernel
+    pytest.importorskip("cupy").clear_memo()
+    answers._environment = None
+    monkeypatch.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
+
+    again = kernel(CODE % 1, "k")
+
+    assert again.kernel == built
+    assert again.build.hit == "disk"
+
+
+@pytest.mark.parametrize(
+    "options", [("-DX=ä",), ("-D\0",), (1,), ["-DX"], "-DX", ("--options-file=x",), None]
+)
+def test_what_is_more_than_plain_words_is_looked_at_closely(kernel, options):
+    assert lazy_code.shared(CODE % 1, options, None, False) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "alike"),
+    [
+        pytest.param(("-DN=1", "--std=c++17", "--use_fast_math"), True, id="no path"),
+        pytest.param((), True, id="no options"),
+        pytest.param(("-Iinclude",), False, id="a directory"),
+        pytest.param(("-DN=1", "-include", "a.h"), False, id="a header"),
+    ],
+)
+def test_kernels_of_two_working_directories_share_code_unless_an_option_may_name_a_path(
+    options: tuple[str, ...], alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one = lazy_code.shared(CODE % 1, options, None, False)
+
+    monkeypatch.chdir(tmp_path)
+
+    assert (lazy_code.shared(CODE % 1, options, None, False) is one) is alike
+
+
+def test_a_kernel_of_a_bundle_is_one_like_any_other(kernel, value_header, tmp_path, monkeypatch):
+    options = (f"-I{value_header.parent}",)
+    made = kernel(WITH_HEADER, "k", options)
+    bundle = tmp_path / "kernels.rtc"
+    bundling.bundle([made], bundle, archs=["sm_80"], progress=False)
+    pytest.importorskip("cupy").clear_memo()
+    monkeypatch.setenv("RTCOMPILE_BUNDLES", str(bundle))
+    with monkeypatch.context() as short:
+        short.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
+        found = kernel(WITH_HEADER, "k", options)
+        assert found.kernel
+        assert kernel(WITH_HEADER, "k", options).kernel is found.kernel
+
+    assert (found.build.hit, [h.path for h in found.build.headers]) == (
+        "bundle",
+        [str(value_header)],
+    )
+    value_header.write_text("#define VALUE 2\n")
+    assert kernel(WITH_HEADER, "k", options).kernel != found.kernel
