@@ -96,6 +96,7 @@ class Surroundings:
 
     __slots__ = (
         "_changes_requests",
+        "_values",
         "all_variables",
         "bundles",
         "by_others",
@@ -111,6 +112,7 @@ class Surroundings:
 
     def __init__(self, variables: tuple[bytes | None, ...], sys_path: list[str]) -> None:
         self.variables = variables
+        self._values = values = dict(zip(ENVIRONMENT, variables, strict=True))
         self.all_variables = dict(_all_variables() or {})
         self.sys_path = sys_path[:]
         self.folder = places.cache_dir(os.environ)
@@ -118,7 +120,6 @@ class Surroundings:
         self.where = _where() if self._is_relative(sys_path) else None
         self.key = digest("environment", self._words())
         self.full_road = self._full_road() or self.where == b""
-        values = dict(zip(ENVIRONMENT, variables, strict=True))
         self.by_others = any(values[name] for name in _BY_OTHERS)
         self.forbidden = values["RTCOMPILE_JIT"] == b"0"
         paths = os.fsdecode(values["RTCOMPILE_BUNDLES"] or b"").split(os.pathsep)
@@ -129,7 +130,7 @@ class Surroundings:
         """Return what the results of builds depend on, besides what each was given."""
         words = [
             b"" if value is None or _changes_nothing(name, value) else value
-            for name, value in zip(ENVIRONMENT, self.variables, strict=True)
+            for name, value in self._values.items()
         ]
         words += [os.fsencode(path) for path in (sys.prefix, *self.folders)]
         here = self.where if self._is_relative(self.folders) else None
@@ -137,15 +138,14 @@ class Surroundings:
 
     def _is_relative(self, folders_of_packages: Sequence[str]) -> bool:
         """Say whether packages or programs are searched for in the working directory too."""
-        values = dict(zip(ENVIRONMENT, self.variables, strict=True))
         folders = [os.fsencode(path) for path in folders_of_packages]
         for name in _SEARCHED:
-            said = values[name]
+            said = self._values[name]
             folders += said.split(b":") if said else []
         return not all(path[:1] == b"/" for path in folders)
 
     def _full_road(self) -> bool:
-        values = dict(zip(ENVIRONMENT, self.variables, strict=True))
+        values = self._values
         if any(values[name] not in (None, b"", b"0") for name in _FULL_ROAD):
             return True
         return any((path := values[name]) and path[:1] not in b"/~" for name in _PLACES)
@@ -153,7 +153,7 @@ class Surroundings:
     def changes_requests(self) -> bool:
         """Say whether variables change what is asked of bundles, or have values that are errors."""
         if self._changes_requests is None:
-            values = dict(zip(ENVIRONMENT, self.variables, strict=True))
+            values = self._values
             self._changes_requests = any(values[name] for name in _REQUESTS)
             if any(
                 value and name.startswith(_OURS) and not _changes_nothing(name, value)
