@@ -12,11 +12,9 @@ import os
 import sys
 
 from rtcompile import bundles
-from rtcompile._version import __version__
 from rtcompile.bundles.checks import Checks, read_checks
 from rtcompile.bundles.parts import Parts, UnusableError, number
-from rtcompile.cache import files, words
-from rtcompile.storage.digest import content_digest
+from rtcompile.cache import files, surroundings, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,17 +183,10 @@ def digest_of(
     if not shape:
         return None
     options, folders = shape
-    parts = [
-        # Another version may make another request of the same words.
-        __version__,
-        *map(str, capability),
-        *given.fixed,
-        str(len(options)),
-        *options,
-        *given.names,
-    ]
+    parts = [*map(str, capability), *given.fixed, str(len(options)), *options, *given.names]
     raw = [part.encode("utf-8", "surrogateescape") for part in parts]
-    return content_digest(b"".join([b"%d:%s" % (len(part), part) for part in raw])), folders
+    # It holds rtcompile's version: another one may make another request of the same words.
+    return surroundings.digest("asked", raw), folders
 
 
 def _shape_of(options: tuple[str, ...]) -> _Shape | None:

@@ -231,5 +231,6 @@ def _where() -> bytes:
 
 
 def digest(kind: str, words: Sequence[bytes]) -> str:
+    """Return the digest of some words of a kind, for this version of rtcompile."""
     parts = (kind.encode(), __version__.encode(), *words)
     return content_digest(b"".join([b"%d:%s" % (len(part), part) for part in parts]))

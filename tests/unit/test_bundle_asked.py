@@ -14,7 +14,7 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile.building import pipeline  # noqa: E402
 from rtcompile.bundles import asked  # noqa: E402
-from rtcompile.cache import answers, words  # noqa: E402
+from rtcompile.cache import answers, surroundings, words  # noqa: E402
 from rtcompile.everywhere import recording, warming  # noqa: E402
 from rtcompile.packages import bundling  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
@@ -160,7 +160,7 @@ def test_a_bundle_made_under_a_variable_that_changes_requests_answers_none_witho
             id="another CUDA",
         ),
         pytest.param(
-            lambda p: p.monkeypatch.setattr(asked, "__version__", "9"), id="a new version"
+            lambda p: p.monkeypatch.setattr(surroundings, "__version__", "9"), id="a new version"
         ),
         pytest.param(lambda p: damage(p.bundle), id="damage"),
         pytest.param(lambda p: p.bundle.unlink(), id="no bundle"),

@@ -49,13 +49,21 @@ def test_a_dump_shows_the_options_and_the_numbered_source():
         assert part in out.getvalue()
 
 
-def test_cupys_except_clause_catches_errors_imported_before_cupy_was():
+@pytest.mark.parametrize(
+    "imports",
+    [
+        pytest.param("import rtcompile.errors as ours, cupy; ours.adopt_cupy()", id="before"),
+        pytest.param("import cupy, rtcompile.errors as ours", id="after"),
+    ],
+)
+def test_cupys_except_clause_catches_errors_imported_before_or_after_cupy(imports):
     pytest.importorskip("cupy")
-    code = """
-from rtcompile.errors import CompileError, CompileTimeout, JitifyError, adopt_cupy
-import cupy
+    code = f"""
+{imports}
+from rtcompile.errors import CompileError, CompileTimeout, DriverError, JitifyError
 from cupy.cuda.compiler import CompileException, JitifyException
-adopt_cupy()
+from cupy_backends.cuda.api.driver import CUDADriverError
+assert issubclass(DriverError, CUDADriverError)
 for ours, theirs in ((CompileError, CompileException), (CompileTimeout, CompileException),
                      (JitifyError, JitifyException)):
     try:
