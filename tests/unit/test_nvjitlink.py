@@ -279,7 +279,10 @@ def test_an_unknown_option_is_an_error_and_not_a_crash(make: Make, toolchain: To
 
 
 def test_beyond_its_time_it_is_killed(make: Make, toolchain: Toolchain) -> None:
-    inputs = [make(CALLER, "ltoir"), make(LIBRARY, "ltoir")]
+    # A link of several seconds, far longer than this process may wait for a processor.
+    steps = "".join(f"x = sinf(x * {step}.5f);" for step in range(300))
+    long = f"__device__ float helper(float x) {{ {steps} return x; }}"
+    inputs = [make(CALLER, "ltoir"), make(long, "ltoir")]
 
     outcome = nvjitlink.link(inputs, Arch(9, 0), (), toolchain, limits=Limits(timeout=0.001))
 
