@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rtcompile.core import options as compiler_options
@@ -13,6 +12,7 @@ from rtcompile.core.linkable import kind_of
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.request import path as checked_path
 from rtcompile.core.units import LinkInput
+from rtcompile.core.value import replace
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.settings import Settings
 from rtcompile.storage import trusted

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from rtcompile import bundles, toolkit
@@ -19,6 +18,7 @@ from rtcompile.cache.store import Store
 from rtcompile.cache.words import CUPY
 from rtcompile.core.option_table import dropped
 from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core.value import replace
 from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing

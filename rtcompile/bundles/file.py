@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 from rtcompile.bundles import checks as all_checks
@@ -14,6 +13,7 @@ from rtcompile.cache import headers, manifests, objects
 from rtcompile.core.arch import Arch
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.core.value import replace
 from rtcompile.errors import InvalidRequest, RtcompileError
 
 __all__ = ["Bundle", "Contents", "LeftOut", "Row", "listed"]

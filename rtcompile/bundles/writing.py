@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from rtcompile.bundles.checks import CHECKS
 from rtcompile.bundles.file import Contents, LeftOut, Row
@@ -13,6 +12,7 @@ from rtcompile.cache import files, manifests, objects
 from rtcompile.core import includes
 from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.core.value import replace
 from rtcompile.storage.digest import content_digest
 
 __all__ = ["contents", "write"]

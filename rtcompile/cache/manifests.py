@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from rtcompile.cache import files
 from rtcompile.core.includes import Dependencies, placing
 from rtcompile.core.request import Header, ObjectCode, SearchDir
+from rtcompile.core.value import replace
 
 __all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode", "hit", "merged", "objects_of"]
 

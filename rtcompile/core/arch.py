@@ -1,12 +1,12 @@
-"""Architectures: parse every spelling, choose the one to compile for. Pure."""
+"""Chooses the architecture to compile for. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from rtcompile.errors import InvalidRequest, UnsupportedArch, shown
+from rtcompile.core.architecture import Arch
+from rtcompile.errors import UnsupportedArch
 
 __all__ = [
     "Arch",
@@ -21,97 +21,6 @@ __all__ = [
 
 Version = tuple[int, int]
 Capability = tuple[int, int]
-
-_PREFIXES = ("", "sm_", "compute_", "lto_")
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class Arch:
-    """A compute capability and its suffix: ``Arch(9, 0, "a")`` is ``sm_90a``.
-
-    Parameters
-    ----------
-    major, minor : int
-        The compute capability.
-    suffix : str
-        ``"a"`` for architecture-specific features, ``"f"`` for family-specific ones, else ``""``.
-
-    Raises
-    ------
-    InvalidRequest
-        Numbers or a suffix that no architecture has.
-
-    Examples
-    --------
-    >>> rtcompile.Arch.parse("sm_90a")
-    Arch(major=9, minor=0, suffix='a')
-    >>> str(rtcompile.Arch(12, 0)), rtcompile.Arch(12, 0).virtual
-    ('sm_120', 'compute_120')
-    """
-
-    major: int
-    minor: int
-    suffix: str = ""
-
-    def __post_init__(self) -> None:
-        for name, number, limit in (("major", self.major, 99), ("minor", self.minor, 9)):
-            if not isinstance(number, int) or not 0 <= number <= limit:
-                raise InvalidRequest(
-                    f"Arch: {name} must be an int from 0 to {limit}, not {shown(number)}; "
-                    "write Arch(9, 0, 'a') for sm_90a"
-                )
-        if not isinstance(self.suffix, str) or self.suffix not in ("", "a", "f"):
-            raise InvalidRequest(f"Arch: suffix must be '', 'a' or 'f', not {shown(self.suffix)}")
-
-    @classmethod
-    def parse(cls, text: str) -> Arch:
-        """Read ``sm_90a``, ``compute_90a``, ``90a`` or ``9.0a``.
-
-        Raises
-        ------
-        InvalidRequest
-            Anything else; the message says how to write it.
-        """
-        if not isinstance(text, str):
-            raise InvalidRequest(
-                f"an architecture must be a str, not {shown(text)}; write {_meant(text)!r}"
-            )
-        # Parsed by hand: every hit parses one, and compiling a regular expression takes 0.3 ms.
-        kind, underscore, name = text.strip().lower().rpartition("_")
-        suffix = name[-1:] if name.endswith(("a", "f")) else ""
-        digits = name.removesuffix(suffix)
-        major, minor = digits[:-1].removesuffix("."), digits[-1:]
-        numbers = (major + minor).isascii() and major.isdecimal() and minor.isdecimal()
-        if not numbers or len(major) > 2 or kind + underscore not in _PREFIXES:
-            raise InvalidRequest(
-                f"{shown(text)} is not an architecture; expected one like 'sm_90a'"
-            )
-        return cls(int(major), int(minor), suffix)
-
-    @property
-    def number(self) -> int:
-        """The two- or three-digit number: 90, 120."""
-        return self.major * 10 + self.minor
-
-    @property
-    def virtual(self) -> str:
-        """The PTX architecture: ``compute_90a``."""
-        return f"compute_{self.number}{self.suffix}"
-
-    def __str__(self) -> str:
-        return f"sm_{self.number}{self.suffix}"
-
-
-def _meant(value: object) -> str:
-    """Return the architecture that a number, a pair or bytes stand for; ``"sm_90a"`` if none."""
-    try:
-        if isinstance(value, (tuple, list)):
-            value = ".".join(map(str, value))
-        elif isinstance(value, bytes):
-            value = value.decode()
-        return str(Arch.parse(str(value)))
-    except Exception:  # whatever an object's own methods raise
-        return "sm_90a"
 
 
 class Choice(NamedTuple):

@@ -7,7 +7,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rtcompile import toolkit
@@ -17,6 +16,7 @@ from rtcompile.cache.words import CUPY
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core.value import replace
 from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
 from rtcompile.everywhere import builds
 from rtcompile.everywhere.recording import Record, asked_of, request_of

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
-from rtcompile.core.request import PROVIDED, SearchDir
+from rtcompile.core.header import PROVIDED, SearchDir
 
 __all__ = ["GROUP", "Provided", "provided"]
 
