@@ -8,9 +8,9 @@ from typing import Any
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
+from rtcompile.lookup.fileset import FileSet
 
 COMPILERS = {"nvrtc": "12.9.86 CL-36037853", "nvcc": "12.9.86 at /usr/local/cuda"}
 
@@ -59,7 +59,7 @@ class Place:
     def question(self, **changes: Any) -> Question:
         return make_question(**{"search": self.search, **changes})
 
-    def record(self, *names: str, question: Question | None = None) -> Dependencies:
+    def record(self, *names: str, question: Question | None = None) -> FileSet:
         """Record a build that read these headers."""
         asked = question or self.question()
         trace = [name if name.startswith("/") else self.path(name) for name in names]

@@ -18,10 +18,11 @@ from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
 from rtcompile.core import command_lines
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
+from rtcompile.lookup import clocks
+from rtcompile.lookup.fileset import FileSet
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 
@@ -128,7 +129,7 @@ class Miss:
         self.added: list[str] = []  # flags that were added because of errors
         self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
-        self.begun_ns = headers.file_clock_ns()
+        self.begun_ns = clocks.file_clock_ns()
         self.confirmed = confirmed
 
     def run(self) -> ObjectCode:
@@ -367,12 +368,12 @@ class Miss:
                 searched,
                 source=plan.request.source,
                 name=plan.question.name,
-                before=compiled.before or Dependencies(),
+                before=compiled.before or FileSet(),
             )
         if self.store.changed_meanwhile(question, dependencies):
             # Which contents the compiler read is not known, so that no bundle has them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
-            dependencies = dependencies._replace(headers=unknown)
+            dependencies = dependencies.replaced(headers=unknown)
         built = ObjectCode(
             code,
             plan.choice.target,

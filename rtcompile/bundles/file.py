@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from rtcompile.bundles import checks as all_checks
 from rtcompile.bundles.parts import Parts, Place, UnusableError, number
-from rtcompile.cache import headers, manifests, objects
+from rtcompile.cache import manifests, objects
 from rtcompile.core.arch import Arch
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.core.value import replace
 from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.lookup.fileset import FileSet
 
 __all__ = ["Bundle", "Contents", "LeftOut", "Row", "listed"]
 
@@ -147,9 +147,7 @@ class Bundle:
         self._index: dict[bytes, list[bytes]] | None = None
         # What was verified in this process: the object, and the package's headers that were
         # checked.
-        self._verified: dict[
-            tuple[Row, tuple[SearchDir, ...]], tuple[ObjectCode, Dependencies]
-        ] = {}
+        self._verified: dict[tuple[Row, tuple[SearchDir, ...]], tuple[ObjectCode, FileSet]] = {}
 
     @property
     def problem(self) -> str:
@@ -196,14 +194,14 @@ class Bundle:
             The directories of the package's own headers on this machine.
         """
         known = self._verified.get((row, own))
-        if known is not None and headers.same(known[1]):
+        if known is not None and known[1].unchanged():
             return _found(known[0], "memory")
         try:
             obj, checked, recorded = self._read(row, own)
         except UnusableError as error:
             self._parts.ignore(str(error))
             return None
-        fresh = headers.refresh(checked)
+        fresh = checked.refreshed()
         if fresh is None:
             return None
         obj = replace(obj, build=replace(obj.build, headers=(*fresh.headers, *recorded.headers)))
@@ -231,14 +229,14 @@ class Bundle:
         own = tuple(SearchDir(f"user{at}", folder) for at, folder in enumerate(folders))
         with suppress(UnusableError):
             checked, recorded = self._dependencies(row, record, own)
-            read = headers.refresh(checked) or checked
+            read = checked.refreshed() or checked
             obj = replace(obj, build=replace(obj.build, headers=read.headers + recorded.headers))
         return _found(obj, "bundle")
 
     def difference(self, row: Row, own: tuple[SearchDir, ...]) -> str:
         """Describe how the package's own headers differ from those that the row was made of."""
         with suppress(UnusableError):
-            return headers.difference(self._read(row, own)[1])
+            return self._read(row, own)[1].difference()
         return ""
 
     def contents(self) -> list[Contents]:
@@ -291,9 +289,7 @@ class Bundle:
                 found[row].append(words)
         return [tuple(words) for words in found]
 
-    def _read(
-        self, row: Row, own: tuple[SearchDir, ...]
-    ) -> tuple[ObjectCode, Dependencies, Dependencies]:
+    def _read(self, row: Row, own: tuple[SearchDir, ...]) -> tuple[ObjectCode, FileSet, FileSet]:
         entry = next((e for e in self._entries(row.key) if e[0] == row), None)
         if entry is None:
             raise UnusableError("it was replaced while in use")
@@ -305,7 +301,7 @@ class Bundle:
 
     def _dependencies(
         self, row: Row, record: Place, own: tuple[SearchDir, ...]
-    ) -> tuple[Dependencies, Dependencies]:
+    ) -> tuple[FileSet, FileSet]:
         """Return the package's own headers, which are checked, and the others."""
         # The toolkit's directories may be missing or different here; their labels stand for them.
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]

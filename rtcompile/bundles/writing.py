@@ -10,9 +10,9 @@ from rtcompile.bundles.file import Contents, LeftOut, Row
 from rtcompile.bundles.parts import HEAD, INDEX, MAGIC
 from rtcompile.cache import files, manifests, objects
 from rtcompile.core import includes
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.core.value import replace
+from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage.digest import content_digest
 
 __all__ = ["contents", "write"]
@@ -21,7 +21,7 @@ __all__ = ["contents", "write"]
 def contents(
     row: Row,
     obj: ObjectCode,
-    read: Dependencies,
+    read: FileSet,
     search: Sequence[SearchDir],
     asked: Sequence[str] = (),
 ) -> Contents:
@@ -33,12 +33,12 @@ def contents(
 
     # Stats of the building machine are left out; the reader checks contents.
     unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
-    checked = Dependencies(
+    checked = FileSet(
         headers=tuple(h for h in unplaced if is_own(h.path)),
         absent=tuple(filter(is_own, read.absent)),
         present=tuple(filter(is_own, read.present)),
     )
-    recorded = Dependencies(headers=tuple(h for h in unplaced if not is_own(h.path)))
+    recorded = FileSet(headers=tuple(h for h in unplaced if not is_own(h.path)))
     builds = [
         manifests.ManifestEntry(row.backend, row.compiler, "", dependencies)
         for dependencies in (checked, recorded)
@@ -54,7 +54,7 @@ def contents(
     )
 
 
-def _checks(checked: Dependencies, own: Sequence[SearchDir]) -> bytes:
+def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
     """Return what has to be checked of a build's headers, as `checks.read_checks` reads it."""
 
     def place(path: str) -> str:

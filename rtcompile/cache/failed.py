@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rtcompile.cache import headers
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure
+from rtcompile.lookup.fileset import FileSet
 
 __all__ = ["Failed", "dependencies_of"]
 
@@ -29,7 +29,7 @@ _OF_THE_SOURCE = r"\(\d+\): (?:catastrophic )?error"
 
 class _Failure(NamedTuple):
     failure: CompileFailure
-    read: tuple[Dependencies, ...]
+    read: tuple[FileSet, ...]
 
 
 class Failed:
@@ -41,12 +41,12 @@ class Failed:
     def find(self, question: Question) -> CompileFailure | None:
         """Return how the build of `question` failed, None if a file has changed since."""
         known = self._failures.get(_key(question))
-        if known is None or not all(map(headers.same, known.read)):
+        if known is None or not all(read.unchanged() for read in known.read):
             return None
         return known.failure
 
     def remember(
-        self, question: Question, failure: CompileFailure, read: Sequence[Dependencies]
+        self, question: Question, failure: CompileFailure, read: Sequence[FileSet]
     ) -> None:
         """Remember a failure that only the question and these files decided."""
         self._failures[_key(question)] = _Failure(failure, tuple(read))
@@ -60,7 +60,7 @@ class Failed:
 
 def dependencies_of(
     failure: CompileFailure, search: Sequence[SearchDir], *, source: str, name: str
-) -> Dependencies | None:
+) -> FileSet | None:
     """Return the files that a refusal depends on; None where that is unknown.
 
     Parameters
@@ -87,7 +87,7 @@ def dependencies_of(
         for folder in folders
         if folder.startswith("/")
     ]
-    return found._replace(absent=(*found.absent, *absent))
+    return found.replaced(absent=(*found.absent, *absent))
 
 
 def _key(question: Question) -> tuple[object, ...]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rtcompile.cache import answers, manifests, objects
 
 if TYPE_CHECKING:
-    from rtcompile.core.includes import Dependencies
     from rtcompile.core.request import ObjectCode
+    from rtcompile.lookup.fileset import FileSet
 
 __all__ = ["keep"]
 
@@ -21,7 +21,7 @@ def keep(
     words: Sequence[str],
     capability: tuple[int, int],
     obj: ObjectCode,
-    read: Dependencies,
+    read: FileSet,
     toolchain: Sequence[str],
     toolkits: Sequence[str],
     loads: str,
@@ -35,7 +35,7 @@ def keep(
         As for `answers.find`.
     obj : ObjectCode
         The answer.
-    read : Dependencies
+    read : FileSet
         What the build read.
     toolchain : sequence of str
         The files and folders on which the choice of the toolchain depends.
@@ -76,7 +76,7 @@ def keep(
 _packed_last: tuple[tuple[object, ...], list[str | bytes]] = ((), [])
 
 
-def _packed_files(read: Dependencies, provided: tuple[str, ...]) -> list[str | bytes]:
+def _packed_files(read: FileSet, provided: tuple[str, ...]) -> list[str | bytes]:
     """Return what `answers` looks at, of the user's own files and of those in `provided`."""
     global _packed_last
     which = (read.headers, read.absent, read.present, provided)

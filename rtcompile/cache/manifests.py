@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rtcompile.cache import files
-from rtcompile.core.includes import Dependencies, placing
-from rtcompile.core.request import Header, ObjectCode, SearchDir
+from rtcompile.core.header import Header
+from rtcompile.core.includes import placing
+from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.core.value import replace
+from rtcompile.lookup.fileset import FileSet
 
 __all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode", "hit", "merged", "objects_of"]
 
@@ -29,7 +31,7 @@ class ManifestEntry(NamedTuple):
     backend: str
     compiler: str
     object_key: str
-    dependencies: Dependencies
+    dependencies: FileSet
 
 
 def hit(obj: ObjectCode, build: ManifestEntry, where: str) -> ObjectCode:
@@ -102,7 +104,7 @@ def _groups(key: str, data: bytes) -> dict[str, list[bytes]]:
 
 # Memoised: the two manifests of a build, and those of a batch's variants, hold the same columns.
 @functools.lru_cache(maxsize=16)
-def _columns(dependencies: Dependencies, search: tuple[SearchDir, ...]) -> list[bytes]:
+def _columns(dependencies: FileSet, search: tuple[SearchDir, ...]) -> list[bytes]:
     headers = dependencies.headers
     place = placing(search)
     return [
@@ -116,9 +118,7 @@ def _columns(dependencies: Dependencies, search: tuple[SearchDir, ...]) -> list[
     ]
 
 
-def _dependencies(
-    columns: Sequence[bytes], directories: list[str], labels: list[str]
-) -> Dependencies:
+def _dependencies(columns: Sequence[bytes], directories: list[str], labels: list[str]) -> FileSet:
     places, rests, digests, numbers, *probes, answers, own_path = columns
     relatives = _split(rests)
     positions = struct.unpack(f"<{len(relatives)}h", places)
@@ -135,7 +135,7 @@ def _dependencies(
         stats[2::4],
         stats[3::4],
     )
-    return Dependencies(
+    return FileSet(
         headers=tuple(headers),
         absent=_unpack_paths(probes[0], probes[1], directories),
         present=_unpack_paths(probes[2], probes[3], directories),

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from rtcompile.cache import files
 from rtcompile.cache.manifests import ManifestEntry
 from rtcompile.core.arch import Arch
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import BuildInfo, ObjectCode
 from rtcompile.errors import RtcompileError
+from rtcompile.lookup.fileset import FileSet
 
 __all__ = ["asked", "decode", "encode", "found_elsewhere"]
 
@@ -78,7 +78,7 @@ def found_elsewhere(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
         return None
     backend, compiler, manifest = (fields[at].decode("utf-8", "replace") for at in (4, 5, 10))
     compiler = compiler.removeprefix(f"{backend} ")
-    return manifest, ManifestEntry(backend, compiler, key, Dependencies())
+    return manifest, ManifestEntry(backend, compiler, key, FileSet())
 
 
 def asked(key: str, data: bytes) -> dict[str, str]:

@@ -17,16 +17,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from rtcompile.cache import headers, manifests, objects
+from rtcompile.cache import manifests, objects
 from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.manifests import ManifestEntry, hit
 from rtcompile.cache.memory import Memory
 from rtcompile.cache.refusals import Refusals
 from rtcompile.cache.upkeep import Upkeep
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question, linked_by
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
+from rtcompile.lookup import clocks
+from rtcompile.lookup.fileset import FileSet
 from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ __all__ = ["Store"]
 
 _T = TypeVar("_T")
 
-_NOTHING_READ = Dependencies()
+_NOTHING_READ = FileSet()
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
 
@@ -126,15 +127,16 @@ class Store:
         key = question.lookup_key()
         known = self._memory.find(key)
         for entry in known:
-            if question.serves(entry.build.backend, entry.build.compiler) and headers.same(
-                entry.build.dependencies
+            if (
+                question.serves(entry.build.backend, entry.build.compiler)
+                and entry.build.dependencies.unchanged()
             ):
                 return hit(entry.obj, entry.build, "memory")
         if (found := self._find_alone(question)) is not None:
             return found
         builds = self._builds(key, question.search)
         for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
-            if headers.same(build.dependencies) and (obj := self._object(build.object_key)):
+            if build.dependencies.unchanged() and (obj := self._object(build.object_key)):
                 self._memory.remember(key, build, obj)
                 return hit(obj, build, "disk")
         # No build's files have their old stats. Compare contents, here and by the portable
@@ -144,7 +146,7 @@ class Store:
         builds += self._builds(question.portable_key(), question.search, "portable")
         usable = [b for b in builds if question.serves(b.backend, b.compiler)]
         for build in usable:
-            fresh = headers.refresh(build.dependencies)
+            fresh = build.dependencies.refreshed()
             if fresh is None:
                 continue
             obj = objects_in_memory.get(build.object_key) or self._object(build.object_key)
@@ -183,7 +185,7 @@ class Store:
         if reason := admission.reason_against(question):
             return f"never cached: {reason}"
         if usable:
-            return headers.difference(usable[0].dependencies) or "its object was evicted or damaged"
+            return usable[0].dependencies.difference() or "its object was evicted or damaged"
         if builds:
             latest = builds[0]
             wanted = question.backend if question.backend != "auto" else "any compiler here"
@@ -218,7 +220,7 @@ class Store:
 
     # --- keeping -------------------------------------------------------------------------
 
-    def add(self, question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
+    def add(self, question: Question, obj: ObjectCode, dependencies: FileSet) -> bool:
         """Keep a build; return whether it could be kept.
 
         A build is not kept if its result differs each time, or if a file changed while the compiler
@@ -245,7 +247,7 @@ class Store:
         self._keep(question, build, obj, data, built=True, alone=alone, elsewhere=elsewhere)
         return True
 
-    def changed_meanwhile(self, question: Question, dependencies: Dependencies) -> bool:
+    def changed_meanwhile(self, question: Question, dependencies: FileSet) -> bool:
         """Say whether a file changed since the build that is under way began to read."""
         started = self._started.get(question.lookup_key())
         return started is not None and dependencies.newest_ns >= started
@@ -395,7 +397,7 @@ class Store:
                     self.reading(question)
                 elif reads:
                     # What was written within this tick is taken for changed: nobody writes toolkits then.
-                    self._started[key] = headers.file_clock_ns()
+                    self._started[key] = clocks.file_clock_ns()
                 try:
                     yield None if timeout is None else timeout - (time.monotonic() - begin)
                 finally:
@@ -403,7 +405,7 @@ class Store:
 
     def reading(self, question: Question) -> None:
         """Note that files are read from now on: what changes while a build runs is not kept."""
-        self._started[question.lookup_key()] = headers.next_tick()
+        self._started[question.lookup_key()] = clocks.next_tick()
 
     @property
     def failed(self) -> Failed:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from rtcompile.cache import headers, manifests, objects
+from rtcompile.cache import manifests, objects
 from rtcompile.cache.manifests import ManifestEntry
 from rtcompile.core import admission
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode
 
@@ -53,7 +52,7 @@ def packed(
     """Return a build as it travels, in a manifest with those of the manifest `before` it."""
     key = question.portable_key()
     program = question.name.rpartition("/")[2]
-    alone = key if build.dependencies == Dependencies() else ""
+    alone = key if build.dependencies.is_empty else ""
     data = objects.encode(build.object_key, obj, program, question.summary(), alone)
     own = manifests.encode(key, [build], question.search)
     return Packed(build.object_key, data, manifests.merged(key, own, before))
@@ -74,6 +73,6 @@ def usable(question: Question, manifest: bytes) -> Iterator[ManifestEntry]:
             read = build.dependencies
             # The stats are another machine's: by them alone no header is known here.
             foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]
-            fresh = headers.refresh(read._replace(headers=tuple(foreign)))
+            fresh = read.replaced(headers=tuple(foreign)).refreshed()
             if fresh is not None:
                 yield build._replace(dependencies=fresh)

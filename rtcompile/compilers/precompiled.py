@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile._version import __version__
-from rtcompile.cache import files, headers, locks
+from rtcompile.cache import files, locks
 from rtcompile.compilers import precompiled_files as disk
 from rtcompile.compilers import precompiled_maker as maker
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
@@ -31,7 +31,7 @@ from rtcompile.settings import Settings
 from rtcompile.workers import heap, pool
 
 if TYPE_CHECKING:
-    from rtcompile.core.includes import Dependencies
+    from rtcompile.lookup.fileset import FileSet
     from rtcompile.toolkit.model import Library
 
 __all__ = ["MAKER", "Precompiled", "Prefix", "siblings", "worth_making", "worth_waiting"]
@@ -109,7 +109,7 @@ class Precompiled(NamedTuple):
 
     path: str
     trace: tuple[str, ...]
-    dependencies: Dependencies
+    dependencies: FileSet
 
 
 _guard = threading.Lock()
@@ -194,7 +194,7 @@ class Prefix:
         record = Record.read(self._record, self.search)
         if record is None or record.state != READY:
             return None
-        now = headers.current(record.dependencies)
+        now = record.dependencies.current()
         image = disk.image(self._path)
         # In a copy of the folder, as in a container's image, it is another file of the same content.
         same = record.image == image or (

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
-from rtcompile.cache import files, headers, locks, manifests
+from rtcompile.cache import files, locks, manifests
 from rtcompile.cache.folder import Folder
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import SearchDir
+from rtcompile.lookup import clocks
+from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest, stat_of
 
@@ -39,7 +40,7 @@ _UNKNOWN = float("inf")
 _COUNTS = struct.Struct("<2qd")
 
 SEEN, READY, REFUSED = "seen", "ready", "refused"
-_NO_DEPENDENCIES = Dependencies()
+_NO_DEPENDENCIES = FileSet()
 
 # Records as they were read last: each build of a batch asks for the same one.
 _parsed: dict[tuple[str, tuple[SearchDir, ...]], tuple[tuple[int, ...], Record]] = {}
@@ -62,7 +63,7 @@ class Record(NamedTuple):
     trace: tuple[str, ...] = ()
     image: bytes = b""
     checksum: bytes = b""
-    dependencies: Dependencies = _NO_DEPENDENCIES
+    dependencies: FileSet = _NO_DEPENDENCIES
     reason: str = ""
     builds: int = 0
     makings: int = 0
@@ -81,7 +82,7 @@ class Record(NamedTuple):
             return known[1]
         record = cls._parse(path, search)
         # What was written within the clock's tick may be written again without a trace.
-        if record is not None and status.st_ctime_ns < headers.file_clock_ns():
+        if record is not None and status.st_ctime_ns < clocks.file_clock_ns():
             if len(_parsed) >= _MOST_PARSED:
                 _parsed.clear()
             _parsed[key] = file, record
@@ -160,7 +161,7 @@ def image(path: str) -> bytes:
     numbers = struct.pack("<3q", status.st_size, status.st_mtime_ns, status.st_ino)
     found = numbers + content_digest(b"".join(samples)).encode()
     # What was written within the clock's tick may be written again without a trace.
-    if status.st_ctime_ns < headers.file_clock_ns():
+    if status.st_ctime_ns < clocks.file_clock_ns():
         if len(_imaged) >= _MOST_PARSED:
             _imaged.clear()
         _imaged[path] = stat, found

@@ -31,6 +31,7 @@ from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
 from rtcompile.core import environment, includes
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Limits
+from rtcompile.lookup import clocks
 from rtcompile.workers import pool, process, protocol
 
 __all__ = ["NICE", "NICE_WHEN_AWAITED", "start"]
@@ -143,7 +144,7 @@ class _Maker:
         known = Record.read(self.record, self.search)
         if known is not None and known.state != SEEN:
             return
-        started_ns = headers.file_clock_ns()
+        started_ns = clocks.file_clock_ns()
         temporary = f"{self.path}.tmp{os.getpid()}"
         arguments = {
             "source": self.text.encode(),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import TYPE_CHECKING
 
 from rtcompile.core import mentions
-from rtcompile.core.includes import Dependencies, placing
+from rtcompile.core.includes import placing
 from rtcompile.core.key import Question
 from rtcompile.core.request import ObjectCode, SearchDir
+
+if TYPE_CHECKING:
+    from rtcompile.lookup.fileset import FileSet
 
 __all__ = ["holds_elsewhere", "may_travel", "path_bound", "portable", "reason_against"]
 
@@ -42,7 +46,7 @@ def _names_its_place(question: Question) -> bool:
 
 
 def path_bound(
-    question: Question, obj: ObjectCode, dependencies: Dependencies, *, same_system: bool = False
+    question: Question, obj: ObjectCode, dependencies: FileSet, *, same_system: bool = False
 ) -> bool:
     """Say whether a path got into the code, which then may be used with these folders only.
 
@@ -71,7 +75,7 @@ def _places(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...]:
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
-def portable(dependencies: Dependencies, search: tuple[SearchDir, ...], beside: str = "") -> bool:
+def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str = "") -> bool:
     """Say whether another place has a counterpart for every file that was looked at.
 
     It lies in a directory that the other place names too, or is the system's: what NVCC's host
@@ -86,7 +90,7 @@ def portable(dependencies: Dependencies, search: tuple[SearchDir, ...], beside: 
     )
 
 
-def holds_elsewhere(question: Question, obj: ObjectCode, dependencies: Dependencies) -> bool:
+def holds_elsewhere(question: Question, obj: ObjectCode, dependencies: FileSet) -> bool:
     """Say whether another machine, or another place on this one, may use a build."""
     if path_bound(question, obj, dependencies, same_system=True):
         return False

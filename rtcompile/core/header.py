@@ -101,5 +101,7 @@ class Header(_Row):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the user's, and not a toolkit's or an installed package's."""
-        return not self.label or self.label.startswith("user")
+        """Whether it is the user's, and not a toolkit's, an installed package's or the system's."""
+        if self.label:
+            return self.label.startswith("user")
+        return not self.path.startswith("/usr/")

@@ -1,4 +1,4 @@
-"""The headers that a build read, and the paths where another header would have been found first.
+"""Where headers lie: the compiler's include trace, the search path, and what opens a source.
 
 Pure.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from rtcompile.core.request import Header, SearchDir
+from rtcompile.core.request import SearchDir
 
 __all__ = [
-    "Dependencies",
     "labelled",
     "parse_trace",
     "pch_prefix",
@@ -21,38 +19,6 @@ __all__ = [
     "spellings",
     "split_prefix",
 ]
-
-
-class Dependencies(NamedTuple):
-    """Everything that the result of a build depends on besides the request.
-
-    Attributes
-    ----------
-    headers : tuple of Header
-        Every header that was read, in order of first inclusion.
-    absent : tuple of str
-        Paths that must not exist: a file there would be read instead, or would turn a
-        ``__has_include``.
-    present : tuple of str
-        Paths that must exist, though they were not read.
-    answers : tuple of str
-        The ``__has_include`` candidates that exist, as a directory's label and a name, without
-        paths.
-    newest_ns : int
-        Change time (ns since the epoch) of the last changed of these files.
-    own_path : tuple of str
-        Labels of the headers that mention ``__FILE__`` or its kind.
-    uncacheable : str
-        Why the build cannot be cached, ``""`` if it can.
-    """
-
-    headers: tuple[Header, ...] = ()
-    absent: tuple[str, ...] = ()
-    present: tuple[str, ...] = ()
-    answers: tuple[str, ...] = ()
-    newest_ns: int = 0
-    own_path: tuple[str, ...] = ()
-    uncacheable: str = ""
 
 
 # --- the compiler's include trace ------------------------------------------------------------

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rtcompile._version import __version__
 from rtcompile.core import small
 from rtcompile.core.arch import Arch
-from rtcompile.core.includes import Dependencies, placing
+from rtcompile.core.includes import placing
 from rtcompile.core.request import Header, SearchDir
 from rtcompile.storage.digest import content_digest
+
+if TYPE_CHECKING:
+    from rtcompile.lookup.fileset import FileSet
 
 __all__ = ["Question", "digest", "field"]
 
@@ -33,9 +36,6 @@ def field(label: str, value: str) -> bytes:
 def digest(fields: Iterable[bytes]) -> str:
     """Return the key that these fields make, in hexadecimal."""
     return content_digest(b"".join(fields))
-
-
-_NOTHING_READ = Dependencies()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +116,13 @@ class Question:
             made = self._made["portable"] = digest([*self._asked("portable"), *self._content()])
         return made
 
-    def object_key(
-        self, dependencies: Dependencies, *, backend: str, path_bound: bool = False
-    ) -> str:
+    def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
         """Return the object's key: the compiler's build and the contents that it read.
 
         No path is in it unless `path_bound` is True, so that two virtual environments share an
         object.
         """
-        alone = not path_bound and dependencies == _NOTHING_READ
+        alone = not path_bound and dependencies.is_empty
         made = self._made.get(f"alone {backend}") if alone else None
         if made is not None:
             return made

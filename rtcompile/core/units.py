@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from rtcompile.core.arch import Arch
-    from rtcompile.core.includes import Dependencies
+    from rtcompile.lookup.fileset import FileSet
 
 __all__ = ["CompileFailure", "Compiled", "Limits", "LinkInput", "TranslationUnit"]
 
@@ -57,7 +57,7 @@ class Compiled(NamedTuple):
     trace: tuple[str, ...] | None
     milliseconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
-    before: Dependencies | None = None
+    before: FileSet | None = None
 
 
 class CompileFailure(NamedTuple):

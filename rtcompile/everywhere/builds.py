@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from rtcompile.building import pipeline
-from rtcompile.cache import headers, words
+from rtcompile.cache import words
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, RtcompileWarning, ToolkitNotFound
@@ -37,7 +37,6 @@ def build(said: Sequence[str]) -> ObjectCode | None:
     """
     settings = settings_of_cupy()
     request = request_of(said, words.CUPY)
-    token = headers.settled_below.set(_own_headers())
     try:
         found = pipeline.look(request, settings, said)
         if isinstance(found, ObjectCode):
@@ -52,16 +51,8 @@ def build(said: Sequence[str]) -> ObjectCode | None:
         if settings.dump_source_on_error:
             error.dump(sys.stderr)
         raise
-    finally:
-        headers.settled_below.reset(token)
     _say_once(lacking)
     return None
-
-
-def _own_headers() -> str:
-    from cupy._core import core
-
-    return f"{core._get_header_dir_path()}/"
 
 
 def settings_of_cupy() -> Settings:

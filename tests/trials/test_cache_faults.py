@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rtcompile.cache import files, headers, manifests, objects
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import Header, SearchDir
+from rtcompile.lookup.fileset import FileSet
 from tests.questions import Place, make_object, make_question, open_store
 from tests.trials.record import record, times
 
@@ -187,7 +187,7 @@ SEARCH = (SearchDir("user0", "/u"), SearchDir("cudart", "/t"))
 def some_manifest() -> bytes:
     header = Header("/u/a.h", "user0", "a.h", "ab" * 32, 1, 2, 3, 4)
     outside = header._replace(path="/x/b.h", label="", relative="/x/b.h")
-    dependencies = Dependencies((header, outside), ("/u/no",), ("/t/.",), ("cudart/c.h",))
+    dependencies = FileSet((header, outside), ("/u/no",), ("/t/.",), ("cudart/c.h",))
     build = manifests.ManifestEntry("nvrtc", "12.9", "cd" * 32, dependencies)
     return manifests.encode("key", [build, build], SEARCH)
 

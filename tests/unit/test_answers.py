@@ -17,10 +17,10 @@ import rtcompile
 from rtcompile.building import pipeline
 from rtcompile.cache import answers, kept_answers, surroundings, words
 from rtcompile.cache.store import Store
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.everywhere import recording, warming
+from rtcompile.lookup.fileset import FileSet
 from rtcompile.settings import Settings
 from tests.answering import CAPABILITY, CODE, WITH_HEADER, build, found
 
@@ -96,9 +96,7 @@ def test_a_change_in_the_toolchain_leads_back_to_the_full_road(tmp_path):
     part.write_text("one")
     code = rtcompile.compile(CODE % 1, arch="sm_80")
     store = Store.open(Settings.from_environ())
-    kept_answers.keep(
-        ("words",), CAPABILITY, code, Dependencies(), [str(part)], [], "", store.publish
-    )
+    kept_answers.keep(("words",), CAPABILITY, code, FileSet(), [str(part)], [], "", store.publish)
     assert found(("words",)) is not None
 
     part.write_text("another")
@@ -112,7 +110,7 @@ def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, mon
     publish = Store.open(Settings.from_environ()).publish
     for folder in folders:
         folder.mkdir()
-        read = Dependencies(absent=(str(folder / "new.h"),))
+        read = FileSet(absent=(str(folder / "new.h"),))
         kept_answers.keep(
             (folder.name,), CAPABILITY, code, read, [], [str(folders[0])], "", publish
         )
@@ -135,11 +133,11 @@ def test_answers_of_another_toolchain_stay_none_after_one_is_kept_for_this_one(t
     code = rtcompile.compile(CODE % 1, arch="sm_80")
     publish = Store.open(Settings.from_environ()).publish
     for word in ("first", "second"):
-        kept_answers.keep((word,), CAPABILITY, code, Dependencies(), [str(part)], [], "", publish)
+        kept_answers.keep((word,), CAPABILITY, code, FileSet(), [str(part)], [], "", publish)
 
     part.write_text("another")
     answers._environment = None
-    kept_answers.keep(("first",), CAPABILITY, code, Dependencies(), [str(part)], [], "", publish)
+    kept_answers.keep(("first",), CAPABILITY, code, FileSet(), [str(part)], [], "", publish)
 
     assert found(("first",)) is not None
     assert found(("second",)) is None

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rtcompile.cache import headers
-from rtcompile.core.includes import Dependencies
+from rtcompile.lookup import clocks, fileset
+from rtcompile.lookup.fileset import FileSet
 from tests.questions import Place
 
 
@@ -28,7 +29,7 @@ def place(tmp_path: Path) -> Place:
 def later(folder: Path) -> None:
     """Wait until the file clock has left the tick in which `folder`'s files were written."""
     newest = max(path.stat().st_ctime_ns for path in [folder, *folder.rglob("*")])
-    while headers.file_clock_ns() <= newest:
+    while clocks.file_clock_ns() <= newest:
         time.sleep(0.0005)
 
 
@@ -81,59 +82,59 @@ def test_a_change_is_seen_and_named(
     place: Place, change: Callable[[Place], None], why: str
 ) -> None:
     recorded = place.record("user1/a.h", "user1/b.h", "user1/sub/c.h")
-    assert headers.same(recorded)
+    assert recorded.unchanged()
     change(place)
-    assert headers.current(recorded) is None
-    assert headers.difference(recorded).startswith(why.format(place.root))
+    assert recorded.current() is None
+    assert recorded.difference().startswith(why.format(place.root))
 
 
 def test_a_dangling_link_that_comes_alive_shadows(place: Place) -> None:
     os.symlink("elsewhere", place.path("user0/sub"))
     recorded = place.record("user1/sub/c.h")
-    assert headers.current(recorded) is not None
+    assert recorded.current() is not None
     place.write("user0/elsewhere/c.h", "another")
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 def test_a_quoted_include_would_be_found_beside_the_file_that_has_it(place: Place) -> None:
     place.write("user0/q.h", '#include "x.h"\n')
     recorded = place.record("user0/q.h", "user1/a.h")
     place.write("user1/x.h", "")
-    assert headers.current(recorded) is not None, (
+    assert recorded.current() is not None, (
         "x.h was read by nobody: its place in user1 means nothing"
     )
     place.write("user0/x.h", "")
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 def test_a_quoted_include_of_the_source_would_be_found_beside_the_program(place: Place) -> None:
     question = place.question(source='#include "a.h"', name=place.path("project/kernel.cu"))
     recorded = place.record("user1/a.h", question=question)
     place.write("project/a.h", "")
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 def test_a_computed_include_may_have_been_quoted(place: Place) -> None:
     place.write("user0/q.h", "#define X <a.h>\n#include X\n")
     recorded = place.record("user0/q.h", "user1/a.h")
     place.write("user0/a.h", "")
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 def test_a_header_of_the_host_is_shadowed_by_any_of_its_tails(place: Place) -> None:
     host = place.write("usr/include/c++/13/bits/stl.h", "")
     recorded = place.record(host)
     place.write("user1/bits/stl.h", "")
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 def test_a_name_taken_by_a_folder_is_free_for_a_header_once_it_is_gone(place: Place) -> None:
     Path(place.path("user0/a.h")).mkdir()
     recorded = place.record("user1/a.h")
-    assert headers.current(recorded) is not None
+    assert recorded.current() is not None
     Path(place.path("user0/a.h")).rmdir()
     place.write("user0/a.h", "")
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 def test_a_search_directory_that_is_not_there_may_come(tmp_path: Path) -> None:
@@ -142,17 +143,17 @@ def test_a_search_directory_that_is_not_there_may_come(tmp_path: Path) -> None:
     os.rmdir(place.path("user0"))
     recorded = place.record("user1/a.h")
     place.write("user0/other.h", "")
-    assert not headers.same(recorded)
+    assert not recorded.unchanged()
 
 
 @pytest.mark.parametrize("spelling", ["<opt.h>", '"opt.h"', "<folder/opt.h>"])
 def test_what_has_include_did_not_find_must_not_appear(place: Place, spelling: str) -> None:
     question = place.question(source=f"#if __has_include({spelling})\n#endif")
     recorded = place.record(question=question)
-    assert headers.current(recorded) is not None
+    assert recorded.current() is not None
     assert not recorded.answers
     place.write(f"user1/{spelling[1:-1]}", "")
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 def test_what_has_include_found_must_stay(place: Place) -> None:
@@ -160,14 +161,14 @@ def test_what_has_include_found_must_stay(place: Place) -> None:
     recorded = place.record(question=question)
     assert recorded.answers == ("user1/a.h",)
     os.unlink(place.path("user1/a.h"))
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 def test_has_include_of_a_header_looks_beside_it(place: Place) -> None:
     place.write("user1/sub/c.h", '#if __has_include("opt.h")\n#endif')
     recorded = place.record("user1/sub/c.h")
     place.write("user1/sub/opt.h", "")
-    assert headers.current(recorded) is None
+    assert recorded.current() is None
 
 
 @pytest.mark.parametrize(
@@ -206,11 +207,11 @@ def test_the_same_content_with_another_stat_is_unchanged(place: Place) -> None:
     recorded = place.record("user1/a.h", "user1/b.h")
     os.utime(place.path("user1/a.h"))
     place.write("user1/b.h", "b")
-    assert not headers.same(recorded)
+    assert not recorded.unchanged()
     later(place.root)
-    fresh = headers.refresh(recorded)
+    fresh = recorded.refreshed()
     assert fresh is not None
-    assert headers.same(fresh)
+    assert fresh.unchanged()
     assert [h.digest for h in fresh.headers] == [h.digest for h in recorded.headers]
 
 
@@ -229,7 +230,7 @@ def test_a_link_that_turns_to_a_twin_is_seen(place: Place) -> None:
         mtime_ns=header.mtime_ns + twin.st_mtime_ns - times.st_mtime_ns,
         ctime_ns=header.ctime_ns + twin.st_ctime_ns - times.st_ctime_ns,
     )
-    assert headers.current(headers.Dependencies(headers=(as_if,))) is None
+    assert FileSet(headers=(as_if,)).current() is None
 
 
 def test_a_header_that_may_still_change_within_its_tick_is_read_again(
@@ -237,24 +238,24 @@ def test_a_header_that_may_still_change_within_its_tick_is_read_again(
 ) -> None:
     path = place.path("user1/a.h")
     tick = os.stat(path).st_ctime_ns
-    monkeypatch.setattr(headers, "file_clock_ns", lambda: tick)
+    monkeypatch.setattr(clocks, "file_clock_ns", lambda: tick)
     recorded = place.record("user1/a.h")
-    assert not headers.same(recorded), "no stat may vouch for it yet"
-    assert headers.current(recorded) is not None
-    fresh = headers.refresh(recorded)
+    assert not recorded.unchanged(), "no stat may vouch for it yet"
+    assert recorded.current() is not None
+    fresh = recorded.refreshed()
     assert fresh is not None
-    assert not headers.same(fresh), "the clock has not moved on"
-    monkeypatch.setattr(headers, "file_clock_ns", lambda: tick + 1)
-    fresh = headers.refresh(recorded)
+    assert not fresh.unchanged(), "the clock has not moved on"
+    monkeypatch.setattr(clocks, "file_clock_ns", lambda: tick + 1)
+    fresh = recorded.refreshed()
     assert fresh is not None
-    assert headers.same(fresh)
+    assert fresh.unchanged()
 
 
 def test_the_newest_change_is_that_of_headers_and_candidates(place: Place) -> None:
     candidate = place.write("user0/b.h", "not read: a.h has one beside it")
     recorded = place.record("user1/a.h", "user1/b.h")
     assert recorded.newest_ns == os.stat(candidate).st_ctime_ns
-    assert headers.current(recorded) is not None
+    assert recorded.current() is not None
 
 
 def test_a_second_recording_sees_an_edit(place: Place) -> None:
@@ -300,8 +301,8 @@ def test_what_was_recorded_before_is_taken_only_if_nothing_changed(
     later(place.root)
     after = place.record(*names, question=question)
     assert after != before
-    assert headers.current(after) is after
-    assert headers.current(before) is None
+    assert after.current() is after
+    assert before.current() is None
 
 
 def test_a_header_that_could_not_be_read_is_tried_again(place: Place) -> None:
@@ -311,7 +312,7 @@ def test_a_header_that_could_not_be_read_is_tried_again(place: Place) -> None:
     assert not place.record("user1/late.h", question=question).uncacheable
 
 
-def parts(dependencies: Dependencies) -> dict[str, set[object]]:
+def parts(dependencies: FileSet) -> dict[str, set[object]]:
     """Return what decides whether a build still holds; the order of headers does not."""
     columns = ("headers", "absent", "present", "answers", "own_path")
     return {column: set(getattr(dependencies, column)) for column in columns}
@@ -333,9 +334,9 @@ def test_what_follows_a_precompiled_header_is_recorded_as_if_all_had_been_read(
     rest = [place.path("user1/rest.h"), place.path("user1/b.h")]
     before = headers.record(first, place.search, source=prefix, name=name)
     opened: list[str] = []
-    contents = headers._contents
+    read = fileset.read
     headers._read_before.clear()
-    monkeypatch.setattr(headers, "_contents", lambda path: (opened.append(path), contents(path))[1])
+    monkeypatch.setattr(fileset, "read", lambda *which: (opened.append(which[0]), read(*which))[1])
     after = headers.record([*first, *rest], place.search, source=source, name=name, before=before)
     assert opened == rest
     headers._recorded.clear()
@@ -357,7 +358,7 @@ def test_a_named_pipe_in_a_header_s_place_is_not_waited_for(place: Place, when: 
     if when == "recorded":
         assert "not a regular file" in place.record("user0/pipe.h").uncacheable
     else:
-        assert headers.refresh(known) is None
+        assert known.refreshed() is None
 
 
 def test_a_build_that_passed_over_a_file_that_it_may_not_read_is_not_kept(
@@ -370,27 +371,3 @@ def test_a_build_that_passed_over_a_file_that_it_may_not_read_is_not_kept(
     )
 
     assert unreadable in place.record("user1/a.h").uncacheable
-
-
-def test_a_header_of_a_settled_folder_may_be_a_second_old_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [tmp_path / "settled" / "a.h", tmp_path / "own" / "b.h"]
-    for text in texts:
-        text.parent.mkdir()
-        text.write_text("before")
-    time.sleep(0.05)  # the file clock's tick: a header of just now is read again in any case
-    settled, own = (headers.record([str(text)], ()) for text in texts)
-    token = headers.settled_below.set(f"{tmp_path}/settled/")
-    monkeypatch.setattr(headers, "_SETTLED_SECONDS", 60.0)
-    try:
-        assert headers.same(settled)
-        for text in texts:
-            text.write_text("after!")
-        assert headers.same(settled)
-        assert not headers.same(own)
-        monkeypatch.setattr(headers, "_SETTLED_SECONDS", 0.0)
-        assert not headers.same(settled)
-        assert headers.refresh(settled) is None
-    finally:
-        headers.settled_below.reset(token)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from rtcompile.cache import headers, manifests, memory
+from rtcompile.cache import manifests, memory
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
 from rtcompile.core.key import Question
 from rtcompile.core.request import SearchDir
+from rtcompile.lookup import clocks, fileset
 from rtcompile.settings import Settings
 from tests.questions import Place, add, make_object, make_question, open_store
 
@@ -100,9 +101,9 @@ def test_a_touched_header_is_a_hit_and_is_read_only_once(
     question = place.question()
     place.build(open_store(cache), question, "user0/a.h")
     os.utime(place.path("user0/a.h"), ns=(1, 1))
-    headers.next_tick()
+    clocks.next_tick()
     assert open_store(cache).find(question)
-    monkeypatch.setattr(headers, "_contents", lambda path: pytest.fail(f"{path} was read again"))
+    monkeypatch.setattr(fileset, "read", lambda *which: pytest.fail(f"{which} was read again"))
     assert open_store(cache).find(question)
 
 
@@ -138,9 +139,9 @@ def test_a_build_waits_for_the_clock_where_a_header_can_be_new(
 
     def next_tick() -> int:
         waited.append(1)
-        return headers.file_clock_ns()
+        return clocks.file_clock_ns()
 
-    monkeypatch.setattr(headers, "next_tick", next_tick)
+    monkeypatch.setattr(clocks, "next_tick", next_tick)
     question = Place(tmp_path, label).question(**changes)
     with open_store(tmp_path / "cache").building(question):
         assert bool(waited) == waits
@@ -406,7 +407,7 @@ def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -
     here = Place(tmp_path / "here", "one", "two")
     search = tuple(SearchDir("cccl", directory.path) for directory in here.search)
     here.write("two/x.h", "")
-    headers.next_tick()  # no toolkit is written right before a build
+    clocks.next_tick()  # no toolkit is written right before a build
     question = here.question(search=search)
     here.build(open_store(cache), question, "two/x.h")
     found = open_store(cache).find(question)

@@ -21,6 +21,7 @@ FLOORS = {
     "errors": 0,
     "core": 1,
     "storage": 1,
+    "lookup": 2,
     "settings": 2,
     "watching.logs": 2,
     "watching.tracing": 2,

@@ -9,9 +9,9 @@ import pytest
 
 from rtcompile.core import key
 from rtcompile.core.arch import Arch
-from rtcompile.core.includes import Dependencies
 from rtcompile.core.key import Question, digest, field
 from rtcompile.core.request import Header, SearchDir
+from rtcompile.lookup.fileset import FileSet
 from tests.questions import make_question
 
 HERE = (SearchDir("user0", "/home/a/inc"), SearchDir("cudart", "/venv/a/include"))
@@ -97,7 +97,7 @@ def object_key(
         "ctime_ns": 1,
     }
     answers = changes.pop("answers", ())
-    dependencies = Dependencies(headers=(Header(**{**fields, **changes}),), answers=answers)
+    dependencies = FileSet(headers=(Header(**{**fields, **changes}),), answers=answers)
     return question.object_key(dependencies, backend=backend, path_bound=path_bound)
 
 

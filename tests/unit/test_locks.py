@@ -19,6 +19,7 @@ from rtcompile.cache.store import Store
 from rtcompile.core.key import Question
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import CompileTimeout, RtcompileWarning
+from rtcompile.lookup import clocks
 from rtcompile.settings import Settings
 from tests.questions import make_object, make_question
 
@@ -118,8 +119,8 @@ def test_what_is_no_file_in_a_locks_place_holds_nobody_up(
 def test_a_clock_that_is_stepped_back_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    an_hour_ago = headers.file_clock_ns() - 3600 * 10**9
-    monkeypatch.setattr(headers, "file_clock_ns", lambda: an_hour_ago)
+    an_hour_ago = clocks.file_clock_ns() - 3600 * 10**9
+    monkeypatch.setattr(clocks, "file_clock_ns", lambda: an_hour_ago)
     kept = Store(str(tmp_path), on_disk=True, size=1 << 30)
     begin = time.monotonic()
     with kept.building(make_question()):

@@ -1,0 +1,1 @@
+"""What is known already: whether a build's files are unchanged, and where its code is kept."""

@@ -1,0 +1,123 @@
+"""When the times of a file show every change of it, and when its contents have to be compared.
+
+The file clock ticks every 4 ms (CONFIG_HZ=250), so that two writes within one tick leave the same
+time. Some file systems keep coarser times: ext4 with inodes of 128 bytes whole seconds, FAT two
+seconds, some NFS and FUSE servers milliseconds. Images that are mounted read-only (squashfs, erofs)
+may be built with one time for all files; another image under the same path then has the same sizes,
+times, inode numbers and device.
+"""
+
+from __future__ import annotations
+
+import _thread  # `threading` is not loaded by a cache hit
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["changed_ns", "file_clock_ns", "next_tick", "signature"]
+
+_MAX_WAIT_SECONDS = 0.1
+_COARSE_NS = 1_000_000  # times that are multiples of this may come from a coarse clock
+_COARSEST_NS = 2 * 10**9
+_SECOND_NS = 10**9
+
+# File systems of images that are built elsewhere and mounted read-only.
+_IMAGES = ("squashfs", "erofs", "iso9660", "cramfs", "romfs", "udf")
+_FUSE_IMAGES = ("squash", "erofs", "iso", "archivemount")  # as in "fuse.squashfuse_ll"
+
+_guard = _thread.allocate_lock()  # held by the one thread of a batch that waits for the clock
+
+
+def file_clock_ns() -> int:
+    """Return the time (ns since the epoch) that a file changed now would get, in steps of 4 ms."""
+    # 5 is CLOCK_REALTIME_COARSE, for which the time module has no constant.
+    return time.clock_gettime_ns(5)
+
+
+def next_tick() -> int:
+    """Return the time, once the file clock has reached it (4 ms at most).
+
+    A header written before it carries an earlier time, one written from now on a later one. Since
+    Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
+    """
+    now = time.time_ns()
+    deadline = time.monotonic() + _MAX_WAIT_SECONDS
+    with _guard:
+        while (tick := file_clock_ns()) < now:
+            if time.monotonic() > deadline:
+                return tick  # The clock was set back, and with it the times of files.
+            time.sleep(0.0005)
+    return now
+
+
+def _after_fork() -> None:
+    global _guard
+    _guard = _thread.allocate_lock()  # A thread of the parent may hold it.
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def changed_ns(status: os.stat_result) -> int:
+    """Return the latest time (ns since the epoch) at which a file with this status may have changed."""
+    return status.st_ctime_ns + _coarseness_ns(status)
+
+
+def signature(status: os.stat_result, now_ns: int, *, is_own: bool) -> tuple[int, int, int, int]:
+    """Return the size, times and inode of a file that was read at `now_ns`, to know it again by.
+
+    The times are 0 where the file may change without a change of them, so that the next check
+    compares its contents. Of images without times of their own only the user's files
+    (`is_own`) are compared that way.
+    """
+    size, inode = status.st_size, status.st_ino
+    newest = max(status.st_mtime_ns, status.st_ctime_ns) + _coarseness_ns(status)
+    if newest >= now_ns or (is_own and _is_in_image(status)):
+        return size, 0, 0, inode
+    return size, status.st_mtime_ns, status.st_ctime_ns, inode
+
+
+def _coarseness_ns(status: os.stat_result) -> int:
+    """Return by how much a later change may have the same times, beyond the ticks of the file clock."""
+    is_coarse = not (status.st_mtime_ns % _COARSE_NS or status.st_ctime_ns % _COARSE_NS)
+    return _COARSEST_NS if is_coarse else 0
+
+
+def _is_in_image(status: os.stat_result) -> bool:
+    # squashfs and iso9660 know whole seconds only, and have one time for all three.
+    if status.st_mtime_ns == status.st_ctime_ns and not status.st_mtime_ns % _SECOND_NS:
+        return True
+    return status.st_dev in _image_devices()
+
+
+_seen_images: tuple[int, frozenset[int]] = (0, frozenset())
+
+
+def _image_devices() -> frozenset[int]:
+    """Return the numbers of the mounted devices that are images; read again after each tick.
+
+    A number may be given to another device soon.
+    """
+    global _seen_images
+    now = file_clock_ns()
+    if _seen_images[0] != now:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+                _seen_images = now, frozenset(_images(file))
+        except OSError:
+            _seen_images = now, frozenset()
+    return _seen_images[1]
+
+
+def _images(mounts: Iterable[str]) -> Iterable[int]:
+    """Yield the device numbers of the images in lines of ``/proc/self/mountinfo``."""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        kind = after.partition(" ")[0]
+        of_fuse = kind.startswith("fuse") and any(name in kind for name in _FUSE_IMAGES)
+        if kind in _IMAGES or of_fuse:
+            major, _, minor = before.split(" ")[2].partition(":")
+            yield os.makedev(int(major), int(minor))

@@ -1,0 +1,268 @@
+"""A set of files is unchanged exactly while every file, every gap and every folder is as it was."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rtcompile.core.header import Header
+from rtcompile.lookup import clocks, fileset
+from rtcompile.lookup.fileset import PACKED_FIELDS, FileSet
+
+OWN, TOOLKIT = "own/a.h", "toolkit/b.h"
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    fileset._recently_validated.clear()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FileSet:
+    """One header of the user's and one of the toolkit's, with a gap and a neighbour for each."""
+    for name in (OWN, TOOLKIT, "own/there.h", "toolkit/folder/inside"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"text of {name}")
+    time.sleep(0.02)  # the file clock's tick: what was written just now is compared by contents
+    labels = {OWN: "user0", TOOLKIT: "cudart"}
+    return FileSet(
+        tuple(
+            fileset.read(str(tmp_path / name), label, Path(name).name)[0]
+            for name, label in labels.items()
+        ),
+        absent=(f"{tmp_path}/own/gap.h", f"{tmp_path}/toolkit/gap"),
+        present=(f"{tmp_path}/own/there.h", f"{tmp_path}/toolkit/folder/."),
+        answers=("user0/there.h",),
+        own_path=("user0",),
+    )
+
+
+def packed(files: FileSet, root: Path) -> list[bytes]:
+    return files.packed((f"{root}/toolkit/",))
+
+
+def edit(root: Path, name: str) -> None:
+    (root / name).write_text("another text, longer than the one before")
+
+
+def an_edit(root: Path) -> None:
+    edit(root, OWN)
+
+
+def an_edit_of_the_toolkit(root: Path) -> None:
+    edit(root, TOOLKIT)
+
+
+def a_removal(root: Path) -> None:
+    (root / OWN).unlink()
+
+
+def a_header_that_becomes_a_folder(root: Path) -> None:
+    (root / OWN).unlink()
+    (root / OWN).mkdir()
+
+
+def a_file_in_the_gap(root: Path) -> None:
+    edit(root, "own/gap.h")
+
+
+def a_folder_in_the_gap(root: Path) -> None:
+    (root / "toolkit/gap").mkdir()
+
+
+def a_dangling_link_that_comes_alive(root: Path) -> None:
+    (root / "elsewhere").write_text("")
+    (root / "own/gap.h").symlink_to(root / "elsewhere")
+
+
+def a_neighbour_that_goes(root: Path) -> None:
+    (root / "own/there.h").unlink()
+
+
+def a_neighbour_that_becomes_a_folder(root: Path) -> None:
+    (root / "own/there.h").unlink()
+    (root / "own/there.h").mkdir()
+
+
+def a_folder_that_becomes_a_file(root: Path) -> None:
+    (root / "toolkit/folder/inside").unlink()
+    (root / "toolkit/folder").rmdir()
+    (root / "toolkit/folder").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (an_edit, "header {}/own/a.h changed"),
+        (an_edit_of_the_toolkit, "header {}/toolkit/b.h changed"),
+        (a_removal, "header {}/own/a.h is gone"),
+        (a_header_that_becomes_a_folder, "header {}/own/a.h is gone"),
+        (a_file_in_the_gap, "new file {}/own/gap.h comes first"),
+        (a_folder_in_the_gap, "new file {}/toolkit/gap comes first"),
+        (a_dangling_link_that_comes_alive, "new file {}/own/gap.h comes first"),
+        (a_neighbour_that_goes, "{}/own/there.h is gone"),
+        (a_neighbour_that_becomes_a_folder, "{}/own/there.h is gone, or became a folder"),
+        (a_folder_that_becomes_a_file, "{}/toolkit/folder is gone"),
+    ],
+)
+@pytest.mark.parametrize("form", ["recorded", "packed", "unpacked"])
+def test_each_change_is_noticed_by_stat_and_by_contents(
+    files: FileSet, tmp_path: Path, form: str, change: Callable[[Path], None], said: str
+) -> None:
+    if form != "recorded":
+        fields = packed(files, tmp_path)
+        files = FileSet.unpacked(fields) if form == "unpacked" else files
+    assert files.unchanged()
+    assert files.current() is files
+    change(tmp_path)
+    assert not files.unchanged()
+    assert files.current() is None
+    assert files.difference().startswith(said.format(tmp_path))
+
+
+def test_what_was_packed_is_restored(files: FileSet, tmp_path: Path) -> None:
+    fields = packed(files, tmp_path)
+    assert len(fields) == PACKED_FIELDS
+    restored = FileSet.unpacked(fields)
+    assert restored == files
+    assert hash(restored) == hash(files)
+    assert restored.headers == files.headers
+    assert restored.packed(()) == fields, "packed once"
+
+
+def test_an_empty_set_is_empty_in_each_form() -> None:
+    assert FileSet().is_empty
+    assert FileSet.unpacked(FileSet().packed(("/toolkit/",))).is_empty
+    assert FileSet().unchanged(recent=True)
+    assert not FileSet(absent=("/no",)).is_empty
+
+
+@pytest.mark.parametrize("missing", range(PACKED_FIELDS))
+def test_fields_that_lack_something_are_refused(
+    files: FileSet, tmp_path: Path, missing: int
+) -> None:
+    fields = packed(files, tmp_path)
+    with pytest.raises(ValueError, match="not the fields"):
+        FileSet.unpacked(fields[:missing] + fields[missing + 1 :])
+    if fields[missing] and missing in (1, 5):
+        with pytest.raises(ValueError, match="not the fields"):
+            FileSet.unpacked([*fields[:missing], fields[missing][:-8], *fields[missing + 1 :]])
+
+
+def test_the_toolkit_s_files_may_be_a_second_old_and_the_user_s_may_not(
+    files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fileset, "_RECENT_SECONDS", 60.0)
+    fields = packed(files, tmp_path)
+    another = FileSet.unpacked(fields)
+    assert another.unchanged(recent=True)
+    edit(tmp_path, TOOLKIT)
+    assert FileSet.unpacked(fields).unchanged(recent=True)
+    assert not another.unchanged()
+    assert not another.unchanged(recent=True), "it was seen to have changed"
+
+    assert another.own_unchanged()
+    edit(tmp_path, OWN)
+    assert not another.own_unchanged()
+    monkeypatch.setattr(fileset, "_RECENT_SECONDS", 0.0)
+    assert not another.unchanged(recent=True)
+
+
+def test_an_edit_of_the_user_s_own_is_seen_right_after_a_look(
+    files: FileSet, tmp_path: Path
+) -> None:
+    fields = packed(files, tmp_path)
+    assert FileSet.unpacked(fields).unchanged(recent=True)
+    edit(tmp_path, OWN)
+    assert not FileSet.unpacked(fields).unchanged(recent=True)
+
+
+# --- clocks --------------------------------------------------------------------------------------
+
+SECOND = 10**9
+
+
+def with_times(path: Path, mtime_ns: int, ctime_ns: int) -> os.stat_result:
+    """Return a file's status with other times, as another file system would keep them."""
+    status = os.stat(path)
+    times = (mtime_ns / 1e9, ctime_ns / 1e9)
+    return os.stat_result(
+        (*status[:8], *map(int, times)), {"st_mtime_ns": mtime_ns, "st_ctime_ns": ctime_ns}
+    )
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "ticks_ns", "is_trusted"),
+    [
+        pytest.param(0, 1, False, id="within the file clock's tick"),
+        pytest.param(4_000_001, 1, True, id="before the tick"),
+        pytest.param(4_000_001, SECOND, False, id="within a whole second"),
+        pytest.param(SECOND, SECOND, False, id="within FAT's two seconds"),
+        pytest.param(4 * SECOND, SECOND, True, id="four whole seconds ago"),
+        pytest.param(2_000_000, 1_000_000, False, id="within whole milliseconds"),
+    ],
+)
+def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
+    tmp_path: Path, age_ns: int, ticks_ns: int, is_trusted: bool
+) -> None:
+    now = 1_700_000_000 * SECOND + 123_456_789
+    changed = (now - age_ns) // ticks_ns * ticks_ns
+    status = with_times(tmp_path, changed - 60 * SECOND, changed)
+    signature = clocks.signature(status, now, is_own=True)
+    assert signature[1:3] == ((changed - 60 * SECOND, changed) if is_trusted else (0, 0))
+    assert (clocks.changed_ns(status) >= now) is not is_trusted
+
+
+def test_an_image_with_one_time_for_all_is_compared_by_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    squashed = with_times(tmp_path, SECOND, SECOND)
+    assert clocks.signature(squashed, now, is_own=True)[1:3] == (0, 0)
+    assert clocks.signature(squashed, now, is_own=False)[1:3] == (SECOND, SECOND)
+
+    other = with_times(tmp_path, SECOND + 1, SECOND + 1)
+    assert clocks.signature(other, now, is_own=True)[1:3] == (SECOND + 1, SECOND + 1)
+    monkeypatch.setattr(clocks, "_image_devices", lambda: frozenset([other.st_dev]))
+    assert clocks.signature(other, now, is_own=True)[1:3] == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "label", "is_own"),
+    [
+        ("/home/me/x.h", "user0", True),
+        ("/home/me/x.h", "", True),
+        ("/opt/cuda/include/mma.h", "cudart", False),
+        ("/home/me/site-packages/theirs/x.h", "headers:theirs", False),
+        ("/usr/include/c++/12/vector", "", False),
+    ],
+)
+def test_whose_a_header_is(path: str, label: str, is_own: bool) -> None:
+    assert Header(path, label, "x.h", "", 0, 0, 0).is_own is is_own
+
+
+def test_images_are_told_from_the_table_of_mounts() -> None:
+    lines = [
+        "36 35 98:1 / /mnt1 rw,noatime master:1 - ext3 /dev/root rw,errors=continue",
+        "37 35 7:1 / /with\\040space ro - squashfs /dev/loop1 ro",
+        "38 35 7:2 / /erofs ro shared:3 master:2 - erofs /dev/loop2 ro",
+        "39 35 0:51 / /container ro - fuse.squashfuse_ll squashfuse_ll ro",
+        "40 35 0:52 / /remote rw - fuse.sshfs host: rw",
+    ]
+    assert {*clocks._images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
+    assert isinstance(clocks._image_devices(), frozenset)
+
+
+def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_path: Path) -> None:
+    timeless = tuple(header._replace(mtime_ns=0, ctime_ns=0) for header in files.headers)
+    unknown = files.replaced(headers=timeless)
+    assert not unknown.unchanged()
+    fresh = unknown.refreshed()
+    assert fresh is not None
+    assert fresh.unchanged()
+    edit(tmp_path, OWN)
+    assert unknown.refreshed() is None
