@@ -3,59 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.wheels import bare_environment, build, built_rtcompile, unpack, use
 
 ROOT = Path(__file__).parents[2]
 
 pytest.importorskip("hatchling", reason="hatchling builds the wheels: it is in the extra `test`")
 
 
-def build_wheel(project: Path, backend: str, installed: Path | None = None) -> Path:
-    """Build a project's wheel with its own backend, as pip without build isolation does.
-
-    `installed` is a folder of packages that come before this environment's.
-    """
-    code = f"import sys, {backend} as backend; print(backend.build_wheel(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(project)],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(installed or "")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return project / done.stdout.split()[-1]
-
-
-def unpack(wheel: Path, folder: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-
-
 @pytest.fixture(scope="module")
 def rtcompile_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    project = tmp_path_factory.mktemp("rtcompile")
-    for name in ("rtcompile", "include_shims"):
-        shutil.copytree(ROOT / name, project / name)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, project)
-    return build_wheel(project, "hatchling.build")
+    return built_rtcompile(tmp_path_factory.mktemp("rtcompile"))
 
 
 @pytest.fixture(scope="module")
 def build_environment(tmp_path_factory: pytest.TempPathFactory, rtcompile_wheel: Path) -> Path:
     """A folder with rtcompile as installed: the hooks are found by its metadata."""
-    folder = tmp_path_factory.mktemp("build") / "site-packages"
-    unpack(rtcompile_wheel, folder)
-    return folder
+    return unpack(rtcompile_wheel, tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, build_environment: Path) -> 
     """The example's wheel."""
     project = tmp_path_factory.mktemp("wheel") / "fastrows"
     shutil.copytree(ROOT / "examples/fastrows", project)
-    return build_wheel(project, "hatchling.build", build_environment)
+    return build(project, "hatchling.build", "wheel", build_environment)
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +40,7 @@ def environment(
     tmp_path_factory: pytest.TempPathFactory, wheel: Path, rtcompile_wheel: Path
 ) -> Path:
     """A fresh virtual environment's Python: the two wheels, and neither CuPy nor a toolkit."""
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    site = next(folder.glob("lib/python3.*/site-packages"))
-    for one in (rtcompile_wheel, wheel):
-        unpack(one, site)
-    return folder / "bin/python"
-
-
-def use(python: Path, code: str, home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [python, "-I", "-c", code],
-        env={"HOME": str(home), "PATH": "", **environ},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return bare_environment(tmp_path_factory.mktemp("environment"), rtcompile_wheel, wheel)
 
 
 def test_the_wheel_carries_the_bundle(wheel: Path):
@@ -128,37 +81,25 @@ def test_an_editable_install_gets_no_bundle(tmp_path, monkeypatch):
     assert data == {"force_include": {}}
 
 
-SETUPTOOLS_PROJECT = """
-[build-system]
-requires = ["setuptools", "rtcompile"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "shipped"
-version = "1"
-[tool.setuptools]
-packages = ["shipped"]
-package-data = { shipped = ["*.cu"] }
-[tool.rtcompile.bundle]
-targets = ["shipped"]
-bundle = "shipped/kernels.rtcb"
-archs = ["sm_80"]
-"""
-SETUPTOOLS_PACKAGE = """
-from rtcompile import KernelLibrary
-library = KernelLibrary(__name__, bundle="kernels.rtcb")
-module = library.module("k.cu", {"k": "float* x"})
-"""
-
-
-def test_setuptools_makes_the_bundle_too(build_environment: Path, tmp_path):
+def test_setuptools_is_told_that_its_own_build_py_would_replace_the_hooks(
+    build_environment: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("setuptools.build_meta", reason="setuptools is in the extra `test`")
-    (tmp_path / "shipped").mkdir()
-    (tmp_path / "pyproject.toml").write_text(SETUPTOOLS_PROJECT)
-    (tmp_path / "shipped/__init__.py").write_text(SETUPTOOLS_PACKAGE)
-    (tmp_path / "shipped/k.cu").write_text('extern "C" __global__ void k(float* x) { *x = 1; }')
-    wheel = build_wheel(tmp_path, "setuptools.build_meta", build_environment)
-    with zipfile.ZipFile(wheel) as archive:
-        assert {"shipped/kernels.rtcb", "shipped/k.cu"} <= set(archive.namelist())
+    (tmp_path / "pyproject.toml").write_text(
+        """
+        [project]
+        name = "shipped"
+        version = "1"
+        [tool.setuptools.cmdclass]
+        build_py = "mine.BuildPy"
+        [tool.rtcompile.bundle]
+        targets = ["shipped"]
+        bundle = "shipped/kernels.rtcb"
+        archs = ["sm_80"]
+        """
+    )
+    with pytest.raises(AssertionError, match=r"does nothing beside a build_py"):
+        build(tmp_path, "setuptools.build_meta", "wheel", build_environment)
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,24 @@ Both need ``rtcompile`` and a toolkit in ``build-system.requires`` and a table i
     bundle = "mykernels/kernels.rtcb"
     archs = ["sm_80", "sm_90a", "compute_90"]
 
-An editable install gets no bundle: its kernels are compiled when called, since its sources change.
+Before a wheel is done its files are tried where nothing may be compiled, so that no wheel is made whose
+bundle does not answer. An editable install gets no bundle: its kernels are compiled when called, since its
+sources change.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rtcompile.errors import InvalidRequest
+from rtcompile.errors import InvalidRequest, RtcompileError
 
 __all__ = ["Table"]
 
@@ -71,6 +76,79 @@ class Table:
 
         with _importable(os.path.join(root, self.source)):
             bundling.bundle(self.targets, path, archs=self.archs, progress=True)
+
+    def check(self, root: str, files: str, advice: str) -> None:
+        """Ask a wheel's files for every build, in another process that may not compile.
+
+        Parameters
+        ----------
+        root : str
+            The project's folder.
+        files : str
+            The folder that holds what the wheel is made of, the bundle too.
+        advice : str
+            How a file is added to the wheel with this build backend.
+
+        Raises
+        ------
+        InvalidRequest
+            A source or header is not among the files, or the package looks elsewhere for its bundle.
+        """
+        source = os.path.realpath(os.path.join(root, self.source))
+        # Without the project's own folder, which has what the wheel may lack.
+        path = [folder for folder in sys.path if os.path.realpath(folder) != source]
+        with tempfile.TemporaryDirectory(prefix="rtcompile-wheel-") as empty:
+            environ = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([files, *path]),
+                "PYTHONDONTWRITEBYTECODE": "1",  # the files become a wheel
+                "RTCOMPILE_JIT": "0",
+                "RTCOMPILE_CACHE_DIR": empty,
+                "RTCOMPILE_BUNDLES": "",
+                "RTCOMPILE_REMOTE": "",
+            }
+            asked = json.dumps([*self.targets]), json.dumps([*self.archs])
+            command = [sys.executable, "-c", _CHECK, files, self.bundle, *asked]
+            done = subprocess.run(
+                command, cwd=root, env=environ, capture_output=True, text=True, check=False
+            )
+        if done.returncode:
+            raise InvalidRequest(
+                "no wheel was made, since its kernels would not work without a compiler: "
+                f"{done.stderr.strip()}\n{advice}"
+            )
+
+
+# The first folder of sys.path is the working directory, the project itself; it makes way for the wheel's.
+_CHECK = """
+import json, sys
+files, bundle, targets, archs = sys.argv[1:]
+sys.path[0] = files
+from rtcompile.packages.hooks import answers_all
+sys.exit(answers_all(files, bundle, json.loads(targets), json.loads(archs)))
+"""
+
+
+def answers_all(
+    files: str, bundle: str, targets: Sequence[str], archs: Sequence[str]
+) -> str | None:
+    """Return why the bundle in a wheel's files does not answer every build; None if it does."""
+    from rtcompile import bundles
+    from rtcompile.building import pipeline
+    from rtcompile.packages import bundling
+
+    made = os.path.join(files, bundle)
+    try:
+        for work in bundling.works(targets, archs):
+            library = work.kernels[0].module.library if work.kernels else None
+            used = library.path(library.bundle) if library and library.bundle else made
+            if not os.path.exists(used):
+                return f"{library} looks for its bundle at {used}, and it is made as {bundle}"
+            bundles.use_bundle(used)
+            pipeline.build(work.request, work.settings())
+    except RtcompileError as error:
+        return str(error)
+    return None
 
 
 _FIELDS: Mapping[str, type] = {"targets": list, "bundle": str, "archs": list, "source": str}

@@ -1,12 +1,25 @@
-"""The hook for setuptools, configured by ``[tool.rtcompile.bundle]``."""
+"""The hook for setuptools, configured by ``[tool.rtcompile.bundle]``.
+
+Setuptools packs Python files only, unless it is told otherwise. So the hook names the kernels' sources and
+headers as data of the packages that are bundled: they go into the sdist, which a wheel may be built from,
+and into the wheel, whose bundle answers only for the sources and headers that it was made from.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["finalize"]
+
+_SOURCES = ("cu", "cuh", "h", "hpp", "hxx", "hh", "inl", "ipp", "inc")
+_ADVICE = (
+    f"The hook adds the packages' files that end in .{', .'.join(_SOURCES)}. Name others, for example "
+    '`package-data = { mypackage = ["kernels/*"] }` in [tool.setuptools].'
+)
 
 
 def finalize(distribution: Any) -> None:
@@ -19,37 +32,74 @@ def finalize(distribution: Any) -> None:
         return
     from rtcompile.packages.hooks import Table
 
-    table = Table.read(fields, "tool.rtcompile.bundle")
+    with _errors_without_traceback():
+        table = Table.read(fields, "tool.rtcompile.bundle")
+    bundled = {target.partition(":")[0].partition(".")[0] for target in table.targets}
     before = distribution.get_command_class("build_py")
 
     class BuildWithBundle(before):  # type: ignore[misc,valid-type]
-        """Copies the project's modules, and builds the bundle beside them."""
+        """Copies the project's modules and kernels, and builds the bundle beside them."""
+
+        package_data: dict[str, list[str]]
+
+        def finalize_options(self) -> None:
+            super().finalize_options()
+            self.package_data = dict(self.package_data or {})
+            for package in self.packages or ():
+                if package.partition(".")[0] in bundled:
+                    given = self.package_data.get(package, [])
+                    self.package_data[package] = [*given, *(f"**/*.{end}" for end in _SOURCES)]
 
         def run(self) -> None:
             super().run()
-            if not getattr(self, "editable_mode", False):
+            if getattr(self, "editable_mode", False):
+                return
+            with _errors_without_traceback():
                 table.build(os.getcwd(), os.path.join(self.build_lib, table.bundle))
+                table.check(os.getcwd(), os.path.abspath(self.build_lib), _ADVICE)
 
         def get_outputs(self, *arguments: Any, **options: Any) -> list[str]:
-            path = os.path.join(self.build_lib, table.bundle)
-            return [*super().get_outputs(*arguments, **options), path]
+            outputs = super().get_outputs(*arguments, **options)
+            if getattr(self, "editable_mode", False):
+                return [*outputs]
+            return [*outputs, os.path.join(self.build_lib, table.bundle)]
 
     distribution.cmdclass["build_py"] = BuildWithBundle
 
 
+@contextmanager
+def _errors_without_traceback() -> Iterator[None]:
+    """Raise errors of rtcompile as setuptools' own, of which it shows the message alone."""
+    from setuptools.errors import SetupError
+
+    from rtcompile.errors import RtcompileError
+
+    try:
+        yield
+    except RtcompileError as error:
+        raise SetupError(f"rtcompile: {error}") from None
+
+
 def _table() -> dict[str, Any] | None:
+    """Return the project's table, None for a project that has none; refuse what would be ignored."""
     try:
         with open("pyproject.toml", "rb") as file:
             data = file.read()
     except OSError:
         return None
-    if b"tool.rtcompile" not in data:
+    if b"rtcompile" not in data:
         return None
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         from setuptools.compat.py310 import tomllib
-    fields: dict[str, Any] | None = (
-        tomllib.loads(data.decode()).get("tool", {}).get("rtcompile", {}).get("bundle")
-    )
+    tool = tomllib.loads(data.decode()).get("tool", {})
+    fields: dict[str, Any] | None = tool.get("rtcompile", {}).get("bundle")
+    if fields is not None and "build_py" in tool.get("setuptools", {}).get("cmdclass", {}):
+        from setuptools.errors import SetupError
+
+        raise SetupError(
+            "[tool.rtcompile.bundle] does nothing beside a build_py in [tool.setuptools.cmdclass], which "
+            "takes its place; give that class by setup(cmdclass=…) in setup.py"
+        )
     return fields

@@ -1,0 +1,138 @@
+"""The package of docs/packages.md: made from the page's own text, built by both backends, and used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.documentation import ROOT, blocks
+from tests.wheels import bare_environment, build, built_rtcompile, unpack, use
+
+BACKENDS = ("hatchling.build", "setuptools.build_meta")
+
+USE = """
+import json, sys
+from mypackage import rows
+codes = [rows.compile(arch) for arch in ("sm_80", "sm_90a")]
+for name in rows:
+    for code in codes:
+        rows[name].check(code)
+loaded = [name for name in sys.modules if name.startswith(("rtcompile.compilers", "rtcompile.workers"))]
+print(json.dumps([[code.build.hit for code in codes], loaded]))
+"""
+
+
+@pytest.fixture(scope="module")
+def rtcompile_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_rtcompile(tmp_path_factory.mktemp("rtcompile"))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, rtcompile_wheel: Path) -> Path:
+    """A folder with rtcompile as installed: the hooks are found by its metadata."""
+    return unpack(rtcompile_wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(request.param, reason="the build backends are in the extra `test`")
+    return str(request.param)
+
+
+@pytest.fixture
+def project(backend: str, tmp_path: Path) -> Path:
+    """The files that the page tells its reader to save, with this backend's pyproject.toml."""
+    for block in blocks(ROOT / "docs/packages.md"):
+        name = block.said.get("file", "")
+        if name and (name != "pyproject.toml" or f'build-backend = "{backend}"' in block.text):
+            path = tmp_path / "project" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+    assert (tmp_path / "project/pyproject.toml").exists()
+    return tmp_path / "project"
+
+
+def check_that_it_works_without_a_compiler(
+    folder: Path, rtcompile_wheel: Path, *wheels: Path
+) -> None:
+    python = bare_environment(folder / "environment", rtcompile_wheel, *wheels)
+    home = folder / "home"
+    home.mkdir(mode=0o500)
+    done = use(python, USE, home, RTCOMPILE_JIT="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == [["bundle", "bundle"], []]
+
+
+def test_a_wheel_made_from_the_sdist_works_without_a_compiler(
+    project: Path, backend: str, installed: Path, rtcompile_wheel: Path, tmp_path: Path
+) -> None:
+    """As `python -m build` does: the sdist, then the wheel from what is in it."""
+    sdist = build(project, backend, "sdist", installed)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    wheel = build(tmp_path / "unpacked/mypackage-1.0", backend, "wheel", installed)
+    check_that_it_works_without_a_compiler(tmp_path, rtcompile_wheel, wheel)
+
+
+def test_pip_installs_it_from_its_folder(
+    project: Path, backend: str, installed: Path, rtcompile_wheel: Path, tmp_path: Path
+) -> None:
+    """`pip install .`, without the index: this environment's backend, and no dependencies."""
+    python = bare_environment(tmp_path / "environment", rtcompile_wheel)
+    site = next(tmp_path.glob("environment/lib/python3.*/site-packages"))
+    command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps"]
+    done = subprocess.run(
+        [*command, "--no-index", "--quiet", "--target", site, "."],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    done = use(python, USE, tmp_path, RTCOMPILE_JIT="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == [["bundle", "bundle"], []]
+
+
+def test_a_header_that_the_wheel_would_lack_stops_the_build(
+    project: Path, backend: str, installed: Path
+) -> None:
+    source = project / "mypackage/kernels/rows.cu"
+    source.write_text('#include "factor.table"\n' + source.read_text())
+    (project / "mypackage/kernels/factor.table").write_text("// nothing\n")
+    (project / ".gitignore").write_text("*.table\n")  # what hatchling leaves out
+    with pytest.raises(AssertionError) as caught:
+        build(project, backend, "wheel", installed)
+    said = str(caught.value)
+    assert "no wheel was made" in said
+    assert "factor.table" in said
+    assert ("force-include" if backend == "hatchling.build" else "package-data") in said
+    assert not list(project.glob("*.whl"))
+
+
+def test_a_library_that_looks_elsewhere_for_its_bundle_stops_the_build(
+    project: Path, backend: str, installed: Path
+) -> None:
+    package = project / "mypackage/__init__.py"
+    package.write_text(package.read_text().replace("kernels.rtcb", "rows.rtcb"))
+    with pytest.raises(
+        AssertionError, match=r"rows\.rtcb, and it is made as mypackage/kernels\.rtcb"
+    ):
+        build(project, backend, "wheel", installed)
+
+
+def test_an_error_of_a_kernel_is_shown_without_a_traceback(
+    project: Path, backend: str, installed: Path
+) -> None:
+    source = project / "mypackage/kernels/rows.cu"
+    source.write_text(source.read_text() + "#error not today\n")
+    with pytest.raises(AssertionError) as caught:
+        build(project, backend, "wheel", installed)
+    assert "rows.cu:5:2: fatal error: #error directive: not today" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
