@@ -299,8 +299,8 @@ class BatchError(RtcompileError):
     results : list of ObjectCode or None
         In the batch's order; None where it failed.
     names : dict of int to str
-        Position in the batch to what was to be built, for those that failed: the request's name and
-        its name expressions.
+        Position in the batch to what was to be built, for those that failed: the request's name,
+        its name expressions and its architecture.
     """
 
     def __init__(
@@ -315,14 +315,26 @@ class BatchError(RtcompileError):
         lines = [f"{len(errors)} of {len(results)} builds failed:"]
         for index, error in [*errors.items()][:_ERRORS_SHOWN]:
             first = str(error).strip().partition("\n")[0] or type(error).__name__
-            name = f"{self.names[index]}: " if index in self.names else ""
-            lines.append(f"[{index}] {name}{first}")
+            label = _not_said(self.names.get(index, ""), first)
+            lines.append(f"[{index}] {label}{': ' if label else ''}{first}")
         if len(errors) > _ERRORS_SHOWN:
             lines.append(f"… and {len(errors) - _ERRORS_SHOWN} more in .errors")
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.errors, self.results, self.names)
+
+
+def _not_said(label: str, error: str) -> str:
+    """Return a build's label, ``"k.cu (f<int>) for sm_80"``, less what the error says of it already."""
+    rest, _, arch = label.partition(" for ")
+    program, _, names = rest.partition(" (")
+    kept = [] if error.startswith((f"{program}:", f"{program} ")) else [program]
+    if names and names.removesuffix(")").partition(", …")[0] not in error:
+        kept.append(f"({names}" if kept else names.removesuffix(")"))
+    if arch and arch not in [word.strip(",.;:") for word in error.split()]:
+        kept.append(f"for {arch}" if kept else arch)
+    return " ".join(kept)
 
 
 def printable(text: str) -> str:

@@ -212,7 +212,8 @@ def _label(item: Any) -> str:
     assert request is not None
     names = request.name_expressions
     several = f", … {len(names)} names" if len(names) > 1 else ""
-    return f"{request.name} ({names[0]}{several})" if names else request.name
+    named = f" ({names[0]}{several})" if names else ""
+    return f"{request.name}{named}{f' for {request.arch}' if request.arch else ''}"
 
 
 def _outcome(future: Future[ObjectCode]) -> Outcome:

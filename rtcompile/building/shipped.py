@@ -66,7 +66,8 @@ def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError
             f"{search.description()} is not in the cache ({settings.cache_dir}): {lacking}; "
             f"RTCOMPILE_JIT=0 forbids compiling it.{story}"
         ) from None
-    raise type(lacking)(f"{lacking}{story}") from None
+    wanted = f"{search.description()} cannot be compiled: " if story else ""
+    raise type(lacking)(f"{wanted}{lacking}{story}") from None
 
 
 def question(request: CompileRequest, settings: Settings) -> Question | None:
@@ -213,7 +214,7 @@ class _Search:
             what = "other name expressions"
         else:
             what = "other options"
-        return f"Bundle {bundle.path} has {self._request.name} with {what}."
+        return f"Bundle {bundle.path} has it with {what}."
 
 
 def _cuda_major() -> int | None:

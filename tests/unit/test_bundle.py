@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -17,6 +18,7 @@ from rtcompile.building import shipped as search
 from rtcompile.bundles.file import Bundle
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import (
+    BatchError,
     JitDisabled,
     RtcompileWarning,
     ToolkitNotFound,
@@ -205,9 +207,9 @@ def test_with_a_toolkit_the_devices_own_is_compiled(shipped: Package, monkeypatc
     ("change", "arch", "says"),
     [
         pytest.param(lambda p: None, "sm_86", "has it for sm_80, sm_90a", id="architecture"),
-        pytest.param(edit_source, "sm_80", "has scale.cu with another source", id="source"),
+        pytest.param(edit_source, "sm_80", "has it with another source", id="source"),
         pytest.param(edit_header, "sm_80", "common.cuh changed", id="header"),
-        pytest.param(change_options, "sm_80", "has scale.cu with other options", id="options"),
+        pytest.param(change_options, "sm_80", "has it with other options", id="options"),
         pytest.param(declare_another, "sm_80", "with other name expressions", id="names"),
         pytest.param(lambda p: p.bundle.unlink(), "sm_80", "it is not there", id="no bundle"),
     ],
@@ -218,13 +220,30 @@ def test_without_jit_the_error_names_the_missing_build(
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(shipped.folder / "cache"))
     change(shipped)
-    with pytest.raises(JitDisabled, match=rf"scale.cu \(scale<float>.*\) for {arch} .*{says}"):
+    named = rf"scale.cu \(scale<float>.*\) for {arch} "
+    with pytest.raises(JitDisabled, match=f"{named}.*{says}") as caught:
         shipped.load().module.compile(arch)
+    assert len(re.findall(r"(?<!/)scale\.cu", str(caught.value))) == 1
+
+
+def test_a_batch_names_what_a_bundle_lacks_once(shipped: Package, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(shipped.folder / "cache"))
+    module = shipped.load().module
+    module.use_bundle()
+    with pytest.raises(BatchError) as caught:
+        rtcompile.compile_many([module.request.replace(arch="sm_86")], progress=False)
+    said = str(caught.value)
+    assert said.startswith("1 of 1 builds failed:\n[0] scale.cu (scale<float>")
+    assert [said.count(word) for word in ("scale.cu", "scale<float>", "sm_86")] == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_without_a_toolkit_the_error_says_so_and_what_is_shipped(shipped: Package):
-    with pytest.raises(ToolkitNotFound, match=r"NVRTC is not here.* has it for sm_80, sm_90a"):
+    with pytest.raises(
+        ToolkitNotFound,
+        match=r"^scale.cu \(.*\) for sm_86 cannot be .*NVRTC is not here.* has it for sm_80, sm_90a",
+    ):
         shipped.load().module.compile("sm_86")
 
 

@@ -54,3 +54,11 @@ def test_every_link_leads_somewhere_from_the_package_index_too():
     targets = re.findall(r"\]\(([^)]+)\)", README)
     assert targets
     assert [target for target in targets if not target.startswith("https://")] == []
+
+
+def test_the_first_command_installs_this_checkout_with_what_it_needs():
+    first = re.search(r"```sh\n(.*?)```", README, re.DOTALL)[1].splitlines()
+    for line in first:
+        extras = re.fullmatch(r"pip install (?:torch )?'\.\[([\w,]+)\]' +# .*", line)[1]
+        for extra in extras.split(","):
+            assert f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text()
