@@ -72,15 +72,6 @@ def test_it_is_used_without_a_toolkit_a_cache_or_a_place_to_write_to(environment
     assert not list(home.iterdir())
 
 
-def test_an_editable_install_gets_no_bundle(tmp_path, monkeypatch):
-    from rtcompile.packages.hooks.hatch import BundleHook
-
-    hook = BundleHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
-    data: dict[str, dict[str, str]] = {"force_include": {}}
-    hook.initialize("editable", data)
-    assert data == {"force_include": {}}
-
-
 def test_setuptools_is_told_that_its_own_build_py_would_replace_the_hooks(
     build_environment: Path, tmp_path: Path
 ) -> None:

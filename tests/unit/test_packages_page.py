@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,40 @@ def test_pip_installs_it_from_its_folder(
     done = use(python, USE, tmp_path, RTCOMPILE_JIT="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == [["bundle", "bundle"], []]
+
+
+@pytest.mark.parametrize("backend", ["setuptools.build_meta"], indirect=True)
+def test_setuptools_packs_the_headers_of_a_src_layout(
+    project: Path, backend: str, installed: Path
+) -> None:
+    (project / "src").mkdir()
+    package = (project / "mypackage").rename(project / "src/mypackage")
+    table = project / "pyproject.toml"
+    table.write_text(table.read_text().replace('source = "."', 'source = "src"'))
+    source = package / "kernels/rows.cu"
+    source.write_text("#include <mypackage/factor.cuh>\n" + source.read_text())
+    (package / "include/mypackage").mkdir(parents=True)
+    (package / "include/mypackage/factor.cuh").write_text("#define FACTOR 2\n")
+    library = package / "__init__.py"
+    library.write_text(
+        library.read_text().replace(", bundle=", ', include_dirs=["include"], bundle=')
+    )
+    with tarfile.open(build(project, backend, "sdist", installed)) as archive:
+        packed = {name.partition("/src/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(build(project, backend, "wheel", installed)) as wheel:
+        shipped = set(wheel.namelist())
+    needed = {"mypackage/kernels/rows.cu", "mypackage/include/mypackage/factor.cuh"}
+    assert needed <= packed & shipped
+    assert "mypackage/kernels.rtcb" in shipped
+
+
+def test_an_editable_install_gets_no_bundle(project: Path, backend: str, installed: Path) -> None:
+    with open(project / "pyproject.toml", "a") as table:  # else hatchling wants one more package
+        table.write('[tool.hatch.build]\ndev-mode-dirs = ["."]\n')
+    wheel = build(project, backend, "editable", installed)
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".rtcb")]
+    assert not list(project.rglob("*.rtcb"))
 
 
 def test_a_header_that_the_wheel_would_lack_stops_the_build(
