@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.toolkit import Toolchain, find
+from rtcompile.toolkit.cutlass import PACKAGES
 
 needs_host_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("c++")),
@@ -61,6 +62,12 @@ def library(directory: Path, version: str) -> None:
     write(directory / f"libnvrtc-builtins.so.{major}.{minor}")
 
 
+def cutlass_header(directory: Path, version: str) -> None:
+    levels = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+    lines = [f"#define CUTLASS_{level} {number}" for level, number in levels]
+    write(directory / "cutlass/version.h", "\n".join(lines))
+
+
 class Wheels:
     """A site-packages folder; each part may be of its own version, or absent (None)."""
 
@@ -104,6 +111,10 @@ class Wheels:
         if nvvm:
             write(cuda / "nvvm/bin/cicc")
             self.dist("nvidia_nvvm", nvvm)
+        return self
+
+    def cutlass(self, version: str, package: str = "nvidia-cutlass") -> Wheels:
+        cutlass_header(self.site / PACKAGES[package], version)
         return self
 
     def cupy(self, package: str = "cupy_cuda12x", cccl: bool = True) -> Wheels:

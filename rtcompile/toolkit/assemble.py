@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from rtcompile.core.request import SearchDir
-from rtcompile.toolkit import fingerprints, providers, versions
+from rtcompile.toolkit import cutlass, fingerprints, providers, versions
 from rtcompile.toolkit.catalogue import (
     CUTLASS_ENVIRONMENT,
     HEADER_PARTS,
@@ -18,7 +18,6 @@ from rtcompile.toolkit.places import Hit, Place, Surroundings, cupy_cccl
 from rtcompile.toolkit.programs import describe_nvcc, which
 from rtcompile.toolkit.sentences import (
     INSTALL_ANYTHING,
-    INSTALL_CUTLASS,
     given,
     install,
     install_nvcc,
@@ -31,7 +30,6 @@ from rtcompile.toolkit.toolset import Toolset, unfit
 __all__ = ["assemble"]
 
 _PART = {part.name: part for part in PARTS}
-_CUTLASS_MARKER = "cutlass/version.h"
 
 
 class _Draft:
@@ -77,11 +75,12 @@ def assemble(
         nvrtc, nvjitlink, cudadevrt = _libraries(draft, chosen)
         draft.search.append(SearchDir("forward", os.path.join(shims, "cccl")))
         _headers(draft, chosen, where)
-    _cutlass(draft, where)
+    last = _cutlass(draft, where, chosen, shims)
     _cupy(draft, where)
     _providers(draft, where)
     draft.search.append(SearchDir("rtcompile", shims))
     draft.search.append(SearchDir("shims", os.path.join(shims, "std")))
+    draft.search += last
     nvcc = _nvcc(draft, where, places, chosen)
     host_compiler = _host_compiler(draft, where)
     if nvcc is not None:
@@ -182,49 +181,25 @@ def _use_cupy_cccl(draft: _Draft, where: Surroundings) -> bool:
 # --- libraries that build on CUDA ----------------------------------------------------------------
 
 
-def _cutlass(draft: _Draft, where: Surroundings) -> None:
-    """Add CUTLASS: RTCOMPILE_CUTLASS alone if it is set, else CUTLASS_PATH's, else the wheel's."""
-    for name in given(CUTLASS_ENVIRONMENT, where):
-        root = os.path.abspath(where.environ[name])
-        folders = os.path.join(root, "include"), root
-        if any(_take_cutlass(draft, folder, name) for folder in folders):
-            return
-        markers = " nor ".join(os.path.join(folder, _CUTLASS_MARKER) for folder in folders)
-        fact = f"{name}={where.environ[name]} names no CUTLASS: neither {markers} is there."
-        if name == CUTLASS_ENVIRONMENT[0]:
-            draft.lacks("cutlass", f"{fact} Correct it, or unset it.", problem=True)
-            return
-        draft.problems.append(f"{fact} It is ignored: correct it, or unset it.")
-    for site_dir in where.site_dirs:
-        if _take_cutlass(
-            draft, os.path.join(site_dir, "cutlass_library/source/include"), "site-packages"
-        ):
-            return
-    newer = versions.newer_than_cutlass(draft.versions.get("cccl", ""))
-    wanted = f"`{INSTALL_CUTLASS}`" if newer else "`pip install nvidia-cutlass`"
-    draft.lacks(
-        "cutlass",
-        "CUTLASS (cute/, cutlass/) not found; looked in site-packages. "
-        f"{wanted}, or set RTCOMPILE_CUTLASS_PATH to a checkout.",
-        problem=False,
-    )
-
-
-def _take_cutlass(draft: _Draft, directory: str, found_via: str) -> bool:
-    marker = os.path.join(directory, _CUTLASS_MARKER)
-    if not os.path.isfile(marker):
-        return False
-    draft.found("cutlass", versions.of_cutlass(directory), found_via)
-    draft.search.append(SearchDir("cutlass", directory))
-    draft.depends.append(marker)
-    cccl = draft.versions.get("cccl", "")
-    if versions.newer_than_cutlass(cccl) and versions.cutlass_declares_tuples(directory):
-        draft.problems.append(
-            f"CUTLASS {draft.versions['cutlass']} ({directory}) does not go with CCCL {cccl}, only "
-            "with 3.1 (CUDA 13.1) and older: NVRTC does not compile CuTe. "
-            f"`{INSTALL_CUTLASS}` brings a CUDA that it goes with."
-        )
-    return True
+def _cutlass(
+    draft: _Draft, where: Surroundings, chosen: Toolset | None, shims: str
+) -> list[SearchDir]:
+    """Add CUTLASS, behind the shims that it needs; return what is to be searched last of all."""
+    cuda = chosen.nvrtc.version if chosen else ""
+    result = cutlass.find(where, cuda, draft.versions.get("cccl", ""))
+    draft.problems += result.problems
+    if result.found is None:
+        draft.lacks("cutlass", result.missing, problem=False)
+        return []
+    draft.found("cutlass", result.found.version, result.why)
+    if result.shims:
+        draft.search.append(SearchDir("cutlass-shims", os.path.join(shims, "cutlass")))
+    draft.depends.append(os.path.join(result.found.directory, cutlass.MARKER))
+    folder = [SearchDir("cutlass", result.found.directory)]
+    if result.found.last:
+        return folder
+    draft.search += folder
+    return []
 
 
 def _cupy(draft: _Draft, where: Surroundings) -> None:

@@ -12,7 +12,6 @@ from rtcompile.toolkit.toolset import Toolset
 
 __all__ = [
     "INSTALL_ANYTHING",
-    "INSTALL_CUTLASS",
     "given",
     "install",
     "install_nvcc",
@@ -25,10 +24,6 @@ __all__ = [
 INSTALL_ANYTHING = (
     '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'
 )
-
-
-# These extras limit the toolkit to versions that the newest CUTLASS wheel compiles with.
-INSTALL_CUTLASS = 'pip install "rtcompile[cuda13,cutlass]"'
 
 
 def given(names: Sequence[str], where: Surroundings) -> Iterator[str]:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from rtcompile.toolkit.catalogue import Part
 
 __all__ = [
-    "cutlass_declares_tuples",
-    "newer_than_cutlass",
     "of_cccl",
     "of_conda",
     "of_cutlass",
@@ -21,6 +19,12 @@ __all__ = [
 
 # The version macros stand near the top, after the licence: cuda_runtime_api.h alone is 600 KB.
 _HEAD = 64 << 10
+
+# Where CCCL states its version, since CUDA 12.5 and before.
+_CCCL_HEADERS = (
+    "cuda/std/__cccl/version.h",
+    "cuda/std/detail/libcxx/include/__cccl/version.h",
+)
 
 _IN_FILE_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
@@ -115,9 +119,10 @@ def nvrtc_builtins(nvrtc: str) -> str | None:
 
 def of_cccl(directory: str) -> str:
     """Return CCCL's own version (``"2.8.2"`` came with CUDA 12.9), or an empty string."""
-    number = _macro(os.path.join(directory, "cuda/std/__cccl/version.h"), "CCCL_VERSION")
-    if number:
-        return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
+    for header in _CCCL_HEADERS:
+        number = _macro(os.path.join(directory, header), "CCCL_VERSION")
+        if number:
+            return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
     return ""
 
 
@@ -126,21 +131,6 @@ def of_cutlass(directory: str) -> str:
     header = os.path.join(directory, "cutlass/version.h")
     numbers = [_macro(header, f"CUTLASS_{level}") for level in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(str(number) for number in numbers) if any(numbers) else ""
-
-
-def newer_than_cutlass(cccl: str) -> bool:
-    """Is this a version of CCCL with which NVRTC cannot compile CUTLASS 4.2?
-
-    Since 3.2 CCCL declares ``std::tuple_size`` for NVRTC, as a template of one type.
-    """
-    numbers = [int(number) for number in cccl.split(".")[:2] if number.isdigit()]
-    return numbers >= [3, 2]
-
-
-def cutlass_declares_tuples(directory: str) -> bool:
-    """Does a CUTLASS declare ``std::tuple_size`` itself, as a template of any number of types?"""
-    text = _head(os.path.join(directory, "cute/container/array.hpp"))
-    return re.search(r"template <class\.\.\. _Tp>\s+struct tuple_size;", text) is not None
 
 
 def _macro(path: str, name: str) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rtcompile.toolkit import Toolchain
-from tests.toolkits import Wheels, conda, drifted, search, toolkit, write
+from rtcompile.toolkit.cutlass import PACKAGES
+from tests.toolkits import Wheels, conda, cutlass_header, drifted, search, toolkit, write
 
 
 def directories(toolchain: Toolchain) -> dict[str, str]:
@@ -349,8 +350,7 @@ def test_curands_wheel_joins_the_search_though_it_is_numbered_apart(tmp_path):
 def test_a_named_cutlass_wins_over_the_wheel(tmp_path, variable, below):
     site = Wheels(tmp_path / "site").cuda12().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
-    header = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 3\n#define CUTLASS_PATCH 1\n"
-    write(tmp_path / "mine" / below / "cutlass/version.h", header)
+    cutlass_header(tmp_path / "mine" / below, "4.3.1")
     toolchain = search(site, environ={variable: str(tmp_path / "mine")})
     assert directories(toolchain)["cutlass"] == str(tmp_path / "mine" / below).rstrip("/")
     assert toolchain.versions["cutlass"] == "4.3.1"
@@ -376,18 +376,60 @@ def test_everybodys_variable_to_nowhere_is_ignored_aloud(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cuda", "declares", "goes"),
-    [("13.0.88", True, True), ("13.5.37", True, False), ("13.5.37", False, True)],
+    ("cuda", "version", "labels", "fits"),
+    [
+        pytest.param("13.0.88", "4.2.0", ["cutlass"], True, id="together-from-the-start"),
+        pytest.param("13.1.115", "4.7.0", ["cutlass"], True, id="the-last-without-shims"),
+        pytest.param("13.2.78", "4.2.0", ["cutlass-shims", "cutlass"], True, id="torch-2.15"),
+        pytest.param("13.5.37", "4.5.0", ["cutlass-shims", "cutlass"], True, id="newest-cuda"),
+        pytest.param("13.5.37", "3.0.0", ["cutlass"], False, id="too-old"),
+    ],
 )
-def test_a_cutlass_that_does_not_go_with_the_cccl_is_a_problem(tmp_path, cuda, declares, goes):
-    site = Wheels(tmp_path).cuda13(cuda).site
-    root = site / "cutlass_library/source/include"
-    write(root / "cutlass/version.h")
-    text = "template <class... _Tp>\nstruct tuple_size;\n" if declares else ""
-    write(root / "cute/container/array.hpp", text)
-    problems = search(site).problems
-    assert bool(problems) is not goes
-    assert goes or 'pip install "rtcompile[cuda13,cutlass]"' in problems[0]
+def test_cutlass_is_searched_behind_the_shims_that_it_needs(tmp_path, cuda, version, labels, fits):
+    site = Wheels(tmp_path).cuda13(cuda).cutlass(version).site
+    toolchain = search(site)
+    assert [d.label for d in toolchain.search if d.label.startswith("cutlass")] == labels
+    assert fits == (toolchain.problems == ())
+    assert fits or f"CUTLASS {version} ({site}" in toolchain.problems[0]
+    assert fits or f"CUDA {cuda} (CCCL 3.5.0)" in toolchain.problems[0]
+    assert fits or "`pip install nvidia-cutlass`" in toolchain.problems[0]
+
+
+@pytest.mark.parametrize(
+    "packages", [["nvidia-cutlass", "flashinfer-python"], ["vllm", "tilelang"]]
+)
+def test_the_newest_cutlass_of_any_package_is_taken(tmp_path, packages):
+    wheels = Wheels(tmp_path).cuda13("13.5.37").cutlass("4.2.0", packages[0])
+    toolchain = search(wheels.cutlass("4.5.0", packages[1]).site)
+    assert directories(toolchain)["cutlass"] == str(tmp_path / PACKAGES[packages[1]])
+    assert toolchain.versions["cutlass"] == "4.5.0"
+    said = f"{packages[1]}, the newest that goes with CUDA 13.5.37 (there is 4.2.0 of {packages[0]} too)"
+    assert toolchain.found_via["cutlass"] == said
+
+
+def test_a_newer_cutlass_that_does_not_fit_is_passed_over(tmp_path):
+    wheels = Wheels(tmp_path).cuda12("12.4.131").cutlass("4.2.0")
+    toolchain = search(wheels.cutlass("4.7.0", "flashinfer-python").site)
+    assert toolchain.versions["cutlass"] == "4.2.0"
+    assert toolchain.problems == ()
+
+
+def test_a_named_cutlass_that_does_not_fit_is_used_and_the_error_says_how_to_replace_it(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.4.131").cutlass("4.2.0").site
+    Wheels(tmp_path / "mine").cutlass("4.7.0")
+    checkout = tmp_path / "mine" / PACKAGES["nvidia-cutlass"]
+    toolchain = search(site, environ={"CUTLASS_PATH": str(checkout)})
+    assert toolchain.versions["cutlass"] == "4.7.0"
+    assert "unset CUTLASS_PATH and `pip install nvidia-cutlass`" in toolchain.problems[0]
+
+
+def test_condas_cutlass_is_searched_after_all_others(tmp_path):
+    prefix = conda(tmp_path, "12.9.86")
+    cutlass_header(prefix / "include", "4.3.1")
+    toolchain = search(environ={"CONDA_PREFIX": str(prefix)})
+    assert toolchain.search[-1] == ("cutlass", str(prefix / "include"))
+    write(prefix / "include/stdlib.h")
+    assert "cutlass" in search(environ={"CONDA_PREFIX": str(prefix)}).missing
 
 
 def test_a_cutlass_path_to_nowhere_is_a_problem(tmp_path):

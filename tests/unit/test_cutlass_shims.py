@@ -1,0 +1,87 @@
+"""CUTLASS beside a CCCL that it was not written for: the shims, with what newer CCCLs changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rtcompile.toolkit import find
+from tests.toolkits import write
+
+SHIMS = Path(__file__).parents[2] / "include_shims/cutlass"
+
+# What CCCL 3.2 (CUDA 13.2) declares: templates of one type, and with their names again, an error.
+STRUCTURED_BINDINGS = """
+#ifndef _LIBCUDACXX___TUPLE_STRUCTURED_BINDINGS_H
+#define _LIBCUDACXX___TUPLE_STRUCTURED_BINDINGS_H
+#include <cuda/std/cstddef>
+namespace std {
+template <class T> struct tuple_size;
+template <cuda::std::size_t I, class T> struct tuple_element;
+}
+#endif
+"""
+# What CCCL 3.5 (CUDA 13.5) adds.
+GET = """
+#include <cuda/std/utility>
+namespace cuda::std {
+template <size_t I, class T, T... Is>
+__host__ __device__ constexpr T get(integer_sequence<T, Is...>) noexcept { return T(I); }
+}
+"""
+
+USE = """
+#include <cute/tensor.hpp>
+using namespace cute;
+extern "C" __global__ void k(float* x) {
+  auto [m, n] = make_tuple(Int<8>{}, 4);
+  cute::array<int, 2> two{{1, 2}};
+  auto [first, second] = two;
+  auto [i, j] = make_identity_tensor(make_shape(m, n))(1, 2);
+  static_assert(decltype(get<1>(seq<3, 5>{}))::value == 5);
+  static_assert(std::tuple_size<cute::array_subbyte<cute::int4_t, 8>>::value == 8);
+  static_assert(std::tuple_size<cute::type_list<int, float>>::value == 2);
+  x[i] = first + second + j;
+}
+"""
+
+Errors = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def errors(nvrtc13, cuda13_prefix, tmp_path_factory, cutlass_folder) -> Errors:
+    """Compile beside CUDA 13.0's CCCL, whose declarations may be those of 13.2."""
+    newer = tmp_path_factory.mktemp("newer")
+    write(newer / "cuda/std/__tuple_dir/structured_bindings.h", STRUCTURED_BINDINGS)
+    found = find({"PATH": ""}, [str(cuda13_prefix)], usual_roots=(), last_steps=()).search
+
+    def compile(source: str, *first: str) -> str:
+        named = {"newer": newer, "shims": SHIMS}
+        folders = [*(named[name] for name in first), cutlass_folder, *(d.path for d in found)]
+        fixed = ("-arch=compute_90", "-std=c++17", "-default-device", "-DNDEBUG")
+        outcome = nvrtc13.compile(source, *fixed, *(f"-I{folder}" for folder in folders))
+        return outcome.log if "error" in outcome.log else ""
+
+    return compile
+
+
+@pytest.fixture(scope="session")
+def cutlass_folder() -> Path:
+    library = pytest.importorskip("cutlass_library")
+    return Path(library.__file__).parent / "source/include"
+
+
+def test_tuple_size_is_declared_by_cccl_alone(errors):
+    assert "declaration is incompatible" in errors(USE, "newer")
+    assert errors(USE, "newer", "shims") == ""
+
+
+def test_cutes_get_is_taken_and_not_cccls(errors):
+    assert "more than one instance" in errors(GET + USE)
+    assert errors(GET + USE, "shims") == ""
+
+
+def test_the_shims_change_nothing_beside_an_older_cccl(errors):
+    assert errors(USE) == errors(USE, "shims") == ""
