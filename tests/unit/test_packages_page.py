@@ -157,7 +157,8 @@ def test_a_library_that_looks_elsewhere_for_its_bundle_stops_the_build(
     package = project / "mypackage/__init__.py"
     package.write_text(package.read_text().replace("kernels.rtcb", "rows.rtcb"))
     with pytest.raises(
-        AssertionError, match=r"rows\.rtcb, and it is made as mypackage/kernels\.rtcb"
+        AssertionError,
+        match=r"at mypackage/rows\.rtcb, and it is made as mypackage/kernels\.rtcb: name one",
     ):
         build(project, backend, "wheel", installed)
 

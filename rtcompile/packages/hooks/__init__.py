@@ -108,31 +108,31 @@ class Table:
                 "RTCOMPILE_REMOTE": "",
             }
             asked = json.dumps([*self.targets]), json.dumps([*self.archs])
-            command = [sys.executable, "-c", _CHECK, files, self.bundle, *asked]
+            command = [sys.executable, "-c", _CHECK, files, self.bundle, *asked, advice]
             done = subprocess.run(
                 command, cwd=root, env=environ, capture_output=True, text=True, check=False
             )
         if done.returncode:
             raise InvalidRequest(
                 "no wheel was made, since its kernels would not work without a compiler: "
-                f"{done.stderr.strip()}\n{advice}"
+                f"{done.stderr.strip()}"
             )
 
 
 # The first folder of sys.path is the working directory, the project itself; it makes way for the wheel's.
 _CHECK = """
 import json, sys
-files, bundle, targets, archs = sys.argv[1:]
+files, bundle, targets, archs, advice = sys.argv[1:]
 sys.path[0] = files
 from rtcompile.packages.hooks import answers_all
-sys.exit(answers_all(files, bundle, json.loads(targets), json.loads(archs)))
+sys.exit(answers_all(files, bundle, json.loads(targets), json.loads(archs), advice))
 """
 
 
 def answers_all(
-    files: str, bundle: str, targets: Sequence[str], archs: Sequence[str]
+    files: str, bundle: str, targets: Sequence[str], archs: Sequence[str], advice: str
 ) -> str | None:
-    """Return why the bundle in a wheel's files does not answer every build; None if it does."""
+    """Return why a wheel's bundle does not answer every build, and what to do; None if it does."""
     from rtcompile import bundles
     from rtcompile.building import pipeline
     from rtcompile.packages import bundling
@@ -143,11 +143,12 @@ def answers_all(
             library = work.kernels[0].module.library if work.kernels else None
             used = library.path(library.bundle) if library and library.bundle else made
             if not os.path.exists(used):
-                return f"{library} looks for its bundle at {used}, and it is made as {bundle}"
+                there = os.path.relpath(used, files)
+                return f"{library} has its bundle at {there}, and it is made as {bundle}: name one place"
             bundles.use_bundle(used)
             pipeline.build(work.request, work.settings())
     except RtcompileError as error:
-        return str(error)
+        return f"{error}\n{advice}"
     return None
 
 
