@@ -30,7 +30,7 @@ def reason_against(question: Question) -> str:
 def _reason_against_options(options: tuple[tuple[str, str], ...]) -> str:
     for _, value in options:
         # Files are not searched for the uses of a macro that an option defines.
-        if "has_include" in value.lower() or scan(value).clock:
+        if "has_include" in value.lower() or scan(value).asked or scan(value).clock:
             return f"the option {value!r} asks for what changes without a header changing"
     return ""
 

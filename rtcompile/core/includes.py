@@ -5,9 +5,9 @@ Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
+from rtcompile.core import cxx
 from rtcompile.core.request import SearchDir
 
 __all__ = [
@@ -94,30 +94,26 @@ def pch_prefix(source: str) -> str:
 
 def split_prefix(source: str) -> tuple[str, str]:
     """Return `pch_prefix`, and the text of `source` that follows it."""
-    if "include" not in source:
+    # Before C++17 a trigraph may hide what follows.
+    if "include" not in source or "??/" in source:
         return "", source
-    blanks = re.compile(r"\s+|//(?:\\\r?\n|[^\n])*|/\*.*?\*/", re.DOTALL)
-    line = re.compile(r"(?:#|%:)[ \t]*(\w*)(?:\\\r?\n|/\*.*?\*/|[^\n])*", re.DOTALL)
+    text = cxx.Text(source)
     directives: list[str] = []
-    usable = depth = position = end = 0
-    while position < len(source):
-        blank = blanks.match(source, position)
-        if blank:
-            position = blank.end()
-            continue
-        directive = line.match(source, position)
-        if directive is None:
+    usable = depth = end = 0
+    included = False
+    for directive in text.directives(opening=True):
+        name = directive.name
+        said = text.text[directive.start : directive.end].rstrip()
+        if name == "line" or name.isdigit() or 'R"' in said:  # what was spliced in it is not to be
             break
-        text, word = re.sub(r"\\[ \t]*\r?\n", "", directive[0]).rstrip(), directive[1]
-        if word == "line" or re.match(r"(?:#|%:)\s*pragma\s+nv_no_pch\b", text):
+        if name == "pragma" and cxx.has_word(directive.body, ("nv_no_pch",)):
             break
-        position = directive.end()
-        directives.append(text)
-        depth += word in ("if", "ifdef", "ifndef")
-        depth -= word == "endif"
-        if depth == 0 and word in ("include", "endif"):
-            usable, end = len(directives), position
-    prefix = directives[:usable]
-    if not any(re.match(r"(?:#|%:)\s*include\b", text) for text in prefix):
+        directives.append(said)
+        depth += name in ("if", "ifdef", "ifndef")
+        depth -= name == "endif"
+        included |= name == "include"
+        if depth == 0 and name in ("include", "endif"):
+            usable, end = len(directives), text.origin(directive.end)
+    if not (included and usable):
         return "", source
-    return "\n".join(prefix) + "\n", source[end:]
+    return "\n".join(directives[:usable]) + "\n", source[end:]

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from itertools import chain
+from collections.abc import Iterator
 from typing import NamedTuple
+
+from rtcompile.core import cxx
 
 __all__ = ["Mentions", "scan"]
 
 _CLOCK = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _OWN_PATH = ("__FILE", "__BASE_FILE__", "__builtin_FILE", "source_location")
-_CONTINUATION = re.compile(r"\\[ \t]*\r?\n")
-_COMMENT_OR_STRING = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"', re.DOTALL
-)
-_GAP = r"(?:[ \t]|/\*[^\n]*?\*/)*"
-_INCLUDE = re.compile(rf'include(?:_next)?\b{_GAP}(?:"([^"\n]*)"|(<)|(\w))')
-_HASH = re.compile(rf"(?:#|%:){_GAP}\Z")
-# One expression per spelling, each beginning with literal letters, which `re` finds by a fast
-# search. An alternation or a leading `\w*` would try every position, which takes a second for
-# CuTe's 8 MB.
-_HAS_INCLUDE = tuple(
-    re.compile(word + r'\w*[ \t]*(?:\([ \t]*(?:(<[^>\n]*>|"[^"\n]*")|(\w*)))?')
-    for word in ("has_include", "HAS_INCLUDE")
-)
-_DEFINE = re.compile(r"[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)(?:\(([^)\n]*)\))?")
+_HAS_INCLUDE = "has_include"
+# Pieces of `__has_include` that a `##` may put together.
+_PASTED = ("__ha", "__has", "s_include", "as_include")
 
 
 class Mentions(NamedTuple):
@@ -39,8 +28,8 @@ class Mentions(NamedTuple):
     computed : bool
         Whether a macro is included: any name may have been meant.
     asked : tuple of str
-        What ``__has_include`` and its wrappers are asked for: ``<x>``, ``"x"``. A name without
-        delimiters is a macro, and the file that it stands for is unknown.
+        What ``__has_include`` and its wrappers are asked for: ``<x>``, ``"x"``. Anything without
+        delimiters is computed, and the file that it stands for is unknown.
     clock : str
         The first of ``__DATE__``, ``__TIME__``, ``__TIMESTAMP__`` in the code, ``""`` if none.
     own_path : bool
@@ -56,66 +45,79 @@ class Mentions(NamedTuple):
 
 def scan(text: str) -> Mentions:
     """Read a source or a header for what the compiler's trace does not show."""
-    text = _CONTINUATION.sub("", text)
-    quoted, computed = _inclusions(text)
+    included: dict[str, None] = {}
+    asked: dict[str, None] = {}
+    clock, own_path = "", False
+    for number, reading in enumerate(cxx.readings(text)):
+        said = reading.text
+        for directive in (*reading.lines_with("include"), *reading.lines_with("HAS_INCLUDE")):
+            included[directive.included] = None
+            if _HAS_INCLUDE in _lowered(directive.body):
+                asked.update(dict.fromkeys(_asked(directive)))
+        if cxx.has_word(said, _PASTED):
+            asked["##"] = None
+        own_path = own_path or any(word in said for word in _OWN_PATH)
+        if any(macro in said for macro in _CLOCK):
+            # Where readings differ, a mention in a comment or a string counts too.
+            code = said if number else reading.code()
+            clock = clock or next((macro for macro in _CLOCK if macro in code), "")
     return Mentions(
-        quoted=quoted,
-        computed=computed,
-        asked=_asked(text),
-        clock=_clock(text),
-        own_path=any(word in text for word in _OWN_PATH),
+        quoted=tuple(name[1:-1] for name in included if name[:1] == '"'),
+        computed=any(name and name[0] not in '<"' for name in included),
+        asked=tuple(asked),
+        clock=clock,
+        own_path=own_path,
     )
 
 
-def _inclusions(text: str) -> tuple[tuple[str, ...], bool]:
-    quoted: dict[str, None] = {}
-    computed = False
-    for match in _INCLUDE.finditer(text):
-        line_start = text.rfind("\n", 0, match.start()) + 1
-        if not _HASH.search(text[line_start : match.start()]):
-            continue
-        if match[1] is not None:
-            quoted[match[1]] = None
-        elif match[3]:
-            computed = True
-    return tuple(quoted), computed
-
-
-def _asked(text: str) -> tuple[str, ...]:
-    """Return what is asked of ``__has_include``, directly or through a macro named for it.
+def _asked(directive: cxx.Directive) -> Iterator[str]:
+    """Yield what is asked of ``__has_include``, directly or through a macro named for it.
 
     ``#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)`` passes its parameter on: the macro's uses
     count, its definition does not. The uses of a macro whose name does not contain ``HAS_INCLUDE``
-    are not found, so the parameter itself is returned, as a name whose file is unknown.
+    are not found, so its parameter is yielded, as a name whose file is unknown; so is all else that
+    is not written out, after which nothing is looked for.
     """
-    asked: dict[str, None] = {}
-    for match in chain.from_iterable(word.finditer(text) for word in _HAS_INCLUDE):
-        literal, argument = match.groups()
-        start = text.rfind("\n", 0, match.start()) + 1
-        define = _DEFINE.match(text, start)
-        if literal:
-            asked[literal] = None
-        elif define is not None and define.start(1) <= match.start() < define.end(1):
-            pass  # the definition's own name
-        elif argument is None:
-            # "#ifdef __has_include" asks about no file; "#define ASK __has_include" may ask about
-            # any.
-            if define is not None:
-                asked["__has_include"] = None
-        elif argument:
-            parameters = [name.strip() for name in (define[2] or "").split(",")] if define else []
-            wrapper = define is not None and any(word.search(define[1]) for word in _HAS_INCLUDE)
-            if not (wrapper and argument in parameters):
-                asked[argument] = None
-    return tuple(asked)
+    body, at, name, parameters = directive.body, 0, "", ""
+    if directive.name == "define":
+        name = cxx.word_at(body, 0)
+        at = len(name)
+        if body[at : at + 1] == "(":
+            parameters = body[at + 1 : body.find(")", at)]
+            at += 1 + len(parameters)
+    elif directive.name not in ("if", "elif"):
+        return
+    passes_on = parameters.split(",") if _HAS_INCLUDE in _lowered(name) else []
+    lower = _lowered(body)
+    while (begin := lower.find(_HAS_INCLUDE, at)) >= 0:
+        at = cxx.after_blanks(body, begin + len(cxx.word_at(body, begin)))
+        if body[at : at + 1] != "(":
+            if name or not _is_defined(body, begin):
+                yield "__has_include"
+                return
+            continue
+        start = cxx.after_blanks(body, at + 1)
+        closing = {"<": ">", '"': '"'}.get(body[start : start + 1])
+        if closing:
+            end = body.find(closing, start + 1) + 1 or len(body)
+        else:
+            end = start + len(cxx.word_at(body, start))
+        argument = body[start:end]
+        at = cxx.after_blanks(body, end)
+        if body[at : at + 1] != ")":
+            yield "##"
+            return
+        if argument not in (word.strip() for word in passes_on):
+            yield argument
 
 
-def _clock(text: str) -> str:
-    """Return the first date or time macro in the code, not counting comments and strings.
+def _lowered(text: str) -> str:
+    return text.replace("HAS_INCLUDE", _HAS_INCLUDE)
 
-    No header of CUDA 12.9, 13.0 or CUTLASS 4.2 has one, so any in the code counts, expanded or not.
-    """
-    if "__DATE__" not in text and "__TIME" not in text:
-        return ""
-    code = _COMMENT_OR_STRING.sub(" ", text)
-    return next((macro for macro in _CLOCK if macro in code), "")
+
+def _is_defined(body: str, at: int) -> bool:
+    """Say whether ``defined`` stands before the word that a place is in."""
+    before = cxx.BLANKS + "(_"
+    while at and body[at - 1] in before:
+        at -= 1
+    return body[max(at - 7, 0) : at] == "defined"

@@ -6,33 +6,30 @@ The rules read the text and no more, and err on the side of a slower build.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
+
+from rtcompile.core import cxx
 
 __all__ = ["is_forgotten", "needs_no_declarations", "reads_no_file"]
 
-# What a source must say to have a file read, on one line: `#include`, `#include_next`, `#import`,
-# `#embed`, something of them in a macro or a pragma; `__has_include`; `import` of a module. Not
-# "important" in a comment. A comment may stand behind the `#`, for which there are other spellings.
-_READING = re.compile(
-    r"(?:#|%:).*(?:include|import|embed|pch)|(?:#|%:)[ \t\v\f]*/\*|__has_|\?\?[=/]"
-    r"|^[ \t\v\f]*(?:export\b.*)?import\b|\.include",
-    re.IGNORECASE | re.MULTILINE,
-)
-# A line goes on behind a backslash at its end, which may tear a name apart.
-_SPLICE = r"\\[ \t\v\f]*\r?\n"
+# What a source must say to have a file read, beside `__has_include`: `#include`, `#include_next`,
+# `#embed`, something of them in a macro or a pragma, all on one line; `import` of a module.
+_READING = ("include", "import", "embed", "pch")
+# What a `##` may make `__has_include` of, as the first piece; the whole of it is looked for anyway.
+_PASTED = ("_", "__", "__h", "__ha", "__has")
 # An option may be a part of any of that.
-_READING_OPTION = ("include", "import", "embed", "pch", "#", "%", "?", "__has")
+_READING_OPTION = (*_READING, "#", "%", "?", "__has")
 _SEARCH_OPTIONS = ("-I", "--include-path")
 
 # What NVRTC's `--minimal` leaves out: textures and surfaces, the runtime's and the driver's types and
 # functions, launches from kernels; all of it is named for what it is, macros too, for which `#if` could
 # ask without an error. The compiler's own macros stay. A name may be put together by `##`.
-_DECLARED = re.compile(
-    r"<<<|##|%:%:|\?\?"
-    r"|(?<![A-Za-z0-9_])_*(?:cu(?:da)?[A-Z_]|CU(?!DA_ARCH__|DACC(?:_RTC)?__)|cuda|tex|surf|TEX|SURF|nv|NV(?!IDIA\b))"
-    r"|(?<![A-Za-z0-9_])(?:MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL)"
+_DECLARED = (
+    *("cu", "CU", "cuda", "tex", "surf", "TEX", "SURF", "nv", "NV"),
+    *("MAJOR_VERSION", "MINOR_VERSION", "PATCH_LEVEL"),
 )
+_OF_THE_COMPILER = ("DA_ARCH__", "DACC__", "DACC_RTC__")  # behind "CU"
+_UPPER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 # Options with which the code says more of the source than its instructions do, or is not code yet.
 _TELLING_OPTIONS = (
     *("G", "device-debug", "lineinfo", "generate-line-info", "dc", "device-c", "rdc"),
@@ -56,14 +53,37 @@ _FORGOTTEN = frozenset(
 
 def reads_no_file(source: str, options: Sequence[str]) -> bool:
     """Say whether a build reads no file besides its source."""
-    text = re.sub(_SPLICE, "", source) if "\\" in source else source
-    return not _READING.search(text) and _read_no_file(tuple(options))
+    may_read = any(_may_read(reading.text.lower()) for reading in cxx.readings(source))
+    return not may_read and _read_no_file(tuple(options))
+
+
+def _may_read(text: str) -> bool:
+    """Look at comments and strings too, so that no odd spelling of theirs can hide a directive."""
+    if "__has_" in text or (("##" in text or "%:%:" in text) and cxx.has_word(text, _PASTED)):
+        return True
+    if "asm" in text and ".include" in "".join(text.replace('"', "").split()):
+        return True  # pieces of a string are one string for the assembler
+    if not any(word in text for word in _READING):
+        return False
+    return cxx.has_word(text, ("import",)) or any(map(_may_direct, text.split("\n")))
+
+
+def _may_direct(line: str) -> bool:
+    at = min((at for sign in ("#", "%:") if (at := line.find(sign)) >= 0), default=-1)
+    if at < 0:
+        return False
+    # A comment that is open at the line's end may part the directive's words.
+    open_comment = line.rfind("/*") >= max(at, line.rfind("*/") - 1)
+    return open_comment or any(line.find(word, at) >= 0 for word in _READING)
 
 
 @functools.lru_cache(maxsize=16)  # the variants of a batch have the same options
 def _read_no_file(options: tuple[str, ...]) -> bool:
     told = [option.lower() for option in options if not option.startswith(_SEARCH_OPTIONS)]
-    return not any(word in option for option in told for word in _READING_OPTION)
+    return not any(
+        any(word in option for word in _READING_OPTION) or cxx.has_word(option, _PASTED)
+        for option in told
+    )
 
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
@@ -75,7 +95,7 @@ def needs_no_declarations(source: str, options: Sequence[str], target: str) -> b
     return (
         target == "cubin"
         and reads_no_file(source, options)
-        and not _DECLARED.search(source)
+        and not _may_need_declarations(source)
         and _tell_nothing(tuple(options))
     )
 
@@ -84,7 +104,30 @@ def needs_no_declarations(source: str, options: Sequence[str], target: str) -> b
 def _tell_nothing(options: tuple[str, ...]) -> bool:
     return not any(
         option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options
-    ) and not any(_DECLARED.search(o[2:]) for o in options if o.startswith(("-D", "--define")))
+    ) and not any(
+        _may_need_declarations(o[2:]) for o in options if o.startswith(("-D", "--define"))
+    )
+
+
+def _may_need_declarations(source: str) -> bool:
+    text = cxx.Text(source).text
+    return any(sign in text for sign in ("<<<", "##", "%:%:", "??")) or any(
+        _is_declared(text, stem) for stem in _DECLARED
+    )
+
+
+def _is_declared(text: str, stem: str) -> bool:
+    """Say whether a word begins with a stem, behind underscores, that is not one of the compiler's own."""
+    for end in cxx.words_with(text, stem):
+        if stem == "cu":
+            found = text[end : end + 1] in _UPPER
+        elif stem == "CU":
+            found = not text.startswith(_OF_THE_COMPILER, end)
+        else:
+            found = stem != "NV" or cxx.word_at(text, end) != "IDIA"
+        if found:
+            return True
+    return False
 
 
 @functools.lru_cache(maxsize=16)

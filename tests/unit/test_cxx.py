@@ -1,0 +1,298 @@
+"""The one reader of C++ text: odd spellings, and texts made to take it long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from rtcompile.core import cxx, mentions, small
+from rtcompile.core.cxx import Text
+from rtcompile.core.includes import split_prefix
+
+
+def pieces(source: str) -> list[tuple[str, str]]:
+    text = Text(source)
+    return [(kind, text.text[start:end]) for kind, start, end in text.pieces()]
+
+
+def included(source: str) -> list[str]:
+    return [directive.included for directive in Text(source).directives() if directive.included]
+
+
+RAW = 'R"x(\n#include "no.h"\n)x"'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param('#include "v.h"', id="plain"),
+        pytest.param('\f\v\t # \v include\f"v.h"', id="form feeds and vertical tabs"),
+        pytest.param('\r#include "v.h"\r\n', id="a lone carriage return is a blank"),
+        pytest.param('# /*\n*/ include "v.h"', id="a comment over lines in a directive"),
+        pytest.param('/*\n*/ # include /*\n*/ "v.h"', id="comments everywhere"),
+        pytest.param('%:include "v.h"', id="digraph"),
+        pytest.param('%\\\n:inc\\\r\nlude "v\\\n.h"', id="splices"),
+        pytest.param('// c \\ \n#include "v.h"', id="a blank behind the backslash joins nothing"),
+        pytest.param('/* a *\\\n/\n#include "v.h"\n/* */', id="a comment's end is spliced"),
+        pytest.param(
+            '#define A "/*"\n#include "v.h"\n//*/', id="a comment's beginning in a string"
+        ),
+        pytest.param('#if 0\n"\n#endif\n#include "v.h"', id="a string that is never closed"),
+        pytest.param('#if 0\ndon\'t /*\n#endif\n#include "v.h"', id="an apostrophe in prose"),
+        pytest.param('int a = \'"\'; /*"*/\n#include "v.h"\n//\'', id="a quote as a character"),
+        pytest.param("int a = 1'0; /* ' */\n#include \"v.h\"\n/*'*/", id="digit separator"),
+        pytest.param("int a = 0xa'b'c; /* ' */\n#include \"v.h\"", id="digit separators"),
+        pytest.param("#define A 1.e+10'0 /*\n#define B ' */\n#include \"v.h\"", id="an exponent"),
+        pytest.param("#define A x1e-5'0 /*\n#define B ' */\n#include \"v.h\"", id="a difference"),
+        pytest.param('#define A 1R"(\n#include "v.h"\n//)"', id="a number's letter is no prefix"),
+        pytest.param('#define A 1\'R"(\n#include "v.h"\n//)"', id="likewise after a separator"),
+        pytest.param('auto a = xR"(";\n#include "v.h"\n//)"', id="a word's end is no prefix"),
+        pytest.param(f'auto a = {RAW};\n#include "v.h"', id="after a raw string"),
+        pytest.param(f'#define A {RAW} x\n#include "v.h"', id="a raw string in a macro"),
+        pytest.param(f'#define A u8R\\\n{RAW[1:]} x\n#include "v.h"', id="a spliced prefix"),
+        pytest.param(
+            'auto a = R"x(\n)\\\nx"\n#include "no.h"\n)x";\n#include "v.h"', id="raw splice"
+        ),
+        pytest.param('auto a = R"12345678901234567(";\n#include "v.h"', id="too long a delimiter"),
+        pytest.param('#include "v.h"\nauto a = R"(\n#include "no.h"', id="raw string without end"),
+        pytest.param('#include "v.h"\n/*\n#include "no.h"', id="comment without end"),
+        pytest.param('int a; #include "no.h"\n#include "v.h"', id="a # behind code"),
+        pytest.param(
+            'int a; /*\n*/ #include "no.h"\n#include "v.h"', id="behind code and a comment"
+        ),
+        pytest.param('#\n#include "v.h"\n\\', id="null directive, backslash at the end"),
+    ],
+)
+def test_an_include_is_read_whatever_its_spelling(source: str) -> None:
+    assert included(source) == ['"v.h"']
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        pytest.param("#include <a//b.h> // c", "<a//b.h>", id="a comment's beginning in a name"),
+        pytest.param("#include /* c */ <a/*b.h>\n//*/", "<a/*b.h>", id="likewise over lines"),
+        pytest.param("#include <it's.h> /* ' */", "<it's.h>", id="an apostrophe in a name"),
+        pytest.param('#include "a\\" // "', '"a\\"', id="a backslash in a name"),
+        pytest.param("#include HEADER(a) // b", "HEADER(a)", id="a macro"),
+        pytest.param("#include_next <a.h>", "<a.h>", id="the next"),
+    ],
+)
+def test_what_is_included_is_given_as_it_is_written(source: str, name: str) -> None:
+    assert included(source) == [name]
+
+
+def test_all_of_a_text_is_one_piece_or_another() -> None:
+    source = '/* a */ int b = \'c\'; // d\n# if /* e */ 1 "f"\nR"(g)" %: #h'
+    assert pieces(source) == [
+        *[("comment", "/* a */"), ("code", " int b = "), ("literal", "'c'"), ("code", "; ")],
+        *[("comment", "// d"), ("code", "\n"), ("hash", "#"), ("code", " if ")],
+        *[("comment", "/* e */"), ("code", " 1 "), ("literal", '"f"'), ("end", "")],
+        *[("code", "\nR"), ("literal", '"(g)"'), ("code", " "), ("code", "%"), ("code", ": ")],
+        *[("code", "#"), ("code", "h")],
+    ]
+
+
+def test_places_lead_back_to_the_text_as_it_was_written() -> None:
+    source = 'a\\\nb\\\r\n\\\nc R"x(\\\n)x" /\\\n/ d'
+    text = Text(source)
+    assert text.text == 'abc R"x()x" // d'
+    assert [source[text.origin(at)] for at, c in enumerate(text.text)] == list(text.text)
+    assert text.origin(len(text.text)) == len(source)
+    assert [kind for kind, _, _ in text.pieces()] == ["code", "literal", "code", "comment"]
+
+
+def test_blanks_take_the_place_of_comments() -> None:
+    source = 'a /* b\nc */ "//d" // \\\ne\n#if 1 /* f */\nR"(\n)" g'
+    assert cxx.blanked(source) == 'a     \n     "//d"     \n \n#if 1        \nR"(\n)" g'
+    bare = cxx.blanked(source, literals=True, directives=True)
+    assert bare == f"a     \n{' ' * 15}\n \n{' ' * 13}\nR  \n   g"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["#include <old.h>", " #\\\n include < old.h > // why", "%:include /*\n*/ <old.h> /* a\nb */"],
+)
+def test_an_include_is_replaced_and_nothing_else(line: str) -> None:
+    text = '// #include <old.h>\n{}\n#include "old.h"\nauto a = R"(\n#include <old.h>\n)";\n'
+    replaced = cxx.replace_include(text.format(line), "old.h", "new.h")
+    assert replaced == text.format(line[: len(line) - len(line.lstrip())] + "#include <new.h>")
+
+
+# --- what is decided by it ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("// \\ \n__TIME__", id="joined by GCC, not by NVRTC"),
+        pytest.param("// ??/\n__TIME__", id="joined before C++17"),
+        pytest.param('auto a = "??/" __TIME__ "";', id="an escape before C++17"),
+        pytest.param("1'0 \"' __TIME__ \"", id="a character before C++14"),
+        pytest.param(
+            "#if 0\n1'0 /*\n#endif\n__TIME__\n//*/", id="no separator where it is skipped"
+        ),
+        pytest.param(
+            "#if 0\n#include <it's/*.h>\n#endif\n__TIME__\n//*/", id="nor a header's name"
+        ),
+        pytest.param("/* a */ __TIME__", id="behind a comment"),
+    ],
+)
+def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) -> None:
+    assert mentions.scan(source).clock == "__TIME__"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("#define HAS2(a, b) __has_include(b)\n#if HAS2(<a>,<b>)", id="another's name"),
+        pytest.param("#if HAS_INCLUDE2(<a>, <b>)", id="two arguments"),
+        pytest.param("#define CAT(a, b) a##b\n#if CAT(__ha,s_include)(<a>)", id="pasted"),
+        pytest.param("#define P __has", id="a piece"),
+        pytest.param("#if ASK(__has_include)(<a>)", id="passed on"),
+        pytest.param("#if __has_include(<a /* > */ .h)", id="no end"),
+        pytest.param("#if defined(X) && __has_include /**/ ( NAME )", id="computed"),
+    ],
+)
+def test_what_is_not_written_out_is_a_file_unknown(source: str) -> None:
+    assert any(asked[0] not in '<"' for asked in mentions.scan(source).asked)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#if __has_include( /* c */ <x>)",
+        "#if __has_include /**/ (<x>)",
+        "#if __has_include /*\n*/ (\f<x>\\\n)",
+        "# /*\n*/ if defined __has_include && __has_include(<x>)",
+    ],
+)
+def test_what_is_written_out_is_known_in_any_spelling(source: str) -> None:
+    assert mentions.scan(source).asked == ("<x>",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#define C(a, b, c) a##b##c\n#if C(__ha, s_incl, ude)(<a>)\n#endif",
+        "#define C(a, b, c) a%:%:b\n#define A /*\n*/ C(_, C(_ha, s_incl, ude))\n",
+        "# /*/\n*/ include <a>",
+        "%: /* *//*\n*/ include <a>",
+        'asm(".inc" "lude \\"a\\"");',
+        "#\\\n/*\n*/include <a>",
+    ],
+)
+def test_what_may_read_a_file_in_pieces_is_not_plain(source: str) -> None:
+    assert not small.reads_no_file(source, ())
+    assert not small.needs_no_declarations(source, (), "cubin")
+
+
+def test_a_piece_in_an_option_may_read_a_file() -> None:
+    assert not small.reads_no_file("", ("-DP=__ha",))
+
+
+def test_a_name_over_two_lines_is_a_declaration_of_cudas() -> None:
+    assert not small.needs_no_declarations("#ifdef cu\\\ndaHostAllocMapped\n#endif", (), "cubin")
+
+
+@pytest.mark.parametrize(
+    ("source", "prefix"),
+    [
+        ('# /*\n*/ include "a.h"\nint x;', '# /*\n*/ include "a.h"\n'),
+        ('#\\\ninclude "a.h"\nint x;', '#include "a.h"\n'),
+        ('\f#include\v"a.h"\r\nint x;\r\n', '#include\v"a.h"\n'),
+        ('#include "a.h" /* b\nc */ // d\nint x;', '#include "a.h" /* b\nc */ // d\n'),
+        ('#include "a.h"\n# 7 "b.cu"\n#include "c.h"\n', '#include "a.h"\n'),
+        ('#define A R"(\\\n)"\n#include "a.h"\n', ""),
+        ('// ??/\n#include "a.h"\n', ""),
+    ],
+)
+def test_a_prefix_is_found_whatever_its_spelling(source: str, prefix: str) -> None:
+    assert split_prefix(source)[0] == prefix
+
+
+# --- texts made to take long -----------------------------------------------------------------------
+
+# What is repeated, and what comes before and behind it.
+HOSTILE = {
+    "comments behind a comment": ("//#include", "/**/", ""),
+    "comments behind an include": ("#include", "/**/", ""),
+    "comments in a directive": ("# ", "/**/ ", '\n#include "a"'),
+    "comments that never end": ("", "/*", ""),
+    "raw strings that never end": ("", 'R"(', ""),
+    "raw strings": ("", 'R"x()y" )x" ', ""),
+    "spliced raw strings": ("", 'R"(\\\n)"', ""),
+    "nested conditions": ("", "#if 1\n", "#include <a>"),
+    "backslashes": ("", "\\", ""),
+    "backslashes in a string": ('#include <a>\n"', "\\", ""),
+    "backslashes and blanks": ("//", "\\ ", "\n__TIME__"),
+    "backslashes and lines": ("//", "\\\r\n", "\n__TIME__"),
+    "double quotes": ("", '"', "__TIME__"),
+    "single quotes": ("", "'", "__TIME__"),
+    "digit separators": ("1", "'0", "__TIME__"),
+    "exponents": ("", "e+", "'a' __TIME__"),
+    "dots": ("", ".", "'a' __TIME__"),
+    "includes": ("", '#include "a.h"\n', ""),
+    "names that never end": ("", "#include <", ""),
+    "hashes": ("", "#", ""),
+    "hashes behind code": ("", "a#", ""),
+    "underscores": ("", "_", "nv include"),
+    "has_include": ("#if ", "__has_include ", ""),
+    "has_include without an end": ("#if ", "__has_include(<", ""),
+    "defined": ("#if ", "defined(__has_include) && ", ""),
+    "asked": ("#if ", "__has_include(<a>) || ", ""),
+    "trigraphs": ("", "??/\n", "include"),
+    "stems": ("", "_cu", "include"),
+    "form feeds": ("", "\f", "#include <a>"),
+    "slashes": ("", "/ ", "#include <a>"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> None:
+    def seconds(size: int) -> float:
+        before, repeated, behind = HOSTILE[kind]
+        source = before + repeated * (size // len(repeated)) + behind
+        start = time.process_time()
+        split_prefix(source)
+        mentions.scan(source)
+        small.needs_no_declarations(source, (), "cubin")
+        cxx.blanked(source, literals=True, directives=True)
+        cxx.replace_include(source, "a", "b")
+        return time.process_time() - start
+
+    # What is squared would take 64 times as long.
+    small_text = min(seconds(20_000) for _ in range(3))
+    assert seconds(160_000) < max(24 * small_text, 0.5)
+    if kind == "comments behind a comment":  # 25 of these took the regular expression 15 s
+        assert seconds(800_000) < 20
+
+
+def test_no_character_is_looked_at_more_than_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(cxx._Finder):
+        looked = 0
+
+        def __call__(self, start: int) -> int:
+            before = self._at
+            found = super().__call__(start)
+            if before < start:
+                Counting.looked += found - start + 1
+            return found
+
+    monkeypatch.setattr(cxx, "_Finder", Counting)
+    for before, repeated, behind in HOSTILE.values():
+        source = before + repeated * (20_000 // len(repeated)) + behind
+        Counting.looked = 0
+        steps = sum(1 for _ in Text(source).pieces())
+        assert steps <= 2 * len(source) + 2
+        assert Counting.looked <= 12 * len(source) + 12
+
+
+def test_a_texts_beginning_is_read_without_the_rest() -> None:
+    source = '#include "a.h"\nint x;\n' + "/**/" * 100_000
+    seen: Iterator[object] = Text(source).directives(opening=True)
+    start = time.process_time()
+    assert len(list(seen)) == 1
+    assert time.process_time() - start < 0.05
