@@ -1,0 +1,333 @@
+"""What a kernel that is in the cache costs, through each door and in each spelling of its options.
+
+A door is what a program calls: `compile`, `compile_many`, `RawKernel`, `RawModule`, CuPy's own classes
+after `install()`, a ``%%cuda`` cell. Each row is a fresh process, and all rows take turns in one run; the
+quickest of them counts, since a machine does more besides. The columns are parts of that process: the
+import, the first hit with it, each further hit (other kernels; their median), and the same request again
+(its median). A kernel class is made and its function taken, which with a
+GPU loads the code; without one CuPy gets a device that takes code and loads nothing.
+
+Then: the same for kernels with headers, where a plain kernel was asked for before; and how many functions
+and modules of ours a call passes.
+
+``--save NAME`` writes benchmarks/results/NAME.json, ``--table BEFORE.json [AFTER.json]`` prints files as
+tables. ROUNDS sets the number of rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _machine
+from tests.doors import CAPABILITY, TAKES, WITHOUT_CUPY
+
+ROUNDS = int(os.environ.get("ROUNDS", "7"))
+FURTHER, AGAIN = 20, 100
+ROOT = Path(__file__).parents[1]
+
+# It imports nothing before the clock starts, and counts functions where it is asked to.
+CHILD = r"""
+import sys, time
+job = eval(sys.argv[1])
+sys.path.insert(0, job["root"])
+from tests import doors
+gpu = job["gpu"]
+if job["cupy"]:
+    import warnings
+    warnings.simplefilter("ignore")
+    import cupy
+    if gpu:
+        x = cupy.arange(64, dtype=cupy.float32)
+        x += 1  # the context, and one kernel of CuPy's own
+        cupy.cuda.Device().synchronize()
+    else:
+        doors.pretend_device()
+if job["door"] == "cell":
+    import IPython.core.interactiveshell
+    sys.stdout = open("/dev/null", "w")
+def counted(ask):
+    if not job["count"]:
+        return ask()
+    counts.append(dict(zip(("functions", "modules", "calls"), doors.passed(ask))))
+counts = []
+options, more = job["options"], job["more"]
+since = time.perf_counter()
+ask = doors.door(job["door"], False)
+imported = time.perf_counter()
+spans = []
+for source in job["sources"]:
+    begin = time.perf_counter()
+    counted(lambda: ask(source, options, **more))
+    spans.append((time.perf_counter() - begin) * 1e3)
+again = []
+for _ in range(job["again"]):
+    begin = time.perf_counter()
+    counted(lambda: ask(source, options, **more))
+    again.append((time.perf_counter() - begin) * 1e6)
+result = {"import": (imported - since) * 1e3, "spans": spans, "again": again, "counts": counts,
+          "modules": len(sys.modules)}
+print(result, file=sys.__stdout__)
+"""
+
+# The architecture that the device gets.
+ARCH = """import rtcompile; print(rtcompile.RawKernel("__global__ void k() {}", "k").object_code.arch)"""
+
+PLAIN = """extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d.0f; }"""
+TEMPLATE = """template <class T> __global__ void k(T* x) { x[threadIdx.x] += %d; }"""
+KERNELS = {
+    "a header of its own": '#include "own.h"\n' + PLAIN,
+    "WMMA": "#include <mma.h>\n" + PLAIN,
+    "CuTe, 392 headers": "#include <cute/tensor.hpp>\n" + PLAIN,
+}
+OPTIONS = ("-DTILE=16", "--use_fast_math")
+
+
+def spellings(folder: Path, arch: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Return options and further arguments by the name of each spelling; write what they name."""
+    foreign = folder / "Köpfe"
+    foreign.mkdir(exist_ok=True)
+    file = folder / "options.txt"
+    file.write_text(" ".join(OPTIONS))
+    return {
+        "tuple": (OPTIONS, {}),
+        "list": (list(OPTIONS), {}),
+        "str": (" ".join(OPTIONS), {}),
+        "jitify=False": (OPTIONS, {"jitify": False}),
+        "jitify=True": (OPTIONS, {"jitify": True}),
+        "arch=": (OPTIONS, {"arch": arch}),
+        "pch=": (OPTIONS, {"pch": True}),
+        "timeout=": (OPTIONS, {"timeout": 60.0}),
+        "fallback=": (OPTIONS, {"fallback": "auto"}),
+        "name_expressions": (OPTIONS, {"name_expressions": ["k<float>"]}),
+        "headers=": (OPTIONS, {"headers": {"tile.cuh": "#define TILE 4\n"}}),
+        "a relative -I": ((*OPTIONS, "-Iinclude"), {}),
+        "a non-ASCII -I": ((*OPTIONS, f"-I{foreign}"), {}),
+        "an options file": ((f"--options-file={file}",), {}),
+    }
+
+
+def jobs(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, Any]]:
+    """Return what each process does, by the name of its row."""
+    found: dict[str, dict[str, Any]] = {}
+    common = {"root": str(ROOT), "gpu": gpu, "count": False}
+    places = [("without CuPy", door) for door in WITHOUT_CUPY] + [("with CuPy", d) for d in TAKES]
+    for place, door in places:
+        cupy = place == "with CuPy"
+        for spelling, (options, more) in spellings(folder, arch).items():
+            # CuPy takes tuples alone; a cell is one line of options.
+            fits = {"install": tuple, "cell": (str, tuple)}.get(door, (str, list, tuple))
+            if not isinstance(options, fits) or not more.keys() <= TAKES[door]:
+                continue
+            if door == "cell":
+                if spelling == "tuple":
+                    continue
+                options = options if isinstance(options, str) else shlex.join(options)
+            if not cupy:
+                more = {**more, "arch": arch}
+            source = TEMPLATE if spelling == "name_expressions" else PLAIN
+            found[f"{place}: {door}, {spelling}"] = {
+                **common,
+                "cupy": cupy,
+                "door": door,
+                "options": options,
+                "more": more,
+                "sources": [source % (2 * n + 3) for n in range(1 + FURTHER)],
+                "again": AGAIN,
+            }
+        own = (*OPTIONS, f"-I{folder}")
+        for kernel, source in KERNELS.items():
+            found[f"{place}: {door}, {kernel}"] = {
+                **common,
+                "cupy": cupy,
+                "door": door,
+                "options": shlex.join(own) if door == "cell" else own,
+                "more": {} if cupy else {"arch": arch},
+                "sources": [PLAIN % 1, source % 5, source % 7],
+                "again": 50,
+            }
+    return found
+
+
+class RefusedError(Exception):
+    """A door does not take what it was given; the text is its error."""
+
+
+def run(job: dict[str, Any], folder: Path, cache: str) -> dict[str, Any]:
+    """Run one process; return what it measured."""
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, repr(job)],
+        env={**os.environ, "RTCOMPILE_CACHE_DIR": cache, "CUPY_CACHE_DIR": f"{cache}-of-cupy"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    wall = (time.perf_counter() - begin) * 1e3
+    if done.returncode:
+        raise RefusedError(done.stderr.strip().splitlines()[-1])
+    measured: dict[str, Any] = eval(done.stdout.splitlines()[-1])
+    return {**measured, "whole": wall}
+
+
+def columns(job: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, float]:
+    """Return a row of the table from all runs of a process."""
+
+    def least(values: Any) -> float:
+        return round(min(values), 3)
+
+    again = least(statistics.median(run["again"]) for run in runs)
+    if len(job["sources"]) == 3:  # headers: the first kernel with them, and another one
+        return {
+            "first with these headers ms": least(run["spans"][1] for run in runs),
+            "further hit ms": least(run["spans"][2] for run in runs),
+            "again us": again,
+        }
+    return {
+        "whole process ms": least(run["whole"] for run in runs),
+        "import ms": least(run["import"] for run in runs),
+        "first hit ms": least(run["spans"][0] for run in runs),
+        "import and first hit ms": least(run["import"] + run["spans"][0] for run in runs),
+        "further hit ms": least(statistics.median(run["spans"][1:]) for run in runs),
+        "again us": again,
+        "modules": runs[0]["modules"],
+    }
+
+
+def counts(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, int]]:
+    """Return the functions, modules and calls of ours by what is asked of what."""
+    found: dict[str, dict[str, int]] = {}
+    for place, door in [("without CuPy", "compile"), *(("with CuPy", d) for d in TAKES)]:
+        cupy = place == "with CuPy"
+        job = {
+            "root": str(ROOT),
+            "gpu": gpu,
+            "count": True,
+            "cupy": cupy,
+            "door": door,
+            "options": "-DTILE=16" if door == "cell" else ("-DTILE=16",),
+            "more": {} if cupy else {"arch": arch},
+            "sources": [PLAIN % 1],
+            "again": 5,
+        }
+        with tempfile.TemporaryDirectory() as cache:
+            # The toolchain is known, as it is after the first kernel of a machine.
+            run({**job, "sources": [PLAIN % 2], "count": False}, folder, cache)
+            cold = run(job, folder, cache)["counts"]
+            disk = run(job, folder, cache)["counts"]
+        found[f"{place}: {door}, cold build"] = cold[0]
+        found[f"{place}: {door}, hit from disk"] = disk[0]
+        found[f"{place}: {door}, again"] = disk[-1]
+    return found
+
+
+def measure() -> dict[str, Any]:
+    gpu = _machine.gpus() > 0
+    arch = f"sm_{''.join(map(str, CAPABILITY))}"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "include").mkdir()
+        (folder / "own.h").write_text("#define OWN 1\n")
+        cache = str(folder / "cache")
+        if gpu:
+            arch = subprocess.run(
+                [sys.executable, "-c", ARCH], cwd=ROOT, capture_output=True, text=True, check=True
+            ).stdout.strip()
+        every = jobs(folder, arch, gpu)
+        runs: dict[str, list[dict[str, Any]]] = {row: [] for row in every}
+        refused: dict[str, str] = {}
+        for row, job in list(every.items()):
+            print(row, file=sys.stderr)
+            try:
+                run({**job, "again": 1}, folder, cache)  # builds what is missing
+            except RefusedError as error:
+                refused[row] = str(error)
+                del every[row]
+        for number in range(ROUNDS):
+            order = list(every) if number % 2 else list(every)[::-1]
+            for row in order:
+                runs[row].append(run(every[row], folder, cache))
+            print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
+        rows = {row: columns(every[row], runs[row]) for row in every}
+        return {
+            "rounds": ROUNDS,
+            "loaded": gpu,
+            "rows": rows,
+            "refused": refused,
+            "functions": counts(folder, arch, gpu),
+        }
+
+
+def worst(rows: dict[str, dict[str, float]]) -> dict[str, str]:
+    """Return the goals of the matrix: the worst row of each, for kernels without includes."""
+    found: dict[str, str] = {}
+    plain = {row: values for row, values in rows.items() if "import ms" in values}
+    for title, column, wanted in (
+        ("without CuPy, import and first hit of compile(), ms", "import and first hit ms", "t: c"),
+        ("with CuPy, import, ms", "import ms", "h C"),
+        ("with CuPy, first hit, ms", "first hit ms", "h C"),
+        ("with CuPy, each further hit, ms", "further hit ms", "h C"),
+        ("each further hit of compile(), ms", "further hit ms", ": compile,"),
+        ("compile() again, us", "again us", ": compile,"),
+        ("a kernel again, us", "again us", ": Raw"),
+    ):
+        told = {
+            row: values[column]
+            for row, values in plain.items()
+            if _belongs(row, wanted) and ": cell" not in row
+        }
+        row = max(told, key=lambda each: told[each])
+        least = min(told.values())
+        found[title] = f"{told[row]:.3f} ({row}); the best {least:.3f}"
+    return found
+
+
+def _belongs(row: str, wanted: str) -> bool:
+    if wanted == "t: c":
+        return row.startswith("without CuPy: compile,")
+    return row.startswith("with CuPy") if wanted == "h C" else wanted in row
+
+
+def table(before: dict[str, Any], after: dict[str, Any] | None) -> str:
+    """Return one or two results as tables: a cell with two figures is before and after."""
+    files = [before] if after is None else [before, after]
+    lines = []
+    for part in ("rows", "functions"):
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for row, values in before["results"][part].items():
+            groups.setdefault(tuple(values), []).append(row)
+        for names, rows in groups.items():
+            lines += ["", f"| | {' | '.join(names)} |", f"| --- |{' ---: |' * len(names)}"]
+            for row in rows:
+                found = [file["results"][part].get(row, {}) for file in files]
+                cells = [" → ".join(f"{f.get(n, '-')}" for f in found) for n in names]
+                lines.append(f"| {row} | {' | '.join(cells)} |")
+    lines += [f"{row}: {why}" for file in files for row, why in file["results"]["refused"].items()]
+    lines += ["", f"| worst row |{' | '.join(['before', 'after'][: len(files)])} |"]
+    lines.append(f"| --- |{' --- |' * len(files)}")
+    worsts = [worst(file["results"]["rows"]) for file in files]
+    lines += [f"| {title} | {' | '.join(w[title] for w in worsts)} |" for title in worsts[0]]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if "--table" in sys.argv:
+        paths = sys.argv[sys.argv.index("--table") + 1 :]
+        files = [json.loads(Path(path).read_text()) for path in paths]
+        print(table(files[0], files[1] if len(files) > 1 else None))
+        return
+    name = sys.argv[sys.argv.index("--save") + 1] if "--save" in sys.argv else "doors"
+    _machine.save(name, measure())
+
+
+if __name__ == "__main__":
+    main()

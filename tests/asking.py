@@ -1,0 +1,119 @@
+"""Asks for kernels through any door, in another process that lives as long as a test likes.
+
+``python -m tests.asking`` reads a request from each line of its input, as JSON, and answers each with a
+line: `Process` talks to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests import doors
+
+ROOT = Path(__file__).parents[1]
+
+
+class Process:
+    """A process that asks doors for kernels for as long as the test likes."""
+
+    def __init__(self, *, cupy: bool = True, cwd: Path | None = None, **environ: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.asking", "cupy" if cupy else ""],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, name: str, source: str, options: Any = (), /, **more: Any) -> bytes:
+        """Return the code that a door gives; raise `AskedError` where it gives an error."""
+        return self.finish(self.start(name, source, options, **more))
+
+    def start(self, name: str, source: str, options: Any = (), /, **more: Any) -> None:
+        """Begin to ask, as `ask` does: `finish` waits for the answer."""
+        assert self._process.stdin is not None
+        kind = type(options).__name__
+        line = json.dumps([name, source, kind, options, more])
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def finish(self, started: None = None) -> bytes:
+        """Return the answer to what was started."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the process ended: {self._process.wait()}"
+        kind, text = json.loads(line)
+        if kind:
+            raise AskedError(kind, text)
+        return bytes.fromhex(text)
+
+    def count(self, name: str, source: str, options: Any = (), /, **more: Any) -> list[int]:
+        """Ask, and return the functions, the modules and the calls of ours that it passed."""
+        return list(json.loads(self.ask("count", source, options, **more, door=name)))
+
+    def run(self, statement: str) -> None:
+        """Run Python there: ``os.chdir("/")``."""
+        self.ask("run", statement)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AskedError(Exception):
+    """The error that a door gave: the name of its class, and its text."""
+
+
+def answer_of(code: bytes) -> str:
+    """Return what a kernel says in the string that begins with ``ANSWER:``."""
+    [found] = set(re.findall(rb"ANSWER:([^\0]*)\0", code))
+    return str(found.decode())
+
+
+def _serve(cupy: bool) -> None:
+    out, sys.stdout = sys.stdout, sys.stderr  # a cell shows what it made
+    if cupy and not doors.devices():
+        doors.pretend_device()
+    opened: dict[str, Any] = {}
+    for line in sys.stdin:
+        name, source, kind, options, more = json.loads(line)
+        options = tuple(options) if kind == "tuple" else options
+        try:
+            if name == "run":
+                exec(source, {"os": os, "sys": sys})
+                answer = ["", ""]
+                continue
+            counted = name == "count"
+            name = more.pop("door") if counted else name
+            if name not in opened:
+                opened[name] = doors.door(name)
+            ask = functools.partial(opened[name], source, options, **more)
+            found = json.dumps(doors.passed(ask)).encode() if counted else ask()
+            answer = ["", found.hex()]
+        except Exception as error:
+            answer = [type(error).__name__, str(error)]
+        finally:
+            print(json.dumps(answer), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1] == "cupy")

@@ -1,0 +1,214 @@
+"""Every door through which a kernel is asked for, and a device for where there is none.
+
+A process that is timed imports this first: it imports nothing that rtcompile would have to import.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Ask = Callable[..., Any]
+
+CAPABILITY = (8, 0)  # of the device that is not there
+
+# What each door takes besides a source and options, by the name that `rtcompile.compile` gives it.
+_POLICY = {"fallback", "pch", "timeout"}
+_OURS = _POLICY | {"arch", "headers"}
+TAKES = {
+    "compile": _OURS | {"name_expressions"},
+    "compile_many": _OURS | {"name_expressions"},
+    "RawKernel": _OURS | {"jitify"},
+    "RawModule": _OURS | {"name_expressions", "jitify"},
+    "install": {"name_expressions", "jitify"},
+    "cell": {"name_expressions"},
+}
+WITHOUT_CUPY = ("compile", "compile_many")
+
+
+# --- a device that is not there ------------------------------------------------------------------
+
+
+class Module:
+    """Takes code as ``cupy.cuda.function.Module`` does, and loads nothing."""
+
+    code = b""
+    mapping: dict[str, str]
+
+    def load(self, code: bytes) -> None:
+        self.code = code
+
+    def _set_mapping(self, mapping: dict[str, str] | None) -> None:
+        self.mapping = mapping or {}
+
+    def get_function(self, name: str) -> Module:
+        return self
+
+
+def devices() -> int:
+    """Return how many devices CuPy has here."""
+    import cupy
+
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return 0
+
+
+def pretend_device() -> None:
+    """Let CuPy and cuda-python find one device; call it before anything of rtcompile is imported."""
+    import types
+
+    import cupy
+    from cupy.cuda import compiler, function, runtime
+
+    major, minor = CAPABILITY
+    attributes = {75: major, 76: minor}
+    runtime.getDevice = lambda: 0
+    runtime.deviceGetAttribute = lambda attribute, device: attributes[attribute]
+    runtime.runtimeGetVersion = lambda: 12090
+    function.Module = Module
+    compiler._get_arch = lambda: f"{major}{minor}"
+    compiler._get_arch_for_options_for_nvrtc = lambda arch=None: (
+        f"-arch=sm_{arch or compiler._get_arch()}",
+        "cubin",
+    )
+    memoize = cupy.memoize
+    cupy.memoize = lambda for_each_device=False: memoize()  # CuPy's own would ask the driver
+    driver: Any = types.ModuleType("cuda.bindings.driver")
+    driver.CUresult = types.SimpleNamespace(CUDA_SUCCESS=0)
+    driver.CUdevice_attribute = types.SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
+    )
+    driver.cuInit = lambda flags: (0,)
+    driver.cuCtxGetCurrent = lambda: (0, 0)
+    driver.cuDeviceGet = lambda number: (0, number)
+    driver.cuDeviceGetAttribute = lambda attribute, device: (0, attributes[attribute])
+    driver.cuDriverGetVersion = lambda: (0, 13000)
+    sys.modules["cuda.bindings.driver"] = driver
+
+
+def passed(ask: Callable[[], Any]) -> tuple[int, int, int]:
+    """Call it; return how many functions and modules of ours it passes, and how many calls."""
+    import threading
+
+    functions: list[tuple[str, str]] = []
+
+    def note(frame: Any, event: str, argument: object) -> None:
+        code = frame.f_code
+        at = code.co_filename.rfind("/rtcompile/")
+        if event == "call" and at >= 0 and not code.co_name.startswith("<"):
+            functions.append((code.co_filename[at:], getattr(code, "co_qualname", code.co_name)))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        ask()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return len({*functions}), len({module for module, _ in functions}), len(functions)
+
+
+# --- the doors -----------------------------------------------------------------------------------
+
+
+def door(name: str, cubin: bool = True) -> Ask:
+    """Import a door; return the function that asks it for a kernel ``k``.
+
+    It gives the code. Without `cubin` it gives what the program gets, which takes no time of its own
+    to read: a loaded function where there is a device.
+    """
+    if name in WITHOUT_CUPY:
+        return {"compile": _compile, "compile_many": _compile_many}[name]()
+    made: Ask = {"RawKernel": _kernel, "RawModule": _module, "install": _install, "cell": _cell}[
+        name
+    ](cubin)
+    return made
+
+
+def _compile() -> Ask:
+    from rtcompile import compile
+
+    return lambda source, options=(), **more: compile(source, options=options, **more).code
+
+
+def _compile_many() -> Ask:
+    from rtcompile import CompileRequest, compile_many
+
+    def ask(source: str, options: Any = (), **more: Any) -> bytes:
+        policy = {name: more.pop(name) for name in _POLICY & more.keys()}
+        [code] = compile_many([CompileRequest(source, options, **more)], progress=False, **policy)
+        return bytes(code.code)
+
+    return ask
+
+
+def _kernel(cubin: bool) -> Ask:
+    from rtcompile import RawKernel
+
+    def ask(source: str, options: Any = (), **more: Any) -> Any:
+        kernel = RawKernel(source, "k", options, **more)
+        return _code(kernel.kernel, kernel) if cubin else kernel.kernel
+
+    return ask
+
+
+def _module(cubin: bool) -> Ask:
+    from rtcompile import RawModule
+
+    def ask(source: str, options: Any = (), **more: Any) -> Any:
+        module = RawModule(code=source, options=options, **more)
+        if cubin:
+            return _code(module.module, module)
+        [name] = more.get("name_expressions", ["k"])
+        return module.get_function(name).kernel
+
+    return ask
+
+
+def _code(loaded: Any, of: Any) -> bytes:
+    return bytes(loaded.code if isinstance(loaded, Module) else of.object_code.code)
+
+
+def _install(cubin: bool) -> Ask:
+    import cupy
+    from cupy.cuda import compiler, function
+
+    import rtcompile
+
+    rtcompile.install()
+
+    def by_compiler(source: str, options: Any = (), **more: Any) -> Any:
+        return compiler._compile_module_with_cache(source, options, **more).code
+
+    def by_kernel(source: str, options: Any = (), **more: Any) -> Any:
+        if "name_expressions" not in more:
+            return cupy.RawKernel(source, "k", options, **more).kernel
+        [name] = more["name_expressions"]
+        return cupy.RawModule(code=source, options=options, **more).get_function(name).kernel
+
+    return by_compiler if cubin or function.Module is Module else by_kernel
+
+
+def _cell(cubin: bool) -> Ask:
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.run_line_magic("load_ext", "rtcompile")
+
+    def ask(source: str, options: str = "", name_expressions: Any = ()) -> Any:
+        line = " ".join([options, *(f"-n '{name}'" for name in name_expressions)])
+        module = shell.run_cell_magic("cuda", line, source)
+        [kernel] = module.kernels.values()
+        for name in name_expressions:  # an instance of a template: "k<char>"
+            kernel = kernel[name.split("<")[1].rstrip(">")]
+        return bytes(kernel.code.code) if cubin else kernel
+
+    return ask
