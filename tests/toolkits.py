@@ -132,6 +132,13 @@ def toolkit(root: Path, version: str, *, without: Sequence[str] = ()) -> Path:
     return root
 
 
+def bundle(folder: Path, version: str) -> Path:
+    """What NVRTC writes of the headers inside its file: no cuda_runtime_api.h."""
+    include(folder, version, cccl="cccl", without=["cudart"])
+    write(folder / "math_constants.h")
+    return folder
+
+
 def conda(prefix: Path, version: str, target: str = "x86_64-linux") -> Path:
     library(prefix / "lib", version)
     include(prefix / "targets" / target / "include", version)

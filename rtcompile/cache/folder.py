@@ -29,6 +29,7 @@ FOLDERS = (
     "manifests",
     "portable",
     "pch",
+    "headers",
     "locks",
     "books",
     "toolchains",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rtcompile.cache import files, locks, objects, texts
+from rtcompile.cache import bundled, files, locks, objects, texts
 from rtcompile.cache.folder import FOLDERS, NOTES, Folder
 from rtcompile.core.request import ObjectCode
 
@@ -122,8 +123,9 @@ def usage(folder: Folder, counts: tuple[int, int, int, int]) -> Usage:
 
 
 def size(folder: Folder) -> int:
-    """Return the bytes of objects, manifests and answers."""
-    return sum(status.st_size for _, status in stored(folder))
+    """Return the bytes of objects, manifests and answers, and of the headers out of NVRTC."""
+    headers = sum(size for _, _, size in bundled.stored(folder))
+    return headers + sum(status.st_size for _, status in stored(folder))
 
 
 def precompiled_size(folder: Folder) -> int:
@@ -136,14 +138,21 @@ def evict(folder: Folder, limit: int) -> int:
 
     A reader that has a file open can read it to its end; later ones miss it, and build.
     """
-    oldest = sorted((status.st_mtime, path, status.st_size) for path, status in stored(folder))
+    found = [(status.st_mtime, path, status.st_size) for path, status in stored(folder)]
+    found += [(used, f"{bundled.KIND}/{name}", n) for used, name, n in bundled.stored(folder)]
     goal = max(0, int(limit * _KEEP) - precompiled_size(folder))
-    excess = sum(size for _, _, size in oldest) - goal
+    excess = sum(size for _, _, size in found) - goal
     freed = 0
-    for _, path, size in oldest:
+    for used, path, size in sorted(found):
         if freed >= excess:
             break
-        folder.discard(*path.split("/"))
+        kind, name = path.split("/")
+        if kind != bundled.KIND:
+            folder.discard(kind, name)
+        elif bundled.is_in_use(used):
+            continue
+        else:
+            bundled.discard(folder, name)
         freed += size
     return freed
 
@@ -168,6 +177,8 @@ def export(folder: Folder, target: Folder) -> int:
 
 def empty(folder: Folder) -> None:
     """Remove everything but the reproducers, which the user may want to send; builds go on."""
+    for _, name, _ in list(bundled.stored(folder)):
+        bundled.discard(folder, name)
     for kind in FOLDERS:
         if kind not in ("locks", "reproducers"):
             for name, _ in folder.listing(kind):
@@ -182,6 +193,9 @@ def sweep(folder: Folder) -> None:
             temporary = name.startswith((".", f"{NOTES[1]}-"))
             if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 folder.discard(kind, name)
+    for name, status in folder.listing(bundled.KIND):
+        if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(folder.file(bundled.KIND, name), ignore_errors=True)
     # Locks of which each is a file, as where no byte of a file can be locked.
     for name in {name for name, _ in folder.listing("locks")} - {locks.TABLE}:
         with locks.machine_wide(folder.file("locks", name), patience=0.0):

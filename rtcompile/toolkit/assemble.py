@@ -74,7 +74,7 @@ def assemble(
     else:
         nvrtc, nvjitlink, cudadevrt = _libraries(draft, chosen)
         draft.search.append(SearchDir("forward", os.path.join(shims, "cccl")))
-        _headers(draft, chosen, where)
+        _headers(draft, chosen, where, shims)
     last = _cutlass(draft, where, chosen, shims)
     _cupy(draft, where)
     _providers(draft, where)
@@ -133,7 +133,7 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
     )
 
 
-def _headers(draft: _Draft, chosen: Toolset, where: Surroundings) -> None:
+def _headers(draft: _Draft, chosen: Toolset, where: Surroundings, shims: str) -> None:
     for name in HEADER_PARTS:
         hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
         if hit is not None:
@@ -142,6 +142,8 @@ def _headers(draft: _Draft, chosen: Toolset, where: Surroundings) -> None:
             draft.depends.append(hit.path)
             if hit.directory not in [directory.path for directory in draft.search]:
                 draft.search.append(SearchDir(name, hit.directory))
+            if name == "cudart" and hit.place.layout == "bundled":  # without the runtime's API
+                draft.search.append(SearchDir("bundled-shims", os.path.join(shims, "bundled")))
             continue
         why = why_missing(_PART[name], chosen)
         if name == "cccl" and _use_cupy_cccl(draft, where):

@@ -11,6 +11,8 @@ A *layout* is one way in which NVIDIA ships the same files:
     searched: it holds the headers of every other package of the environment.
 ``toolkit``
     The installer's folder: ``$CUDA_PATH``, ``/usr/local/cuda-12.9``.
+``bundled``
+    What NVRTC 13.3 and newer writes of the headers inside its own file: no runtime API, no cuRAND.
 """
 
 from __future__ import annotations
@@ -104,14 +106,16 @@ PARTS: tuple[Part, ...] = (
     Part(
         "cudart",
         "CUDA runtime headers",
-        markers=("cuda_runtime_api.h",),
+        markers=("cuda_runtime_api.h", "math_constants.h"),
         dirs={
             "wheels13": ("nvidia/cu13/include",),
             "wheels12": ("nvidia/cuda_runtime/include",),
             "conda": _CONDA_INCLUDE,
             "toolkit": _INCLUDE,
+            "bundled": ("",),
         },
         packages={
+            "bundled": "nvrtc",
             "wheels13": "nvidia-cuda-runtime",
             "wheels12": "nvidia-cuda-runtime-cu12",
             "conda": "cuda-cudart-dev",
@@ -129,8 +133,10 @@ PARTS: tuple[Part, ...] = (
             "wheels12": ("nvidia/cuda_nvcc/include",),
             "conda": _CONDA_INCLUDE,
             "toolkit": _INCLUDE,
+            "bundled": ("",),
         },
         packages={
+            "bundled": "nvrtc",
             "wheels13": "nvidia-cuda-crt",
             "wheels12": "nvidia-cuda-nvcc-cu12",
             "conda": "cuda-crt",
@@ -147,8 +153,10 @@ PARTS: tuple[Part, ...] = (
             "wheels12": ("nvidia/cuda_cccl/include",),
             "conda": ("targets/{target}/include/cccl", *_CONDA_INCLUDE),
             "toolkit": ("include/cccl", "targets/{target}/include/cccl", *_INCLUDE),
+            "bundled": ("cccl",),
         },
         packages={
+            "bundled": "nvrtc",
             "wheels13": "nvidia-cuda-cccl",
             "wheels12": "nvidia-cuda-cccl-cu12",
             "conda": "cuda-cccl",

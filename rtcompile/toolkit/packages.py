@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from rtcompile.toolkit.sentences import wheel_version
+
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Program, Toolchain
 
@@ -162,13 +164,15 @@ def _of_build(package: Package, toolchain: Toolchain, backend: str) -> tuple[str
             "headers of its own toolkit, which is without it"
         )
         return why, _into_nvccs(package, toolchain.found_via.get("nvcc", ""), nvcc, folder)
+    if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:  # inside its file: not all of them
+        wheel = wheel_version(part, *toolchain.nvrtc.version_pair)
+        why = f"of which NVRTC's own file, {found}, has only what most kernels need"
+        return why, f'`pip install "{package.pip[-1]}=={wheel}.*"`.'
     return f"which is installed, {found}, without this file", "Another version of it may have it."
 
 
 def _into_nvccs(package: Package, found_via: str, nvcc: Program, folder: str) -> str:
     """Return how to make the headers visible to nvcc."""
-    from rtcompile.toolkit.sentences import wheel_version
-
     major, minor = nvcc.version_pair
     if found_via == "site-packages":  # this is CUDA 13, since no wheel of CUDA 12 has nvcc
         return f'`pip install "{package.pip[-1]}=={wheel_version(package.part, major, minor)}.*"`.'

@@ -90,7 +90,7 @@ def current(settings: Settings | None = None) -> Toolchain:
     if known is None and settings.cache_on_disk:
         known = _read(settings, _key(here))
     if known is None or not known.holds():
-        known = _search(site_dirs)
+        known = _search(site_dirs, settings)
         _write(settings, _key(here), known)
     _in_this_process[here] = known
     return known.toolchain
@@ -159,10 +159,16 @@ def _on_path(name: str, path: str) -> str:
     return ""
 
 
-def _search(site_dirs: Sequence[str]) -> Known:
+def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
+    from rtcompile.toolkit.bundled import unpack
     from rtcompile.toolkit.search import find
 
-    toolchain = find(os.environ, [*site_dirs, *_editable_cupy(site_dirs)], prefix=sys.prefix)
+    toolchain = find(
+        os.environ,
+        [*site_dirs, *_editable_cupy(site_dirs)],
+        prefix=sys.prefix,
+        unpack=lambda nvrtc: unpack(nvrtc, settings),
+    )
     known = Known(toolchain, {path: _stamp(path) for path in toolchain.depends})
     # A program that did not answer may do so next time, when the disk is faster or memory is free.
     return known._replace(until=time.monotonic() + _DOUBT_SECONDS) if toolchain.doubts else known
@@ -210,7 +216,20 @@ def _read(settings: Settings, key: str) -> Known | None:
         known = Known(_from_json(record["toolchain"]), stamps)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    if not _unpacked_is_there(known.toolchain, settings):
+        return None
     return known._replace(stamps={**stamps, **_stamps_of_path(known.toolchain)})
+
+
+def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
+    """Note the use of NVRTC's own headers, if they are used; say whether they may be."""
+    if "NVRTC" not in toolchain.found_via.values():
+        return True
+    from rtcompile.cache import bundled
+
+    top = f"{settings.cache_dir}/{bundled.KIND}/"
+    names = [d.path.removeprefix(top) for d in toolchain.search if d.path.startswith(top)]
+    return bool(names) and bundled.find(settings.cache_dir, names[0].split("/")[0]) is not None
 
 
 def _stamps_of_path(toolchain: Toolchain) -> dict[str, Stamp]:

@@ -10,13 +10,15 @@ taken from a later place of the same major.minor; for CCCL, CuPy's own copy is u
 `toolset.unfit` decides which parts go together. If no place is complete, the one that lacks the
 fewest parts wins and `Toolchain.problems` says what to install. Where CuPy is installed, a CUDA of
 CuPy's major version is preferred, since the driver may not load code of another one.
+
+NVRTC 13.3 and newer carries headers inside its own file. They complete a set that lacks some.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rtcompile.toolkit.assemble import assemble
 from rtcompile.toolkit.catalogue import TARGETS, USUAL_ROOTS
@@ -24,6 +26,7 @@ from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.places import (
     LAST_STEPS,
     STEPS,
+    Hit,
     Place,
     Step,
     Surroundings,
@@ -44,6 +47,7 @@ def find(
     shims: str | None = None,
     last_steps: Sequence[Step] = LAST_STEPS,
     prefix: str = "",
+    unpack: Callable[[Hit], str | None] = lambda nvrtc: None,
 ) -> Toolchain:
     """Search for a toolkit; the arguments are all that the result depends on.
 
@@ -63,6 +67,9 @@ def find(
         Steps taken only if the others gave no complete set.
     prefix : str
         The folder of the Python that runs (``sys.prefix``): it may be a conda environment.
+    unpack : callable
+        Returns a folder with the headers that are inside an NVRTC, None if it has none. Called if
+        there is no complete set.
 
     Returns
     -------
@@ -83,6 +90,12 @@ def find(
     if chosen is None or chosen.lacking(spare):
         places = list(_unique([*places, *(p for step in last_steps for p in step(where))]))
         chosen = choose(places, major, spare)
+    if chosen is not None and chosen.lacking():
+        folder = unpack(chosen.nvrtc)
+        if folder is not None:
+            versions = {"nvrtc": chosen.nvrtc.version}
+            places.append(Place(folder, "bundled", "NVRTC", where.targets, versions))
+            chosen = choose(places, major, spare)
     return assemble(where, places, chosen, shims or _shims())
 
 

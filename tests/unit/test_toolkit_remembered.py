@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import stat
 import subprocess
 import sys
@@ -16,12 +17,15 @@ import pytest
 
 import rtcompile.toolkit.remembered as remembered
 import rtcompile.toolkit.search as search
-from rtcompile.cache import files
+from rtcompile.cache import bundled, files
+from rtcompile.cache.folder import Folder
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.storage import places
 from rtcompile.toolkit import Toolchain, current, remember_build
+from rtcompile.toolkit import bundled as unpacking
 from tests.toolkits import Wheels, program, write
+from tests.toolkits import bundle as fake_bundle
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
@@ -56,7 +60,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     def counted(*arguments: object, **others: object) -> Toolchain:
         made.searches += 1
         roots = (str(tmp_path / "roots/*"),)
-        return find(*arguments, usual_roots=roots, **others)  # type: ignore[arg-type]
+        return find(*arguments, usual_roots=roots, last_steps=(), **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(search, "find", counted)
     monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
@@ -340,3 +344,26 @@ def test_elsewhere_the_error_says_where_it_works(environment, monkeypatch, syste
     with pytest.raises(ToolkitNotFound, match="Linux x86-64 and aarch64"):
         current(environment.settings).require_nvrtc()
     assert environment.searches == 0
+
+
+def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, monkeypatch):
+    cache = Path(environment.settings.cache_dir)
+    written: list[str] = []
+
+    def unpack(nvrtc: object, settings: Settings) -> str | None:
+        path = bundled.publish(str(cache), "12.9.86-ab", lambda at: fake_bundle(Path(at), "12.9"))
+        written.append(str(path))
+        return path
+
+    monkeypatch.setattr(unpacking, "unpack", unpack)
+    for name in ("cuda_runtime", "cuda_nvcc", "cuda_cccl"):
+        shutil.rmtree(environment.wheels.site / "nvidia" / name)
+    for _ in range(2):
+        assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
+    assert len(written) == 1
+    bundled.discard(Folder(str(cache)), Path(written[0]).name)
+    assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
+    assert written == [written[0]] * 2
+    Path(written[0]).chmod(0o777)  # others may put headers into it
+    environment.as_a_new_process()
+    assert environment.searches == 3
