@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rtcompile.building import reproducer as repro
 from rtcompile.cache.folder import Folder
+from rtcompile.core import memory_headers
 from rtcompile.core.units import CompileFailure
 from rtcompile.errors import (
     CompileError,
@@ -98,4 +99,5 @@ def _reproducer(failure: CompileFailure, plan: Plan) -> str | None:
         search=plan.search,
         versions=toolchain.versions,
         folder=Folder(settings.cache_dir),
+        memory=dict(memory_headers.paths(plan.request.headers)),
     )

@@ -17,7 +17,7 @@ from rtcompile.building.plan import Plan
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
-from rtcompile.core import command_lines
+from rtcompile.core import command_lines, memory_headers
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
@@ -362,14 +362,17 @@ class Miss:
         for problem in check_code(code, plan.choice.arch):
             warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
             log += f"{plan.request.name}: warning: {problem}\n"
-        with tracing.span("headers", program=plan.request.name):
-            dependencies = headers.record(
-                compiled.trace or (),
-                searched,
-                source=plan.request.source,
-                name=plan.question.name,
-                before=compiled.before or FileSet(),
-            )
+        dependencies = compiled.files
+        if dependencies is None:
+            with tracing.span("headers", program=plan.request.name):
+                texts = (text for _, text in plan.request.headers)
+                dependencies = headers.record(
+                    compiled.trace or (),
+                    searched,
+                    source="\n".join([plan.request.source, *texts]),
+                    name=plan.question.name,
+                    before=compiled.before or FileSet(),
+                )
         if self.store.changed_meanwhile(question, dependencies):
             # Which contents the compiler read is not known, so that no bundle has them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
@@ -389,7 +392,7 @@ class Miss:
                 compiled_in=milliseconds,
             ),
         )
-        if compiled.trace is not None:
+        if compiled.trace is not None or compiled.files is not None:
             with tracing.span("store", program=plan.request.name):
                 self.store.add(question, built, dependencies)
         return built
@@ -420,7 +423,9 @@ def _unit(
     plan: Plan, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
 ) -> TranslationUnit:
     name = plan.question.name
-    return TranslationUnit(plan.request.source, name, flags, expressions, target, plan.choice.arch)
+    texts = memory_headers.paths(plan.request.headers)
+    source, arch = plan.request.source, plan.choice.arch
+    return TranslationUnit(source, name, flags, expressions, target, arch, texts)
 
 
 def _reads(plan: Plan) -> bool:

@@ -16,6 +16,7 @@ from rtcompile.building.plan import Plan, for_this_device
 from rtcompile.cache import kept_answers
 from rtcompile.cache.store import Store
 from rtcompile.cache.words import CUPY
+from rtcompile.core import memory_headers
 from rtcompile.core.option_table import dropped
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.value import replace
@@ -162,13 +163,13 @@ def _announced(
 
 
 def with_headers(request: CompileRequest, settings: Settings) -> CompileRequest:
-    """Return the request with its headers in a folder, which is searched first."""
+    """Return the request with the folder that its headers seem to be in, which is searched first."""
     if not request.headers:
         return request
-    from rtcompile.cache import texts
-
-    folder = texts.folder(request.headers, settings.cache_dir if settings.cache_on_disk else None)
-    return request.replace(options=(f"-I{folder}", *request.options), headers=())
+    option = f"-I{memory_headers.folder(request.headers)}"
+    if option in request.options:
+        return request
+    return request.replace(options=(option, *request.options))
 
 
 def is_cached(request: CompileRequest, settings: Settings) -> bool:

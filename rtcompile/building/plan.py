@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rtcompile import toolkit
 from rtcompile.building import device
 from rtcompile.core import arch as archs
+from rtcompile.core import memory_headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch, Choice
 from rtcompile.core.key import Question
@@ -284,7 +285,7 @@ def header_search(options: Options, toolchain: Toolchain, *, arch: Arch) -> tupl
 def own_directories(options: Options) -> tuple[SearchDir, ...]:
     """Return the user's directories to search before all others, labelled by position."""
     return tuple(
-        SearchDir(f"user{index}", places.absolute(directory))
+        SearchDir(memory_headers.label(directory) or f"user{index}", places.absolute(directory))
         for index, directory in enumerate(options.include_dirs)
     )
 

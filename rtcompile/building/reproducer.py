@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 
 from rtcompile._version import __version__
@@ -55,6 +56,7 @@ def write(
     search: Sequence[SearchDir],
     versions: Mapping[str, str],
     folder: Folder,
+    memory: Mapping[str, str] = MappingProxyType({}),
 ) -> str | None:
     """Write a self-contained reproducer and return its path; None where it cannot be written.
 
@@ -74,6 +76,8 @@ def write(
         Part of the toolchain to its version.
     folder : Folder
         The cache directory in which reproducers are kept; the oldest beyond twenty are removed.
+    memory : mapping
+        The headers that were given as texts, by their paths.
     """
     key = content_digest(
         "\0".join((source, *failure.command, *name_expressions)).encode("utf-8", "surrogateescape")
@@ -83,8 +87,8 @@ def write(
     is_nvrtc = failure.backend == "nvrtc"
     options = failure.command if is_nvrtc else failure.command[1:]
     program = _program(name) if is_nvrtc else "kernel.cu"
-    headers = set(failure.trace or ())
-    places = _places(failure.trace or (), search)
+    headers = {*(failure.trace or ()), *memory}
+    places = _places([*(failure.trace or ()), *memory], search)
     report: dict[str, Any] = {
         "what": failure.log.splitlines()[0] if failure.log else failure.kind,
         "kind": failure.kind,
@@ -110,7 +114,9 @@ def write(
         with folder.opened("reproducers") as reproducers:
             with _new_folder(home, reproducers) as place:
                 for path, target in places:
-                    if path in headers:
+                    if path in memory:
+                        _write_below(memory[path].encode(), target, place)
+                    elif path in headers:
                         _copy(path, target, place)
                     else:
                         _make(target, place)
@@ -181,19 +187,23 @@ def _make(target: str, folder: int) -> None:
         os.close(_below(target.split("/"), folder))
 
 
-def _copy(path: str, target: str, folder: int) -> None:
+def _write_below(data: bytes, target: str, folder: int) -> None:
     *names, name = target.split("/")
+    parent = _below(names, folder)
+    try:
+        _write(name, data, parent)
+    finally:
+        os.close(parent)
+
+
+def _copy(path: str, target: str, folder: int) -> None:
     with suppress(OSError):  # it was removed, is no file, or a folder has the same name
         source, status = trusted.open_regular(path)
         try:
             data = trusted.contents(source, min(status.st_size, _MOST_BYTES))
         finally:
             os.close(source)
-        parent = _below(names, folder)
-        try:
-            _write(name, data, parent)
-        finally:
-            os.close(parent)
+        _write_below(data, target, folder)
 
 
 def _write(name: str, data: bytes, folder: int, mode: int = 0o600) -> None:

@@ -72,11 +72,13 @@ def dependencies_of(
     source, name : str
         The translation unit.
     """
-    if failure.kind != "error" or failure.trace is None:
+    if failure.kind != "error" or (failure.trace is None and failure.files is None):
         return None
     if not re.search(_OF_THE_SOURCE, failure.log) or _NOT_FOUND_BY_HOST in failure.log:
         return None
-    found = headers.record(failure.trace, search, source=source, name=name)
+    if failure.files is not None:
+        return None if failure.files.uncacheable else failure.files
+    found = headers.record(failure.trace or (), search, source=source, name=name)
     if found.uncacheable:
         return None
     # A header that was not found may be created later.

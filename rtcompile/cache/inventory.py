@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rtcompile.cache import bundled, files, locks, objects, texts
+from rtcompile.cache import bundled, files, locks, objects
 from rtcompile.cache.folder import FOLDERS, NOTES, Folder
 from rtcompile.core.request import ObjectCode
 
@@ -183,7 +183,6 @@ def empty(folder: Folder) -> None:
         if kind not in ("locks", "reproducers"):
             for name, _ in folder.listing(kind):
                 folder.discard(kind, name)
-    texts.remove(folder.path)
 
 
 def sweep(folder: Folder) -> None:

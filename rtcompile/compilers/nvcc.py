@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.compilers import crashes
 from rtcompile.core import environment
 from rtcompile.core.arch import Arch
 from rtcompile.core.command_lines import nvcc_path
+from rtcompile.core.memory_headers import FOLDER
 from rtcompile.core.name_markers import Markers
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.workers import pool
@@ -48,6 +50,7 @@ _SOURCE = "kernel.cu"
 _PTX = "kernel.ptx"
 _TRACE = "headers.d"
 _RESULT = "result"
+_TEXTS = FOLDER.lstrip("/")
 _OBSERVED = "observed"  # the time trace adds .json
 
 _SIGKILL = 9
@@ -205,9 +208,9 @@ class _Nvcc:
 
     def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:
         """Compile a unit's source, without regard to its name expressions."""
-        source = _named(unit)
-        flags = (*_TARGET_FLAGS[unit.target], *unit.flags, "-MD", "-MF", _TRACE)
-        outcome = self.run(flags, {_SOURCE: source}, unit.target)
+        source, texts = _named(unit), _as_files(unit)
+        flags = (*_TARGET_FLAGS[unit.target], *_moved(unit.flags), "-MD", "-MF", _TRACE)
+        outcome = self.run(flags, {_SOURCE: source}, unit.target, texts)
         # NVCC takes the names in #line for files that were read.
         said = {unit.name, *_LINE.findall(unit.source)}
         trace = tuple(
@@ -219,9 +222,10 @@ class _Nvcc:
 
     def observe(self, unit: TranslationUnit, option: str) -> Observed | CompileFailure:
         """Compile as `compile` does; return what `option` writes into its file."""
-        flags = (*_TARGET_FLAGS[unit.target], *unit.flags)
+        flags = (*_TARGET_FLAGS[unit.target], *_moved(unit.flags))
         flags = (*flags, *self._host_compiler(flags), option, _OBSERVED, _SOURCE, "-o", _RESULT)
-        files, results = {_SOURCE: _named(unit)}, (_OBSERVED, f"{_OBSERVED}.json")
+        files = {_SOURCE: _named(unit), **_as_files(unit)}
+        results = (_OBSERVED, f"{_OBSERVED}.json")
         outcome = _run_program((self._path, *flags), files, results, self._limits)
         if isinstance(outcome, pool.Crash):
             return crashes.failure(outcome, (self._path, *flags), "nvcc", self._limits)
@@ -236,19 +240,24 @@ class _Nvcc:
         return self.run((*_TARGET_FLAGS[unit.target], *unit.flags), {_PTX: ptx}, unit.target)
 
     def run(
-        self, flags: tuple[str, ...], files: dict[str, bytes], kind: str
+        self,
+        flags: tuple[str, ...],
+        files: dict[str, bytes],
+        kind: str,
+        texts: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Compiled | CompileFailure:
-        """Run NVCC on the files."""
+        """Run NVCC on the files, beside the headers that were given as texts."""
         host = self._host_compiler(flags)
         self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
         left = self._limits
         if self._deadline is not None:
             left = left._replace(timeout=max(0.001, self._deadline - time.monotonic()))
+        files = {**files, **texts}
         outcome = _run_program(self.command, files, (_RESULT, _TRACE), left)
         if isinstance(outcome, pool.Crash):
             return crashes.failure(outcome, self.command, "nvcc", self._limits)
         reply = outcome.value
-        log = _SCRATCH_NAME.sub("", reply["log"])
+        log = _SCRATCH_NAME.sub("", reply["log"]).replace(_TEXTS, FOLDER)
         if reply["status"] != 0 or _RESULT not in reply["files"]:
             return _failure(reply, log, self.command)._replace(trace=_trace(reply, files))
         return Compiled(
@@ -263,6 +272,16 @@ class _Nvcc:
     def _host_compiler(self, flags: Sequence[str]) -> tuple[str, ...]:
         chosen = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
         return () if chosen else ("-ccbin", nvcc_path(self._host))
+
+
+def _as_files(unit: TranslationUnit) -> dict[str, bytes]:
+    """Return the headers that were given as texts, as files of the worker's folder."""
+    return {path.lstrip("/"): text.encode() for path, text in unit.texts}
+
+
+def _moved(flags: Iterable[str]) -> tuple[str, ...]:
+    """Return flags that name the worker's folder in place of the one in memory."""
+    return tuple(flag.replace(FOLDER, _TEXTS) if FOLDER in flag else flag for flag in flags)
 
 
 def _named(unit: TranslationUnit) -> bytes:

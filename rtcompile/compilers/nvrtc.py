@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.compilers import crashes
+from rtcompile.compilers import crashes, observed
 from rtcompile.core import includes, small
 from rtcompile.core.key import digest, field
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
+from rtcompile.lookup.fileset import FileSet
 from rtcompile.watching import tracing
 from rtcompile.workers import pool, process
 
@@ -65,12 +66,12 @@ def compile(
     """
     prefix = _prefix(unit, library, cache_dir, search) if pch and cache_dir else None
     if prefix is None:
-        return _run(unit, library, limits, meanwhile)[0]
+        return _run(unit, library, limits, search, meanwhile)[0]
     with prefix.wanted():
-        outcome, header = _run(unit, library, limits, meanwhile, prefix)
+        outcome, header = _run(unit, library, limits, search, meanwhile, prefix)
         if header is not None and not _trust_result(outcome, unit):
             reason = "it was not used" if isinstance(outcome, Compiled) else outcome.log
-            outcome, _ = _run(unit, library, limits, meanwhile)
+            outcome, _ = _run(unit, library, limits, search, meanwhile)
             if isinstance(outcome, Compiled):
                 prefix.blame(f"without it a build went well that did not with it: {reason}")
         elif header is None and outcome.trace:
@@ -142,6 +143,7 @@ def observe(
         "expressions": [expression.encode() for expression in unit.name_expressions],
         "target": unit.target,
         "pch": b"",
+        **observed.for_probes((), unit.texts, unit.changes),
     }
     answer = pool.run(job_of(library, function, arguments), limits)
     if isinstance(answer, pool.Crash):
@@ -202,6 +204,7 @@ def _run(
     unit: TranslationUnit,
     library: Library,
     limits: Limits,
+    search: Sequence[SearchDir],
     meanwhile: Callable[[], object] | None,
     prefix: Prefix | None = None,
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
@@ -224,6 +227,7 @@ def _run(
             "expressions": [expression.encode() for expression in unit.name_expressions],
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
+            **observed.for_probes(search, unit.texts, unit.changes),
         }
         return job_of(library, "compile_unit", arguments, warm=header is not None, plain=plain)
 
@@ -232,7 +236,7 @@ def _run(
         return _death(answer, options, limits, header), header
     if answer.value["pch"] is None:
         header = None
-    return _outcome(unit, answer, options, header), header
+    return _outcome(unit, answer, options, header, search), header
 
 
 def job_of(
@@ -280,8 +284,14 @@ def _outcome(
     answer: pool.Answer,
     options: tuple[str, ...],
     header: Precompiled | None,
+    search: Sequence[SearchDir] = (),
 ) -> Compiled | CompileFailure:
     reply = answer.value
+    files = None
+    if reply["asked"] is not None:
+        before = header.dependencies if header is not None else FileSet()
+        with tracing.span("headers", program=unit.name):
+            files = observed.file_set(reply["asked"], search, texts=unit.texts, before=before)
     for phase, begin, end in reply["spans"]:
         tracing.add(phase, begin, end, row=f"worker {answer.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]
@@ -300,13 +310,14 @@ def _outcome(
             "nvrtc",
             milliseconds=sum(milliseconds.values()),
             trace=trace,
+            files=files,
         )
     notes: tuple[str, ...] = ()
-    before = None
+    included = None
     if header is not None and reply["pch"] and trace is not None:
         # The compiler names only what it read itself: what follows the prefix. What it read again
         # may mean something else there; then nothing is taken as known.
-        before = header.dependencies if not set(trace) & set(header.trace) else None
+        included = header.dependencies if not set(trace) & set(header.trace) else None
         trace = tuple(dict.fromkeys((*header.trace, *trace)))
         notes = (f"{len(header.trace)} headers came precompiled",)
     return Compiled(
@@ -317,7 +328,8 @@ def _outcome(
         trace=trace,
         milliseconds=milliseconds,
         notes=notes,
-        before=before,
+        before=included,
+        files=files,
     )
 
 

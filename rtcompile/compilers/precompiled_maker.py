@@ -26,6 +26,7 @@ from typing import Any
 
 from rtcompile._version import __version__
 from rtcompile.cache import files, headers
+from rtcompile.compilers import observed
 from rtcompile.compilers import precompiled_files as disk
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
 from rtcompile.core import environment, includes
@@ -152,6 +153,7 @@ class _Maker:
             "options": [option.encode() for option in self.order["options"]],
             "temporary": os.fsencode(temporary),
             "path": os.fsencode(self.path),
+            **observed.for_probes(self.search, self.order["texts"], self.order["changes"]),
         }
         function, prepare, argument = self.order["job"]
         job = pool.Job(function, arguments, prepare, argument, warm=True)
@@ -178,7 +180,13 @@ class _Maker:
             return
         spared = made["make"] - made["use"]
         trace = includes.parse_trace(made["trace"])
-        dependencies = headers.record(trace, self.search, source=self.text, name=self.order["name"])
+        texts = self.order["texts"]
+        if made["asked"] is not None:
+            dependencies = observed.file_set(made["asked"], self.search, texts=texts)
+        else:
+            source = "\n".join([self.text, *(text for _, text in texts)])
+            name = self.order["name"]
+            dependencies = headers.record(trace, self.search, source=source, name=name)
         if spared < _LEAST_SPARED:
             self._refuse(f"it would spare {spared * 1000:.0f} ms")
         elif dependencies.uncacheable:

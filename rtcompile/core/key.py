@@ -130,6 +130,8 @@ class Question:
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
         fields += [*_read(dependencies.headers)]
         fields += [field("__has_include", answer) for answer in dependencies.answers]
+        if not dependencies.is_empty:  # else it would be found without a look at these files
+            fields.append(field("files", "checked"))
         if path_bound:
             fields.append(self._places())
         made = digest(fields)

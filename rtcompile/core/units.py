@@ -31,7 +31,12 @@ class LinkInput(NamedTuple):
 
 
 class TranslationUnit(NamedTuple):
-    """The input of one run of a compiler, with every option and path already decided."""
+    """The input of one run of a compiler, with every option and path already decided.
+
+    `texts` are headers that exist in memory only, as a path below `core.memory_headers.FOLDER` and what
+    it holds. `changes` are made in what NVRTC reads: the end of a header's path, the text to find,
+    the text instead; who gives any has them in the key.
+    """
 
     source: str
     name: str
@@ -39,6 +44,8 @@ class TranslationUnit(NamedTuple):
     name_expressions: tuple[str, ...]
     target: str
     arch: Arch
+    texts: tuple[tuple[str, str], ...] = ()
+    changes: tuple[tuple[str, str, str], ...] = ()
 
 
 class Compiled(NamedTuple):
@@ -47,7 +54,9 @@ class Compiled(NamedTuple):
     `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
     None where the compiler does not say, so that a later change of them cannot be noticed.
     `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `before` holds
-    what the precompiled header depended on that replaced the first headers of `trace`.
+    what the precompiled header depended on that replaced the first headers of `trace`. `files` is
+    all that the compiler read and looked for, as it was at that moment; None where only `trace` is
+    known.
     """
 
     code: bytes
@@ -58,6 +67,7 @@ class Compiled(NamedTuple):
     milliseconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
     before: FileSet | None = None
+    files: FileSet | None = None
 
 
 class CompileFailure(NamedTuple):
@@ -66,6 +76,7 @@ class CompileFailure(NamedTuple):
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
     "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that
     the compiler had read, as far as it is known of one that died; None where it does not say.
+    `files` is as in `Compiled`.
     """
 
     kind: str
@@ -75,3 +86,4 @@ class CompileFailure(NamedTuple):
     signal: int | None = None
     milliseconds: float = 0.0
     trace: tuple[str, ...] | None = ()
+    files: FileSet | None = None

@@ -17,7 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["changed_ns", "file_clock_ns", "next_tick", "signature"]
+    from rtcompile.core.header import Header
+
+__all__ = ["changed_ns", "file_clock_ns", "next_tick", "trusted"]
 
 _MAX_WAIT_SECONDS = 0.1
 _COARSE_NS = 1_000_000  # times that are multiples of this may come from a coarse clock
@@ -63,34 +65,32 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def changed_ns(status: os.stat_result) -> int:
     """Return the latest time (ns since the epoch) at which a file with this status may have changed."""
-    return status.st_ctime_ns + _coarseness_ns(status)
+    return status.st_ctime_ns + _coarseness_ns(status.st_mtime_ns, status.st_ctime_ns)
 
 
-def signature(status: os.stat_result, now_ns: int, *, is_own: bool) -> tuple[int, int, int, int]:
-    """Return the size, times and inode of a file that was read at `now_ns`, to know it again by.
+def trusted(header: Header, device: int, read_ns: int) -> Header:
+    """Return a header that was read from a device at a time, with times that show every change.
 
-    The times are 0 where the file may change without a change of them, so that the next check
-    compares its contents. Of images without times of their own only the user's files
-    (`is_own`) are compared that way.
+    They are 0 where the file may change without a change of them, so that the next check compares
+    its contents. Of images without times of their own only the user's files are compared that way.
     """
-    size, inode = status.st_size, status.st_ino
-    newest = max(status.st_mtime_ns, status.st_ctime_ns) + _coarseness_ns(status)
-    if newest >= now_ns or (is_own and _is_in_image(status)):
-        return size, 0, 0, inode
-    return size, status.st_mtime_ns, status.st_ctime_ns, inode
+    times = header.mtime_ns, header.ctime_ns
+    is_new = max(times) + _coarseness_ns(*times) >= read_ns
+    if is_new or (header.is_own and _is_in_image(*times, device)):
+        return header._replace(mtime_ns=0, ctime_ns=0)
+    return header
 
 
-def _coarseness_ns(status: os.stat_result) -> int:
+def _coarseness_ns(mtime_ns: int, ctime_ns: int) -> int:
     """Return by how much a later change may have the same times, beyond the ticks of the file clock."""
-    is_coarse = not (status.st_mtime_ns % _COARSE_NS or status.st_ctime_ns % _COARSE_NS)
-    return _COARSEST_NS if is_coarse else 0
+    return 0 if mtime_ns % _COARSE_NS or ctime_ns % _COARSE_NS else _COARSEST_NS
 
 
-def _is_in_image(status: os.stat_result) -> bool:
+def _is_in_image(mtime_ns: int, ctime_ns: int, device: int) -> bool:
     # squashfs and iso9660 know whole seconds only, and have one time for all three.
-    if status.st_mtime_ns == status.st_ctime_ns and not status.st_mtime_ns % _SECOND_NS:
+    if mtime_ns == ctime_ns and not mtime_ns % _SECOND_NS:
         return True
-    return status.st_dev in _image_devices()
+    return device in _image_devices()
 
 
 _seen_images: tuple[int, frozenset[int]] = (0, frozenset())

@@ -300,8 +300,7 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
     with open(descriptor, "rb", buffering=0) as file:
         data = file.read()
     header = Header(path, label, relative, content_digest(data), *stat_of(status))
-    _, mtime_ns, ctime_ns, _ = clocks.signature(status, now, is_own=header.is_own)
-    return header._replace(mtime_ns=mtime_ns, ctime_ns=ctime_ns), data, status
+    return clocks.trusted(header, status.st_dev, now), data, status
 
 
 def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import time
 
-from rtcompile.workers import heap, protocol
+from rtcompile.workers import heap, probes, protocol
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _NOOP = b'extern "C" __global__ void noop() {}'
 # prevent it.
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
+# Leaves out CUDA's declarations, which take 5 ms; since 12.9, too.
 _MINIMAL = b"--minimal"
 
 _ROOM = 1 << 20
@@ -35,6 +36,7 @@ _ROOM_TO_START = 16 << 20
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
 _heap_is_pinned: bool | None = None  # None: not tried yet
+_is_observed = False  # whether `probes` see all that this library asks of the file system
 
 
 def load(argument: str) -> Any:
@@ -43,7 +45,7 @@ def load(argument: str) -> Any:
     Takes their paths and, after a newline, what tells this file from one put in its place later.
     NVRTC opened by path looks for its builtins by bare name only: they come first.
     """
-    global _library
+    global _library, _is_observed
     paths, _, _ = argument.partition("\n")
     for path in paths.split(os.pathsep):
         _library = ctypes.CDLL(path)
@@ -52,7 +54,44 @@ def load(argument: str) -> Any:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call("Version", ctypes.byref(major), ctypes.byref(minor))
     _always[:] = [_NO_CACHE] if (major.value, minor.value) >= _FIRST_WITH_CACHE else []
+    _is_observed = probes.install(path) and _probes_see_all()
     return improve
+
+
+# What `_probes_see_all` compiles: a header in memory, paths that do not exist, by each of the ways
+# in which a source can ask for them, and this file, which does.
+_TEXT = probes.MEMORY + b"check/text.h"
+_ABSENT = (b"/nonexistent/asked.h", b"/nonexistent/pasted.h")
+_SEEN_ALL = b"rtcompile has seen all"
+_CHECK = b"""
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#include "%b"
+#if __has_include("%b") || PASTE(__ha, s_include)( /* the name */ <%b>)
+#endif
+#if IN_MEMORY == 42 && __has_include("%b")
+#error %b
+#endif
+"""
+
+
+def _probes_see_all() -> bool:
+    """Compile a source that ends in an error, and say whether all that it asks for was observed."""
+    here = os.fsencode(os.path.abspath(__file__))
+    source = _CHECK % (_TEXT, *_ABSENT, here, _SEEN_ALL)
+    probes.begin({"texts": {_TEXT: b"#define IN_MEMORY 42\n"}, "provided": [here]}, tells=False)
+    try:
+        options = [_MINIMAL] if _NO_CACHE in _always else []
+        reply = _compile({"source": source, "name": b"check.cu", "expressions": []}, options)
+    finally:
+        asked = probes.end()
+    return (
+        _SEEN_ALL.decode() in reply["log"]
+        and {*_ABSENT} <= {*asked["absent"]}
+        and [path for path, *_ in asked["opened"]] == [here]
+        and asked["texts"] == [_TEXT]
+        and not asked["problem"]
+    )
 
 
 def improve(idle: bool) -> None:
@@ -140,10 +179,11 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit.
 
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
-    of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out)
-    and ``plain`` (whether this process may go on to another job). Returns ``error`` ("" if all went
-    well, else a kind of `CompileFailure`), ``log``, ``code``, ``lowered_names``, ``trace`` (None
-    where this NVRTC gives none), ``pch`` (whether the header was used; None if it could not even be
+    of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out),
+    ``plain`` (whether this process may go on to another job), and what `probes` takes. Returns
+    ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
+    ``lowered_names``, ``asked`` (of `probes`; None where these do not work), ``trace`` (None where
+    this NVRTC gives none), ``pch`` (whether the header was used; None if it could not even be
     tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
     `child` takes ``well`` and ``doubtful`` away.
     """
@@ -155,17 +195,13 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     use = [b"--use-pch=" + job["pch"]] if tried else []
     times = os.memfd_create("times")  # a file would be made and removed for each compile
     told = b"--time=/proc/self/fd/%d" % times
-    observe = [*_include_trace_options(), *([told] if os.path.exists("/proc/self/fd") else ())]
-    reply = _compile(job, options + observe + use + ([_MINIMAL] if job.get("minimal") else []))
-    trace = protocol.stderr_text()
-    if job.get("minimal") and (reply["error"] or reply["log"]):
+    timed = [told] if os.path.exists("/proc/self/fd") else []
+    minimal = [_MINIMAL] if job.get("minimal") else []
+    reply = _observed(job, [*options, *timed, *use, *minimal])
+    if minimal and (reply["error"] or reply["log"]):
         # Whatever it says, it could be for the option's sake.
         protocol.forget_stderr()
-        reply = _compile(job, options + observe)
-        trace = protocol.stderr_text()
-    reply["trace"] = trace
-    if _include_trace_refused(reply, trace):
-        reply = {**_compile(job, options), "trace": None}
+        reply = _observed(job, options + timed)
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)
@@ -200,7 +236,7 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
     import json
 
     path = os.path.join(os.environ["TMPDIR"], "events")  # it adds .json
-    reply = _compile(job, [*job["options"], b"--fdevice-time-trace=" + os.fsencode(path)])
+    reply = _with_texts(job, [*job["options"], b"--fdevice-time-trace=" + os.fsencode(path)])
     events = []
     try:
         with open(f"{path}.json", encoding="utf-8", errors="replace") as file:
@@ -241,7 +277,7 @@ def time_headers(job: dict[str, Any]) -> dict[str, Any]:
     begin = time.process_time()
     options = [*job["options"], *_include_trace_options(), b"--fdevice-syntax-only"]
     try:
-        reply = _compile(job, options)
+        reply = _with_texts(job, options)
     finally:
         end = time.process_time()
         os.dup2(before, 2)  # the last writer: the reader comes to its end
@@ -293,22 +329,25 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
 
     Takes also ``temporary`` (on the file system of ``path``), ``name`` and ``options``. Returns
     ``heap`` (False: this process cannot), ``full`` (a disk was: it says nothing of the source),
-    ``problem`` ("" if all went well), ``trace``, and the seconds to ``make`` and to ``use`` it.
+    ``problem`` ("" if all went well), ``trace``, ``asked``, and the seconds to ``make`` and to ``use`` it.
     """
     if not _heap_is_pinned:
         full = _heap_is_pinned is None
         return {"heap": full, "full": full, "problem": "no room for temporary files"}
     unit = {**job, "expressions": [], "target": "ptx"}
-    options = job["options"] + _include_trace_options()
+    options = job["options"]
     begin = time.monotonic()
-    made = _compile(unit, [*options, b"--create-pch=" + job["temporary"]])
+    made = _observed(
+        {**unit, "pch": job["temporary"]}, [*options, b"--create-pch=" + job["temporary"]]
+    )
     middle = time.monotonic()
-    trace = protocol.stderr_text()
     # NVRTC reports success even if the disk is full, so the header is tried before it is kept.
-    used = _compile(unit, [*options, b"--use-pch=" + job["temporary"]])
+    used = _observed(
+        {**unit, "pch": job["temporary"]}, [*options, b"--use-pch=" + job["temporary"]]
+    )
     end = time.monotonic()
     problem = made["error"] or used["error"]
-    if problem or not _pch_message(used["log"])[1] or not trace:
+    if problem or not _pch_message(used["log"])[1] or not made["trace"]:
         full = not (_has_room(job["temporary"]) and _has_room(os.environ["TMPDIR"] + "/room"))
         log = f"{made['log']}\n{used['log']}".strip()
         return {"heap": True, "full": full, "problem": log or "not usable"}
@@ -317,7 +356,8 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
         "heap": True,
         "full": False,
         "problem": "",
-        "trace": trace,
+        "trace": made["trace"],
+        "asked": made["asked"],
         "make": middle - begin,
         "use": end - middle,
     }
@@ -345,6 +385,48 @@ def _pch_message(log: str) -> tuple[str, bool]:
     return "".join(rest), len(rest) < len(lines)
 
 
+def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
+    """Compile; reply also with what the compiler asked of the file system, or at least what it read."""
+    if _is_observed:
+        probes.begin(job)
+        reply = {}
+        try:
+            reply = _compile(job, options)
+        finally:
+            reply["asked"] = probes.end()
+        return {**reply, "trace": protocol.stderr_text()}
+    options = _with_text_files(job, options)
+    before = len(protocol.stderr_text())
+    reply = _compile(job, [*options, *_include_trace_options()])
+    trace: bytes | None = protocol.stderr_text()[before:]
+    if _include_trace_refused(reply, trace or b""):
+        reply, trace = _compile(job, options), None
+    return {**reply, "asked": None, "trace": trace}
+
+
+def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
+    """Compile with the headers that are given as texts, and without a word on what was read."""
+    if not (job.get("texts") and _is_observed):
+        return _compile(job, _with_text_files(job, options))
+    probes.begin(job, tells=False)
+    try:
+        return _compile(job, options)
+    finally:
+        probes.end()
+
+
+def _with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
+    """Write headers that are given as texts to files of this job; return the options that find them."""
+    top = os.environb[b"TMPDIR"]
+    for path, text in job.get("texts", {}).items():
+        os.makedirs(os.path.dirname(top + path), exist_ok=True)
+        with open(top + path, "wb") as file:
+            file.write(text)
+    return [
+        option.replace(b"-I" + probes.MEMORY, b"-I" + top + probes.MEMORY) for option in options
+    ]
+
+
 def _include_trace_options() -> list[bytes]:
     """Return the options that make NVRTC's front end list each header it opens on stderr.
 
@@ -362,12 +444,12 @@ def _include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
 
 def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     expressions: list[bytes] = job["expressions"]
-    target: str = job["target"]
     program = Program(job["source"], job["name"])
     try:
         for expression in expressions:
             program.add_name_expression(expression)
         program.compile(options)
+        target: str = job["target"]
         code = program.result(_RESULTS[target])
         lowered = {e.decode(): program.lowered_name(e).decode() for e in expressions}
     except NvrtcError as error:

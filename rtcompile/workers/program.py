@@ -20,6 +20,8 @@ def run(job: dict[str, object]) -> dict[str, object]:
     begin = time.monotonic()
     files: dict[str, bytes] = job["files"]  # type: ignore[assignment]
     for name, data in files.items():
+        if os.path.dirname(name):
+            os.makedirs(os.path.dirname(name), exist_ok=True)
         with open(name, "wb") as file:
             file.write(data)
     command: list[str] = job["command"]  # type: ignore[assignment]

@@ -186,13 +186,8 @@ def test_an_edit_of_the_user_s_own_is_seen_right_after_a_look(
 SECOND = 10**9
 
 
-def with_times(path: Path, mtime_ns: int, ctime_ns: int) -> os.stat_result:
-    """Return a file's status with other times, as another file system would keep them."""
-    status = os.stat(path)
-    times = (mtime_ns / 1e9, ctime_ns / 1e9)
-    return os.stat_result(
-        (*status[:8], *map(int, times)), {"st_mtime_ns": mtime_ns, "st_ctime_ns": ctime_ns}
-    )
+def aged(mtime_ns: int, ctime_ns: int, label: str = "user0") -> Header:
+    return Header("/home/me/x.h", label, "x.h", "", 1, mtime_ns, ctime_ns, 2)
 
 
 @pytest.mark.parametrize(
@@ -211,24 +206,26 @@ def test_times_are_trusted_once_the_file_system_s_clock_has_moved_on(
 ) -> None:
     now = 1_700_000_000 * SECOND + 123_456_789
     changed = (now - age_ns) // ticks_ns * ticks_ns
-    status = with_times(tmp_path, changed - 60 * SECOND, changed)
-    signature = clocks.signature(status, now, is_own=True)
-    assert signature[1:3] == ((changed - 60 * SECOND, changed) if is_trusted else (0, 0))
+    header = aged(changed - 60 * SECOND, changed)
+    kept = clocks.trusted(header, os.stat(tmp_path).st_dev, now)
+    assert kept == (header if is_trusted else header._replace(mtime_ns=0, ctime_ns=0))
+    times = {"st_mtime_ns": header.mtime_ns, "st_ctime_ns": changed}
+    status = os.stat_result((0,) * 10, times)
     assert (clocks.changed_ns(status) >= now) is not is_trusted
 
 
 def test_an_image_with_one_time_for_all_is_compared_by_contents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = time.time_ns()
-    squashed = with_times(tmp_path, SECOND, SECOND)
-    assert clocks.signature(squashed, now, is_own=True)[1:3] == (0, 0)
-    assert clocks.signature(squashed, now, is_own=False)[1:3] == (SECOND, SECOND)
+    squashed = aged(SECOND, SECOND)
+    assert clocks.trusted(squashed, 0, now).ctime_ns == 0
+    assert clocks.trusted(aged(SECOND, SECOND, "cudart"), 0, now).ctime_ns == SECOND
 
-    other = with_times(tmp_path, SECOND + 1, SECOND + 1)
-    assert clocks.signature(other, now, is_own=True)[1:3] == (SECOND + 1, SECOND + 1)
-    monkeypatch.setattr(clocks, "_image_devices", lambda: frozenset([other.st_dev]))
-    assert clocks.signature(other, now, is_own=True)[1:3] == (0, 0)
+    other = aged(SECOND + 1, SECOND + 1)
+    assert clocks.trusted(other, 77, now) == other
+    monkeypatch.setattr(clocks, "_image_devices", lambda: frozenset([77]))
+    assert clocks.trusted(other, 77, now).ctime_ns == 0
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pickle
 import pytest
 
 import rtcompile
-from rtcompile import CompileRequest, InvalidRequest
+from rtcompile import CompileRequest, InvalidRequest, toolkit
 from rtcompile.building import pipeline
-from rtcompile.cache import inventory, texts
-from rtcompile.cache.folder import Folder
+from rtcompile.core import memory_headers
 from rtcompile.settings import Settings
+from rtcompile.workers import nvrtc as workers_nvrtc
 
 SOURCE = """
 #include "tile.cuh"
@@ -93,32 +93,65 @@ def test_a_request_with_texts_can_be_pickled_hashed_and_replaced():
     assert len({request, request.replace(headers=dict(request.headers))}) == 1
 
 
-def test_a_file_that_was_edited_in_the_cache_is_never_compiled(tmp_path):
-    given = (("a.cuh", "right"),)
-    folder = texts.folder(given, str(tmp_path))
-    with open(os.path.join(folder, "a.cuh"), "w") as file:
-        file.write("wrong")
-    texts._compared.clear()  # as another process finds it
-    assert texts.folder(given, str(tmp_path)) == folder
-    with open(os.path.join(folder, "a.cuh")) as file:
-        assert file.read() == "right"
-    assert os.listdir(os.path.dirname(folder)) == [os.path.basename(folder)]
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+def test_no_file_of_it_is_anywhere(tmp_path, monkeypatch, backend):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    source = (
+        '#include "tile.cuh"\nextern "C" __global__ void k(const char** out) { *out = __FILE__ ; }'
+    )
+    if backend == "nvcc":
+        toolchain = toolkit.current()
+        if toolchain.nvcc is None or toolchain.host_compiler is None:
+            pytest.skip("nvcc and a host compiler are needed")
+    code = _compile("#define SIDE 3\n", backend=backend)
+    left = [path for path in (tmp_path / "cache").rglob("*") if "tile" in path.name]
+    assert not left
+    assert not os.path.lexists(memory_headers.FOLDER)
+    assert _compile("#define SIDE 3\n", backend=backend).code == code.code
+    with pytest.raises(rtcompile.CompileError) as raised:
+        _compile("#define SIDE 3\n#error wrong\n", source, backend=backend)
+    folder = memory_headers.folder((("tile.cuh", "#define SIDE 3\n#error wrong\n"),))
+    assert f"{folder}/tile.cuh" in str(raised.value)
 
 
-def test_a_cache_that_cannot_be_written_is_replaced_by_the_processs_own_folder(tmp_path):
-    (tmp_path / "cache").write_text("a file")
-    folder = texts.folder((("a.cuh", "x"),), str(tmp_path / "cache"))
-    assert not folder.startswith(str(tmp_path))
-    assert os.listdir(folder) == ["a.cuh"]
+def test_a_text_has_the_same_path_in_every_process(tmp_path, monkeypatch):
+    text = "__device__ const char* here() { return __FILE__; }\n"
+    source = '#include "tile.cuh"\n extern "C" __global__ void k(const char** p) { *p = here(); }'
+    made = []
+    for name in ("one", "two"):
+        monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / name))
+        made.append(_compile(text, source).code)
+    assert made[0] == made[1]
+    assert f"{memory_headers.folder((('tile.cuh', text),))}/tile.cuh".encode() in made[0]
 
 
-def test_clear_removes_the_folders_that_no_build_reads(tmp_path):
-    old, new = (texts.folder((("a.cuh", text),), str(tmp_path)) for text in "xy")
-    os.utime(old, (0, 0))
-    inventory.empty(Folder(str(tmp_path)))
-    assert (os.path.isdir(old), os.path.isdir(new)) == (False, True)
-    assert texts.folder((("a.cuh", "x"),), str(tmp_path)) == old
-    assert os.listdir(old)
+def test_what_a_text_asks_for_is_noticed_when_it_comes(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    text = "#if __has_include(<extra.h>)\n#include <extra.h>\n#else\n#define SIDE 1\n#endif\n"
+    options = (f"-I{tmp_path}",)
+    before = _compile(text, options=options)
+    assert _compile(text, options=options).build.hit is not None
+    (tmp_path / "extra.h").write_text("#define SIDE 2\n")
+    after = _compile(text, options=options)
+    assert after.code != before.code
+    (tmp_path / "extra.h").write_text("#define SIDE 3\n")
+    assert _compile(text, options=options).code not in (before.code, after.code)
+
+
+def test_a_text_that_has_the_time_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+    text = "#define SIDE __TIME__[0]\n"
+    assert _compile(text).build.hit is None
+    assert _compile(text).build.hit is None
+
+
+def test_a_compiler_that_cannot_be_observed_gets_files(tmp_path, monkeypatch):
+    """Where the probes do not work, the worker writes them into its own folder."""
+    job = {"texts": {b"/rtcompile-headers/ab/x/v.h": b"text"}}
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    options = workers_nvrtc._with_text_files(job, [b"-I/rtcompile-headers/ab", b"-I/usr"])
+    assert options == [b"-I" + os.fsencode(tmp_path) + b"/rtcompile-headers/ab", b"-I/usr"]
+    assert (tmp_path / "rtcompile-headers/ab/x/v.h").read_text() == "text"
 
 
 def test_a_batch_takes_requests_with_texts(tmp_path, monkeypatch):
@@ -131,11 +164,11 @@ def test_a_batch_takes_requests_with_texts(tmp_path, monkeypatch):
     assert one.code != two.code
 
 
-def test_the_texts_are_a_folder_that_any_compiler_searches():
+def test_the_texts_are_found_in_one_folder():
     request = CompileRequest(SOURCE, arch="sm_80", headers={"tile.cuh": ""}, backend="nvcc")
     placed = pipeline.with_headers(request, Settings.from_environ())
-    assert placed.headers == ()
-    assert os.listdir(placed.options[0][2:]) == ["tile.cuh"]
+    assert placed.options == (f"-I{memory_headers.folder(request.headers)}",)
+    assert pipeline.with_headers(placed, Settings.from_environ()) == placed
 
 
 def test_a_module_and_a_kernel_take_texts(tmp_path, monkeypatch):

@@ -237,7 +237,7 @@ def test_a_build_whose_headers_are_not_known_is_not_cached(monkeypatch):
     real = nvrtc.compile
 
     def untold(*args, **kwargs):
-        return real(*args, **kwargs)._replace(trace=None)
+        return real(*args, **kwargs)._replace(trace=None, files=None)
 
     monkeypatch.setattr(nvrtc, "compile", untold)
     for _ in range(2):

@@ -1,0 +1,183 @@
+"""Makes a `FileSet` of what NVRTC asked of the file system, as `workers.probes` observed it.
+
+What was seen is looked at once more, after the build: where anything is not as the compiler saw it,
+the set is as new as this moment, and the build is not kept. What the compiler saw between two
+changes that undo each other does not matter: what is there now is what it saw.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rtcompile.core.header import Header, SearchDir
+from rtcompile.core.includes import placing
+from rtcompile.core.mentions import scan
+from rtcompile.lookup import clocks
+from rtcompile.lookup.fileset import FileSet
+from rtcompile.storage import trusted
+from rtcompile.storage.digest import content_digest
+from rtcompile.workers import probes
+
+__all__ = ["file_set", "for_probes"]
+
+_NOTHING = FileSet()
+_OWN_PATH, _CLOCK = 1, 2  # of `probes.mentions`
+
+# The digest of a toolkit's header and what it mentions, by its path, signature and device.
+_digests: dict[tuple[Any, ...], tuple[str, int]] = {}
+_MAX_DIGESTS = 8192
+
+
+def for_probes(
+    search: Sequence[SearchDir],
+    texts: Iterable[tuple[str, str]],
+    changes: Iterable[tuple[str, str, str]],
+) -> dict[str, Any]:
+    """Return what a job says to `workers.probes`."""
+    toolkit = [d.path for d in search if not (d.is_own or d.is_provided)]
+    said = {
+        "provided": [os.fsencode(path.rstrip("/") + "/") for path in toolkit],
+        "texts": {os.fsencode(path): text.encode() for path, text in texts},
+        "changes": [tuple(os.fsencode(part) for part in change) for change in changes],
+    }
+    return {key: value for key, value in said.items() if value}
+
+
+def file_set(
+    asked: Mapping[str, Any],
+    search: Sequence[SearchDir],
+    *,
+    texts: Iterable[tuple[str, str]] = (),
+    before: FileSet = _NOTHING,
+) -> FileSet:
+    """Return what a compile depends on.
+
+    Parameters
+    ----------
+    asked : mapping
+        What `probes.end` returned.
+    search : sequence of SearchDir
+        The directories that were searched, for the labels of the headers.
+    texts : iterable of (str, str)
+        The headers that were given as texts, by their paths.
+    before : FileSet
+        The files of the precompiled header that was used.
+
+    Returns
+    -------
+    FileSet
+        `newest_ns` is 0 if everything is still as the compiler saw it, else the present.
+    """
+    place = placing(search)
+    headers = {header.path: header for header in before.headers}
+    present, answers = dict.fromkeys(before.present), {*before.answers}
+    own_path = dict.fromkeys(before.own_path)
+    uncacheable: str = asked["problem"]
+    has_changed = False
+
+    def is_there(path: str) -> None:
+        position, rest = place(path)
+        present[path] = None
+        answers.add(f"{search[position].label if position >= 0 else ''}/{rest}")
+
+    for raw, *stats, digest, mentioned, was_read in asked["opened"]:
+        path = os.fsdecode(raw)
+        if not was_read:
+            is_there(path)
+            continue
+        try:
+            if not digest:
+                digest, mentioned = _digest(path, tuple(stats))
+        except OSError:
+            has_changed = True
+        position, relative = place(path)
+        label = search[position].label if position >= 0 else ""
+        header = Header(path, label, relative, digest, *stats[:4])
+        known = headers.get(path)
+        if known is not None and known.digest != digest:
+            has_changed = True
+        headers[path] = clocks.trusted(header, stats[4], asked["begun_ns"])
+        if mentioned & _OWN_PATH:
+            own_path[label] = None
+        if mentioned & _CLOCK and not uncacheable:
+            clock, has_moved = _clock(path, digest)
+            uncacheable = f"{clock} is different in every build" if clock else ""
+            has_changed = has_changed or has_moved
+    for raw in asked["files"]:
+        is_there(os.fsdecode(raw))
+    for raw in asked["folders"]:
+        present[f"{os.fsdecode(raw)}/."] = None
+    opened = {os.fsdecode(path) for path in asked["texts"]}
+    for path, text in texts:
+        if path in opened and (clock := scan(text).clock):
+            uncacheable = uncacheable or f"{clock} is different in every build"
+
+    absent = {**dict.fromkeys(before.absent), **dict.fromkeys(_gaps(asked["absent"]))}
+    found = FileSet(
+        tuple(headers.values()),
+        absent=tuple(absent),
+        present=tuple(present),
+        answers=tuple(sorted(answers)),
+        own_path=tuple(own_path),
+        uncacheable=uncacheable,
+    )
+    current = None if has_changed else found.current()
+    if current is None:
+        found.newest_ns = time.time_ns()
+        return found
+    return current
+
+
+def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
+    """Return the digest of a toolkit's header and what it mentions.
+
+    Raises `OSError` where it is no longer the file that the compiler opened.
+    """
+    key = (path, *stats)
+    known = _digests.get(key)
+    if known is None:
+        descriptor, status = trusted.open_regular(path)
+        with open(descriptor, "rb", buffering=0) as file:
+            data = file.read()
+        if probes.signature(status) != stats:
+            raise FileNotFoundError(path)
+        if len(_digests) >= _MAX_DIGESTS:
+            _digests.clear()
+        known = _digests[key] = content_digest(data), probes.mentions(data)
+    return known
+
+
+@functools.lru_cache(maxsize=64)
+def _clock(path: str, digest: str) -> tuple[str, bool]:
+    """Return the macro of the time that a header uses, and whether it is no longer that header."""
+    try:
+        with open(trusted.open_regular(path)[0], "rb", buffering=0) as file:
+            data = file.read()
+    except OSError:
+        return "", True
+    text = data.decode("utf-8", "surrogateescape")
+    return scan(text).clock, content_digest(data) != digest
+
+
+def _gaps(paths: Iterable[bytes]) -> Iterable[str]:
+    """Yield, for each path that did not exist, the first folder on its way that does not, or itself.
+
+    A missing ``user0/cute`` stands for every header below it, which reduces CuTe's 300 paths to a few
+    tens.
+    """
+    known: dict[bytes, bytes] = {}
+
+    def missing(folder: bytes) -> bytes:
+        """Return the first folder on the way to this one that does not exist; b"" if it does."""
+        found = known.get(folder)
+        if found is None:
+            exists = not folder or os.access(folder, os.F_OK)
+            found = known[folder] = b"" if exists else missing(folder.rpartition(b"/")[0]) or folder
+        return found
+
+    for path in paths:
+        yield os.fsdecode(missing(path.rpartition(b"/")[0]) or path)

@@ -1,0 +1,39 @@
+"""Headers that are given as texts, and that no folder holds: the compiler reads them from memory.
+
+Their path has the digest of them all, so that a path never stands for two texts: keys have the path
+or the label of their folder, and nothing has to be checked later.
+"""
+
+from __future__ import annotations
+
+from rtcompile.storage.digest import content_digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["FOLDER", "folder", "label", "paths"]
+
+# Nothing is looked for on disk below it: see `workers.probes`.
+FOLDER = "/rtcompile-headers/"
+
+_LABEL = "user-texts "
+_DIGITS = 32
+
+
+def folder(headers: Sequence[tuple[str, str]]) -> str:
+    """Return the path of the folder that these headers seem to be in."""
+    parts = [part.encode() for pair in headers for part in pair]
+    digest = content_digest(b"".join(b"%d:%s;" % (len(part), part) for part in parts))
+    return FOLDER + digest[:_DIGITS]
+
+
+def label(directory: str) -> str:
+    """Return the label of the search directory of such headers; ``""`` of any other directory."""
+    return _LABEL + directory[len(FOLDER) :] if directory.startswith(FOLDER) else ""
+
+
+def paths(headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the headers with their whole paths."""
+    top = folder(headers) if headers else ""
+    return tuple((f"{top}/{name}", text) for name, text in headers)

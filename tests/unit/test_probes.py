@@ -1,0 +1,376 @@
+"""What NVRTC asks of the file system is seen at the moment it asks, whatever the source spells."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import toolkit
+from rtcompile.cache import store
+from rtcompile.compilers import nvrtc, observed
+from rtcompile.core.arch import Arch
+from rtcompile.core.header import SearchDir
+from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.lookup.fileset import FileSet
+from rtcompile.workers import nvrtc as worker
+from rtcompile.workers import probes
+
+KERNEL = 'extern "C" __global__ void k(int* p) { *p = VALUE; }\n'
+
+
+@pytest.fixture(params=["12.9", "13.0"])
+def library(request: pytest.FixtureRequest) -> Any:
+    if request.param == "12.9":
+        return toolkit.current().require_nvrtc()
+    prefix = request.getfixturevalue("cuda13_prefix")
+    return toolkit.find({"PATH": ""}, [str(prefix)], usual_roots=()).require_nvrtc()
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """A folder that is searched before `two`, which has v.h."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "two/v.h").write_text("#define VALUE 1\n")
+    time.sleep(0.01)
+    return tmp_path / "one"
+
+
+def outcome_of(source: str, one: Path, library: Any, **more: Any) -> Compiled | CompileFailure:
+    folders = [str(one), str(one.parent / "two")]
+    search = [SearchDir(f"user{at}", folder) for at, folder in enumerate(folders)]
+    flags = ("-arch=sm_80", *(f"-I{folder}" for folder in folders), *more.pop("flags", ()))
+    name = more.pop("name", "kernel.cu")
+    unit = TranslationUnit(source, name, flags, (), "cubin", Arch(8, 0), **more)
+    return nvrtc.compile(unit, library, limits=Limits(), pch=False, cache_dir=None, search=search)
+
+
+def files_of(source: str, one: Path, library: Any, **more: Any) -> FileSet:
+    outcome = outcome_of(source, one, library, **more)
+    assert isinstance(outcome, Compiled), outcome.log
+    assert outcome.files is not None
+    assert outcome.files.unchanged() or outcome.files.refreshed()
+    return outcome.files
+
+
+ASKS = {
+    "plain": "#if __has_include(<opt.h>)\n#endif",
+    "comment inside": "#if __has_include( /* c */ <opt.h>)\n#endif",
+    "comment before": '#if __has_include /**/ (/**/"opt.h")\n#endif',
+    "over lines": "#if __has_in\\\nclude(<opt\\\n.h>)\n#endif",
+    "form feed": "#\fif\f__has_include\f(\f<opt.h>\f)\n#endif",
+    "second argument": (
+        "#define HAS2(a, b) (__has_include(a) || __has_include(b))\n"
+        "#if HAS2(<other.h>, <opt.h>)\n#endif"
+    ),
+    "pasted": (
+        "#define CAT_(a, b) a##b\n#define CAT(a, b) CAT_(a, b)\n"
+        "#if CAT(__ha, s_include)(<opt.h>)\n#endif"
+    ),
+    "computed": "#define NAME <opt.h>\n#if __has_include(NAME)\n#endif",
+    "renamed": "#define ASK __has_include\n#if ASK(<opt.h>)\n#endif",
+    "named for nothing": "#define EXISTS(x) __has_include(x)\n#if EXISTS(<opt.h>)\n#endif",
+    "in a branch": "#if 1\n#elif __has_include(<no.h>)\n#endif\n#if __has_include(<opt.h>)\n#endif",
+}
+
+
+@pytest.mark.parametrize("spelling", ASKS.values(), ids=ASKS)
+def test_a_header_that_was_asked_for_is_noticed_when_it_comes(
+    spelling: str, one: Path, library: Any
+) -> None:
+    files = files_of(f"{spelling}\n#define VALUE 1\n{KERNEL}", one, library)
+    assert not files.headers
+    (one / "opt.h").write_text("")
+    assert files.current() is None
+    assert "opt.h" in files.difference()
+
+
+@pytest.mark.parametrize("spelling", ASKS.values(), ids=ASKS)
+def test_a_header_that_was_found_may_change_and_must_not_go(
+    spelling: str, one: Path, library: Any
+) -> None:
+    (one / "opt.h").write_text("one")
+    files = files_of(f"{spelling}\n#define VALUE 1\n{KERNEL}", one, library)
+    assert files.present == (f"{one}/opt.h",)
+    assert files.answers == ("user0/opt.h",)
+    (one / "opt.h").write_text("another")
+    assert files.unchanged(), "it was not read"
+    (one / "opt.h").unlink()
+    assert files.current() is None
+
+
+def test_pieces_in_an_option_are_seen(one: Path, library: Any) -> None:
+    flags = ("-DASK=__has_include", "-DNAME=<opt.h>")
+    files = files_of(f"#if ASK(NAME)\n#endif\n#define VALUE 1\n{KERNEL}", one, library, flags=flags)
+    (one / "opt.h").write_text("")
+    assert files.current() is None
+
+
+INCLUDES = {
+    "plain": '#include "v.h"',
+    "comment over lines": '#include /*\n*/ "v.h"',
+    "comment after the hash": '# /*\n*/ include "v.h"',
+    "form feed": '#include\f"v.h"',
+    "continued": "#inc\\\nlude <v.\\\nh>",
+    "digraph": "%: include <v.h>",
+    "macro": '#define NAME "v.h"\n#include NAME',
+    "stringised": "#define TEXT_(x) #x\n#define TEXT(x) TEXT_(x)\n#include TEXT(v.h)",
+    "up and down": '#include "sub/../v.h"',
+}
+
+
+@pytest.mark.parametrize("spelling", INCLUDES.values(), ids=INCLUDES)
+def test_an_edit_and_a_header_in_front_are_noticed(spelling: str, one: Path, library: Any) -> None:
+    header = one.parent / "two/v.h"
+    (header.parent / "sub").mkdir()
+    files = files_of(f"{spelling}\n{KERNEL}", one, library)
+    (read,) = files.headers
+    assert (read.label, os.path.basename(read.relative)) == ("user1", "v.h")
+
+    (one / "sub").mkdir()
+    (one / "v.h").write_text("#define VALUE 2\n")
+    assert files.current() is None
+    shutil.rmtree(one / "sub")
+    (one / "v.h").unlink()
+    assert files.current() is not None
+    header.write_text("#define VALUE 3\n")
+    assert files.current() is None
+
+
+def test_a_folder_is_no_header_and_may_become_one(one: Path, library: Any) -> None:
+    (one / "v.h").mkdir()
+    files = files_of(f"#include <v.h>\n{KERNEL}", one, library)
+    assert f"{one}/v.h/." in files.present
+    (one / "v.h").rmdir()
+    (one / "v.h").write_text("#define VALUE 2\n")
+    assert files.current() is None
+
+
+def test_a_link_on_the_way_that_leads_elsewhere_is_noticed(one: Path, library: Any) -> None:
+    (one.parent / "three").mkdir()
+    (one.parent / "three/v.h").write_text("#define VALUE 3\n")
+    (one / "sub").symlink_to(one.parent / "two")
+    files = files_of(f"#include <sub/v.h>\n{KERNEL}", one, library)
+    (one / "sub").unlink()
+    (one / "sub").symlink_to(one.parent / "three")
+    assert files.current() is None
+
+
+def test_a_header_that_is_not_found_is_noticed_when_it_comes(one: Path, library: Any) -> None:
+    failure = outcome_of(f'#include "missing.h"\n{KERNEL}', one, library)
+    assert isinstance(failure, CompileFailure)
+    assert failure.files is not None
+    assert failure.files.unchanged()
+    (one.parent / "two/missing.h").write_text("#define VALUE 1\n")
+    assert not failure.files.unchanged()
+
+
+def test_a_missing_folder_stands_for_all_below_it(one: Path, library: Any) -> None:
+    two = one.parent / "two"
+    (two / "deep/er").mkdir(parents=True)
+    names = [f"deep/er/h{at}.h" for at in range(20)]
+    for name in names:
+        (two / name).write_text("")
+    source = "".join(f"#include <{name}>\n" for name in names)
+    files = files_of(f"{source}#define VALUE 1\n{KERNEL}", one, library)
+    assert files.absent == (f"{one}/deep",)
+
+
+def test_a_header_beside_the_program_is_looked_for(one: Path, library: Any) -> None:
+    name = str(one.parent / "project/kernel.cu")
+    files = files_of(f'#include "v.h"\n{KERNEL}', one, library, name=name)
+    Path(name).parent.mkdir()
+    Path(name).write_text("its own file means nothing")
+    Path(f"{one.parent}/project/v.h").write_text("#define VALUE 2\n")
+    assert files.current() is None
+
+
+def test_a_file_that_may_not_be_followed_is_not_kept(one: Path, library: Any) -> None:
+    files = files_of('#include "v.h"\n#define AT __TIME__[0]\n' + KERNEL, one, library)
+    assert not files.uncacheable, "the source's own text is looked at elsewhere"
+    (one / "v.h").write_text("#define VALUE __TIME__[0]\n")
+    outcome = outcome_of(f'#include "v.h"\n{KERNEL}', one, library)
+    assert outcome.files is not None
+    assert outcome.files.uncacheable == "__TIME__ is different in every build"
+
+
+def test_the_compiler_reads_texts_and_changes(one: Path, library: Any) -> None:
+    texts = ((f"{probes.MEMORY.decode()}d/t.h", "#define SIDE 1\n"),)
+    source = (
+        f"#include <t.h>\n#include <v.h>\n#if SIDE != 1 || VALUE != 2\n#error\n#endif\n{KERNEL}"
+    )
+    changes = (("two/v.h", "VALUE 1", "VALUE 2"),)
+    flags = (f"-I{probes.MEMORY.decode()}d",)
+    files = files_of(source, one, library, flags=flags, texts=texts, changes=changes)
+    assert [header.path for header in files.headers] == [f"{one.parent}/two/v.h"]
+    assert files.unchanged(), "its digest is that of the file"
+    assert files.refreshed() is not None
+
+
+def test_a_change_is_made_in_a_header_of_the_toolkit(one: Path, library: Any) -> None:
+    search = [SearchDir("cudart", str(one.parent / "two"))]
+    os.utime(one.parent / "two/v.h", (0, 0))
+    flags = ("-arch=sm_80", f"-I{one.parent}/two")
+    source = f"#include <v.h>\n#if VALUE != 2\n#error\n#endif\n{KERNEL}"
+    changes = (("/v.h", "VALUE 1", "VALUE 2"),)
+    unit = TranslationUnit(source, "k.cu", flags, (), "cubin", Arch(8, 0), changes=changes)
+    outcome = nvrtc.compile(
+        unit, library, limits=Limits(), pch=False, cache_dir=None, search=search
+    )
+    assert isinstance(outcome, Compiled)
+    assert outcome.files is not None
+    assert outcome.files.refreshed() is not None
+
+
+# --- during a build ------------------------------------------------------------------------------
+
+
+def removed(folder: Path) -> None:
+    (folder / "opt.h").unlink()
+
+
+def created(folder: Path) -> None:
+    (folder / "new.h").write_text("")
+
+
+def renamed_away(folder: Path) -> None:
+    folder.rename(f"{folder}-away")
+
+
+def swapped(folder: Path) -> None:
+    """A folder of the same texts takes its place, with one that the compiler did not find."""
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    folder.rename(f"{folder}-away")
+    other.rename(folder)
+    (folder / "new.h").write_text("")
+
+
+def edited(folder: Path) -> None:
+    (folder / "opt.h").write_text("#define VALUE 2\n")
+
+
+def edited_with_its_old_times(folder: Path) -> None:
+    times = (folder / "opt.h").stat()
+    (folder / "opt.h").write_text("#define VALUE 2\n")
+    os.utime(folder / "opt.h", ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def made_a_folder(folder: Path) -> None:
+    (folder / "opt.h").unlink()
+    (folder / "opt.h").mkdir()
+
+
+DURING = [removed, created, renamed_away, swapped, edited, edited_with_its_old_times, made_a_folder]
+READS = {
+    "asked": "#if __has_include(<opt.h>)\n#endif\n#define VALUE 1\n",
+    "read": "#include <opt.h>\n",
+}
+
+
+@pytest.fixture
+def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """Functions that run when the compiler has ended, before anything is made of its answer."""
+    then: list[Callable[[], object]] = []
+    original = observed.file_set
+
+    def first(*given: Any, **more: Any) -> FileSet:
+        while then:
+            then.pop()()
+        return original(*given, **more)
+
+    monkeypatch.setattr(observed, "file_set", first)
+    yield then
+    assert not then
+
+
+@pytest.mark.parametrize("change", DURING)
+@pytest.mark.parametrize("reads", READS)
+def test_a_build_that_saw_what_is_no_more_is_not_kept(
+    tmp_path: Path,
+    at_the_end: list[Callable[[], object]],
+    change: Callable[[Path], None],
+    reads: str,
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "opt.h").write_text("#define VALUE 1\n")
+    source = f"#if __has_include(<new.h>)\n#error\n#endif\n{READS[reads]}{KERNEL}"
+
+    def build() -> rtcompile.ObjectCode:
+        store._stores.clear()  # as another process
+        options = (f"-I{folder}",)
+        return rtcompile.compile(source, options=options, arch="sm_80", fallback="never")
+
+    at_the_end.append(lambda: change(folder))
+    assert build().build.hit is None
+    if reads == "asked" and change in (edited, edited_with_its_old_times):
+        assert build().build.hit == "disk", "what is in it does not matter"
+        return
+    for undone in (False, True):
+        if undone:  # what was built is true again, and was not kept all the same
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            (folder / "opt.h").write_text("#define VALUE 1\n")
+        try:
+            assert build().build.hit is None
+        except rtcompile.CompileError:
+            assert not undone
+
+
+def test_a_change_that_is_undone_before_the_end_does_not_matter(
+    tmp_path: Path, at_the_end: list[Callable[[], object]]
+) -> None:
+    (tmp_path / "opt.h").write_text("#define VALUE 1\n")
+    options = (f"-I{tmp_path}",)
+
+    def there_and_back() -> None:
+        (tmp_path / "opt.h").rename(tmp_path / "away.h")
+        (tmp_path / "away.h").rename(tmp_path / "opt.h")
+
+    at_the_end.append(there_and_back)
+    first = rtcompile.compile(f"#include <opt.h>\n{KERNEL}", options=options, arch="sm_80")
+    again = rtcompile.compile(f"#include <opt.h>\n{KERNEL}", options=options, arch="sm_80")
+    assert first.build.hit is None
+    assert again.build.hit is not None
+
+
+# --- where the probes do not work ----------------------------------------------------------------
+
+
+def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
+    assert probes.install(str(tmp_path / "libnvrtc.so.12")) is False
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param({"absent": [b"/nonexistent/asked.h"]}, id="a pasted question"),
+        pytest.param({"opened": []}, id="an open"),
+        pytest.param({"texts": []}, id="a text"),
+        pytest.param({"problem": "an unknown call"}, id="a problem"),
+        pytest.param({}, id="nothing"),
+    ],
+)
+def test_probes_that_miss_anything_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, lost: dict[str, Any]
+) -> None:
+    here = os.fsencode(os.path.abspath(worker.__file__))
+    seen = {
+        "absent": [*worker._ABSENT],
+        "opened": [(here,)],
+        "texts": [worker._TEXT],
+        "problem": "",
+        **lost,
+    }
+    log = f"#error {worker._SEEN_ALL.decode()}"
+    monkeypatch.setattr(worker, "_compile", lambda *given: {"error": "error", "log": log})
+    monkeypatch.setattr(probes, "end", lambda: seen)
+    assert worker._probes_see_all() is (not lost)
