@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from rtcompile.building.plan import Plan
 from rtcompile.cli import output
 from rtcompile.cli.requests import requests
 from rtcompile.compilers import nvrtc
-from rtcompile.core import command_lines
+from rtcompile.core import command_lines, cxx
 from rtcompile.core.includes import labelled, place
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
@@ -23,8 +22,6 @@ from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.settings import Settings
 
 __all__ = ["run"]
-
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<what><[^>\n]+>|"[^"\n]+")', re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -120,8 +117,10 @@ def _times(plan: Plan, settings: Settings) -> dict[str, float]:
     """Return the front end's milliseconds for each of the source's includes, compiled alone."""
     empty = _parse(plan, "", settings).milliseconds
     times = {}
-    for match in _INCLUDE.finditer(plan.request.source):
-        alone = _parse(plan, f"#include {match['what']}\n", settings)
+    for directive in cxx.Text(plan.request.source).directives():
+        if directive.included[:1] not in ("<", '"'):
+            continue
+        alone = _parse(plan, f"#include {directive.included}\n", settings)
         if alone.included:
             times[alone.included[0].path] = max(0.0, alone.milliseconds - empty)
     return times

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.compilers import crashes
-from rtcompile.core import environment
+from rtcompile.core import cxx, environment
 from rtcompile.core.arch import Arch
 from rtcompile.core.command_lines import nvcc_path
 from rtcompile.core.memory_headers import FOLDER
@@ -55,7 +55,6 @@ _OBSERVED = "observed"  # the time trace adds .json
 
 _SIGKILL = 9
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
-_LINE = re.compile(r'^[ \t]*#[ \t]*(?:line[ \t]+)?\d+[ \t]+"([^"\n]+)"', re.MULTILINE)
 _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
 
 
@@ -212,7 +211,7 @@ class _Nvcc:
         flags = (*_TARGET_FLAGS[unit.target], *_moved(unit.flags), "-MD", "-MF", _TRACE)
         outcome = self.run(flags, {_SOURCE: source}, unit.target, texts)
         # NVCC takes the names in #line for files that were read.
-        said = {unit.name, *_LINE.findall(unit.source)}
+        said = {unit.name, *(file for _, _, file in cxx.renumbered(unit.source) if file)}
         trace = tuple(
             path
             for path in outcome.trace or ()

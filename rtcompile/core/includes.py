@@ -103,7 +103,9 @@ def split_prefix(source: str) -> tuple[str, str]:
     included = False
     for directive in text.directives(opening=True):
         name = directive.name
-        said = text.text[directive.start : directive.end].rstrip()
+        said = text.text[directive.start : directive.end]
+        if not said.rstrip().endswith("\\"):  # which would then join the line with the next
+            said = said.rstrip()
         if name == "line" or name.isdigit() or 'R"' in said:  # what was spliced in it is not to be
             break
         if name == "pragma" and cxx.has_word(directive.body, ("nv_no_pch",)):

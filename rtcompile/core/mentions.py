@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,7 +12,11 @@ __all__ = ["Mentions", "scan"]
 
 _CLOCK = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _OWN_PATH = ("__FILE", "__BASE_FILE__", "__builtin_FILE", "source_location")
-_HAS_INCLUDE = "has_include"
+_WRAPPER = re.compile("has_include|HAS_INCLUDE")
+_ASKED = re.compile(
+    rf"(?P<defined>\bdefined[\s(]*\w*?)?(?:{_WRAPPER.pattern})\w*\s*"
+    r'(?:\(\s*(?P<argument><[^>]{0,999}>|"[^"]{0,999}"|\w+)\s*\))?'
+)
 # Pieces of `__has_include` that a `##` may put together.
 _PASTED = ("__ha", "__has", "s_include", "as_include")
 
@@ -52,8 +57,7 @@ def scan(text: str) -> Mentions:
         said = reading.text
         for directive in (*reading.lines_with("include"), *reading.lines_with("HAS_INCLUDE")):
             included[directive.included] = None
-            if _HAS_INCLUDE in _lowered(directive.body):
-                asked.update(dict.fromkeys(_asked(directive)))
+            asked.update(dict.fromkeys(_asked(directive)))
         if cxx.has_word(said, _PASTED):
             asked["##"] = None
         own_path = own_path or any(word in said for word in _OWN_PATH)
@@ -75,8 +79,7 @@ def _asked(directive: cxx.Directive) -> Iterator[str]:
 
     ``#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)`` passes its parameter on: the macro's uses
     count, its definition does not. The uses of a macro whose name does not contain ``HAS_INCLUDE``
-    are not found, so its parameter is yielded, as a name whose file is unknown; so is all else that
-    is not written out, after which nothing is looked for.
+    are not found, so its parameter is yielded, as a name whose file is unknown.
     """
     body, at, name, parameters = directive.body, 0, "", ""
     if directive.name == "define":
@@ -87,37 +90,10 @@ def _asked(directive: cxx.Directive) -> Iterator[str]:
             at += 1 + len(parameters)
     elif directive.name not in ("if", "elif"):
         return
-    passes_on = parameters.split(",") if _HAS_INCLUDE in _lowered(name) else []
-    lower = _lowered(body)
-    while (begin := lower.find(_HAS_INCLUDE, at)) >= 0:
-        at = cxx.after_blanks(body, begin + len(cxx.word_at(body, begin)))
-        if body[at : at + 1] != "(":
-            if name or not _is_defined(body, begin):
-                yield "__has_include"
-                return
-            continue
-        start = cxx.after_blanks(body, at + 1)
-        closing = {"<": ">", '"': '"'}.get(body[start : start + 1])
-        if closing:
-            end = body.find(closing, start + 1) + 1 or len(body)
-        else:
-            end = start + len(cxx.word_at(body, start))
-        argument = body[start:end]
-        at = cxx.after_blanks(body, end)
-        if body[at : at + 1] != ")":
-            yield "##"
-            return
-        if argument not in (word.strip() for word in passes_on):
+    passes_on = [word.strip() for word in parameters.split(",")] if _WRAPPER.search(name) else []
+    for match in _ASKED.finditer(body, at):
+        argument = match["argument"]
+        if argument and argument not in passes_on:
             yield argument
-
-
-def _lowered(text: str) -> str:
-    return text.replace("HAS_INCLUDE", _HAS_INCLUDE)
-
-
-def _is_defined(body: str, at: int) -> bool:
-    """Say whether ``defined`` stands before the word that a place is in."""
-    before = cxx.BLANKS + "(_"
-    while at and body[at - 1] in before:
-        at -= 1
-    return body[max(at - 7, 0) : at] == "defined"
+        elif not argument and (name or not match["defined"]):
+            yield "__has_include"

@@ -9,18 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rtcompile.core import cubin
+from rtcompile.core import cubin, cxx
 from rtcompile.core.symbols import demangled, simple_name
 
 __all__ = ["kernel_absent", "kernel_symbols", "no_kernels", "variable_absent"]
 
 _MOST_LISTED = 10
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _PTX_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry ([\w$]+)", re.MULTILINE)
-_KERNEL = re.compile(
-    r"(?P<template>template\s*<[^;{}]*?>\s*(?:requires[^;{}]*?)?)?"
-    r"(?:\b(?:static|inline|extern|void|\"C\")\s+)*__global__\b[^;{}]*?\b(?P<name>\w+)\s*\("
-)
 # Between __global__ and the kernel's name these may stand, which have parentheses too.
 _BOUNDS = re.compile(
     r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
@@ -124,8 +119,14 @@ def _variables(code: bytes) -> list[str]:
 
 def _in_source(source: str) -> dict[str, bool]:
     """Return the kernels that a source mentions, and whether each is a template."""
-    text = _BOUNDS.sub("", _COMMENT.sub(" ", source))
-    return {match["name"]: bool(match["template"]) for match in _KERNEL.finditer(text)}
+    found = {}
+    code = cxx.blanked(source, literals=True, directives=True)
+    for declaration in re.split("[;{}]", _BOUNDS.sub("", code)):
+        before, mark, after = declaration.partition("__global__")
+        words = after.partition("(")[0].split()
+        if mark and words and words[-1].isidentifier():  # f<int> is a specialisation
+            found[words[-1]] = cxx.has_word(before, ("template",))
+    return found
 
 
 def _why(

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import os.path
-import re
 
+from rtcompile.core import cxx
 from rtcompile.messages.diagnostics import Diagnostic
 
 __all__ = ["line_in_source"]
-
-# `#line 7 "user.cu"`, also as preprocessors write it: `# 7 "user.cu" 2`.
-_DIRECTIVE = re.compile(
-    r"[ \t]*#[ \t]*(?:line[ \t]+)?(?P<line>\d{1,9})(?:[ \t]+\"(?P<file>(?:[^\"\\]|\\.)*)\"[ \t\d]*)?[ \t\r]*"
-)
-_ANY = re.compile(r"^[ \t]*#[ \t]*(?:line[ \t]+)?\d", re.MULTILINE)
 
 
 def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
@@ -36,7 +30,8 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     """
     if diagnostic.line <= 0:
         return 0
-    if _ANY.search(source) is None:
+    changes = {line: (number, file) for line, number, file in cxx.renumbered(source)}
+    if not changes:
         inside = _same(diagnostic.file, name) and diagnostic.line <= source.count("\n") + 1
         return diagnostic.line if inside else 0
     printed = diagnostic.excerpt.partition("\n")[0].strip()
@@ -44,9 +39,8 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     file, number = name, 0
     for physical, text in enumerate(source.split("\n"), 1):
         number += 1
-        directive = _DIRECTIVE.fullmatch(text)
-        if directive is not None:
-            file, number = directive["file"] or file, int(directive["line"]) - 1
+        if physical in changes:
+            number, file = changes[physical][0] - 1, changes[physical][1] or file
         elif number == diagnostic.line and _same(diagnostic.file, file):
             found = physical
             if printed and text.strip() == printed:

@@ -9,15 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from rtcompile.core import cxx
+
 __all__ = ["says_device"]
 
-_NOT_CODE = re.compile(
-    r"//[^\n]*|/\*.*?\*/"
-    r'|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
-    r"|^[ \t]*#(?:\\\n|[^\n])*",
-    re.DOTALL | re.MULTILINE,
-)
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\\\n|[^\n])*?__(?:device|global)__", re.M)
 _MARKS = (
     "__device__",
     "__global__",
@@ -41,16 +36,21 @@ def says_device(source: str, line: int, column: int = 0) -> bool:
     begin, end = (
         (begin + column - 1,) * 2 if column else (begin, begin + len(lines[line - 1 : line]))
     )
-    marks = re.compile(rf"\b(?:{'|'.join((*_MARKS, *_MACRO.findall(source)))})\b")
+    marks = list(_MARKS)
+    for directive in cxx.Text(source).directives():
+        if directive.name == "define" and cxx.has_word(
+            directive.body, ("__device__", "__global__")
+        ):
+            marks.append(cxx.word_at(directive.body, 0))
     for start, stop, head in _declarations(source):
         if start <= end and begin < stop:
-            return marks.search(head) is not None
+            return cxx.has_word(head, marks)
     return False
 
 
 def _declarations(source: str) -> Iterator[tuple[int, int, str]]:
     """Yield begin, end and text up to the body of what is declared outside functions."""
-    code = _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+    code = cxx.blanked(source, literals=True, directives=True)
     start = depth = 0  # where the declaration begins; how many braces are open in it
     head = ""
     for match in re.finditer(r"[{};]", code):

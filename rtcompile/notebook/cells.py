@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rtcompile.core import cxx
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook import definitions
 from rtcompile.notebook.definitions import KernelText
@@ -20,13 +21,6 @@ __all__ = ["PROGRAM", "Cell", "read", "without_comments"]
 # The cell's number is not in the name, since the position of a cell must not change its key.
 PROGRAM = "cell.cu"
 
-_TOKEN = re.compile(
-    r"(?P<comment>//(?:\\\r?\n|[^\n])*|/\*.*?\*/)"
-    r'|R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"'
-    r'|"(?:\\.|[^"\\\n])*"'
-    r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'",
-    re.DOTALL,
-)
 # A source with one of these depends on the numbers of its lines, which must then stay.
 _NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
 # Matches a line number in a message that refers to the message's own file.
@@ -107,13 +101,12 @@ def read(text: str, *, keep_lines: bool = False) -> Cell:
 
 
 def _pieces(source: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, "code" or "literal" or "comment") from the first character to the last."""
+    """Yield (start, end, kind as the scanner names it) from the first character to the last."""
+    text = cxx.Text(source)
     at = 0
-    for match in _TOKEN.finditer(source):
-        yield at, match.start(), "code"
-        yield match.start(), match.end(), "literal" if match["comment"] is None else "comment"
-        at = match.end()
-    yield at, len(source), "code"
+    for kind, _, end in text.pieces():
+        start, at = at, text.origin(end)
+        yield start, at, kind
 
 
 def _origin(source: str, pieces: Sequence[tuple[int, int, str]]) -> tuple[_Place, ...]:
@@ -140,7 +133,8 @@ def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[
 def without_comments(source: str) -> str:
     """Return a header's text without its comments, with all lines in their places."""
 
-    def blanked(match: re.Match[str]) -> str:
-        return match[0] if match["comment"] is None else " " + "\n" * match[0].count("\n")
-
-    return "\n".join(line.rstrip() for line in _TOKEN.sub(blanked, source).split("\n"))
+    text = "".join(
+        " " + "\n" * source.count("\n", start, end) if kind == "comment" else source[start:end]
+        for start, end, kind in _pieces(source)
+    )
+    return "\n".join(line.rstrip() for line in text.split("\n"))

@@ -14,9 +14,10 @@ from rtcompile.packages.signature import split
 __all__ = ["KernelText", "find"]
 
 _STRUCTURE = re.compile(
-    r"^[ \t]*#[ \t]*(?P<directive>\w*)(?:\\\r?\n|[^\n])*|[{};]|\b__global__\b", re.MULTILINE
+    r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(?P<directive>\w*)(?:\\\r?\n|[^\n])*|[{};]|\b__global__\b",
+    re.MULTILINE,
 )
-_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\r?\n|[^\n])*", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t\v\f]*(?:#|%:)(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)\s*\Z")
 _EXTERN = re.compile(r"\bextern\s*\Z")  # the "C" after it was replaced by blanks
 _CALLED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^(){};]*>\s*)?\(")

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from rtcompile.core import cxx
 from rtcompile.toolkit.model import Toolchain
 
 __all__ = ["Declared"]
@@ -21,10 +22,8 @@ _RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h", "cuda_device_runtime_api.h")
 _DRIVER = ("cuda.h",)
 # The C headers that cuda_runtime.h includes, which every source for NVCC therefore has.
 _ALWAYS = ("stdlib.h", "string.h", "time.h", "math.h", "limits.h")
-_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_INCLUDED = re.compile(rb"^[ \t]*#[ \t]*include(?:_next)?[ \t]*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
 # Matches a type or a macro, which device code may use too: `typedef … NAME;`, `#define NAME`.
-_TYPE_OR_MACRO = rb"typedef\b[^;{]*\b%s\s*;|#[ \t]*define[ \t]+%s\b"
+_TYPE_OR_MACRO = r"typedef\b[^;{]*\b%s\s*;|#[ \t]*define[ \t]+%s\b"
 
 
 class Declared:
@@ -70,7 +69,7 @@ class Declared:
 
     def brought_along(self, name: str) -> bool:
         """Say whether `name` is a type or macro that NVCC knows without any include."""
-        word = re.escape(name.encode())
+        word = re.escape(name)
         pattern = re.compile(_TYPE_OR_MACRO % (word, word))
         return any(pattern.search(_text(file)) for file in _closure(_ALWAYS, self._c))
 
@@ -117,7 +116,7 @@ def _wrapped(directories: Iterable[str]) -> list[str]:
     for directory in filter(_is_standard, directories):
         for wrapper in sorted(glob.glob(os.path.join(directory, "c*"))):
             if os.path.isfile(wrapper):
-                found = (name.decode() for name in _INCLUDED.findall(_text(wrapper)))
+                found = _included(wrapper)
                 names.update((name, None) for name in found if re.fullmatch(r"\w+\.h", name))
     return list(names)
 
@@ -135,8 +134,7 @@ def _closure(names: tuple[str, ...], directories: tuple[str, ...]) -> tuple[str,
             if not os.path.isfile(path):
                 continue
             files.append(path)
-            for found in _INCLUDED.findall(_text(path)):
-                name = found.decode("utf-8", "replace")
+            for name in _included(path):
                 if name not in seen:
                     seen.add(name)
                     waiting.append(name)
@@ -148,19 +146,25 @@ def _paths(directories: Iterable[str], names: Sequence[str]) -> Iterator[str]:
 
 
 def _mentioned(name: str, files: Iterable[str]) -> bool:
-    word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     # The plain search comes first, so that comments are removed from few files only.
-    return any(word.search(_bytes(file)) and word.search(_text(file)) for file in files)
+    return any(
+        cxx.has_word(_read(file), (name,)) and cxx.has_word(_text(file), (name,)) for file in files
+    )
 
 
-def _text(path: str) -> bytes:
+def _included(path: str) -> list[str]:
+    found = (directive.included for directive in cxx.Text(_read(path)).directives())
+    return [name[1:-1] for name in found if name[:1] in ("<", '"')]
+
+
+def _text(path: str) -> str:
     """Return a header's text without comments, whose English words could look like names."""
-    return _COMMENT.sub(b" ", _bytes(path))
+    return cxx.blanked(_read(path))
 
 
-def _bytes(path: str) -> bytes:
+def _read(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
-        return b""
+        return ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rtcompile.core import cubin
+from rtcompile.core import cubin, cxx
 from rtcompile.core.arch import Arch
 from rtcompile.core.occupancy import THREADS_MAX, Occupancy, best_blocks, limits_of, occupancy
 from rtcompile.core.request import CompileRequest, ObjectCode, whole
@@ -21,7 +21,6 @@ __all__ = ["Advice", "advise", "bounds_of", "of_source"]
 
 _OPT_IN = 48 << 10  # bytes of shared memory that a block has without asking for more
 _BLOCKS_MAX = 64  # more than any multiprocessor holds
-_EXTERN_SHARED = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\s+extern\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +246,7 @@ def _of(
             f"kernel.max_dynamic_shared_size_bytes = {at_best} before kernel(…); "
             "kernel.launch(…) sets it"
         )
-    if not at_best and _EXTERN_SHARED.search(source):
+    if not at_best and _is_dynamic(source):
         notes.append(
             "the source declares dynamic shared memory (extern __shared__), and these figures are "
             "for none: say shared_mem="
@@ -263,6 +262,14 @@ def _of(
         best=best,
         smallest=smallest,
         notes=tuple(notes),
+    )
+
+
+def _is_dynamic(source: str) -> bool:
+    """Say whether a source declares shared memory whose size a launch gives."""
+    return any(
+        cxx.has_word(declaration, ("extern",)) and cxx.has_word(declaration, ("__shared__",))
+        for declaration in re.split("[;{}]", cxx.blanked(source))
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from rtcompile.building import plan as plans
 from rtcompile.building.failures import as_error
 from rtcompile.building.miss import Miss
 from rtcompile.cache.store import Store
-from rtcompile.core import includes
+from rtcompile.core import cxx, includes
 from rtcompile.core.request import CompileRequest, SearchDir
 from rtcompile.core.request import path as checked_path
 from rtcompile.core.units import CompileFailure
@@ -34,7 +33,6 @@ __all__ = ["HeaderCost", "Profile", "TemplateCost", "profile"]
 _SHOWN = 15  # rows of a table
 _FINISH = "Wrapping up translation unit"
 _BUILTIN = "__nv_nvrtc_builtin_header.h"
-_INCLUDE = re.compile(r"^[^\n]*?include\s*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 
 
 class HeaderCost(NamedTuple):
@@ -303,7 +301,8 @@ def _name(path: str, search: Sequence[SearchDir]) -> str:
 
 def _prefix_cost(source: str, root: Frame | None) -> float:
     """Return the milliseconds of the inclusions that a precompiled header would stand for."""
-    names = [match[1] for match in _INCLUDE.finditer(includes.pch_prefix(source))]
+    said = cxx.Text(includes.pch_prefix(source)).directives()
+    names = [directive.included[1:-1] for directive in said if directive.included[:1] in ("<", '"')]
     cost = 0.0
     for frame in root.included if root is not None else ():
         if names and frame.path.endswith(f"/{names[0]}"):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from rtcompile.core import cxx, mentions, small
 from rtcompile.core.cxx import Text
 from rtcompile.core.includes import split_prefix
+from tests.unit.conftest import PlainNvrtc
 
 
 def pieces(source: str) -> list[tuple[str, str]]:
@@ -56,12 +59,10 @@ RAW = 'R"x(\n#include "no.h"\n)x"'
             'auto a = R"x(\n)\\\nx"\n#include "no.h"\n)x";\n#include "v.h"', id="raw splice"
         ),
         pytest.param('auto a = R"12345678901234567(";\n#include "v.h"', id="too long a delimiter"),
-        pytest.param('#include "v.h"\nauto a = R"(\n#include "no.h"', id="raw string without end"),
+        pytest.param('auto a = R"(\n#include "v.h"', id="raw string without end"),
         pytest.param('#include "v.h"\n/*\n#include "no.h"', id="comment without end"),
         pytest.param('int a; #include "no.h"\n#include "v.h"', id="a # behind code"),
-        pytest.param(
-            'int a; /*\n*/ #include "no.h"\n#include "v.h"', id="behind code and a comment"
-        ),
+        pytest.param('int a; /*\n*/ #include "v.h"', id="a line that begins in a comment"),
         pytest.param('#\n#include "v.h"\n\\', id="null directive, backslash at the end"),
     ],
 )
@@ -207,10 +208,88 @@ def test_a_name_over_two_lines_is_a_declaration_of_cudas() -> None:
         ('#include "a.h"\n# 7 "b.cu"\n#include "c.h"\n', '#include "a.h"\n'),
         ('#define A R"(\\\n)"\n#include "a.h"\n', ""),
         ('// ??/\n#include "a.h"\n', ""),
+        ('#define A \\ \n#include "a.h"\n', '#define A \\ \n#include "a.h"\n'),
     ],
 )
 def test_a_prefix_is_found_whatever_its_spelling(source: str, prefix: str) -> None:
     assert split_prefix(source)[0] == prefix
+
+
+# Pieces that meet in odd ways, and what may stand within a directive.
+PIECES = [
+    *(
+        "#",
+        "%:",
+        "include",
+        " ",
+        "\f",
+        "\r",
+        "\\\n",
+        "\\ \n",
+        "\\\r\n",
+        "\n",
+        "\n",
+        '"v.h"',
+        "<v.h>",
+    ),
+    *(
+        "/*",
+        "*/",
+        "//",
+        '"',
+        "'",
+        'R"(',
+        ')"',
+        'R"x(',
+        ')x"',
+        'u8R"(',
+        "1'000",
+        "0x1'",
+        ".5",
+        "1e+",
+    ),
+    *("??/\n", "??=", "??'", "#define A ", "#if 0\n", "#if 1\n", "#endif\n", "int a;", "don't"),
+    *("/*\n*/", "\\", '\\"', "'\"'", '"//"', "x", "#include <", ">", "#define B(x) #x\n", "B("),
+]
+GAPS = ["", "", "", " ", "/**/", "/*\n*/", "\\\n", "\f", "\v\t", "\r", '/* " */', "/*'*/"]
+WORDS = ["include", "inc\\\nlude", "inc\\ \nlude", "inc??/\nlude"]
+
+
+def odd_text(random: Random) -> str:
+    def some(most: int) -> str:
+        return "".join(random.choice(PIECES) for _ in range(random.randrange(most)))
+
+    def directive() -> str:
+        parts = (["#", "#", "%:", "??=", "%\\\n:"], WORDS, ['"v.h"', "<v.h>", '"v\\\n.h"'], [""])
+        return "".join(random.choice(GAPS) + random.choice(part) for part in parts)
+
+    end = ["\n", "\n", ""]
+    begin = some(6) + random.choice(end) + directive() + some(4)
+    return begin + random.choice(end) + random.choice(["", directive()]) + some(3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_file_is_read_that_is_not_expected(nvrtc: PlainNvrtc, tmp_path: Path, seed: int) -> None:
+    (tmp_path / "v.h").write_text("#error SEEN\n")
+    random = Random(seed)
+    seen = 0
+    for _ in range(100):
+        source, std = odd_text(random), random.choice(["03", "11", "14", "17", "20"])
+
+        def reads(source: str, std: str = std) -> bool:
+            options = (f"-std=c++{std}", f"-I{tmp_path}", "-arch=sm_80", "--minimal")
+            return "SEEN" in nvrtc.compile(source, *options).log
+
+        prefix, rest = split_prefix(source)
+        if prefix:
+            assert reads(prefix + rest) == reads(source), source
+        if reads(source):
+            seen += 1
+            assert not small.reads_no_file(source, ()), source
+            if std != "03":  # which knows no raw strings
+                read = [d for text in cxx.readings(source) for d in text.directives()]
+                assert any("v.h" in directive.included for directive in read), source
+    assert seen > 25
 
 
 # --- texts made to take long -----------------------------------------------------------------------

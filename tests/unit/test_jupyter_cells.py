@@ -59,6 +59,9 @@ def test_another_text_of_a_comment_does_not_reach_the_compiler():
         'const char* s = R"x(  \n// no comment  \n\n)x";',
         "char c = '\"'; // comment",
         "#define A(x) \\\n    x\n",
+        "int n = 1'000'000; // comment",
+        'const char* s = u8R"x(// no comment)" )x"; // comment',
+        "#include <a//b.h> // comment",
     ],
 )
 def test_literals_and_macros_stay_what_they_are(text: str):
