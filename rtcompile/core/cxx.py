@@ -294,7 +294,12 @@ class Text:
         begin = start
         while start - begin < 4 and begin and text[begin - 1] in _WORD:
             begin -= 1
-        if text[start] == "'" or text[begin:start] not in self._raw or begin == self._separator:
+        if text[start] == "'" or text[begin:start] not in self._raw:
+            return 0
+        if text[begin - 1 : begin] in (
+            "'",
+            '"',
+        ):  # the prefix is a number's or another literal's end
             return 0
         at = self.origin(start) + 1
         opening = source.find("(", at, at + _MOST_IN_DELIMITER + 1)

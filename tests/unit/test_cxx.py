@@ -51,6 +51,9 @@ RAW = 'R"x(\n#include "no.h"\n)x"'
         pytest.param("#define A x1e-5'0 /*\n#define B ' */\n#include \"v.h\"", id="a difference"),
         pytest.param('#define A 1R"(\n#include "v.h"\n//)"', id="a number's letter is no prefix"),
         pytest.param('#define A 1\'R"(\n#include "v.h"\n//)"', id="likewise after a separator"),
+        pytest.param(
+            'auto a = "b"u8R"(";\n#include "v.h"\n//)"', id="a string's suffix is no prefix"
+        ),
         pytest.param('auto a = xR"(";\n#include "v.h"\n//)"', id="a word's end is no prefix"),
         pytest.param(f'auto a = {RAW};\n#include "v.h"', id="after a raw string"),
         pytest.param(f'#define A {RAW} x\n#include "v.h"', id="a raw string in a macro"),
