@@ -70,6 +70,7 @@ class Place:
     ) -> bool:
         """Build `question`, reading these headers, and add it to the store."""
         with store.building(question):
+            store.reading(question)
             dependencies = self.record(*names, question=question)
             return store.add(question, make_object(code), dependencies)
 

@@ -366,7 +366,7 @@ class Store:
         nothing is left, the right was not obtained: also where it `waits` for nobody. Call `find`
         again inside: the last holder may have built the same. A thread that waited while the
         compiler refused the source gets that error. Without locks, or where a holder does not end,
-        two processes build. One that reads no file yet says so: `reading` may cost 4 ms.
+        two processes build. One that reads no file yet says so.
         """
         from rtcompile.cache import locks  # it imports fcntl, which a hit does not need
 
@@ -393,10 +393,11 @@ class Store:
                 if locked is False and not waits:
                     yield 0.0
                     return
-                if reads and question.may_read_new_files():
+                if reads and question.backend == "nvcc":
                     self.reading(question)
                 elif reads:
-                    # What was written within this tick is taken for changed: nobody writes toolkits then.
+                    # NVRTC's files are seen as they are read. Only where it cannot be observed, what was
+                    # written within this tick is taken for changed, and its build is not kept.
                     self._started[key] = clocks.file_clock_ns()
                 try:
                     yield None if timeout is None else timeout - (time.monotonic() - begin)

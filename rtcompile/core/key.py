@@ -158,18 +158,6 @@ class Question:
             self._common["options read no file"] = quiet
         return quiet and small.reads_no_file(self.source, ())
 
-    def may_read_new_files(self) -> bool:
-        """Say whether a header can be read that was written a moment ago: any but the toolkit's.
-
-        Where NVCC looks for headers, its variables and the host's compiler have a say in.
-        """
-        own = self._common.get("own places")
-        if own is None:
-            placed = any(directory.is_own or directory.is_provided for directory in self.search)
-            own = placed or bool(self.pre_includes) or "/" in self.name or self.backend == "nvcc"
-            self._common["own places"] = own
-        return own or '"/' in self.source or "</" in self.source
-
     def is_forgotten(self) -> bool:
         """Say whether the options have no effect on NVRTC's next compile: `small.is_forgotten`."""
         return small.is_forgotten(self._as_flags())

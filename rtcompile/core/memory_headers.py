@@ -6,11 +6,9 @@ or the label of their folder, and nothing has to be checked later.
 
 from __future__ import annotations
 
-from rtcompile.storage.digest import content_digest
+import functools
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from rtcompile.storage.digest import content_digest
 
 __all__ = ["FOLDER", "folder", "label", "paths"]
 
@@ -21,7 +19,8 @@ _LABEL = "user-texts "
 _DIGITS = 32
 
 
-def folder(headers: Sequence[tuple[str, str]]) -> str:
+@functools.lru_cache(maxsize=16)  # a program's builds have the same
+def folder(headers: tuple[tuple[str, str], ...]) -> str:
     """Return the path of the folder that these headers seem to be in."""
     parts = [part.encode() for pair in headers for part in pair]
     digest = content_digest(b"".join(b"%d:%s;" % (len(part), part) for part in parts))
@@ -33,7 +32,7 @@ def label(directory: str) -> str:
     return _LABEL + directory[len(FOLDER) :] if directory.startswith(FOLDER) else ""
 
 
-def paths(headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Return the headers with their whole paths."""
     top = folder(headers) if headers else ""
     return tuple((f"{top}/{name}", text) for name, text in headers)

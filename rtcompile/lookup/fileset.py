@@ -155,16 +155,15 @@ class FileSet:
         With `recent` True what lies in the toolkit's folders, and was found unchanged within the
         last second, is not looked at again.
         """
-        fields = self._packed()
-        if not _is_unchanged(*fields[_OWN]):
+        if not self.own_unchanged():
             return False
-        provided = tuple(fields[_PROVIDED])
+        provided = tuple(self._fields[_PROVIDED])
         if not any(provided):
             return True
         now = time.monotonic()
         if recent and now - _recently_validated.get(provided, float("-inf")) < _RECENT_SECONDS:
             return True
-        if not _is_unchanged(*provided):
+        if not _is_part_unchanged(*provided):
             _recently_validated.pop(provided, None)
             return False
         if len(_recently_validated) >= _MAX_REMEMBERED:
@@ -173,12 +172,18 @@ class FileSet:
         return True
 
     def own_unchanged(self) -> bool:
-        """Say by stat alone whether the user's own files are as they were recorded."""
-        return _is_unchanged(*self._packed()[_OWN])
+        """Say by stat alone whether the user's own files are as they were recorded.
+
+        While nothing is packed no file is known to be the toolkit's.
+        """
+        if self._fields:
+            return _is_part_unchanged(*self._fields[_OWN])
+        files = [(header.path, header[4:]) for header in self.headers]
+        return _is_unchanged(files, self.absent, self.present)
 
     def refreshed(self) -> FileSet | None:
         """Return the set with current stats if every file's contents are as recorded, else None."""
-        if not self._probes_are_unchanged():
+        if not _is_unchanged((), self.absent, self.present):
             return None
         headers = []
         for header in self.headers:
@@ -204,13 +209,9 @@ class FileSet:
             if os.access(path, os.F_OK):
                 return f"new file {path} comes first in the search, or answers a __has_include"
         for path in self.present:
-            if not _is_present(os.fsencode(path)):
+            if not _is_present(path):
                 return f"{path.removesuffix(_FOLDER)} is gone, or became a folder"
         return ""
-
-    def _probes_are_unchanged(self) -> bool:
-        fields = self._packed()
-        return all(_is_unchanged(b"", b"", *part[2:]) for part in (fields[_OWN], fields[_PROVIDED]))
 
     # --- packing -------------------------------------------------------------------------
 
@@ -225,21 +226,23 @@ class FileSet:
             self._fields = _pack(self._restored(), provided)
         return list(self._fields)
 
-    def _packed(self) -> Sequence[bytes]:
-        return self._fields or self.packed(self._provided)
-
     def _restored(self) -> tuple[Any, ...]:
         if self._values is None:
             self._values = _unpack(self._fields)
         return self._values
 
 
-def _is_unchanged(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:
-    """Say whether the files of one part are as recorded."""
+def _is_part_unchanged(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:
+    """Say whether the files of one packed part are as recorded."""
+    files = zip(paths.split(b"\0"), _STAT.iter_unpack(stats), strict=False)
+    return _is_unchanged(files, absent.split(b"\0")[:-1], present.split(b"\0")[:-1])
+
+
+def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> bool:
+    """Say whether files have the stats that were recorded, and whether the other paths exist or not."""
     os_stat = os.stat
     try:
-        recorded = zip(paths.split(b"\0"), _STAT.iter_unpack(stats), strict=False)
-        for path, (size, mtime_ns, ctime_ns, inode) in recorded:
+        for path, (size, mtime_ns, ctime_ns, inode) in files:
             status = os_stat(path)
             if (
                 status.st_mtime_ns != mtime_ns
@@ -252,14 +255,12 @@ def _is_unchanged(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> 
         return False
     # access() raises no error, and so takes half the time of a stat that fails.
     access, exists = os.access, os.F_OK
-    if absent and any(access(path, exists) for path in absent.split(b"\0")[:-1]):
-        return False
-    return not present or all(map(_is_present, present.split(b"\0")[:-1]))
+    return not any(access(path, exists) for path in absent) and all(map(_is_present, present))
 
 
-def _is_present(path: bytes) -> bool:
+def _is_present(path: str | bytes) -> bool:
     """Say whether a path exists, as a folder where it ends in ``/.`` and as no folder elsewhere."""
-    if path.endswith(b"/."):
+    if path[-2:] in (_FOLDER, b"/."):
         return os.access(path, os.F_OK)
     try:
         return os.stat(path).st_mode & _KIND_BITS != _FOLDER_BITS

@@ -34,14 +34,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["CLOCK_WORDS", "MEMORY", "OWN_PATH_WORDS", "begin", "end", "install", "signature"]
+__all__ = ["MEMORY", "begin", "end", "install", "mentions", "signature"]
 
 # The folder, which must not exist, of the headers that are given as texts.
 MEMORY = b"/rtcompile-headers/"
 
-# Words in a header that may put its path, or the time, into the code.
-OWN_PATH_WORDS = (b"__FILE", b"__BASE_FILE__", b"__builtin_FILE", b"source_location")
-CLOCK_WORDS = (b"__DATE__", b"__TIME")
+# Words in a header that may put its path, or the time, into the code, by a rare part of them: to look
+# for that first takes a fifth of the time.
+_OWN_PATH_WORDS = (
+    (b"FILE", (b"__FILE", b"__BASE_FILE__", b"__builtin_FILE")),
+    (b"source_location", (b"source_location",)),
+)
+_CLOCK_WORDS = ((b"DATE", (b"__DATE__",)), (b"TIME", (b"__TIME",)))
 
 _RECENT_NS = 3 * 10**9  # a file that is younger than this may change without a change of its times
 _PAGE = 4096
@@ -202,8 +206,11 @@ def signature(status: os.stat_result) -> tuple[int, int, int, int, int]:
 
 def mentions(data: bytes) -> int:
     """Return 1 for contents that may put their path into the code, plus 2 for the time."""
-    path = any(word in data for word in OWN_PATH_WORDS)
-    return path + 2 * any(word in data for word in CLOCK_WORDS)
+    return _has(data, _OWN_PATH_WORDS) + 2 * _has(data, _CLOCK_WORDS)
+
+
+def _has(data: bytes, words: tuple[tuple[bytes, tuple[bytes, ...]], ...]) -> bool:
+    return any(part in data and any(word in data for word in whole) for part, whole in words)
 
 
 def _contents(descriptor: int, size: int) -> bytes:

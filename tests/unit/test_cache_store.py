@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,6 +27,7 @@ def test_what_was_added_is_found_whole_by_another_process(cache: Path, place: Pl
     question = place.question()
     obj = make_object(b"\0\xffcode", lowered_names={"f<int>": "_Z1f", "ü": "_Z2u"})
     with (first := open_store(cache)).building(question):
+        first.reading(question)
         first.add(question, obj, place.record("user0/a.h"))
     found = open_store(cache).find(question)
     assert found is not None
@@ -115,25 +115,9 @@ def test_a_new_header_that_comes_first_is_a_miss(cache: Path, place: Place) -> N
     assert open_store(cache).why(question).startswith(f"new file {new}")
 
 
-@pytest.mark.parametrize(
-    ("label", "changes", "waits"),
-    [
-        pytest.param("cudart", {}, False, id="the toolkit's headers alone"),
-        pytest.param("user0", {}, True, id="a folder of the user"),
-        pytest.param("headers:mine", {}, True, id="a folder of a package"),
-        pytest.param("cudart", {"name": "/home/me/k.cu"}, True, id="a source in a folder"),
-        pytest.param("cudart", {"pre_includes": ("a.h",)}, True, id="an option"),
-        pytest.param("cudart", {"backend": "nvcc"}, True, id="NVCC's variables"),
-        pytest.param("cudart", {"source": '#include "/home/me/a.h"'}, True, id="a path"),
-        pytest.param("cudart", {"source": "#include </home/me/a.h>"}, True, id="another path"),
-    ],
-)
-def test_a_build_waits_for_the_clock_where_a_header_can_be_new(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    label: str,
-    changes: dict[str, Any],
-    waits: bool,
+@pytest.mark.parametrize(("backend", "waits"), [("auto", False), ("nvrtc", False), ("nvcc", True)])
+def test_a_build_waits_for_the_clock_where_its_compiler_cannot_be_observed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, waits: bool
 ) -> None:
     waited: list[int] = []
 
@@ -142,7 +126,7 @@ def test_a_build_waits_for_the_clock_where_a_header_can_be_new(
         return clocks.file_clock_ns()
 
     monkeypatch.setattr(clocks, "next_tick", next_tick)
-    question = Place(tmp_path, label).question(**changes)
+    question = Place(tmp_path, "user0").question(backend=backend)
     with open_store(tmp_path / "cache").building(question):
         assert bool(waited) == waits
 
@@ -226,6 +210,7 @@ def test_what_comes_and_goes_beside_a_header_is_no_change_of_it(cache: Path, pla
     question = place.question()
     kept = open_store(cache)
     with kept.building(question):
+        kept.reading(question)
         place.write("user0/other.h", "")
         place.write("user0/folder/other.h", "")
         os.unlink(place.path("user0/other.h"))
@@ -318,6 +303,7 @@ def test_a_toolkit_header_s_assertion_binds_only_code_that_cannot_be_searched(
         here.write("cudart/b.h", "#define CHECK(x) fail(__FILE__)")
     question = place.question()
     with (kept := open_store(cache)).building(question):
+        kept.reading(question)
         kept.add(question, make_object(kind=kind), place.record("cudart/b.h"))
     assert (open_store(cache).find(other.question()) is None) is bound
 
