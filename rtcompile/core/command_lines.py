@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from rtcompile.core.arch import Arch
 from rtcompile.core.option_table import (
     BY_NAME,
+    FIRST_WITH_TILE,
     LTO_FLAGS,
     SIDE_FILES,
     STANDARDS,
+    TILE_IS_OFF,
     Version,
 )
 from rtcompile.core.options import Options
@@ -47,6 +49,8 @@ def for_nvrtc(
         An option that this release does not take yet; the message names the one that does.
     """
     line = [f"--gpu-architecture={arch if target == 'cubin' else arch.virtual}"]
+    if nvrtc >= FIRST_WITH_TILE:
+        line.append(f"--diag-error={TILE_IS_OFF}")
     for name, value in _flags_for(options, target):
         spec = BY_NAME[name]
         if spec.nvrtc is None:
@@ -98,6 +102,8 @@ def for_nvcc(
     """
     code = {"ptx": arch.virtual, "ltoir": f"lto_{str(arch)[3:]}"}.get(target, str(arch))
     line = [f"--generate-code=arch={arch.virtual},code={code}"]
+    if nvcc >= FIRST_WITH_TILE:
+        line.append(f"--diag-error={TILE_IS_OFF}")
     for name, value in _flags_for(options, target):
         if not BY_NAME[name].nvcc or name == "dlink-time-opt":  # said by code=lto_90
             continue

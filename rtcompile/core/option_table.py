@@ -8,7 +8,9 @@ from typing import NamedTuple
 __all__ = [
     "BY_NAME",
     "BY_SPELLING",
+    "COSTLY",
     "DROPPED_EVERYWHERE",
+    "FIRST_WITH_TILE",
     "JOINED",
     "LTO_FLAGS",
     "REFUSED",
@@ -16,6 +18,8 @@ __all__ = [
     "SIDE_FILES",
     "SPECS",
     "STANDARDS",
+    "TILE",
+    "TILE_IS_OFF",
     "Spec",
     "Version",
     "dropped",
@@ -163,6 +167,29 @@ REFUSED = frozenset(
         "device-link", "dlink", "dryrun", "help", "h", "version", "V", "optix-ir",
     )
 )  # fmt: skip
+
+# NVRTC and nvcc make Tile IR of a `__tile_global__` kernel, which only tileiras, a program of another
+# wheel, makes machine code of, and of that a module of its own: other code would be without it.
+TILE = frozenset(
+    (
+        "enable-tile",
+        "tile-only",
+        "default-tile",
+        "tile-preview",
+        "tilebc",
+        "tilecubin",
+        "tilefatbin",
+    )
+)
+# The warning that Tile annotations are ignored, which leaves such a kernel out of the code.
+TILE_IS_OFF = "20360"
+FIRST_WITH_TILE = (13, 3)
+
+# What an option is known to cost, said in the log: by option and value, unless that is 0.
+COSTLY = {
+    "Ofast-compile": "the machine code is slower with it, and CUTLASS's kernels take ten times as long "
+    "to compile, not less",
+}
 
 # The values of -std, and the first release of NVRTC and nvcc that takes each.
 STANDARDS: dict[str, Version] = {

@@ -15,11 +15,13 @@ from rtcompile.core.arch import Arch, runs_on
 from rtcompile.core.option_table import (
     BY_NAME,
     BY_SPELLING,
+    COSTLY,
     DROPPED_EVERYWHERE,
     REFUSED,
     SHORTHANDS,
     SIDE_FILES,
     STANDARDS,
+    TILE,
     Spec,
 )
 from rtcompile.core.option_words import QUOTES, all_words, name_and_value, unquoted
@@ -261,6 +263,14 @@ class _Reader:
                 f"{word!r} asks the compiler for something other than a kernel; "
                 "what is written, and where, is rtcompile's to decide"
             )
+        elif name in TILE:
+            raise InvalidRequest(
+                f"{word!r}: Tile kernels are not supported. Compilers make Tile IR of them, which only "
+                "tileiras turns into machine code, as a module of its own: what rtcompile returned "
+                "would be without them. `nvcc -std=c++20 -tile-only -cubin -arch=sm_100 FILE.cu` makes that "
+                "module (`pip install nvidia-cuda-nvcc nvidia-cuda-tileiras`); "
+                'RawModule(path="FILE.cubin") loads it. The other kernels belong into another source'
+            )
         else:
             from rtcompile.core import host_options
 
@@ -291,6 +301,8 @@ class _Reader:
             value = ",".join(dict.fromkeys(value.split(",")))
         if spec.name == "std":
             value = self.standard(value)
+        if spec.name in COSTLY and value != "0":
+            self.notes.append(f"--{spec.name}={value}: {COSTLY[spec.name]}")
         self.flags[spec.name] = value
 
     def standard(self, value: str) -> str:

@@ -207,6 +207,8 @@ def test_the_architecture_that_the_device_runs_is_picked() -> None:
         pytest.param(["-D", "=1"], "names no macro", id="nameless-define"),
         pytest.param(["-o", "x"], "rtcompile's to decide", id="output"),
         pytest.param(["-E"], "rtcompile's to decide", id="preprocess"),
+        pytest.param(["-enable-tile"], "would be without them", id="tile"),
+        pytest.param(["--tile-preview=simt"], "nvcc -std=c..20 -tile-only -cubin", id="tile-simt"),
     ],
 )
 def test_impossible_options_are_refused(options: list[str], message: str) -> None:
@@ -326,3 +328,19 @@ def test_directories_are_replaced_in_each_spelling_and_nothing_else_is():
     assert whole._replace(include_dirs=(), last_dirs=()) == before._replace(
         include_dirs=(), last_dirs=()
     )
+
+
+@pytest.mark.parametrize(("version", "given"), [((13, 2), False), ((13, 3), True)])
+def test_a_compiler_that_would_leave_tile_kernels_out_calls_that_an_error(version, given) -> None:
+    options = parse([])
+    lines = (
+        command_lines.for_nvrtc(options, SM_80, "cubin", version, ()),
+        command_lines.for_nvcc(options, SM_80, "cubin", version, ()),
+    )
+    assert [("--diag-error=20360" in line) for line in lines] == [given, given]
+
+
+def test_an_option_that_is_known_to_cost_time_says_so() -> None:
+    (note,) = parse(["-Ofc=max"]).notes
+    assert "CUTLASS" in note
+    assert parse(["--Ofast-compile=0"]).notes == ()
