@@ -24,12 +24,6 @@ _NONE = FileSet()
 # --- recording -------------------------------------------------------------------------------
 
 
-# Memo of the dependencies of this process's builds. Variants of one template read the same headers,
-# so that of 32 CuTe kernels 31 need not compute them, which takes 8 ms each.
-_recorded: dict[tuple[object, ...], FileSet] = {}
-_MOST_RECORDED = 64
-
-
 def record(
     trace: Iterable[str],
     search: Sequence[SearchDir],
@@ -59,30 +53,7 @@ def record(
     """
     from rtcompile.core.mentions import scan  # a hit needs none of its regular expressions
 
-    mentions = scan(source)
-    trace = tuple(trace)
-    if before.headers:
-        return _record(trace, search, mentions, os.path.dirname(name), before)
-    key = (trace, tuple(search), mentions, os.path.dirname(name))
-    known = _recorded.get(key)
-    if known is not None and known.unchanged():
-        probed = [_changed_ns(path) for path in known.present]
-        led = _led_ns(trace, search)
-        return known.replaced(newest_ns=max([known.newest_ns, led, *probed]))
-    found = _record(trace, search, mentions, os.path.dirname(name), before)
-    if not found.uncacheable:
-        if len(_recorded) >= _MOST_RECORDED:
-            _recorded.clear()
-        _recorded[key] = found
-    return found
-
-
-def _changed_ns(path: str) -> int:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0
-    return 0 if stat.S_ISDIR(status.st_mode) else clocks.changed_ns(status)
+    return _record(tuple(trace), search, scan(source), os.path.dirname(name), before)
 
 
 def _led_ns(trace: Iterable[str], search: Sequence[SearchDir]) -> int:
@@ -163,7 +134,7 @@ def _record(
                 if f"{directory}/{quoted}" not in read:
                     probes.must_not_appear(directory, quoted)
         for asked in mentions.asked:
-            if asked[0] in '<"':
+            if asked[0] in '<"' and "##" not in asked:
                 probes.ask(directory if asked[0] == '"' else "", asked[1:-1])
             else:
                 uncacheable = f"what __has_include({asked}) asks for is computed"

@@ -13,7 +13,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.cache import store
+from rtcompile.cache import headers, store
 from rtcompile.compilers import nvrtc, observed
 from rtcompile.core.arch import Arch
 from rtcompile.core.header import SearchDir
@@ -343,6 +343,22 @@ def test_a_change_that_is_undone_before_the_end_does_not_matter(
 
 
 # --- where the probes do not work ----------------------------------------------------------------
+
+PASTED_NAME = "#define NAMED(x) __has_include(<x##t.h>)\n#if NAMED(op)\n#endif"
+
+
+@pytest.mark.parametrize("spelling", [*ASKS.values(), PASTED_NAME], ids=[*ASKS, "pasted name"])
+@pytest.mark.parametrize("where", ["source", "header"])
+def test_a_scan_of_the_texts_finds_it_or_keeps_nothing(
+    spelling: str, where: str, one: Path
+) -> None:
+    header = one.parent / "two/v.h"
+    header.write_text(spelling if where == "header" else "")
+    search = [SearchDir("user0", str(one)), SearchDir("user1", str(header.parent))]
+    source = spelling if where == "source" else "#include <v.h>"
+    files = headers.record([str(header)], search, source=source)
+    (one / "opt.h").write_text("")
+    assert files.uncacheable or files.current() is None
 
 
 def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
