@@ -47,9 +47,8 @@ def inputs(
         An input that is none of these, cannot be read, or is an empty file.
     """
     items = [given(item, index) for index, item in enumerate(request.link)]
-    lto = compiler_options.parse(request.options).lto or any(
-        isinstance(item, LinkInput) and item.kind == "ltoir" for item in items
-    )
+    lto = request.target == "ltoir" or compiler_options.parse(request.options).lto
+    lto = lto or any(isinstance(item, LinkInput) and item.kind == "ltoir" for item in items)
     target = "ltoir" if lto else "object"
     return tuple(_compiled(item, request, arch, target, settings, build) for item in items)
 

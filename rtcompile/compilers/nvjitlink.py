@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["kind_of", "link"]
 
 _WORKER = "rtcompile.workers.nvjitlink"
+# The first nvJitLink that makes these of its inputs.
+_FIRST_WITH = {"object": (13, 2), "ltoir": (13, 3)}
+_MADE = {"object": "relocatable machine code (-r)", "ltoir": "linked LTO-IR"}
 # Formats whose first bytes do not show whether they contain LTO-IR.
 _CONTAINERS = ("fatbin", "object", "archive")
 _WANTS_DEVICE_RUNTIME = re.compile(
@@ -61,8 +64,9 @@ def link(
         Whose `nvjitlink` (or an installed pynvjitlink), `cudadevrt` and `nvcc` are used.
     limits : Limits
         Seconds and bytes before the linker is killed.
-    target : {"cubin", "ptx"}
-        What to make; PTX can be made of LTO-IR only.
+    target : {"cubin", "ptx", "object", "ltoir"}
+        What to make: ``"object"`` may refer to what is linked later. PTX and LTO-IR can be made of
+        LTO-IR only.
 
     Raises
     ------
@@ -75,11 +79,16 @@ def link(
     if problems:
         return _refusal(problems, flags)
     inputs = [given._replace(kind=kind_of(given.data) or given.kind) for given in inputs]
+    others = [f"{given.name} is {given.kind}" for given in inputs if given.kind in ("cubin", "ptx")]
+    if target == "ltoir" and others:
+        return _refusal([f"LTO-IR can be linked of LTO-IR only; {', '.join(others)}"], flags)
     linker = _Linker.of(toolchain)
     if linker is None:
-        if toolchain.nvcc is None:
+        if toolchain.nvcc is None or target in _FIRST_WITH:
             toolchain.require_nvjitlink()
         return nvcc.link(inputs, arch, toolchain, limits=limits)
+    if linker.version_pair < _FIRST_WITH.get(target, (0, 0)):
+        return _refusal([_too_old(target, linker.version)], flags)
     newer = [given.name for given in inputs if from_newer_toolkit(given, linker.version_pair)]
     if newer:
         problem = (
@@ -98,7 +107,9 @@ def link(
             return outcome
     # NVCC's linker needs nvJitLink for LTO, which is not installed.
     lto = any(given.kind == "ltoir" for given in inputs)
-    if lto or toolchain.nvcc is None or toolchain.nvcc.version_pair <= linker.version_pair:
+    if target in _FIRST_WITH or lto or toolchain.nvcc is None:
+        return outcome
+    if toolchain.nvcc.version_pair <= linker.version_pair:
         return outcome
     return nvcc.link(inputs, arch, toolchain, limits=limits)
 
@@ -169,7 +180,16 @@ def _options(
     kinds = {given.kind for given in inputs}
     lto = "ltoir" in kinds or ("-lto" in flags and not kinds.isdisjoint(_CONTAINERS))
     own = [flag for flag in flags if flag not in ("-lto", "-ptx") and not flag.startswith("-arch=")]
-    return (f"-arch={arch}", *own, *["-lto"] * lto, *["-ptx"] * (target == "ptx"))
+    made = {"ptx": ["-ptx"], "object": ["-r"]}.get(target, [])
+    return (f"-arch={arch}", *own, *["-lto"] * lto, *made)
+
+
+def _too_old(target: str, version: str) -> str:
+    major, minor = _FIRST_WITH[target]
+    return (
+        f"{_MADE[target]} needs nvJitLink {major}.{minor} or newer; this is {version}. "
+        f'`pip install "nvidia-nvjitlink>={major}.{minor}"`, beside CUDA 13, brings it'
+    )
 
 
 def _device_runtime(toolchain: Toolchain) -> LinkInput:

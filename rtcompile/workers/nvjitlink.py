@@ -15,7 +15,12 @@ from rtcompile.workers import protocol
 
 _SUCCESS = 0
 _INPUTS = {"cubin": 1, "ptx": 2, "ltoir": 3, "fatbin": 4, "object": 5, "archive": 6}
-_RESULTS = {"cubin": "LinkedCubin", "ptx": "LinkedPtx"}
+_RESULTS = {
+    "cubin": "LinkedCubin",
+    "object": "LinkedCubin",
+    "ptx": "LinkedPtx",
+    "ltoir": "LinkedLTOIR",
+}
 # nvJitLinkResult; the ones from NULL_INPUT on since 13.0.
 _ERRORS = [
     "SUCCESS",
@@ -69,7 +74,7 @@ class Library:
         self._call("Complete", handle)
 
     def result(self, handle: object, what: str) -> bytes:
-        """Return ``"LinkedCubin"``, ``"LinkedPtx"``, ``"InfoLog"`` or ``"ErrorLog"``."""
+        """Return a result or a log, ``"LinkedCubin"`` or ``"ErrorLog"``."""
         size = ctypes.c_size_t()
         self._call(f"Get{what}Size", handle, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(max(1, size.value))

@@ -1,0 +1,118 @@
+"""Other outputs of a link than a program: relocatable code and LTO-IR, of newer nvJitLinks."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile import toolkit
+from rtcompile.compilers import nvjitlink
+from rtcompile.core.arch import Arch
+from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput
+from rtcompile.errors import LinkError, ToolkitNotFound
+from rtcompile.toolkit import Library, Toolchain
+from tests.toolkits import needs_host_compiler
+
+LTOIR = LinkInput("ltoir", "part.ltoir", b"\xedCN\x7f" + bytes(60))
+LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
+CALLER = """extern __device__ float helper(float);
+extern "C" __global__ void k(float* p) { p[threadIdx.x] = helper(p[threadIdx.x]); }"""
+
+# Its results name their kind and the options that it was given.
+SOURCE = r"""
+#include <cstring>
+#include <string>
+static std::string options;
+static int put(const char* kind, char* to) { std::strcpy(to, (kind + options).c_str()); return 0; }
+#define RESULT(WHAT)                                                                              \
+  extern "C" int nvJitLinkGet##WHAT##Size(void*, size_t* n) { *n = 200; return 0; }               \
+  extern "C" int nvJitLinkGet##WHAT(void*, char* to) { return put(#WHAT, to); }
+RESULT(LinkedCubin) RESULT(LinkedPtx) RESULT(LinkedLTOIR)
+extern "C" int nvJitLinkGetErrorLogSize(void*, size_t* n) { *n = 0; return 0; }
+extern "C" int nvJitLinkGetErrorLog(void*, char*) { return 0; }
+extern "C" int nvJitLinkGetInfoLogSize(void*, size_t* n) { *n = 0; return 0; }
+extern "C" int nvJitLinkGetInfoLog(void*, char*) { return 0; }
+extern "C" int nvJitLinkCreate(void** handle, unsigned n, const char** given) {
+  *handle = &options;
+  for (unsigned i = 0; i < n; i++) options += std::string(" ") + given[i];
+  return 0;
+}
+extern "C" int nvJitLinkAddData(void*, int, const void*, size_t, const char*) { return 0; }
+extern "C" int nvJitLinkComplete(void*) { return 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvjitlink")
+    (folder / "nvjitlink.cpp").write_text(SOURCE)
+    path = folder / "libnvJitLink.so.13"
+    command = ["g++", "-shared", "-fPIC", "-o", path, folder / "nvjitlink.cpp"]
+    subprocess.run(command, check=True)
+    return path
+
+
+def link(inputs: list[LinkInput], target: str, library: Path, version: str) -> object:
+    toolchain = Toolchain(nvjitlink=Library(str(library), version))
+    limits = Limits(timeout=60)
+    return nvjitlink.link(inputs, Arch(9, 0), (), toolchain, limits=limits, target=target)
+
+
+@needs_host_compiler
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("ltoir", "LinkedLTOIR -arch=sm_90 -lto"),
+        ("object", "LinkedCubin -arch=sm_90 -lto -r"),
+        ("cubin", "LinkedCubin -arch=sm_90 -lto"),
+    ],
+)
+def test_nvjitlink_is_asked_for_what_is_wanted(library, target, expected):
+    outcome = link([LTOIR], target, library, "13.5.37")
+    assert isinstance(outcome, Compiled)
+    assert outcome.code.rstrip(b"\0").decode() == expected
+    assert outcome.kind == target
+
+
+@needs_host_compiler
+@pytest.mark.parametrize(
+    ("target", "version", "needed"), [("ltoir", "13.2.86", "13.3"), ("object", "13.1.115", "13.2")]
+)
+def test_an_older_nvjitlink_is_named_with_the_command_for_a_newer(library, target, version, needed):
+    outcome = link([LTOIR], target, library, version)
+    assert isinstance(outcome, CompileFailure)
+    assert f"needs nvJitLink {needed} or newer; this is {version}" in outcome.log
+    assert f'`pip install "nvidia-nvjitlink>={needed}"`' in outcome.log
+
+
+@needs_host_compiler
+def test_what_is_not_lto_ir_is_not_linked_to_lto_ir(library):
+    ptx = LinkInput("ptx", "part.ptx", b".version 8.8\n.target sm_90\n")
+    outcome = link([LTOIR, ptx], "ltoir", library, "13.5.37")
+    assert isinstance(outcome, CompileFailure)
+    assert "LTO-IR can be linked of LTO-IR only; part.ptx is ptx" in outcome.log
+
+
+def test_nvcc_is_not_asked_for_what_only_nvjitlink_makes():
+    missing = Toolchain(missing={"nvjitlink": "nvJitLink not found"})
+    with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
+        nvjitlink.link([LTOIR], Arch(9, 0), (), missing, limits=Limits(), target="ltoir")
+
+
+@pytest.mark.parametrize("target", ["ltoir", "object"])
+def test_parts_are_linked_to_a_part_or_the_error_names_the_linker_for_it(target):
+    linker = toolkit.current().nvjitlink
+    if linker is None:
+        pytest.skip("nvJitLink is not installed here")
+    if linker.version_pair < (13, 3):
+        with pytest.raises(LinkError, match="needs nvJitLink 13"):
+            rtcompile.compile(CALLER, arch="sm_90", target=target, link=[LIBRARY])
+        return
+    part = rtcompile.compile(CALLER, arch="sm_90", target=target, link=[LIBRARY])
+    assert part.kind == target
+    whole = rtcompile.compile("", arch="sm_90", link=[part])
+    assert whole.kind == "cubin"
+    assert b"k\0" in whole.code
