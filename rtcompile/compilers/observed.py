@@ -116,7 +116,8 @@ def file_set(
         if path in opened and (clock := scan(text).clock):
             uncacheable = uncacheable or f"{clock} is different in every build"
 
-    absent = {**dict.fromkeys(before.absent), **dict.fromkeys(_gaps(asked["absent"]))}
+    gaps = _gaps(asked["absent"], [directory.path.rstrip("/") for directory in search])
+    absent = {**dict.fromkeys(before.absent), **dict.fromkeys(gaps)}
     found = FileSet(
         tuple(headers.values()),
         absent=tuple(absent),
@@ -163,13 +164,13 @@ def _clock(path: str, digest: str) -> tuple[str, bool]:
     return scan(text).clock, content_digest(data) != digest
 
 
-def _gaps(paths: Iterable[bytes]) -> Iterable[str]:
+def _gaps(paths: Iterable[bytes], directories: Iterable[str]) -> Iterable[str]:
     """Yield, for each path that did not exist, the first folder on its way that does not, or itself.
 
     A missing ``user0/cute`` stands for every header below it, which reduces CuTe's 300 paths to a few
-    tens.
+    tens. A missing directory of the search stands for nothing: in another place it is another path.
     """
-    known: dict[bytes, bytes] = {}
+    known = dict.fromkeys(map(os.fsencode, directories), b"")
 
     def missing(folder: bytes) -> bytes:
         """Return the first folder on the way to this one that does not exist; b"" if it does."""

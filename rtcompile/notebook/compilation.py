@@ -36,7 +36,7 @@ class Compilation:
     def __init__(self, source: str, line: Line, headers: str) -> None:
         self._line = line
         self._options = (f"-I{headers}", *line.options, TELL_SPILLS)
-        asked = options.parse(line.options)
+        asked = options.parse(CompileRequest("", line.options).options)
         # With line information, lines must stay in place for profilers and debuggers to show the
         # cell.
         self._cell = cells.read(source, keep_lines=asked.lineinfo or asked.debug)

@@ -48,7 +48,7 @@ SPELLINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "name_expressions": (OPTIONS, {"name_expressions": ["k<char>"]}),
     "headers=": (OPTIONS[:2], {"headers": {"value.h": '#define VALUE "1"\n'}}),
     "a relative -I": (("-DTILE=16", "-I", "include", "--use_fast_math"), {}),
-    "a non-ASCII -I": ((*OPTIONS[:2], "-I{folder}/../Köpfe"), {}),
+    "a non-ASCII -I": ((*OPTIONS[:2], "-I{root}/Köpfe"), {}),
     "an options file": (("--options-file={folder}/options.txt",), {}),
 }
 
@@ -88,9 +88,10 @@ class Program:
 
     def options(self, door: str, options: Any) -> Any:
         """Return options as the door takes them: those of a cell are a line."""
+        places = {"folder": self.folder, "root": self.folder.parent}
         if isinstance(options, str):
-            return options.format(folder=self.folder)
-        filled = type(options)(option.format(folder=self.folder) for option in options)
+            return options.format(**places)
+        filled = type(options)(option.format(**places) for option in options)
         return shlex.join(filled) if door == "cell" else filled
 
     def ask(
@@ -112,8 +113,7 @@ MATRIX = [
     (door, spelling)
     for door, takes in TAKES.items()
     for spelling, (options, more) in SPELLINGS.items()
-    if more.keys() <= takes
-    and (door, spelling) not in (("install", "str"), ("cell", "an options file"))
+    if more.keys() <= takes and (door, spelling) != ("install", "str")
 ]
 
 
@@ -169,7 +169,7 @@ ASKING = """
 extern "C" __device__ const char answer[] = "ANSWER:" VALUE MORE OPTION;
 extern "C" __global__ void k(char* p) { *p = answer[threadIdx.x]; }
 """
-EDITED = ("-I{folder}/../earlier", "-I{folder}", "-I{folder}/../later", "-DOPTION=")
+EDITED = ("-I{root}/earlier", "-I{folder}", "-I{root}/later", "-DOPTION=")
 
 
 def header_edited(program: Program) -> str:
@@ -269,7 +269,7 @@ def test_an_optional_header_that_goes_is_missed(door: str, program: Program) -> 
     assert [answer(program.first), answer(program.second)] == ["1"] * 2
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if door not in ("install", "cell")])
+@pytest.mark.parametrize("door", [door for door in DOORS if door != "install"])
 def test_an_edited_options_file_is_read_again(door: str, program: Program) -> None:
     options = ("--options-file={folder}/options.txt",)
 
@@ -301,6 +301,21 @@ def test_a_relative_directory_is_one_of_the_working_directory(door: str, program
             process.run(f"os.chdir({str(folder)!r})")
             code = program.ask(process, door, KERNELS["own header"], ("-I.",))
             assert answer_of(code) == value
+
+
+# --- headers as texts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if "headers" in TAKES[door]])
+def test_headers_given_as_texts_are_what_was_given(door: str, program: Program) -> None:
+    """Also where somebody edits whatever files they were written to."""
+    name = f"{door}{program.folder.parent.name}.h"
+    headers = {name: '#define VALUE "given"\n'}
+    for number in range(3):
+        source = f'#include "{name}"{KERNEL}__device__ int n = {number};'
+        assert answer_of(program.ask(program.first, door, source, headers=headers)) == "given"
+        for path in program.scratch.rglob(name):
+            path.write_text('#define VALUE "other"\n')
 
 
 # --- bundles and records -------------------------------------------------------------------------
