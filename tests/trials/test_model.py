@@ -1,0 +1,57 @@
+"""After any change of any header, every process gets what a fresh build gives: steps drawn by lot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trials.record import record, times
+from tests.trials.test_workers_trials import ROOT
+
+pytest.importorskip("cupy")
+
+SEED = 1
+STEPS = 40  # of a world
+# How many worlds there are on each file system: 5,000 steps in full.
+WORLDS = {"here": times(1, 100), "tmpfs": times(0, 13), "ext4 of whole seconds": times(1, 12)}
+SHORT = times(25, STEPS)
+PRIVATE = ["unshare", "--mount", "--propagation", "private"]
+
+
+def may_mount() -> bool:
+    if os.geteuid() or shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*PRIVATE, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("place", WORLDS)
+def test_after_each_step_every_process_gets_what_a_fresh_build_gives(
+    place: str, tmp_path: Path
+) -> None:
+    mounts = may_mount()
+    if not WORLDS[place]:
+        pytest.skip("only RTCOMPILE_TRIALS=full tries it")
+    if place != "here" and not mounts:
+        pytest.skip("may not mount a file system here")
+    arguments = [str(tmp_path), place, str(SEED), str(WORLDS[place]), str(SHORT)]
+    done = subprocess.run(
+        [*(PRIVATE if mounts else ()), sys.executable, "-m", "tests.trials.model", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    if "cannot" in found:
+        pytest.skip(f"cannot be done here: {found['cannot']}")
+    wrong = found["wrong"]
+    kind = f"random edit of headers, links, folders and mounts, then asked by three processes ({place})"
+    record(kind, found["steps"], len(wrong))
+    assert not wrong, "\n\n".join(json.dumps(each, indent=1, ensure_ascii=False) for each in wrong)
