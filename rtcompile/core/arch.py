@@ -9,12 +9,14 @@ from rtcompile.core.architecture import Arch
 from rtcompile.errors import UnsupportedArch
 
 __all__ = [
+    "NEWEST_MEASURED",
     "Arch",
     "Choice",
     "check",
     "choose",
     "first_release",
     "generations",
+    "learn",
     "runs_on",
     "supported",
 ]
@@ -43,7 +45,10 @@ _KNOWN: tuple[tuple[str, Version, Version | None], ...] = (
     ("88 110 110a 110f", (13, 0), None),
     ("107 107a 107f", (13, 4), None),
 )
-_NEWEST_MEASURED: Version = (13, 5)
+NEWEST_MEASURED: Version = (13, 5)
+
+# What releases newer than those measured say of themselves: see `learn`.
+_asked: dict[Version, tuple[int, ...]] = {}
 
 # The same hardware under two names: drivers before CUDA 13 report the first, later ones the second.
 _RENAMED: dict[Capability, Capability] = {(10, 1): (11, 0)}
@@ -59,8 +64,11 @@ _INTEGRATED: frozenset[Capability] = frozenset(
 def supported(nvrtc: Version) -> tuple[Arch, ...]:
     """Return the architectures that this NVRTC compiles for, in ascending order.
 
-    A release newer than those measured counts as the newest measured; one before 12.0 knows none.
+    A release newer than those measured is taken at its word, and counts as the newest measured
+    while it was not asked; one before 12.0 knows none.
     """
+    if nvrtc in _asked:
+        return tuple(sorted(arch for number in _asked[nvrtc] for arch in _variants(number)))
     return tuple(
         sorted(
             Arch.parse(name)
@@ -71,9 +79,24 @@ def supported(nvrtc: Version) -> tuple[Arch, ...]:
     )
 
 
+def learn(nvrtc: Version, numbers: tuple[int, ...]) -> None:
+    """Note what a release newer than those measured says that it compiles for, as ``(75, …, 121)``."""
+    if _asked.get(nvrtc) != numbers:
+        _asked[nvrtc] = numbers
+        supported.cache_clear()
+        choose.cache_clear()
+
+
+def _variants(number: int) -> list[Arch]:
+    """Return an architecture with the suffixes that every one of its generation has had."""
+    major, minor = divmod(number, 10)
+    suffixes = ["", *["a"] * (major >= 9), *["f"] * (major >= 10)]
+    return [Arch(major, minor, suffix) for suffix in suffixes]
+
+
 def generations() -> list[Capability]:
     """Return the compute capabilities that a compiler knows now, from 7.5 on, under their newest name."""
-    known = {(arch.major, arch.minor) for arch in supported(_NEWEST_MEASURED)}
+    known = {(arch.major, arch.minor) for arch in supported(NEWEST_MEASURED)}
     return sorted(known - {*_RENAMED})
 
 
@@ -82,7 +105,7 @@ def first_release(capability: Capability) -> Version:
     names = [capability, *(old for old, new in _RENAMED.items() if new == capability)]
     return min(
         (first for release in names for first in _first_releases(Arch(*release))),
-        default=_NEWEST_MEASURED,
+        default=NEWEST_MEASURED,
     )
 
 
@@ -135,7 +158,7 @@ def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> 
 
 def check(arch: Arch, target: str, nvrtc: Version) -> None:
     """Raise `UnsupportedArch`, naming the versions that know `arch`, if this NVRTC does not."""
-    if arch in supported(nvrtc) or nvrtc > _NEWEST_MEASURED:
+    if arch in supported(nvrtc) or (nvrtc > NEWEST_MEASURED and nvrtc not in _asked):
         return
     name = str(arch) if target == "cubin" else arch.virtual
     lead = f"NVRTC {_dotted(nvrtc)} does not compile for {name}"

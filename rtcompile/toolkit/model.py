@@ -34,12 +34,15 @@ class Library(NamedTuple):
     build : str
         Which build it is. NVRTC tells it, in a worker, and until then it is empty; nvJitLink's is
         read from its file.
+    architectures : tuple of int
+        What an NVRTC that is newer than rtcompile says that it compiles for; else empty.
     """
 
     path: str
     version: str
     preload: tuple[str, ...] = ()
     build: str = ""
+    architectures: tuple[int, ...] = ()
 
     @property
     def version_pair(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Finds executables on PATH and asks them for their version."""
+"""Finds executables on PATH, and asks programs and libraries what they are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import re
 import subprocess
 from collections.abc import Mapping
 
-from rtcompile.core.environment import for_nvcc
+from rtcompile.core.environment import for_nvcc, for_workers
 from rtcompile.errors import limit_reached
-from rtcompile.toolkit.model import Program
+from rtcompile.toolkit.model import Library, Program
+from rtcompile.workers import process
 
-__all__ = ["describe_nvcc", "which"]
+__all__ = ["architectures", "describe_nvcc", "which"]
 
+_ARCHITECTURES = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "workers", "architectures.py"
+)
 _SECONDS = 30.0  # enough for a cold network file system; longer counts as a hang
 
 
@@ -27,12 +31,19 @@ def which(name: str, environ: Mapping[str, str]) -> str | None:
 def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Program | None:
     """Return the nvcc at `path`; it is run if `version` is unknown. None if that fails."""
     if not version:
-        said = _output([path, "--version"], environ)
+        said = _output([path, "--version"], for_nvcc(environ))
         match = re.search(r"release \d+\.\d+, V(\d+\.\d+\.\d+)", said)
         if match is None:
             return None
         version = match[1]
     return Program(path, version, _behind_wrapper(path, environ))
+
+
+def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the numbers of the architectures that an NVRTC lists; empty if that fails."""
+    command = [process.interpreter(), "-I", "-S", _ARCHITECTURES, *nvrtc.preload, nvrtc.path]
+    said = _output(command, for_workers(environ)).split()
+    return tuple(int(word) for word in said) if all(map(str.isdecimal, said)) else ()
 
 
 def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
@@ -44,17 +55,17 @@ def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
     with open(path, "rb") as file:
         if file.read(2) != b"#!":
             return path
-    said = _output([path, "--dryrun", "-x", "cu", "-c", os.devnull], environ)
+    said = _output([path, "--dryrun", "-x", "cu", "-c", os.devnull], for_nvcc(environ))
     match = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
     binary = os.path.join(match[1], "nvcc") if match else path
     return binary if os.path.isfile(binary) else path
 
 
-def _output(command: list[str], environ: Mapping[str, str]) -> str:
+def _output(command: list[str], environ: dict[str, str]) -> str:
     try:
         done = subprocess.run(
             command,
-            env=for_nvcc(environ),
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

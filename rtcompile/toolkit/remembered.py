@@ -93,6 +93,11 @@ def current(settings: Settings | None = None) -> Toolchain:
         known = _search(site_dirs, settings)
         _write(settings, _key(here), known)
     _in_this_process[here] = known
+    nvrtc = known.toolchain.nvrtc
+    if nvrtc is not None and nvrtc.architectures:
+        from rtcompile.core import arch as archs
+
+        archs.learn(nvrtc.version_pair, nvrtc.architectures)
     return known.toolchain
 
 
@@ -160,7 +165,9 @@ def _on_path(name: str, path: str) -> str:
 
 
 def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
+    from rtcompile.core import arch as archs
     from rtcompile.toolkit.bundled import unpack
+    from rtcompile.toolkit.programs import architectures
     from rtcompile.toolkit.search import find
 
     toolchain = find(
@@ -169,6 +176,10 @@ def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
         prefix=sys.prefix,
         unpack=lambda nvrtc: unpack(nvrtc, settings),
     )
+    nvrtc = toolchain.nvrtc
+    if nvrtc is not None and nvrtc.version_pair > archs.NEWEST_MEASURED:
+        nvrtc = nvrtc._replace(architectures=architectures(nvrtc, os.environ))
+        toolchain = toolchain._replace(nvrtc=nvrtc)
     known = Known(toolchain, {path: _stamp(path) for path in toolchain.depends})
     # A program that did not answer may do so next time, when the disk is faster or memory is free.
     return known._replace(until=time.monotonic() + _DOUBT_SECONDS) if toolchain.doubts else known
@@ -295,5 +306,7 @@ def _from_json(fields: dict[str, Any]) -> Toolchain:
     return Toolchain(**fields)
 
 
-def _library(path: str, version: str, preload: list[str], build: str) -> Library:
-    return Library(path, version, tuple(preload), build)
+def _library(
+    path: str, version: str, preload: list[str], build: str, architectures: list[int]
+) -> Library:
+    return Library(path, version, tuple(preload), build, tuple(architectures))

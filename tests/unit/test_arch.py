@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from rtcompile.core.arch import Arch, check, choose, runs_on, supported
+from rtcompile.core import arch as archs
+from rtcompile.core.arch import (
+    NEWEST_MEASURED,
+    Arch,
+    check,
+    choose,
+    learn,
+    runs_on,
+    supported,
+)
 from rtcompile.errors import UnsupportedArch
 
 SPELLINGS = ["sm_90a", "compute_90a", "lto_90a", "90a", "9.0a", " SM_90A "]
@@ -144,3 +154,40 @@ def test_the_table_is_what_this_nvrtc_compiles_for(nvrtc: Any) -> None:
     for number, suffix in itertools.product((90, 100, 103, 110, 120, 121), "af"):
         compiles = nvrtc.compile("", f"-arch=compute_{number}{suffix}", kind="PTX").code is not None
         assert compiles == (Arch.parse(f"{number}{suffix}") in known), f"{number}{suffix}"
+
+
+@pytest.fixture
+def newer() -> Iterator[tuple[int, int]]:
+    """A release newer than the table, which lists what it compiles for."""
+    version = (NEWEST_MEASURED[0], NEWEST_MEASURED[1] + 1)
+    learn(version, (75, 90, 100, 130))
+    yield version
+    archs._asked.clear()
+    supported.cache_clear()
+    choose.cache_clear()
+
+
+def test_a_release_newer_than_the_table_is_taken_at_its_word(newer: tuple[int, int]) -> None:
+    listed = [str(arch) for arch in supported(newer)]
+    assert listed == [
+        "sm_75",
+        "sm_90",
+        "sm_90a",
+        "sm_100",
+        "sm_100a",
+        "sm_100f",
+        "sm_130",
+        "sm_130a",
+        "sm_130f",
+    ]
+    assert choose((13, 0), newer).arch == Arch(13, 0, "a")
+    check(Arch(13, 0, "a"), "cubin", newer)
+    with pytest.raises(UnsupportedArch, match="does not compile for sm_80"):
+        check(Arch(8, 0), "cubin", newer)
+
+
+def test_what_a_release_lists_has_the_suffixes_that_the_measured_ones_have() -> None:
+    for version in ((12, 9), (13, 0), (13, 4)):
+        numbers = [arch.number for arch in supported(version) if not arch.suffix]
+        own = [arch for number in numbers for arch in archs._variants(number)]
+        assert sorted(own) == list(supported(version))

@@ -19,14 +19,16 @@ import rtcompile.toolkit.remembered as remembered
 import rtcompile.toolkit.search as search
 from rtcompile.cache import bundled, files
 from rtcompile.cache.folder import Folder
+from rtcompile.core import arch as archs
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.storage import places
 from rtcompile.toolkit import Toolchain, current, remember_build
 from rtcompile.toolkit import bundled as unpacking
-from tests.toolkits import Wheels, program, write
+from tests.toolkits import Wheels, needs_host_compiler, program, write
 from tests.toolkits import bundle as fake_bundle
 
+GPP, REAL = shutil.which("g++"), dict(os.environ)  # before a test changes PATH
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 
@@ -367,3 +369,29 @@ def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, m
     Path(written[0]).chmod(0o777)  # others may put headers into it
     environment.as_a_new_process()
     assert environment.searches == 3
+
+
+LISTING = """
+extern "C" int nvrtcGetNumSupportedArchs(int* n) { *n = 2; return 0; }
+extern "C" int nvrtcGetSupportedArchs(int* numbers) { numbers[0] = 90; numbers[1] = 130; return 0; }
+"""
+
+
+@needs_host_compiler
+def test_an_nvrtc_newer_than_rtcompile_is_asked_what_it_compiles_for_once(environment, monkeypatch):
+    release = archs.NEWEST_MEASURED[0], archs.NEWEST_MEASURED[1] + 1
+    version = f"{release[0]}.{release[1]}.1"
+    environment.nvrtc.unlink()
+    environment.wheels.cuda13(version)
+    library = environment.wheels.site / "nvidia/cu13/lib/libnvrtc.so.13"
+    source = write(library.with_name("nvrtc.cpp"), LISTING)
+    for path in library.parent.glob("libnvrtc*.so*"):
+        subprocess.run([str(GPP), "-shared", "-fPIC", "-o", path, source], check=True, env=REAL)
+    monkeypatch.setattr(archs, "_asked", {})
+    archs.supported.cache_clear()
+    for _ in range(2):
+        assert environment.as_a_new_process().require_nvrtc().architectures == (90, 130)
+        assert archs.Arch(13, 0, "a") in archs.supported(release)
+        archs._asked.clear()
+        archs.supported.cache_clear()
+    assert environment.searches == 1
