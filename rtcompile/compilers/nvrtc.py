@@ -143,7 +143,7 @@ def observe(
         "expressions": [expression.encode() for expression in unit.name_expressions],
         "target": unit.target,
         "pch": b"",
-        **observed.for_probes((), unit.texts, unit.changes),
+        **observed.for_probes((), unit.texts),
     }
     answer = pool.run(job_of(library, function, arguments), limits)
     if isinstance(answer, pool.Crash):
@@ -227,7 +227,7 @@ def _run(
             "expressions": [expression.encode() for expression in unit.name_expressions],
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
-            **observed.for_probes(search, unit.texts, unit.changes),
+            **observed.for_probes(search, unit.texts),
         }
         return job_of(library, "compile_unit", arguments, warm=header is not None, plain=plain)
 

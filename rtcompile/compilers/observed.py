@@ -35,14 +35,12 @@ _MAX_DIGESTS = 8192
 def for_probes(
     search: Sequence[SearchDir],
     texts: Iterable[tuple[str, str]],
-    changes: Iterable[tuple[str, str, str]],
 ) -> dict[str, Any]:
     """Return what a job says to `workers.probes`."""
     toolkit = [d.path for d in search if not (d.is_own or d.is_provided)]
     said = {
         "provided": [os.fsencode(path.rstrip("/") + "/") for path in toolkit],
         "texts": {os.fsencode(path): text.encode() for path, text in texts},
-        "changes": [tuple(os.fsencode(part) for part in change) for change in changes],
     }
     return {key: value for key, value in said.items() if value}
 

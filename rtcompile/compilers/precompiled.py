@@ -144,7 +144,7 @@ class Prefix:
         self.name = unit.name
         self.options = tuple(flag for flag in unit.flags if not flag.startswith(_FREE))
         self.search = search
-        self.texts, self.changes = unit.texts, unit.changes
+        self.texts = unit.texts
         self.folder = folder
         self.key = digest(
             [
@@ -156,7 +156,6 @@ class Prefix:
                 # `#include "…"` looks beside the program first.
                 field("directory", os.path.dirname(unit.name)),
                 field("prefix", text),
-                *(field("change", text) for change in unit.changes for text in change),
             ]
         )
         self._path = os.path.join(folder, self.key + ".pch")
@@ -345,7 +344,6 @@ class Prefix:
             "name": self.name,
             "options": self.options,
             "texts": self.texts,
-            "changes": self.changes,
             "search": [(directory.label, directory.path) for directory in self.search],
             "path": os.path.abspath(self._path),
             "record": os.path.abspath(self._record),

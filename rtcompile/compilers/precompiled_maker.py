@@ -153,7 +153,7 @@ class _Maker:
             "options": [option.encode() for option in self.order["options"]],
             "temporary": os.fsencode(temporary),
             "path": os.fsencode(self.path),
-            **observed.for_probes(self.search, self.order["texts"], self.order["changes"]),
+            **observed.for_probes(self.search, self.order["texts"]),
         }
         function, prepare, argument = self.order["job"]
         job = pool.Job(function, arguments, prepare, argument, warm=True)

@@ -34,8 +34,7 @@ class TranslationUnit(NamedTuple):
     """The input of one run of a compiler, with every option and path already decided.
 
     `texts` are headers that exist in memory only, as a path below `core.memory_headers.FOLDER` and what
-    it holds. `changes` are made in what NVRTC reads: the end of a header's path, the text to find,
-    the text instead; who gives any has them in the key.
+    it holds.
     """
 
     source: str
@@ -45,7 +44,6 @@ class TranslationUnit(NamedTuple):
     target: str
     arch: Arch
     texts: tuple[tuple[str, str], ...] = ()
-    changes: tuple[tuple[str, str, str], ...] = ()
 
 
 class Compiled(NamedTuple):

@@ -12,8 +12,6 @@ What a job may say (all optional):
 - ``provided``: folders of the toolkit, with a slash at their end. Their files are opened as they
   are, and digested later by the caller, who has most digests already. Every other file is read and
   digested here, and the compiler gets the very bytes that were digested.
-- ``changes``: [(suffix of a path, bytes to find, bytes instead)], made in what the compiler reads.
-  The digest stays that of the file on disk: whoever gives changes must have them in the key.
 """
 
 from __future__ import annotations
@@ -87,8 +85,6 @@ class _Observation:
         self.tells = tells
         self.texts: dict[bytes, bytes] = job.get("texts", {})
         self.provided: tuple[bytes, ...] = tuple(job.get("provided", ()))
-        self.changes: list[tuple[bytes, bytes, bytes]] = job.get("changes", [])
-        self.suffixes = tuple(change[0] for change in self.changes)
         self.ignored = (b"/proc/self/", os.environb.get(b"TMPDIR", b"/proc/self") + b"/")
         # NVRTC looks for a file of the program's name, and goes on whether there is one or not.
         self.own = (job.get("name", b""), job.get("pch", b""), os.getcwdb())
@@ -141,8 +137,7 @@ class _Observation:
                 self.doubt(f"header {os.fsdecode(path)} changed while it was read")
             if self.tells:  # as the include trace does: it is all that is known of a crash
                 os.write(2, path + b"\n")
-            is_changed = path.endswith(self.suffixes) if self.suffixes else False
-            if path.startswith(self.provided) and not is_changed and self._is_old(status):
+            if path.startswith(self.provided) and self._is_old(status):
                 return descriptor
             data = _contents(descriptor, status.st_size)
         except BaseException:
@@ -151,9 +146,6 @@ class _Observation:
         os.close(descriptor)
         known[5] = blake2b(data, digest_size=32).hexdigest()
         known[6] = mentions(data)
-        for suffix, old, new in self.changes:
-            if path.endswith(suffix):
-                data = data.replace(old, new)
         self.contents[path] = data
         return self._kept(path, _in_memory(data))
 

@@ -201,32 +201,13 @@ def test_a_file_that_may_not_be_followed_is_not_kept(one: Path, library: Any) ->
     assert outcome.files.uncacheable == "__TIME__ is different in every build"
 
 
-def test_the_compiler_reads_texts_and_changes(one: Path, library: Any) -> None:
-    texts = ((f"{probes.MEMORY.decode()}d/t.h", "#define SIDE 1\n"),)
-    source = (
-        f"#include <t.h>\n#include <v.h>\n#if SIDE != 1 || VALUE != 2\n#error\n#endif\n{KERNEL}"
-    )
-    changes = (("two/v.h", "VALUE 1", "VALUE 2"),)
-    flags = (f"-I{probes.MEMORY.decode()}d",)
-    files = files_of(source, one, library, flags=flags, texts=texts, changes=changes)
+def test_the_compiler_reads_texts_from_memory(one: Path, library: Any) -> None:
+    folder = f"{probes.MEMORY.decode()}d"
+    texts = ((f"{folder}/sub/t.h", '#include "u.h"\n'), (f"{folder}/sub/u.h", "#define SIDE 1\n"))
+    source = f"#include <sub/t.h>\n#include <v.h>\n#if SIDE != 1\n#error\n#endif\n{KERNEL}"
+    files = files_of(source, one, library, flags=(f"-I{folder}",), texts=texts)
     assert [header.path for header in files.headers] == [f"{one.parent}/two/v.h"]
-    assert files.unchanged(), "its digest is that of the file"
-    assert files.refreshed() is not None
-
-
-def test_a_change_is_made_in_a_header_of_the_toolkit(one: Path, library: Any) -> None:
-    search = [SearchDir("cudart", str(one.parent / "two"))]
-    os.utime(one.parent / "two/v.h", (0, 0))
-    flags = ("-arch=sm_80", f"-I{one.parent}/two")
-    source = f"#include <v.h>\n#if VALUE != 2\n#error\n#endif\n{KERNEL}"
-    changes = (("/v.h", "VALUE 1", "VALUE 2"),)
-    unit = TranslationUnit(source, "k.cu", flags, (), "cubin", Arch(8, 0), changes=changes)
-    outcome = nvrtc.compile(
-        unit, library, limits=Limits(), pch=False, cache_dir=None, search=search
-    )
-    assert isinstance(outcome, Compiled)
-    assert outcome.files is not None
-    assert outcome.files.refreshed() is not None
+    assert not [path for path in files.absent if path.startswith(folder)]
 
 
 # --- during a build ------------------------------------------------------------------------------
@@ -323,6 +304,30 @@ def test_a_build_that_saw_what_is_no_more_is_not_kept(
             assert build().build.hit is None
         except rtcompile.CompileError:
             assert not undone
+
+
+def test_a_header_of_the_toolkit_that_changed_meanwhile_has_no_known_contents(
+    one: Path, library: Any, at_the_end: list[Callable[[], object]]
+) -> None:
+    header = one.parent / "two/v.h"
+    an_hour_ago = time.time() - 3600
+    os.utime(header, (an_hour_ago, an_hour_ago))
+    search = [SearchDir("cudart", str(header.parent))]
+    unit = TranslationUnit(
+        f"#include <v.h>\n{KERNEL}",
+        "k.cu",
+        ("-arch=sm_80", f"-I{one.parent}/two"),
+        (),
+        "cubin",
+        Arch(8, 0),
+    )
+    at_the_end.append(lambda: header.write_text("#define VALUE 2\n"))
+    outcome = nvrtc.compile(
+        unit, library, limits=Limits(), pch=False, cache_dir=None, search=search
+    )
+    assert isinstance(outcome, Compiled)
+    assert outcome.files is not None
+    assert outcome.files.newest_ns
 
 
 def test_a_change_that_is_undone_before_the_end_does_not_matter(
