@@ -22,7 +22,6 @@ from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.lookup import clocks
-from rtcompile.lookup.fileset import FileSet
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 
@@ -371,7 +370,6 @@ class Miss:
                     searched,
                     source="\n".join([plan.request.source, *texts]),
                     name=plan.question.name,
-                    before=compiled.before or FileSet(),
                 )
         if self.store.changed_meanwhile(question, dependencies):
             # Which contents the compiler read is not known, so that no bundle has them.

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["record"]
 
-_NONE = FileSet()
-
-# --- recording -------------------------------------------------------------------------------
-
 
 def record(
     trace: Iterable[str],
@@ -30,9 +26,10 @@ def record(
     *,
     source: str = "",
     name: str = "",
-    before: FileSet = _NONE,
 ) -> FileSet:
     """Read, hash and stat the headers of a build, and note the files that must not appear.
+
+    This is for NVCC, and for an NVRTC that cannot be observed (`compilers.observed`).
 
     Parameters
     ----------
@@ -42,9 +39,6 @@ def record(
         The directories that this compiler searched, in order.
     source, name : str
         The translation unit: its own includes and ``__has_include`` are looked at too.
-    before : FileSet
-        The dependencies of the precompiled header that replaced the beginning of `trace`. They were
-        checked after the build began, so those headers are not read again.
 
     Returns
     -------
@@ -53,7 +47,7 @@ def record(
     """
     from rtcompile.core.mentions import scan  # a hit needs none of its regular expressions
 
-    return _record(tuple(trace), search, scan(source), os.path.dirname(name), before)
+    return _record(tuple(trace), search, scan(source), os.path.dirname(name))
 
 
 def _led_ns(trace: Iterable[str], search: Sequence[SearchDir]) -> int:
@@ -88,20 +82,16 @@ def _record(
     search: Sequence[SearchDir],
     own: Mentions,
     own_directory: str,
-    before: FileSet,
 ) -> FileSet:
     from rtcompile.core.mentions import scan
 
     headers: list[Header] = []
     changed: list[int] = []
-    own_path = dict.fromkeys(before.own_path)
+    own_path: dict[str, None] = {}
     texts: list[tuple[str, Mentions]] = [(own_directory, own)]
     read = dict.fromkeys(trace)
     place = includes.placing(search)
-    precompiled = {header.path for header in before.headers}
     for path in read:
-        if path in precompiled:
-            continue
         if not path.startswith("/"):
             return FileSet(uncacheable=f"header {path} was found by a relative path")
         position, relative = place(path)
@@ -116,8 +106,8 @@ def _record(
         if mentions.own_path:
             own_path[header.label] = None
 
-    probes = _Probes(search, before)
-    # A macro may have included any of the headers, also one from the precompiled header.
+    probes = _Probes(search)
+    # A macro may have included any of the headers.
     names = (
         []
         if not any(said.computed for _, said in texts)
@@ -145,8 +135,7 @@ def _record(
         uncacheable = f"{probes.unreadable} comes first in the search and may not be read"
     changed += [probes.newest_ns, _led_ns([*trace, *probes.found()], search)]
     return FileSet(
-        # Builds that read only the precompiled header share this very tuple.
-        headers=before.headers + tuple(headers),
+        tuple(headers),
         absent=tuple(probes.absent),
         present=tuple(probes.present),
         answers=tuple(sorted(probes.answers)),
@@ -159,11 +148,11 @@ def _record(
 class _Probes:
     """The paths that must stay absent or present for a build's result to stay the same."""
 
-    def __init__(self, search: Sequence[SearchDir], before: FileSet) -> None:
+    def __init__(self, search: Sequence[SearchDir]) -> None:
         self.directories = [directory.path.rstrip("/") for directory in search]
-        self.absent = dict.fromkeys(before.absent)
-        self.present = dict.fromkeys(before.present)
-        self.answers = set(before.answers)
+        self.absent: dict[str, None] = {}
+        self.present: dict[str, None] = {}
+        self.answers: set[str] = set()
         self.newest_ns = 0
         self.unreadable = ""
         self._search = search

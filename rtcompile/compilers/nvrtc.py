@@ -313,11 +313,8 @@ def _outcome(
             files=files,
         )
     notes: tuple[str, ...] = ()
-    included = None
     if header is not None and reply["pch"] and trace is not None:
-        # The compiler names only what it read itself: what follows the prefix. What it read again
-        # may mean something else there; then nothing is taken as known.
-        included = header.dependencies if not set(trace) & set(header.trace) else None
+        # The compiler names only what it read itself: what follows the prefix.
         trace = tuple(dict.fromkeys((*header.trace, *trace)))
         notes = (f"{len(header.trace)} headers came precompiled",)
     return Compiled(
@@ -328,7 +325,6 @@ def _outcome(
         trace=trace,
         milliseconds=milliseconds,
         notes=notes,
-        before=included,
         files=files,
     )
 

@@ -51,9 +51,7 @@ class Compiled(NamedTuple):
 
     `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
     None where the compiler does not say, so that a later change of them cannot be noticed.
-    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `before` holds
-    what the precompiled header depended on that replaced the first headers of `trace`. `files` is
-    all that the compiler read and looked for, as it was at that moment; None where only `trace` is
+    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `files` is all that the compiler read and looked for, as it was at that moment; None where only `trace` is
     known.
     """
 
@@ -64,7 +62,6 @@ class Compiled(NamedTuple):
     trace: tuple[str, ...] | None
     milliseconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
-    before: FileSet | None = None
     files: FileSet | None = None
 
 

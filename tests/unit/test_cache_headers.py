@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.cache import headers
-from rtcompile.lookup import clocks, fileset
+from rtcompile.lookup import clocks
 from rtcompile.lookup.fileset import FileSet
 from tests.questions import Place
 
@@ -310,42 +310,6 @@ def test_a_header_that_could_not_be_read_is_tried_again(place: Place) -> None:
     assert "cannot be read" in place.record("user1/late.h", question=question).uncacheable
     place.write("user1/late.h", "late")
     assert not place.record("user1/late.h", question=question).uncacheable
-
-
-def parts(dependencies: FileSet) -> dict[str, set[object]]:
-    """Return what decides whether a build still holds; the order of headers does not."""
-    columns = ("headers", "absent", "present", "answers", "own_path")
-    return {column: set(getattr(dependencies, column)) for column in columns}
-
-
-def test_what_follows_a_precompiled_header_is_recorded_as_if_all_had_been_read(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.write("user0/asked/one.h", "1")
-    place.write("user1/first.h", "#include <sub/c.h>\n#if __has_include(<asked/one.h>)\n#endif\n")
-    place.write(
-        "user1/rest.h", '#include "b.h"\n#include MACRO\n#if __has_include("no.h")\n__FILE__'
-    )
-    later(place.root)
-    prefix = "#include <first.h>\n"
-    source = prefix + '#include "rest.h"\n#if __has_include(<asked/two.h>)\n#endif\n'
-    name = place.path("user0/sub/kernel.cu")
-    first = [place.path("user1/first.h"), place.path("user1/sub/c.h")]
-    rest = [place.path("user1/rest.h"), place.path("user1/b.h")]
-    before = headers.record(first, place.search, source=prefix, name=name)
-    opened: list[str] = []
-    read = fileset.read
-    headers._read_before.clear()
-    monkeypatch.setattr(fileset, "read", lambda *which: (opened.append(which[0]), read(*which))[1])
-    after = headers.record([*first, *rest], place.search, source=source, name=name, before=before)
-    assert opened == rest
-    whole = headers.record([*first, *rest], place.search, source=source, name=name)
-    assert parts(after) == parts(whole)
-    assert parts(after) != parts(before)
-    assert [header.path for header in after.headers] == [*first, *rest]
-    # MACRO may have named a header that came precompiled, beside the file that says MACRO.
-    assert place.path("user1/first.h") not in after.absent
-    assert not after.uncacheable
 
 
 @pytest.mark.parametrize("when", ["recorded", "checked"])

@@ -172,6 +172,23 @@ def test_a_header_that_is_not_found_is_noticed_when_it_comes(one: Path, library:
     assert not failure.files.unchanged()
 
 
+def test_what_a_precompiled_header_depends_on_is_depended_on_by_its_users(
+    one: Path, library: Any
+) -> None:
+    (one / "rest.h").write_text("__device__ const char* here() { return __FILE__; }\n")
+    made = files_of("#include <v.h>\n#if __has_include(<opt.h>)\n#endif\n", one, library)
+    asked = {"begun_ns": time.time_ns(), "problem": "", "opened": [], "files": [], "folders": []}
+    used = observed.file_set({**asked, "absent": [b"/nonexistent/x"], "texts": []}, (), before=made)
+    assert used.headers == made.headers
+    assert {*made.absent, "/nonexistent"} == {*used.absent}
+    assert not used.newest_ns
+
+    (one.parent / "two/v.h").write_text("#define VALUE 2\n")
+    assert used.current() is None
+    again = observed.file_set({**asked, "absent": [], "texts": []}, (), before=made)
+    assert again.newest_ns, "it changed after the precompiled header was looked for"
+
+
 def test_a_missing_folder_stands_for_all_below_it(one: Path, library: Any) -> None:
     two = one.parent / "two"
     (two / "deep/er").mkdir(parents=True)
