@@ -61,12 +61,15 @@ def has_folder(parent: str, name: str) -> bool:
 def absolute(path: str) -> str:
     """Return the absolute path of what may be relative to the working directory.
 
+    A ``..`` in it stays, since ``link/..`` is the folder above the link's target.
+
     Raises
     ------
     InvalidRequest
         It is relative, and the working directory was removed.
     """
-    return os.path.abspath(path if path[:1] == "/" else os.path.join(working_directory(path), path))
+    full = path if path[:1] == "/" else os.path.join(working_directory(path), path)
+    return full if "/.." in full else os.path.abspath(full)
 
 
 def working_directory(needed_by: str) -> str:

@@ -95,7 +95,7 @@ def plan(seed: int, count: int, mounts: bool) -> tuple[list[Kernel], list[Step]]
 def _kernel(chance: random.Random, number: int) -> Kernel:
     options = []
     for folder in chance.sample(FOLDERS, chance.randint(2, 5)):
-        spelled = chance.choice(("{root}/%s", "{root}/%s/", "{root}/%s/.", "%s", "./%s"))
+        spelled = chance.choice(("{root}/%s", "{root}/%s/", "{root}/d2/../%s", "%s", "./%s"))
         options.append("-I" + spelled % folder)
     if chance.random() < 0.2:
         options.append("-include={root}/d0/a.h")

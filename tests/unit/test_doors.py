@@ -303,6 +303,21 @@ def test_a_relative_directory_is_one_of_the_working_directory(door: str, program
             assert answer_of(code) == value
 
 
+@pytest.mark.parametrize("options", ["-I{root}/link/../include", "-I link/../include"])
+@pytest.mark.parametrize("door", DOORS)
+def test_above_a_link_is_above_its_target(door: str, options: str, program: Program) -> None:
+    target = program.folder.parent / "elsewhere" / "target"
+    target.mkdir(parents=True)
+    (target.parent / "include").mkdir()
+    (target.parent / "include" / "value.h").write_text('#define VALUE "elsewhere"\n')
+    (program.folder.parent / "link").symlink_to(target)
+    given = options if door == "cell" else (options,)
+
+    for process in (program.first, program.second):
+        code = program.ask(process, door, KERNELS["own header"], given)
+        assert answer_of(code) == "elsewhere"
+
+
 # --- headers as texts -----------------------------------------------------------------------------
 
 
