@@ -83,10 +83,14 @@ def link(
     if target == "ltoir" and others:
         return _refusal([f"LTO-IR can be linked of LTO-IR only; {', '.join(others)}"], flags)
     linker = _Linker.of(toolchain)
+    outcome: Compiled | CompileFailure
     if linker is None:
         if toolchain.nvcc is None or target in _FIRST_WITH:
             toolchain.require_nvjitlink()
-        return nvcc.link(inputs, arch, toolchain, limits=limits)
+        outcome = nvcc.link(inputs, arch, toolchain, limits=limits)
+        if isinstance(outcome, CompileFailure) and "newer than toolkit" in outcome.log:
+            toolchain.require_nvjitlink()  # of NVRTC's version, which that NVCC is older than
+        return outcome
     if linker.version_pair < _FIRST_WITH.get(target, (0, 0)):
         return _refusal([_too_old(target, linker.version)], flags)
     newer = [given.name for given in inputs if from_newer_toolkit(given, linker.version_pair)]
@@ -95,7 +99,7 @@ def link(
             f"{', '.join(newer)}: of a newer toolkit than nvJitLink {linker.version}; install the "
             "nvJitLink of that one"
         )
-        outcome: Compiled | CompileFailure = _refusal([problem], flags)
+        outcome = _refusal([problem], flags)
     else:
         options = _options(arch, flags, inputs, target)
         outcome = linker.link(inputs, arch, options, limits, target)

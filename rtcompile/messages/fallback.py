@@ -114,8 +114,10 @@ def _host_code(_: re.Match[str], case: _Case) -> bool:
     return not case.in_device_code
 
 
-def _device_code(_: re.Match[str], case: _Case) -> bool:
-    return case.in_device_code
+def _device_code_or_header(_: re.Match[str], case: _Case) -> bool:
+    """Whether the error is in device code, or in a header, whose text is not available here."""
+    in_header = line_in_source(case.error, case.source, case.name) <= 0
+    return in_header or case.in_device_code
 
 
 def _host_header(match: re.Match[str], case: _Case) -> bool:
@@ -206,7 +208,7 @@ _RULES = (
         ),
         "add-flags",
         "NVRTC does not include by itself the header of {0}",
-        _device_code,
+        _device_code_or_header,
         ("-include=cuda_device_runtime_api.h",),
     ),
     _rule(

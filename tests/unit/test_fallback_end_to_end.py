@@ -172,6 +172,15 @@ def test_a_flag_away_stays_with_nvrtc(source, flag, runs):
     assert (code.build.backend, flag in code.build.why) == ("nvrtc", True)
 
 
+def test_a_device_runtime_function_in_a_header_gets_its_include_as_in_a_source(tmp_path, runs):
+    text = "__device__ inline void wait() { cudaGridDependencySynchronize(); }"
+    (tmp_path / "launch.cuh").write_text(text)
+    source = '#include "launch.cuh"\nextern "C" __global__ void k(int* p) { wait(); *p = 1; }'
+    code = compile(source, options=[f"-I{tmp_path}"])
+    assert runs == ["nvrtc", "nvrtc"]
+    assert "-include=cuda_device_runtime_api.h added" in code.build.why
+
+
 @pytest.mark.parametrize(
     ("options", "same"),
     [

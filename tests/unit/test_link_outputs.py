@@ -13,7 +13,7 @@ from rtcompile.compilers import nvjitlink
 from rtcompile.core.arch import Arch
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput
 from rtcompile.errors import LinkError, ToolkitNotFound
-from rtcompile.toolkit import Library, Toolchain
+from rtcompile.toolkit import Library, Program, Toolchain
 from tests.toolkits import needs_host_compiler
 
 LTOIR = LinkInput("ltoir", "part.ltoir", b"\xedCN\x7f" + bytes(60))
@@ -100,6 +100,19 @@ def test_nvcc_is_not_asked_for_what_only_nvjitlink_makes():
     missing = Toolchain(missing={"nvjitlink": "nvJitLink not found"})
     with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
         nvjitlink.link([LTOIR], Arch(9, 0), (), missing, limits=Limits(), target="ltoir")
+
+
+def test_what_is_too_new_for_nvccs_linker_wants_the_nvjitlink_of_its_version(monkeypatch):
+    def refuse(inputs: object, *others: object, **limits: object) -> CompileFailure:
+        log = "nvlink fatal   : Input file '0-kernel.o' newer than toolkit (135 vs 130)"
+        return CompileFailure("link", log, ("nvlink",), "nvcc")
+
+    monkeypatch.setattr(nvjitlink.nvcc, "link", refuse)
+    monkeypatch.setattr(nvjitlink.importlib.util, "find_spec", lambda name: None)
+    program = Program("/usr/local/cuda/bin/nvcc", "13.0.88", "/usr/local/cuda/bin/nvcc")
+    toolchain = Toolchain(nvcc=program, missing={"nvjitlink": "nvJitLink not found. `pip install`"})
+    with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
+        nvjitlink.link([LTOIR], Arch(9, 0), (), toolchain, limits=Limits())
 
 
 @pytest.mark.parametrize("target", ["ltoir", "object"])
