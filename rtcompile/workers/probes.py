@@ -119,17 +119,16 @@ class _Observation:
         text = self.contents.get(path)
         if text is not None:
             return self._kept(path, _in_memory(text))
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        kind = os.stat(path).st_mode
+        if stat.S_ISDIR(kind):
+            self.folders[path] = None
+            return None
+        if not stat.S_ISREG(kind):  # a pipe, which waits for who writes
+            self.doubt(f"header {os.fsdecode(path)} is not a regular file")
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                if stat.S_ISDIR(status.st_mode):
-                    self.folders[path] = None
-                else:
-                    self.doubt(f"header {os.fsdecode(path)} is not a regular file")
-                os.close(descriptor)
-                return None
-            os.set_blocking(descriptor, True)
             self.files.pop(path, None)
             seen = [*signature(status), "", 0]
             known = self.opened.setdefault(path, seen)
@@ -323,7 +322,17 @@ def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any
 
 
 def install(path: str) -> bool:
-    """Make the slots of a loaded library lead to the callbacks; say whether it has such slots."""
+    """Make the slots of a loaded library lead to the callbacks; say whether that worked.
+
+    Where anything about the library, the C library or the machine is not as expected, nothing is changed.
+    """
+    try:
+        return _install(path)
+    except (OSError, LookupError, ValueError, AttributeError, MemoryError, struct.error):
+        return False
+
+
+def _install(path: str) -> bool:
     global _libc, _mode_offset
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fdopen.restype = _P
@@ -336,17 +345,20 @@ def install(path: str) -> bool:
     found = _slots(path)
     if "fopen" not in found or not ("__xstat" in found or "stat" in found):
         return False
+    changes = []
     for name, slot in found.items():
         result, arguments, path_at = _FUNCTIONS[name]
         prototype = ctypes.CFUNCTYPE(result, *arguments, use_errno=True)
         real = prototype(ctypes.cast(getattr(libc, name), _P).value)  # type: ignore[arg-type]
         callback = prototype(_observing(name, real, path_at))
         _callbacks.append((callback, real))
-        page = (base + slot) & ~(_PAGE - 1)
+        changes.append((base + slot, callback))
         # NVRTC 13.5 has its slots read-only after loading.
+        page = (base + slot) & ~(_PAGE - 1)
         if libc.mprotect(_P(page), ctypes.c_size_t(_PAGE), _READ_WRITE):
             return False
-        _P.from_address(base + slot).value = ctypes.cast(callback, _P).value
+    for address, callback in changes:
+        _P.from_address(address).value = ctypes.cast(callback, _P).value
     return True
 
 

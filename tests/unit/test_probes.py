@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -227,6 +228,42 @@ def test_the_compiler_reads_texts_from_memory(one: Path, library: Any) -> None:
     assert not [path for path in files.absent if path.startswith(folder)]
 
 
+def test_a_pipe_is_not_followed(one: Path, library: Any) -> None:
+    os.mkfifo(one / "v.h")
+    writer = threading.Thread(target=lambda: (one / "v.h").write_text("#define VALUE 7\n"))
+    writer.start()
+    outcome = outcome_of(f"#include <v.h>\n{KERNEL}", one, library)
+    writer.join()
+    assert outcome.files is not None
+    assert outcome.files.uncacheable == f"header {one}/v.h is not a regular file"
+
+
+def test_a_header_that_may_not_be_read_is_not_passed_over_in_silence(
+    one: Path, library: Any
+) -> None:
+    (one / "v.h").symlink_to("v.h")  # root may read everything but a loop of links
+    files = files_of(f"#include <v.h>\n{KERNEL}", one, library)
+    assert "v.h may not be read" in files.uncacheable
+
+
+def test_no_descriptor_is_left_open(one: Path) -> None:
+    """One process compiles many kernels."""
+    (one / "read.h").write_text("text")
+    (one / "asked.h").write_text("text")
+    texts = {probes.MEMORY + b"d/t.h": b"text"}
+    before = os.listdir("/proc/self/fd")
+    probes.begin({"texts": texts}, tells=False)
+    for name in ("read.h", "asked.h", "read.h"):
+        descriptor = probes._job.open(os.fsencode(one / name))
+        if name == "read.h":
+            assert os.read(descriptor, 100) == b"text"
+        os.close(descriptor)
+    assert probes._job.in_memory(probes.MEMORY + b"d/../d/t.h") is not None
+    asked = probes.end()
+    assert [was_read for *_, was_read in asked["opened"]] == [True, False]
+    assert os.listdir("/proc/self/fd") == before
+
+
 # --- during a build ------------------------------------------------------------------------------
 
 
@@ -383,8 +420,13 @@ def test_a_scan_of_the_texts_finds_it_or_keeps_nothing(
     assert files.uncacheable or files.current() is None
 
 
-def test_a_library_without_such_slots_is_not_observed(tmp_path: Path) -> None:
+def test_a_library_without_such_slots_is_not_observed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert probes.install(str(tmp_path / "libnvrtc.so.12")) is False
+    (tmp_path / "libother.so").write_bytes(b"no library" * 100)
+    monkeypatch.setattr(probes, "_load_base", lambda path: 1 << 40)
+    assert probes.install(str(tmp_path / "libother.so")) is False
 
 
 @pytest.mark.parametrize(
