@@ -143,6 +143,7 @@ def observe(
         "expressions": [expression.encode() for expression in unit.name_expressions],
         "target": unit.target,
         "pch": b"",
+        "nested": True,
         **observed.for_probes((), unit.texts),
     }
     answer = pool.run(job_of(library, function, arguments), limits)

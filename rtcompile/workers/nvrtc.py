@@ -180,7 +180,8 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
 
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
     of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out),
-    ``plain`` (whether this process may go on to another job), and what `probes` takes. Returns
+    ``plain`` (whether this process may go on to another job), ``nested`` (whether the trace has to tell
+    what includes what, which `probes` cannot), and what `probes` takes. Returns
     ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
     ``lowered_names``, ``asked`` (of `probes`; None where these do not work), ``trace`` (None where
     this NVRTC gives none), ``pch`` (whether the header was used; None if it could not even be
@@ -387,7 +388,7 @@ def _pch_message(log: str) -> tuple[str, bool]:
 
 def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     """Compile; reply also with what the compiler asked of the file system, or at least what it read."""
-    if _is_observed:
+    if _is_observed and not job.get("nested"):
         probes.begin(job)
         reply = {}
         try:
@@ -395,12 +396,11 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         finally:
             reply["asked"] = probes.end()
         return {**reply, "trace": protocol.stderr_text()}
-    options = _with_text_files(job, options)
     before = len(protocol.stderr_text())
-    reply = _compile(job, [*options, *_include_trace_options()])
+    reply = _with_texts(job, [*options, *_include_trace_options()])
     trace: bytes | None = protocol.stderr_text()[before:]
     if _include_trace_refused(reply, trace or b""):
-        reply, trace = _compile(job, options), None
+        reply, trace = _with_texts(job, options), None
     return {**reply, "asked": None, "trace": trace}
 
 
