@@ -70,7 +70,7 @@ def await_makers(caches: Path) -> None:
 
 def forget_builds(caches: Path) -> Path:
     """Leave only the precompiled headers in a cache."""
-    for part in ("answers", "objects", "manifests", "portable"):
+    for part in ("index", "objects", "manifests", "portable"):
         shutil.rmtree(caches / "rtcompile" / part, ignore_errors=True)
     return caches
 

@@ -38,7 +38,7 @@ else:
     cupy.cuda.Device().synchronize()
 from rtcompile import RawKernel, lazy_code
 if len(sys.argv) > 2:
-    from rtcompile.building import device
+    from rtcompile.lookup import device
     def confirmed():
         import cuda.bindings.driver
         return 9, 0

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
-
 from rtcompile.building import pipeline
-from rtcompile.core.arch import Arch
-from rtcompile.core.request import DEFAULT_NAME, CompileRequest, ObjectCode
+from rtcompile.core.request import DEFAULT_NAME, CompileRequest
 from rtcompile.errors import public
-from rtcompile.settings import Settings
-from rtcompile.watching import logs, tracing
+from rtcompile.lookup import environment
+from rtcompile.watching import logs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import IO, Any
+
+    from rtcompile.core.architecture import Arch
+    from rtcompile.core.object_code import ObjectCode
 
 __all__ = ["compile"]
 
@@ -113,7 +117,7 @@ def compile(
         link=link,
         headers=() if headers is None else headers,
     )
-    settings = Settings.from_environ().override(
+    settings = environment.current().settings.override(
         fallback=fallback,
         pch=pch,
         timeout=timeout,
@@ -121,8 +125,13 @@ def compile(
         recompile=recompile,
     )
     logs.check_stream(log_stream)
-    with tracing.into(trace):
+    if trace is None:
         code = pipeline.build(request, settings)
+    else:
+        from rtcompile.watching import tracing  # 4 ms that only a trace needs
+
+        with tracing.into(trace):
+            code = pipeline.build(request, settings)
     if log_stream is not None:
         log_stream.write(code.build.log)
     return code

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.building import device
 from rtcompile.errors import DriverError, InvalidRequest, RtcompileError
+from rtcompile.lookup import device
 from rtcompile.messages import driver
 
 if TYPE_CHECKING:

@@ -12,16 +12,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
+from rtcompile.core.request import DEFAULT_NAME, text
 from rtcompile.errors import RtcompileError, public
 from rtcompile.lazy_code import (
-    DEFAULT_NAME,
     CUDADriverError,
     CUDARuntimeError,
     LazyCode,
+    code_of,
     current_device,
     ordinal,
-    shared,
-    stated,
 )
 
 if TYPE_CHECKING:
@@ -31,11 +30,7 @@ if TYPE_CHECKING:
     from rtcompile.watching.profiling import Profile
     from rtcompile.watching.report import Report
 
-__all__ = ["NONE", "Built", "RawKernel"]
-
-# The default of `options` and `name_expressions`. It is compared by `is`, since comparing an array
-# that a caller passed by `==` would give another array.
-NONE: tuple[Any, ...] = ()
+__all__ = ["Built", "RawKernel"]
 
 
 class Built:
@@ -158,7 +153,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         enable_cooperative_groups: bool = False,
         jitify: bool | None = None,
         arch: str | Arch | None = None,
-        link: Sequence[Any] = NONE,
+        link: Sequence[Any] = (),
         headers: Mapping[str, str] | None = None,
         fallback: str | None = None,
         pch: bool | None = None,
@@ -166,30 +161,26 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         memory_limit: int | str | None = None,
         recompile: bool = False,
     ) -> None:
-        # Making a kernel again from the same plain arguments takes 2 microseconds by this road. The
-        # comparisons stand here and in `RawModule`, since a shared function would cost 70 ns more.
-        if (
-            backend == "nvrtc"
-            and translate_cucomplex is False
-            and jitify is None
-            and arch is None
-            and headers is None
-            and fallback is None
-            and pch is None
-            and timeout is None
-            and memory_limit is None
-            and recompile is False
-            and link is NONE
-            and type(enable_cooperative_groups) is bool
-        ):
-            build = shared(code, options, None, enable_cooperative_groups)
-            if build is not None and type(name) is str:
-                self._bind(build, name)
-                return
-        from rtcompile.core.request import text
-
-        given = {**locals(), "code": text("code", code), "name": DEFAULT_NAME}
-        self._bind(LazyCode.checked(**stated(given)), text("name", name))
+        build = code_of(
+            text("code", code) if code is None else code,
+            None,
+            options,
+            backend,
+            translate_cucomplex,
+            enable_cooperative_groups,
+            None,
+            jitify,
+            arch,
+            link,
+            headers,
+            fallback,
+            pch,
+            timeout,
+            memory_limit,
+            recompile,
+            DEFAULT_NAME,
+        )
+        self._bind(build, name if type(name) is str else text("name", name))
 
     def _bind(self, build: LazyCode, name: str) -> None:
         code, options, backend, more = build.for_cupy
@@ -374,5 +365,5 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
 
 def _restore_kernel(cls: type[RawKernel], arguments: dict[str, Any], name: str) -> RawKernel:
     kernel = cls.__new__(cls)
-    kernel._bind(LazyCode.checked(**arguments), name)
+    kernel._bind(LazyCode(**arguments), name)
     return kernel

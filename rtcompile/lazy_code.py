@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 from cupy.cuda.function import Module
 
-from rtcompile.building import device
-from rtcompile.cache import answers, words
+from rtcompile.building import pipeline
+from rtcompile.core.object_code import files_of
+from rtcompile.core.request import DEFAULT_NAME, CompileRequest, one_of, text, truth
+from rtcompile.core.request import path as checked_path
 from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
+from rtcompile.lookup import device
+from rtcompile.lookup import environment as environments
+from rtcompile.lookup.environment import Environment
+from rtcompile.lookup.query import depends_on_place
+from rtcompile.settings import Settings
 from rtcompile.storage import places
 
 if TYPE_CHECKING:
-    from rtcompile.bundles.asked import FoundShipped
-    from rtcompile.cache.answers import Answer
-    from rtcompile.core.request import CompileRequest, ObjectCode
-    from rtcompile.settings import Settings
+    from rtcompile.core.request import ObjectCode
     from rtcompile.watching.advice import Advice
     from rtcompile.watching.profiling import Profile
     from rtcompile.watching.report import Report
@@ -31,10 +34,9 @@ __all__ = [
     "CUDADriverError",
     "CUDARuntimeError",
     "LazyCode",
+    "code_of",
     "current_device",
     "ordinal",
-    "shared",
-    "stated",
 ]
 
 adopt_cupy()
@@ -42,57 +44,77 @@ current_device = cupy.cuda.runtime.getDevice
 CUDADriverError = cupy.cuda.driver.CUDADriverError
 CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
 
-DEFAULT_NAME = "kernel.cu"  # as `core.request` has it
+_BACKENDS = ("nvrtc", "nvcc")
+_OVERRIDES = ("fallback", "pch", "timeout", "memory_limit", "recompile")
 
-# A kernel made again within this time shares the earlier one's code if no header of the user's own
-# was edited in between; those of the toolkit, hundreds, are checked after it. `compile()` always
-# checks.
-_SETTLED_SECONDS = 1.0
-_FOR_EVER, _NEVER = float("inf"), float("-inf")
+# cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
+_CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"
+_CUPY_HEADERS = tuple(
+    f"--pre-include=cupy/{header}"
+    for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
+)
+
+# The arguments in the order of `code_of`, with their defaults.
+ARGUMENTS: dict[str, Any] = {
+    "code": None,
+    "path": None,
+    "options": (),
+    "backend": "nvrtc",
+    "translate_cucomplex": False,
+    "enable_cooperative_groups": False,
+    "name_expressions": None,
+    "jitify": None,
+    "arch": None,
+    "link": (),
+    "headers": None,
+    "fallback": None,
+    "pch": None,
+    "timeout": None,
+    "memory_limit": None,
+    "recompile": False,
+    "name": DEFAULT_NAME,
+}
 
 
 class LazyCode:
     """What `RawModule` and `RawKernel` share: the arguments of one build, and its results.
 
     An instance builds once per device and keeps the result, as CuPy's classes do. A *new*
-    `RawModule` of the same source asks the cache again, and so sees an edited header; see `shared`.
+    `RawModule` of the same source asks the cache again, and so sees an edited header; see `code_of`.
 
     Attributes
     ----------
-    folder : str
-        The working directory where an option may name a path relative to it; else "".
+    arguments : dict
+        What the class was given, in its normal form.
     for_cupy : tuple
         Code, options, backend and those keyword arguments of CuPy's classes that are set.
     functions : dict
         Kernel's name to device to ``cupy.cuda.function.Function``.
-    environment : object
-        What `answers.environment` was when this was made; None where `words` is.
-    settled_until : float
-        Time of the monotonic clock until which another kernel of the same arguments may share this,
-        where no header of the user's own has changed.
-    words : tuple of str or None
-        The arguments, where all of them are plain strings; None where any is something else.
+    modules : dict
+        Device to ``cupy.cuda.function.Module``.
+    objects : dict
+        Device to `ObjectCode`; None stands for ``arch=``.
+    path : str or None
+        The file of ``path=``.
     """
 
     __slots__ = (
-        "_stated",
-        "answers",
+        "_environment",
+        "_folder",
+        "_overrides",
+        "_request",
+        "_settings",
         "arguments",
-        "environment",
-        "folder",
         "for_cupy",
         "functions",
         "modules",
         "objects",
         "path",
-        "settled_until",
-        "words",
     )
 
-    def __init__(
-        self, arguments: dict[str, Any], request: CompileRequest | None, words: Any = None
-    ) -> None:
-        self.arguments = arguments
+    def __init__(self, **given: Any) -> None:
+        self.arguments, self._request = _checked({**ARGUMENTS, **given})
+        arguments = self.arguments
         self.path: str | None = arguments["path"]
         flags = ("translate_cucomplex", "enable_cooperative_groups")
         set_flags = {flag: True for flag in flags if arguments[flag]}
@@ -100,80 +122,64 @@ class LazyCode:
         self.modules: dict[int, Any] = {}
         self.functions: dict[str, dict[int, Any]] = {}
         self.objects: dict[int | None, ObjectCode] = {}
-        self.answers: dict[int | None, Answer | FoundShipped] = {}
-        self.settled_until = _FOR_EVER
-        self.environment: object = None if words is None else answers.environment()
-        self.words: tuple[str, ...] | None = words
-        self.folder: str = "" if words is None else words[2]
-        self._stated = request
+        self._overrides = {name: arguments[name] for name in _OVERRIDES}
+        self._environment: Environment | None = None
+        self._settings: Settings | None = None
+        request = self._request
+        # The working directory, where it is part of what is asked for.
+        self._folder = ""
+        if request is not None and (depends_on_place(request) or request._memo.get("files")):
+            self._folder = _working_directory()
 
-    @classmethod
-    def checked(cls, **given: Any) -> LazyCode:
-        """Return the code for any arguments; raise `InvalidRequest` where they describe no build."""
-        from rtcompile.code_arguments import checked  # with what plain words do without
+    def is_valid(self) -> bool:
+        """Say whether another kernel of the same arguments may share this: nothing has changed.
 
-        return cls(*checked(**given))
+        The user's own files are looked at, those of the toolkit if that was not done within the
+        last second.
+        """
+        if self._environment is not None and self._environment is not environments.current():
+            return False
+        if self._folder and self._folder != _working_directory():
+            return False
+        if self._request is not None:
+            options_files = self._request._memo.get("files")
+            if options_files is not None and not options_files.unchanged():
+                return False
+        for code in self.objects.values():
+            files = files_of(code.build)
+            if files is None or files.uncacheable:
+                return False
+            if not files.is_empty and not files.unchanged(recent=True):
+                return False
+        return True
+
+    @property
+    def settings(self) -> Settings:
+        """The environment's settings now, with the arguments in their place."""
+        here = environments.current()
+        if self._settings is None or self._environment is not here:
+            self._settings = here.settings.override(**self._overrides)
+            self._environment = here
+        return self._settings
+
+    @property
+    def request(self) -> CompileRequest | None:
+        """The request; None for a file, which the driver loads.
+
+        But PTX with options for the linker is linked with them.
+        """
+        if self.path is not None and self._request is None and self.arguments["options"]:
+            from rtcompile.building import links
+
+            given = self.arguments
+            self._request = links.of_ptx(self.path, given["options"], given["arch"])
+        return self._request
 
     def module(self) -> Any:
         """Return CuPy's module of this build on the current device, built and loaded if need be."""
         place = ordinal(loading=True)
         found = self.modules.get(place)
-        if found is not None:
-            return found
-        answer = None
-        if self.words is not None:
-            capability = device.compute_capability()
-            answer = answers.find(self.words, capability, missing=_start_compiler)
-        if answer is None:
-            return self.rebuild()
-        found = _loaded(_load, answer.code, answer.names, program=self.program)
-        self.answers[place] = answer
-        self.modules[place] = found
-        if answer.depends_on_files:
-            self.settled_until = time.monotonic() + _SETTLED_SECONDS
-        return found
-
-    def is_settled(self) -> bool:
-        """Say whether another kernel of the same words may share this."""
-        if self.environment is not answers.environment():
-            return False
-        if self.folder and self.folder != _working_directory():
-            return False
-        if self.settled_until == _FOR_EVER:
-            return True
-        return self.settled_until > time.monotonic() and all(
-            answer.own_files_hold() for answer in self.answers.values()
-        )
-
-    def _may_have_asked_for_files(self) -> bool:
-        """Say whether the build may have looked at a file without reading one: ``__has_include``."""
-        texts = (self.arguments["code"], *self.arguments["options"])
-        return any("include" in text.replace("\\\n", "") for text in texts)
-
-    @property
-    def request(self) -> CompileRequest | None:
-        """The request; one of plain words is made when it is first needed.
-
-        None for a file, which the driver loads; but PTX with options for the linker is linked with
-        them.
-        """
-        if self.path is not None:
-            if self._stated is None and self.arguments["options"]:
-                from rtcompile.building import links
-
-                given = self.arguments
-                self._stated = links.of_ptx(self.path, given["options"], given["arch"])
-        elif self._stated is None:
-            from rtcompile.core.request import CompileRequest
-
-            given = self.arguments
-            self._stated = CompileRequest(
-                given["code"],
-                options=given["options"],
-                name_expressions=given["name_expressions"] or (),
-                name=given["name"],
-            )
-        return self._stated
+        return self._load(place) if found is None else found
 
     def rebuild(self, log_stream: IO[str] | None = None) -> Any:
         """Ask the cache and, failing that, a compiler; load the code on the current device."""
@@ -181,22 +187,21 @@ class LazyCode:
             from rtcompile.watching import logs
 
             logs.check_stream(log_stream)
-        place = ordinal(loading=True)
+        module = self._load(ordinal(loading=True), log_stream)
+        self.functions.clear()
+        return module
+
+    def _load(self, place: int, log_stream: IO[str] | None = None) -> Any:
         request = self.request
         if request is None:
             module = _loaded(_load_file, self.path, program=self.path)
         else:
-            code = self._compiled(request, self.words)
+            code = self.compiled(request)
             if log_stream is not None:
                 log_stream.write(code.build.log)
             self.objects[self._place()] = code
             names = tuple(code.lowered_names.items())
             module = _loaded(_load, code.code, names, program=request.name)
-            if self.words is not None and (code.build.headers or self._may_have_asked_for_files()):
-                self.settled_until = (
-                    _NEVER  # the next one asks for an answer, which knows the files
-                )
-        self.functions.clear()
         self.modules[place] = module
         return module
 
@@ -226,43 +231,21 @@ class LazyCode:
 
     def is_cached(self) -> bool:
         """Say whether the code for the current device is there: loaded, cached, or in a bundle."""
-        from rtcompile.building import pipeline
-
         request = self.request
-        if request is None or self._place() in (*self.objects, *self.answers):
+        if request is None or self._place() in self.objects:
             return True
-        request, settings = self._asked(request)
-        return pipeline.is_cached(pipeline.for_this_device(request, settings), settings)
+        return pipeline.is_cached(request, self.settings)
 
-    def _asked(self, request: CompileRequest) -> tuple[CompileRequest, Settings]:
-        """Return what is asked of the pipeline now, as the environment and the arguments say."""
-        from rtcompile.settings import Settings
-
-        arguments = self.arguments
-        if arguments["jitify"]:
-            # Jitify looks in the working directory too, after all else.
-            request = request.replace(
-                options=(*request.options, "-idirafter", places.working_directory("jitify=True"))
-            )
-        said = ("fallback", "pch", "timeout", "memory_limit", "recompile")
-        given = {name: arguments[name] for name in said}
-        return request, Settings.from_environ().override(**given)
-
-    def _compiled(
-        self, request: CompileRequest, words: tuple[str, ...] | None = None
-    ) -> ObjectCode:
-        from rtcompile.building import pipeline
-
-        arguments = self.arguments
-        request, settings = self._asked(request)
+    def compiled(self, request: CompileRequest) -> ObjectCode:
+        """Return the code of this request, or of one made of it."""
+        settings = self.settings
         try:
-            request = pipeline.for_this_device(request, settings)
-            return pipeline.build(request, settings, words)
+            return pipeline.build(request, settings)
         except CompileError as error:
             if settings.dump_source_on_error:
                 error.dump(sys.stderr)
             # Code written for Jitify catches JitifyException, which is no CompileException.
-            if arguments["jitify"] and type(error) is CompileError:
+            if self.arguments["jitify"] and type(error) is CompileError:
                 values, state = error.__reduce__()[1:]
                 jitify_error = JitifyError(*values)
                 jitify_error.__dict__.update(state)
@@ -276,10 +259,7 @@ class LazyCode:
             return None
         place = self._place()
         if place not in self.objects:
-            answer = self.answers.get(place)
-            self.objects[place] = (
-                self._compiled(request, self.words) if answer is None else answer.object_code()
-            )
+            self.objects[place] = self.compiled(request)
         return self.objects[place]
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
@@ -301,18 +281,16 @@ class LazyCode:
             if bounds is not None:
                 raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
             return advice.advise(self._file(), kernel=kernel, shared_mem=shared_mem)[0]
-        return advice.of_source(request, self._compiled, kernel, shared_mem, bounds)[0]
+        return advice.of_source(request, self.compiled, kernel, shared_mem, bounds)[0]
 
     def profile(self) -> Profile:
         """Compile anew for the current device, or for `arch`, and say where the time goes."""
-        from rtcompile.building import pipeline
         from rtcompile.watching.profiling import profile
 
         request = self.request
         if request is None:
             raise InvalidRequest(f"{self.program} is compiled already: there is nothing to profile")
-        request, settings = self._asked(request)
-        return profile(pipeline.for_this_device(request, settings), settings)
+        return profile(request, self.settings)
 
     def _file(self) -> bytes:
         from rtcompile import driver_failures
@@ -323,51 +301,119 @@ class LazyCode:
         return None if self.arguments["arch"] is not None else ordinal()
 
 
-def _start_compiler(loads: str) -> None:
-    """Start the process that compiles, before anything that a miss needs is imported."""
-    from rtcompile.workers import process
+def code_of(*given: Any) -> LazyCode:
+    """Return the code of these arguments, in the order of `ARGUMENTS`.
 
-    process.start(loads)
+    Equal arguments have it in common for as long as `LazyCode.is_valid`, so that a kernel that a
+    program makes again costs microseconds.
+    """
+    code, path, options, backend, complex_, groups, names, jitify, arch, link, headers, *rest = (
+        given
+    )
+    shown = (
+        code,
+        path,
+        tuple(options) if type(options) is list else options,
+        backend,
+        complex_,
+        groups,
+        tuple(names) if type(names) is list else names,
+        jitify,
+        arch,
+        tuple(link) if type(link) is list else link,
+        tuple(headers.items()) if type(headers) is dict else headers,
+        *rest,
+    )
+    try:
+        cell = _cells(*shown)
+    except Exception:  # what cannot be hashed, or raises where it is compared
+        return LazyCode(**dict(zip(ARGUMENTS, given, strict=True)))
+    lazy: LazyCode | None = cell[0]
+    if lazy is None or not lazy.is_valid():
+        lazy = LazyCode(**dict(zip(ARGUMENTS, given, strict=True)))
+        # What is linked may be in files, a file may be replaced, and `recompile` asks for a build.
+        if not (lazy.path or lazy.arguments["link"] or lazy.arguments["recompile"]):
+            cell[0] = lazy
+    return lazy
 
-
-# --- the same words again ------------------------------------------------------------------------
 
 # The entries live in a memo of CuPy's, so that cupy.clear_memo() empties it like CuPy's own. Each
 # entry is a list of one element, because a memo's entry itself cannot be replaced.
-_cells = cupy.memoize()(lambda code, options, names, cooperative, name: [None])
+_cells = cupy.memoize()(lambda *arguments: [None])
 
 
-def shared(
-    code: object, options: object, names: object, cooperative: object, name: str = DEFAULT_NAME
-) -> LazyCode | None:
-    """Return the code that kernels and modules of the same plain arguments have in common.
+def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | None]:
+    """Return the arguments in their normal form, and the request that they make: none of a file.
 
-    In one environment, code that depends on no file is shared for as long as the process lives.
-    Code that does is shared while the user's own headers are unchanged, and for a second: a kernel
-    made later has the toolkit's checked again. None where the arguments need a full check, since
-    one of them is not a plain string or is wrong.
+    Raises
+    ------
+    InvalidRequest
+        An argument of a wrong type or value, or two that contradict each other.
     """
-    try:
-        cell = _cells(code, options, names, cooperative, name)
-    except TypeError:  # a list, or what cannot be hashed
-        return None
-    lazy: LazyCode | None = cell[0]
-    if lazy is not None and lazy.is_settled():
-        return lazy
-    if not _is_plain(code, options, names):
-        return None
-    assert isinstance(code, str)
-    assert isinstance(options, tuple)
-    assert names is None or isinstance(names, tuple)
-    here = words.folder_of(options)
-    if here is None:
-        return None
-    arguments = {**ARGUMENTS, "code": code, "options": options, "name": name}
-    arguments["enable_cooperative_groups"] = bool(cooperative)
-    arguments["name_expressions"] = names
-    said = words.of_module(code, name, here, options, names or ())
-    cell[0] = lazy = LazyCode(arguments, None, said)
-    return lazy
+    code, path, names = given["code"], given["path"], given["name_expressions"]
+    if (code is None) == (path is None):
+        which = "neither was" if code is None else "both were"
+        raise InvalidRequest(f"exactly one of code= and path= must be given; {which}")
+    jitify = None if given["jitify"] is None else truth("jitify", given["jitify"])
+    path = None if path is None else checked_path("path", path)
+    if path is not None and (names is not None or jitify):
+        raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
+    backend = one_of("backend", "nvcc" if code is None else given["backend"], _BACKENDS)
+    if names is not None and backend == "nvcc":
+        # The first half is CuPy's own message, which existing code may match.
+        raise InvalidRequest(
+            "only nvrtc supports retrieving the mangled names for the given name expressions; "
+            "with backend='nvrtc', fallback='always' builds with NVCC and retrieves them too"
+        )
+    if jitify and backend != "nvrtc":
+        raise InvalidRequest("jitify=True is for backend='nvrtc'")
+    translate = truth("translate_cucomplex", code is not None and given["translate_cucomplex"])
+    # Checked now, whatever the environment says when the build is made.
+    overrides = {name: given[name] for name in _OVERRIDES}
+    Settings("").override(**overrides)
+    request = CompileRequest(
+        source="" if code is None else text("code", code),
+        options=given["options"],
+        arch=given["arch"],
+        name_expressions=() if names is None else names,
+        backend="nvcc" if backend == "nvcc" else "auto",
+        link=given["link"],
+        name=given["name"],
+        headers=() if given["headers"] is None else given["headers"],
+        may_pass_over_arch=True,
+    )
+    groups = truth("enable_cooperative_groups", given["enable_cooperative_groups"])
+    arguments = {
+        **given,
+        "code": None if code is None else request.source,
+        "path": path,
+        "options": request.options,
+        "backend": backend,
+        "translate_cucomplex": translate,
+        "enable_cooperative_groups": groups,
+        "name_expressions": None if names is None else request.name_expressions,
+        "jitify": jitify,
+        "link": request.link,
+        "headers": dict(request.headers) or None,
+        "recompile": bool(given["recompile"]),
+        "name": request.name,
+    }
+    if code is None:
+        return arguments, None
+    source, options = request.source, request.options
+    if translate:
+        import re
+
+        source = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", source)
+        options = (*options, *_CUPY_HEADERS)
+    if jitify:
+        # Jitify looks in the working directory too, after all else.
+        options = (*options, "-idirafter", places.working_directory("jitify=True"))
+    if translate or jitify:
+        options_files = request._memo.get("files")
+        request = request.replace(source=source, options=options)
+        request._memo["files"] = options_files
+    return arguments, request
 
 
 def _working_directory() -> str:
@@ -376,59 +422,6 @@ def _working_directory() -> str:
         return os.getcwd()
     except OSError:
         return ""
-
-
-# The defaults of all arguments.
-ARGUMENTS: dict[str, Any] = {
-    "path": None,
-    "options": (),
-    "enable_cooperative_groups": False,
-    "name_expressions": None,
-    "backend": "nvrtc",
-    "translate_cucomplex": False,
-    "jitify": None,
-    "arch": None,
-    "link": (),
-    "headers": None,
-    "fallback": None,
-    "pch": None,
-    "timeout": None,
-    "memory_limit": None,
-    "recompile": False,
-}
-
-
-def stated(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments among the `locals` of a function that takes them by these names."""
-    return {name: given[name] for name in ("code", "name", *ARGUMENTS) if name in given}
-
-
-def _is_plain(code: object, options: object, names: object) -> bool:
-    """Say whether these arguments are plain strings that pass every check of a request."""
-    if type(options) is not tuple or (names is not None and type(names) is not tuple):
-        return False
-    words = (*options, *(names or ()))
-    return (
-        type(code) is str
-        and "\0" not in code
-        and (code.isascii() or _is_text(code))
-        and all(
-            type(word) is str
-            and word.isascii()
-            and word.isprintable()
-            and "optf" not in word
-            and "options-file" not in word
-            for word in words
-        )
-    )
-
-
-def _is_text(code: str) -> bool:
-    try:
-        code.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _from_code(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from rtcompile.building import pipeline
 from rtcompile.building import plan as plans
+from rtcompile.building import planned
 from rtcompile.building.batch import Batch, BuildFuture, Task
 from rtcompile.core.request import CompileRequest, ObjectCode, items, one_of
 from rtcompile.errors import (
@@ -23,6 +23,7 @@ from rtcompile.errors import (
     public,
     shown,
 )
+from rtcompile.lookup.query import query_of
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 from rtcompile.watching.progress import Outcome
@@ -232,7 +233,7 @@ def _tasks(
 
     Built `elsewhere`, they are for the device there where here is none.
     """
-    plan = plans.Planner(pipeline.plan)
+    plan = plans.Planner(planned.plan)
     environment = Settings.from_environ()
     common = environment.override(**overrides)
     tasks = []
@@ -245,12 +246,13 @@ def _tasks(
             own = {name: item._build.arguments[name] for name in overrides}
             given = {name: overrides[name] if own[name] is None else own[name] for name in own}
             settings = environment.override(**given)
-            request = pipeline.for_this_device(request, settings)
+        # What was asked for, before the architecture is fixed: a module made later asks for the same.
+        query = query_of(request, settings)
         if request.arch is None:
             # There may be a bundle that answers.
             lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
             with suppress(*lacking):
                 choice = plan(request.replace(link=()), settings).choice
                 request = request.replace(arch=choice.arch, target=choice.target)
-        tasks.append(Task(request, settings, given, plan))
+        tasks.append(Task(request, settings, query, given, plan))
     return tasks

@@ -8,14 +8,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
+from rtcompile.core.request import DEFAULT_NAME
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.kernels import NONE, Built, RawKernel
-from rtcompile.lazy_code import (
-    DEFAULT_NAME,
-    LazyCode,
-    shared,
-    stated,
-)
+from rtcompile.kernels import Built, RawKernel
+from rtcompile.lazy_code import LazyCode, code_of
 
 if TYPE_CHECKING:
     from rtcompile.core.arch import Arch
@@ -75,7 +71,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         name_expressions: Iterable[str] | None = None,
         jitify: bool | None = None,
         arch: str | Arch | None = None,
-        link: Sequence[Any] = NONE,
+        link: Sequence[Any] = (),
         headers: Mapping[str, str] | None = None,
         fallback: str | None = None,
         pch: bool | None = None,
@@ -84,29 +80,25 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         recompile: bool = False,
         name: str = DEFAULT_NAME,
     ) -> None:
-        if (
-            path is None
-            and backend == "nvrtc"
-            and translate_cucomplex is False
-            and jitify is None
-            and arch is None
-            and headers is None
-            and fallback is None
-            and pch is None
-            and timeout is None
-            and memory_limit is None
-            and recompile is False
-            and link is NONE
-            and type(enable_cooperative_groups) is bool
-            and name is DEFAULT_NAME
-        ):
-            names = tuple(name_expressions) if type(name_expressions) is list else name_expressions
-            build = shared(code, options, names, enable_cooperative_groups)
-            if build is not None:
-                self._build = build
-                self._hand_to_cupy()
-                return
-        self._build = LazyCode.checked(**stated(locals()))
+        self._build = code_of(
+            code,
+            path,
+            options,
+            backend,
+            translate_cucomplex,
+            enable_cooperative_groups,
+            name_expressions,
+            jitify,
+            arch,
+            link,
+            headers,
+            fallback,
+            pch,
+            timeout,
+            memory_limit,
+            recompile,
+            name,
+        )
         self._hand_to_cupy()
 
     @classmethod
@@ -207,6 +199,6 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
 
 def _restore_module(cls: type[RawModule], arguments: dict[str, Any]) -> RawModule:
     module = cls.__new__(cls)
-    module._build = LazyCode.checked(**arguments)
+    module._build = LazyCode(**arguments)
     module._hand_to_cupy()
     return module

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
-from rtcompile.core.request import one_of, truth
+from rtcompile.core import value as values
+from rtcompile.core.checks import one_of, truth
+from rtcompile.core.value import Value
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.storage import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 __all__ = ["Settings", "flag", "seconds"]
 
@@ -24,28 +29,78 @@ _JOBS_MAX = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-class Settings(NamedTuple):
-    """What the environment asks for; every field can be overridden by an argument."""
+class Settings(Value):
+    """What the environment asks for; every field can be overridden by an argument.
+
+    Attributes
+    ----------
+    cache_dir : str
+        The cache's directory.
+    cache_size : int
+        Bytes that it may hold.
+    timeout : float or None
+        Seconds.
+    memory_limit : int or None
+        Bytes.
+    recompile : bool
+        What is cached or bundled is passed over; an argument alone sets it.
+    bundles : tuple of str
+        Paths.
+    remote : str
+        Addresses of shared stores; the rest is in `cluster.settings`.
+    """
+
+    __slots__ = (
+        "bundles",
+        "cache_dir",
+        "cache_on_disk",
+        "cache_size",
+        "debug",
+        "dump_source_on_error",
+        "fallback",
+        "jit",
+        "jobs",
+        "log",
+        "memory_limit",
+        "pch",
+        "ptx",
+        "recompile",
+        "remote",
+        "save_source",
+        "timeout",
+        "trace",
+    )
 
     cache_dir: str
-    cache_size: int = 4 << 30  # bytes
-    cache_on_disk: bool = True
-    fallback: str = "auto"
-    pch: bool = True
-    timeout: float | None = None  # seconds
-    memory_limit: int | None = None  # bytes
-    jobs: int | None = None
-    trace: str | None = None
-    log: str | None = None
-    jit: bool = True
-    debug: bool = False
-    save_source: bool = False
-    dump_source_on_error: bool = False
-    ptx: bool = False
-    recompile: bool = False  # an argument alone: what is cached or shipped is passed over
-    as_given: bool = False  # not from the environment: no option is added because of an error
-    bundles: tuple[str, ...] = ()  # paths
-    remote: str = ""  # addresses; the rest is in `cluster.settings`
+    cache_size: int
+    cache_on_disk: bool
+    fallback: str
+    pch: bool
+    timeout: float | None
+    memory_limit: int | None
+    jobs: int | None
+    trace: str | None
+    log: str | None
+    jit: bool
+    debug: bool
+    save_source: bool
+    dump_source_on_error: bool
+    ptx: bool
+    recompile: bool
+    bundles: tuple[str, ...]
+    remote: str
+
+    def __init__(self, cache_dir: str, **given: Any) -> None:
+        set_ = object.__setattr__
+        set_(self, "cache_dir", cache_dir)
+        for name, default in _DEFAULTS.items():
+            set_(self, name, given.pop(name, default))
+        if given:
+            raise TypeError(f"Settings has no {', '.join(given)}")
+
+    def replace(self, **changes: Any) -> Settings:
+        """Return a copy with some fields changed, which are not checked."""
+        return values.replace(self, **changes)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -103,7 +158,28 @@ class Settings(NamedTuple):
             changes["timeout"] = seconds("timeout", _number("timeout", timeout))
         if memory_limit is not None:
             changes["memory_limit"] = _bytes("memory_limit", _number("memory_limit", memory_limit))
-        return self._replace(**changes) if changes else self
+        return self.replace(**changes) if changes else self
+
+
+_DEFAULTS: dict[str, Any] = {
+    "cache_size": 4 << 30,
+    "cache_on_disk": True,
+    "fallback": "auto",
+    "pch": True,
+    "timeout": None,
+    "memory_limit": None,
+    "jobs": None,
+    "trace": None,
+    "log": None,
+    "jit": True,
+    "debug": False,
+    "save_source": False,
+    "dump_source_on_error": False,
+    "ptx": False,
+    "recompile": False,
+    "bundles": (),
+    "remote": "",
+}
 
 
 def flag(env: Mapping[str, str], name: str, default: bool) -> bool:

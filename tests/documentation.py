@@ -166,7 +166,7 @@ def pretend() -> None:
 
     import rtcompile.kernels
     import rtcompile.lazy_code
-    from rtcompile.building import device
+    from rtcompile.lookup import device
 
     def module(self: Any) -> _Loaded:
         code = self.object_code()

@@ -11,6 +11,7 @@ import pytest
 
 from rtcompile import bundles
 from rtcompile.cache import store
+from rtcompile.lookup import environment
 from rtcompile.toolkit import remembered
 
 DECLARATION = """
@@ -75,6 +76,7 @@ class Package:
 def forget_process() -> None:
     """Forget what this process keeps in memory, as a fresh process would have it."""
     store._stores.clear()
+    environment.forget()
     bundles._bundles.clear()
     remembered._in_this_process.clear()
 

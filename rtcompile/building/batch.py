@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from rtcompile.building import pipeline
-from rtcompile.building.pipeline import Missing
+from rtcompile.building import pipeline, planned
 from rtcompile.building.plan import Planner
+from rtcompile.building.planned import Missing
 from rtcompile.core import includes
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import RtcompileError, alone, public
+from rtcompile.lookup.query import Query
 from rtcompile.settings import Settings
 from rtcompile.workers import pool
 
@@ -84,6 +85,7 @@ class Task:
 
     request: CompileRequest
     settings: Settings
+    query: Query | None
     overrides: Mapping[str, Any]
     plan: Planner
 
@@ -96,7 +98,10 @@ class Task:
 
     def look(self) -> ObjectCode | Missing:
         """Return the code, or what is missing."""
-        return pipeline.look(self.request, self.settings, planned=self.plan)
+        found = pipeline.find(self.query, self.request, self.settings)
+        if found is not None:
+            return found
+        return planned.search(self.request, self.settings, self.query, self.plan)
 
     def build(self) -> ObjectCode:
         """Return the code, which was not looked for."""
@@ -218,7 +223,7 @@ class Batch:
         """Have one worker do builds; return the first that it did not, and let others do the rest."""
         missing = [build.missing for build in builds if build.missing is not None]
         futures = [build.future for build in builds]
-        made = pipeline.compile_alike(missing, [future._cancellation for future in futures])
+        made = planned.compile_alike(missing, [future._cancellation for future in futures])
         undone = dict(enumerate(builds))
         # What is wrong with a build shows when it is done alone.
         with suppress(Exception), closing(made):

@@ -6,12 +6,12 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rtcompile import toolkit
-from rtcompile.building import device
 from rtcompile.building import plan as plans
 from rtcompile.building.plan import Plan
 from rtcompile.cache import headers
@@ -21,7 +21,7 @@ from rtcompile.core import command_lines, memory_headers
 from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
-from rtcompile.lookup import clocks
+from rtcompile.lookup import clocks, device
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 
@@ -160,7 +160,11 @@ class Miss:
                 return outcome
             self.failures.append(outcome)
             decision = self._decide(outcome)
-            if self.settings.as_given or decision.action != "add-flags" or not self._add(decision):
+            if (
+                not self.plan.request.allow_fixups
+                or decision.action != "add-flags"
+                or not self._add(decision)
+            ):
                 return outcome
 
     def _refused(self, failure: CompileFailure) -> CompileError:
@@ -371,6 +375,7 @@ class Miss:
                     source="\n".join([plan.request.source, *texts]),
                     name=plan.question.name,
                 )
+        question = replace(question, fixups=tuple(self.added))
         if self.store.changed_meanwhile(question, dependencies):
             # Which contents the compiler read is not known, so that no bundle has them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
@@ -383,7 +388,7 @@ class Miss:
             BuildInfo(
                 backend,
                 log,
-                dependencies.headers,
+                dependencies,
                 milliseconds,
                 why="; ".join([self.why, *self.notes]),
                 compiler=f"{backend} {question.compilers.get(backend, '')}",

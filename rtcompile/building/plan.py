@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import toolkit
-from rtcompile.building import device
 from rtcompile.core import arch as archs
 from rtcompile.core import memory_headers
 from rtcompile.core import options as compiler_options
@@ -20,6 +19,7 @@ from rtcompile.core.key import Question
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, SearchDir
 from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
+from rtcompile.lookup import device
 from rtcompile.settings import Settings
 from rtcompile.storage import places
 from rtcompile.storage.digest import content_digest
@@ -153,6 +153,7 @@ def plan(
         paths_matter=paths_matter,
         pre_includes=options.pre_includes,
         linker=_linker(toolchain),
+        allow_fixups=request.allow_fixups,
     )
     return Plan(request, options, choice, toolchain, search, links, question)
 

@@ -5,24 +5,21 @@ So they work on machines without a compiler, headers, or a writable folder.
 
 from __future__ import annotations
 
-import functools
 import os
-import re
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rtcompile import bundles
-from rtcompile.building import device
 from rtcompile.building import plan as plans
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.core import arch as archs
 from rtcompile.core import options as compiler_options
-from rtcompile.core.arch import Arch
+from rtcompile.core.architecture import Arch, exact
 from rtcompile.core.key import Question
 from rtcompile.core.options import Options
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import JitDisabled, RtcompileError
+from rtcompile.lookup import device
 from rtcompile.settings import Settings
 from rtcompile.storage.digest import content_digest
 
@@ -146,7 +143,7 @@ class _Search:
             return
         for bundle in bundles.in_use():
             rows = bundle.rows(self._key)
-            if rows and (cuda := _cuda_major()) is not None:
+            if rows and (cuda := bundles.cuda_major()) is not None:
                 bundle.insist_on_cuda(cuda)
                 rows = [] if bundle.problem else [row for row in rows if row.cuda == cuda]
             for row in rows:
@@ -166,7 +163,7 @@ class _Search:
         if self._settings.ptx and target == "cubin":
             target = "ptx"
         capability = device.compute_capability()
-        return [(Arch(*capability, suffix), target) for suffix in ("a", "f", "")]
+        return [(arch, target) for arch in exact(capability)]
 
     def _asked(self) -> tuple[Arch, str] | None:
         options = effective_options(self._request, self._settings)
@@ -215,29 +212,3 @@ class _Search:
         else:
             what = "other options"
         return f"Bundle {bundle.path} has it with {what}."
-
-
-def _cuda_major() -> int | None:
-    """Return the major version of the CUDA that CuPy launches code with; None if unknown.
-
-    The toolkit's version is not used, since a machine may have no toolkit or one of another
-    version.
-    """
-    cupy = sys.modules.get("cupy")
-    if cupy is not None:
-        return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
-    return _installed_cupy(tuple(sys.path))
-
-
-@functools.cache
-def _installed_cupy(path: tuple[str, ...]) -> int | None:
-    """Return the CUDA major version in the name of the CuPy wheel that would be imported."""
-    for folder in path:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
-            if match := re.fullmatch(r"cupy_cuda(\d+)x-.*\.dist-info", name):
-                return int(match[1])
-    return None

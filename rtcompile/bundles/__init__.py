@@ -6,15 +6,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import sys
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rtcompile.bundles.file import Bundle
     from rtcompile.bundles.parts import Parts
 
-__all__ = ["in_use", "out_of_use", "parts_in_use", "use", "use_bundle"]
+__all__ = [
+    "are_in_use",
+    "cuda_major",
+    "in_use",
+    "out_of_use",
+    "parts_in_use",
+    "use",
+    "use_bundle",
+]
 
 # By path, in the order of use. The value is None until the bundle is first searched.
 _bundles: dict[str, Parts | None] = {}
@@ -52,9 +59,14 @@ def use(path: str) -> None:
     _bundles.setdefault(os.path.abspath(path), None)
 
 
+def are_in_use(more: tuple[str, ...] = ()) -> bool:
+    """Say whether a build may be answered by a bundle, if `more` of them are used."""
+    return _answering and bool(_bundles or more)
+
+
 def in_use() -> list[Bundle]:
     """Return the bundles in use, in the order in which they were added."""
-    if not _bundles or not _answering:
+    if not are_in_use():
         return []
     from rtcompile.bundles.file import Bundle
 
@@ -68,7 +80,7 @@ def in_use() -> list[Bundle]:
 
 def parts_in_use() -> list[Parts]:
     """Return the files of the bundles in use, in the order in which they were added."""
-    if not _bundles or not _answering:
+    if not are_in_use():
         return []
     from rtcompile.bundles.parts import Parts
 
@@ -80,12 +92,44 @@ def parts_in_use() -> list[Parts]:
     return found
 
 
-@contextmanager
-def out_of_use() -> Iterator[None]:
+class out_of_use:  # noqa: N801 - a ``with`` statement reads it as a function
     """Use no bundle meanwhile, so that builds for a new bundle are compiled."""
-    global _answering
-    _answering = False
-    try:
-        yield
-    finally:
+
+    def __enter__(self) -> None:
+        global _answering
+        _answering = False
+
+    def __exit__(self, *_: object) -> None:
+        global _answering
         _answering = True
+
+
+_installed: dict[tuple[str, ...], int | None] = {}
+
+
+def cuda_major() -> int | None:
+    """Return the major version of the CUDA that CuPy launches code with; None if unknown.
+
+    The toolkit's version is not used, since a machine may have no toolkit or one of another
+    version. Where CuPy is not loaded, the name of the CuPy wheel that would be imported says it.
+    """
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
+    path = tuple(sys.path)
+    if path not in _installed:
+        _installed[path] = next(filter(None, map(_cuda_of_wheel, path)), None)
+    return _installed[path]
+
+
+def _cuda_of_wheel(folder: str) -> int | None:
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return None
+    for name in names:
+        if name.startswith("cupy_cuda") and name.endswith(".dist-info"):
+            digits = name.removeprefix("cupy_cuda").partition("x-")[0]
+            if digits.isdecimal():
+                return int(digits)
+    return None

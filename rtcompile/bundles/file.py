@@ -11,6 +11,7 @@ from rtcompile.bundles import checks as all_checks
 from rtcompile.bundles.parts import Parts, Place, UnusableError, number
 from rtcompile.cache import manifests, objects
 from rtcompile.core.arch import Arch
+from rtcompile.core.header import Header
 from rtcompile.core.request import ObjectCode, SearchDir
 from rtcompile.core.value import replace
 from rtcompile.errors import InvalidRequest, RtcompileError
@@ -208,30 +209,23 @@ class Bundle:
         self._verified[row, own] = obj, fresh
         return _found(obj, "bundle")
 
-    def found(self, number: int, data: bytes, folders: Sequence[str]) -> ObjectCode:
-        """Return the build of a row of the index that was found by `asked.find`.
-
-        It tells of its headers only while the file is as it was.
+    def headers_of(self, number: int, folders: Sequence[str]) -> tuple[Header, ...]:
+        """Return the headers of the build in a row of the index; none if the file has changed since.
 
         Parameters
         ----------
         number : int
             The row's.
-        data : bytes
-            The object's file, verified.
         folders : sequence of str
             Where its headers were verified.
         """
         row, _, record, _ = _decode(self._parts.rows[number])
-        decoded = objects.decode(row.sealed_key(), data)
-        assert decoded is not None
-        obj = decoded[1]
         own = tuple(SearchDir(f"user{at}", folder) for at, folder in enumerate(folders))
         with suppress(UnusableError):
             checked, recorded = self._dependencies(row, record, own)
             read = checked.refreshed() or checked
-            obj = replace(obj, build=replace(obj.build, headers=read.headers + recorded.headers))
-        return _found(obj, "bundle")
+            return (*read.headers, *recorded.headers)
+        return ()
 
     def difference(self, row: Row, own: tuple[SearchDir, ...]) -> str:
         """Describe how the package's own headers differ from those that the row was made of."""

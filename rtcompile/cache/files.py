@@ -6,10 +6,12 @@ import itertools
 import os
 import struct
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 
 from rtcompile.storage.digest import content_digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "USE_RESOLUTION",
@@ -76,17 +78,21 @@ def discard(path: str, *, dir_fd: int | None = None) -> None:
     try:
         os.unlink(path, dir_fd=dir_fd)
     except IsADirectoryError:
-        with suppress(OSError):
+        try:
             os.rmdir(path, dir_fd=dir_fd)
+        except OSError:
+            pass
     except OSError:
         pass
 
 
 def note_use(path: str) -> None:
     """Set a file's modification time, by which eviction finds the files that are not used."""
-    with suppress(OSError):  # the cache is read-only, or the file was evicted just now
+    try:
         if abs(time.time() - os.stat(path).st_mtime) > USE_RESOLUTION:
             os.utime(path)
+    except OSError:  # the cache is read-only, or the file was evicted just now
+        pass
 
 
 def seal(kind: str, key: str, fields: Sequence[bytes]) -> bytes:

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from _thread import allocate_lock
 
 from rtcompile.cache import files
 from rtcompile.storage import trusted
 from rtcompile.storage.trusted import UntrustedError
 
-__all__ = ["FOLDERS", "NOTES", "REFUSALS", "Folder", "UntrustedError"]
+__all__ = [
+    "FOLDERS",
+    "NOTES",
+    "REFUSALS",
+    "Folder",
+    "UntrustedError",
+    "count_hit",
+    "take_hits",
+]
 
 NOTES = ("books", "notes")
 REFUSALS = ("books", "refusals")  # an empty file, which exists if the books hold refusals
 FOLDERS = (
-    "answers",
+    "index",
     "objects",
     "manifests",
     "portable",
@@ -45,14 +50,19 @@ _MOST_WAITED_SECONDS = 1.0
 _NOTE = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
-class Notes(NamedTuple):
+class Notes:
     """What processes did since the books were last updated, kept as records in a plain file."""
 
-    lines: int = 0
-    hits: int = 0
-    misses: int = 0
-    fetched: int = 0
-    written: int = 0
+    __slots__ = ("fetched", "hits", "lines", "misses", "written")
+
+    def __init__(
+        self, lines: int = 0, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0
+    ) -> None:
+        self.lines = lines
+        self.hits = hits
+        self.misses = misses
+        self.fetched = fetched
+        self.written = written
 
 
 class _Kept:
@@ -60,13 +70,13 @@ class _Kept:
 
     __slots__ = ("descriptor", "identity", "is_kept", "until", "users")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, is_kept: bool = True, users: int = 0) -> None:
         status = os.fstat(descriptor)
         self.descriptor = descriptor
         self.identity = status.st_dev, status.st_ino
         self.until = time.monotonic() + _KEEP_SECONDS
-        self.users = 0
-        self.is_kept = True
+        self.users = users
+        self.is_kept = is_kept
 
     def holds(self) -> bool:
         """Say whether it may be used still; not if somebody removed the folder."""
@@ -92,6 +102,25 @@ class _Kept:
         return status if (status.st_dev, status.st_ino) == self.identity else None
 
 
+class _Opened:
+    """A ``with`` block's use of a folder's descriptor."""
+
+    __slots__ = ("_folder", "_kept", "_kind")
+
+    def __init__(self, folder: Folder, kind: str) -> None:
+        self._folder = folder
+        self._kind = kind
+
+    def __enter__(self) -> int:
+        self._kept = self._folder._use(self._kind)
+        return self._kept.descriptor
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A file that does not exist: perhaps because the folder was removed.
+        gone = kind is not None and issubclass(kind, FileNotFoundError)
+        self._folder._let_go(self._kind, self._kept, gone=gone)
+
+
 class Folder:
     """A directory tree.
 
@@ -109,7 +138,7 @@ class Folder:
         self.writable = writable
         self._keep = keep
         self._kept: dict[str, _Kept] = {}
-        self._guard = threading.Lock()
+        self._guard = allocate_lock()
 
     def __del__(self) -> None:
         for kept in self._kept.values():
@@ -131,34 +160,28 @@ class Folder:
         finally:
             os.close(top)
 
-    @contextmanager
-    def opened(self, kind: str) -> Iterator[int]:
-        """Yield a descriptor of one of `FOLDERS`, as it was opened within the last second if kept."""
+    def opened(self, kind: str) -> _Opened:
+        """Give a descriptor of one of `FOLDERS`, as it was opened within the last second if kept."""
+        return _Opened(self, kind)
+
+    def _use(self, kind: str) -> _Kept:
         if not self._keep:
-            descriptor = self.open(kind)
-            try:
-                yield descriptor
-            finally:
-                os.close(descriptor)
-            return
+            return _Kept(self.open(kind), is_kept=False, users=1)
         with self._guard:
             kept = self._kept.get(kind)
             if kept is None or not kept.holds():
                 self._forget(kind)
                 kept = self._kept[kind] = _Kept(self.open(kind))
             kept.users += 1
-        try:
-            yield kept.descriptor
-        except FileNotFoundError:  # perhaps since the folder was removed
-            with self._guard:
-                if self._kept.get(kind) is kept:
-                    self._forget(kind)
-            raise
-        finally:
-            with self._guard:
-                kept.users -= 1
-                if not (kept.users or kept.is_kept):
-                    kept.close()
+            return kept
+
+    def _let_go(self, kind: str, kept: _Kept, *, gone: bool) -> None:
+        with self._guard:
+            if gone and self._kept.get(kind) is kept:
+                self._forget(kind)
+            kept.users -= 1
+            if not (kept.users or kept.is_kept):
+                kept.close()
 
     def _forget(self, kind: str) -> None:
         kept = self._kept.pop(kind, None)
@@ -188,8 +211,10 @@ class Folder:
         try:
             data = trusted.contents(descriptor, status.st_size)
             if self.writable and abs(time.time() - status.st_mtime) > files.USE_RESOLUTION:
-                with suppress(OSError):  # read-only
+                try:
                     os.utime(descriptor)
+                except OSError:  # read-only
+                    pass
             return data
         finally:
             os.close(descriptor)
@@ -206,8 +231,11 @@ class Folder:
     def discard(self, kind: str, name: str) -> None:
         """Remove a file if it is there and can be removed."""
         if self.writable:
-            with suppress(OSError), self.opened(kind) as folder:
-                files.discard(name, dir_fd=folder)
+            try:
+                with self.opened(kind) as folder:
+                    files.discard(name, dir_fd=folder)
+            except OSError:
+                pass
 
     def note(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> int:
         """Append a record to the notes at once, so that a killed process loses none.
@@ -261,10 +289,15 @@ class Folder:
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
         """Return each name in one of `FOLDERS` with its status; none if the folder is not trusted."""
         found = []
-        with suppress(OSError), self.opened(kind) as folder:
-            for name in os.listdir(folder):
-                with suppress(OSError):  # it was evicted just now
-                    found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
+        try:
+            with self.opened(kind) as folder:
+                for name in os.listdir(folder):
+                    try:
+                        found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
+                    except OSError:  # it was evicted just now
+                        pass
+        except OSError:
+            pass
         return found
 
     # --- as a whole ----------------------------------------------------------------------
@@ -301,11 +334,42 @@ class Folder:
         top = trusted.open_folder(self.path, private=False)
         try:
             for name in FOLDERS:
-                with suppress(FileExistsError):
+                try:
                     os.mkdir(name, 0o700, dir_fd=top)
+                except FileExistsError:
+                    pass
         finally:
             os.close(top)
         self.check()
+
+
+# Objects that the look-ups of this process found and nobody has noted yet, by the cache's path.
+_hits: dict[str, int] = {}
+
+
+def count_hit(folder: Folder) -> None:
+    """Count an object that was found, for the cache's statistics."""
+    if not _hits:
+        import atexit
+
+        atexit.register(_note_hits)
+    if folder.writable:
+        _hits[folder.path] = _hits.get(folder.path, 0) + 1
+
+
+def take_hits(path: str) -> int:
+    """Return the number of hits in a cache since the last call."""
+    hits = _hits.get(path, 0)
+    if hits:
+        _hits[path] = 0
+    return hits
+
+
+def _note_hits() -> None:
+    for path in list(_hits):
+        hits = take_hits(path)
+        if hits:
+            Folder(path).note(hits=hits)
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
-_KINDS = {**_PORTABLE, "answers": "answer"}
+_KINDS = {**_PORTABLE, "index": "index entry"}
 _SEALED = {**_KINDS, "toolchains": "toolchain"}
 _KEEP = 0.9  # part of the limit that eviction leaves in use, to make room for the next builds
 _ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any more
@@ -187,7 +187,7 @@ def empty(folder: Folder) -> None:
 
 def sweep(folder: Folder) -> None:
     """Remove what killed processes left: old temporary files, and locks that no process holds."""
-    for kind in ("answers", "objects", "manifests", "portable", "toolchains", "sources", "books"):
+    for kind in ("index", "objects", "manifests", "portable", "toolchains", "sources", "books"):
         for name, status in folder.listing(kind):
             temporary = name.startswith((".", f"{NOTES[1]}-"))
             if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:

@@ -38,8 +38,8 @@ def hit(obj: ObjectCode, build: ManifestEntry, where: str) -> ObjectCode:
     """Return an object as a caller gets it: with its headers, and where it was found."""
     # The reason for using NVCC still holds on a hit; the reason for the miss does not.
     why = obj.build.why if obj.build.backend == "nvcc" else ""
-    headers = build.dependencies.headers
-    return replace(obj, build=replace(obj.build, headers=headers, hit=where, why=why))
+    read = build.dependencies
+    return replace(obj, build=replace(obj.build, headers=read, hit=where, why=why))
 
 
 def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 
 from rtcompile.cache import files
-from rtcompile.cache.manifests import ManifestEntry
-from rtcompile.core.arch import Arch
-from rtcompile.core.request import BuildInfo, ObjectCode
+from rtcompile.core.architecture import Arch
+from rtcompile.core.object_code import BuildInfo, ObjectCode
 from rtcompile.errors import RtcompileError
 from rtcompile.lookup.fileset import FileSet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rtcompile.cache.manifests import ManifestEntry
 
 __all__ = ["asked", "decode", "encode", "found_elsewhere"]
 
@@ -76,6 +80,8 @@ def found_elsewhere(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
     fields = files.unseal("object", key, data)
     if fields is None or len(fields) < 11 or not fields[10]:
         return None
+    from rtcompile.cache.manifests import ManifestEntry
+
     backend, compiler, manifest = (fields[at].decode("utf-8", "replace") for at in (4, 5, 10))
     compiler = compiler.removeprefix(f"{backend} ")
     return manifest, ManifestEntry(backend, compiler, key, FileSet())

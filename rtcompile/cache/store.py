@@ -164,6 +164,8 @@ class Store:
         compiler = question.compilers.get("nvrtc")
         if not compiler or question.backend == "nvcc" or not question.reads_no_file():
             return None
+        if question.fixups:
+            return None  # A look-up does not know them.
         if compiler.endswith(linked_by("", question.linker)):
             return None  # Whether a build is linked is not known to a question that looks for it.
         key = question.object_key(_NOTHING_READ, backend="nvrtc")

@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from rtcompile.cache import answers
-from rtcompile.cache.folder import Folder, Notes
+from rtcompile.cache.folder import Folder, Notes, take_hits
 
 __all__ = ["Upkeep"]
 
@@ -71,7 +70,7 @@ class Upkeep:
             self._hits = self._misses = self._fetched = self._written = 0
             self._noted += counted[3]
         hits, misses, fetched, written = counted
-        hits += answers.take_hits()
+        hits += take_hits(self._folder.path)
         return self._folder.note(hits=hits, misses=misses, fetched=fetched, written=written)
 
     def settle(self, *, wait: bool = True) -> None:

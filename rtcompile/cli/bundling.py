@@ -150,9 +150,15 @@ def _targets(
         record = recording.read(name)
         mention_differences(name, record)
         for wanted in stack.enter_context(warming.requests(record, archs)):
-            words, capability = wanted.asked or (None, None)
+            asked = wanted.asked
+            if asked is None:
+                yield bundling.Work(wanted.request, origin=wanted.origin)
+                continue
             yield bundling.Work(
-                wanted.request, asked=words, asked_by=capability, origin=wanted.origin
+                wanted.request,
+                asked=asked.request,
+                asked_by=asked.capability,
+                origin=wanted.origin,
             )
         return
     for target in bundling.resolve(name):

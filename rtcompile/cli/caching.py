@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rtcompile.building import pipeline
+from rtcompile.building import planned
 from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.inventory import Entry
 from rtcompile.cache.store import Store
@@ -33,7 +33,7 @@ def run(given: Namespace) -> int:
     except UntrustedError as error:
         raise InvalidRequest(f"the cache is not used: {error}") from None
     # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not this command.
-    settings = settings._replace(jit=True)
+    settings = settings.replace(jit=True)
     return _ACTIONS[given.action](given, settings, Store.open(settings))
 
 
@@ -227,7 +227,7 @@ def _why_miss(given: Namespace, settings: Settings, store: Store) -> int:
     results = []
     for request in requests(given, given.file):
         try:
-            plan = pipeline.plan(request, settings, link_settings=settings._replace(jit=False))
+            plan = planned.plan(request, settings, link_settings=settings.replace(jit=False))
         except JitDisabled:
             why = "a source given by --link is not in the cache itself; nothing is compiled to look on"
             results.append({"arch": str(request.arch or "the device"), "hit": False, "why": why})

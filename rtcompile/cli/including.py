@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcompile.building import pipeline
+from rtcompile.building import planned
 from rtcompile.building.failures import as_error
 from rtcompile.building.plan import Plan
 from rtcompile.cli import output
@@ -58,7 +58,7 @@ def run(given: Namespace) -> int:
     settings = Settings.from_environ().override(timeout=given.timeout)
     results, code = [], 0
     for request in requests(given, given.file):
-        plan = pipeline.plan(request, settings)
+        plan = planned.plan(request, settings)
         parsed = _parse(plan, request.source, settings)
         times = _times(plan, settings) if given.time else {}
         if given.json:

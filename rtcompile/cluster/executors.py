@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from rtcompile.building import miss, pipeline
+from rtcompile.building import miss, pipeline, planned
 from rtcompile.cache.store import Store
 from rtcompile.cluster import sharing
 from rtcompile.cluster.sharing import Packed
@@ -119,7 +119,7 @@ def _work(job: Job) -> _Answer:
             code = pipeline.build(job.request, settings)
         finally:
             precompiled.siblings.reset(token)
-        question = pipeline.plan(job.request, settings).question
+        question = planned.plan(job.request, settings).question
         return _Answer(code, sharing.pack(question, Store.open(settings), code))
     except RtcompileError as error:
         return _Answer(alone(error), None)
@@ -129,7 +129,7 @@ def _keep(job: Job, packed: Packed) -> None:
     """Write a result to the cache of this machine, where its own would be."""
     settings = Settings.from_environ().override(**job.overrides)
     store = Store.open(settings)
-    plan = pipeline.plan(job.request, settings)
+    plan = planned.plan(job.request, settings)
     if settings.jit and store.find(plan.question) is None:
         sharing.unpack(miss.identified(plan, settings).question, store, packed)
 

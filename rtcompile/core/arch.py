@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from rtcompile.core.architecture import Arch
+from rtcompile.core.architecture import Arch, exact
 from rtcompile.errors import UnsupportedArch
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Choice",
     "check",
     "choose",
+    "exact",
     "first_release",
     "generations",
     "learn",

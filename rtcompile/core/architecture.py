@@ -5,7 +5,10 @@ from __future__ import annotations
 from rtcompile.core.value import Value
 from rtcompile.errors import InvalidRequest, shown
 
-__all__ = ["Arch"]
+__all__ = ["SUFFIXES", "Arch", "exact"]
+
+# Of code for exactly one generation of devices the first of these is preferred.
+SUFFIXES = ("a", "f", "")
 
 _PREFIXES = ("", "sm_", "compute_", "lto_")
 
@@ -112,6 +115,11 @@ class Arch(Value):
 
     def __ge__(self, other: Arch) -> bool:
         return self == other or self > other
+
+
+def exact(capability: tuple[int, int]) -> tuple[Arch, ...]:
+    """Return the architectures that are exactly a device's, the preferred one first."""
+    return tuple(Arch(*capability, suffix) for suffix in SUFFIXES)
 
 
 _parsed: dict[str, Arch] = {}  # by spelling

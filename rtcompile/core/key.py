@@ -71,6 +71,10 @@ class Question:
         Whether the options write paths into the binary (``-G``, ``-lineinfo``).
     pre_includes : tuple of str
         Headers read before the source, as the options spell them.
+    allow_fixups : bool
+        Whether an option may be added because of an error; else a build with one is no answer.
+    fixups : tuple of str
+        The options that a build was made with for that reason; none in a look-up.
     """
 
     source: str
@@ -86,6 +90,8 @@ class Question:
     paths_matter: bool = False
     pre_includes: tuple[str, ...] = ()
     linker: str = ""
+    allow_fixups: bool = True
+    fixups: tuple[str, ...] = ()
     # Of a miss that takes 20 ms, a millisecond went to making the same keys eight times; of a batch's
     # hit that takes 0.1 ms, the most went to what its variants have in common.
     _made: dict[str, str] = dataclass_field(
@@ -129,6 +135,7 @@ class Question:
         fields = [field("key", "object"), *self._content()]
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
         fields += [*_read(dependencies.headers)]
+        fields += [field("fixup", option) for option in self.fixups]
         fields += [field("__has_include", answer) for answer in dependencies.answers]
         if not dependencies.is_empty:  # else it would be found without a look at these files
             fields.append(field("files", "checked"))
@@ -203,7 +210,8 @@ class Question:
     def _asked(self, kind: str) -> list[bytes]:
         # An object built with backend="nvcc" must not be found by "auto", whose result would then
         # depend on which of the two requests came first.
-        return [field("key", kind), field("asked of", self.backend)]
+        policy = field("allow fixups", str(self.allow_fixups))
+        return [field("key", kind), field("asked of", self.backend), policy]
 
     def _content(self) -> list[bytes]:
         return [

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rtcompile.core.header import Header
+    from rtcompile.lookup.fileset import FileSet
 
-__all__ = ["TARGETS", "BuildInfo", "ObjectCode"]
+__all__ = ["TARGETS", "BuildInfo", "ObjectCode", "files_of"]
 
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 _NAMES_SHOWN = 3  # of a code's names
@@ -81,13 +82,13 @@ class BuildInfo(Value):
     notes: tuple[str, ...]
     compiled_in: float
     _headers: tuple[Header, ...] | None
-    _files: Any
+    _files: FileSet | None
 
     def __init__(
         self,
         backend: str,
         log: str = "",
-        headers: tuple[Header, ...] | Any = (),
+        headers: tuple[Header, ...] | FileSet = (),
         milliseconds: float = 0.0,
         hit: str | None = None,
         why: str = "",
@@ -116,10 +117,20 @@ class BuildInfo(Value):
             object.__setattr__(self, "_headers", tuple(self._files.headers))
         return self._headers  # type: ignore[return-value]
 
+    def _arguments(self) -> tuple[Any, ...]:
+        # The files, so that a copy decodes no headers and can still be checked.
+        files = self.headers if self._files is None else self._files
+        return tuple([files if n == "headers" else getattr(self, n) for n in self._fields])
+
     def __repr__(self) -> str:
         hidden = ("log", "headers")
         fields = [f"{k}={getattr(self, k)!r}" for k in self._fields if k not in hidden]
         return f"BuildInfo({', '.join(fields)})"
+
+
+def files_of(build: BuildInfo) -> FileSet | None:
+    """Return the files that a build depends on; None where they were not recorded."""
+    return build._files
 
 
 class ObjectCode(Value):

@@ -6,12 +6,14 @@ the cache key.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
 
+from rtcompile.core.header import Header
 from rtcompile.errors import InvalidRequest
-from rtcompile.storage import trusted
+from rtcompile.lookup import fileset
 
 __all__ = ["read_in"]
 
@@ -20,8 +22,10 @@ _DEEPEST = 8
 _NAMES_FILES = re.compile(r"--?(?:options-file|optf)(?:(?:=|\s+)(.*))?", re.DOTALL)
 
 
-def read_in(options: Iterable[str], depth: int = 0) -> tuple[str, ...]:
+def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tuple[str, ...]:
     """Return options with each ``--options-file FILE`` replaced by the words in the file.
+
+    What is known of each file that was read is appended to `headers`.
 
     Raises
     ------
@@ -41,16 +45,16 @@ def read_in(options: Iterable[str], depth: int = 0) -> tuple[str, ...]:
         if depth >= _DEEPEST:
             raise InvalidRequest(f"--options-file={names}: files name each other {_DEEPEST} deep")
         for name in names.split(","):
-            read += read_in(_words(name.strip().strip("\"'")), depth + 1)
+            read += read_in(_words(name.strip().strip("\"'"), headers), headers, depth + 1)
     return tuple(read)
 
 
-def _words(path: str) -> Iterator[str]:
+def _words(path: str, headers: list[Header]) -> Iterator[str]:
     try:
-        text = trusted.read_given(path).decode()
-    except OSError as error:
-        raise InvalidRequest(f"--options-file={path} cannot be read: {error}") from None
-    except UnicodeDecodeError as error:
+        header, data, _ = fileset.read(os.path.abspath(path), "user", path)
+        headers.append(header)
+        text = data.decode()
+    except (OSError, ValueError) as error:  # a path with a NUL, a text that is not UTF-8
         raise InvalidRequest(f"--options-file={path} cannot be read: {error}") from None
     if "\0" in text:
         raise InvalidRequest(f"--options-file={path}: it holds a NUL byte")

@@ -68,6 +68,11 @@ class CompileRequest(Value):
     headers : mapping of str to str
         Headers given as texts: the name that ``#include`` spells to its text. They are found before
         those of all directories but the source's own. The request holds sorted pairs.
+    allow_fixups : bool
+        Whether an option may be added because of an error, as ``--device-int128``.
+    may_pass_over_arch : bool
+        Whether an architecture in the options gives way to the device's where the device cannot run
+        it, as for `RawModule`.
 
     Raises
     ------
@@ -83,10 +88,12 @@ class CompileRequest(Value):
 
     __slots__ = (
         "_memo",
+        "allow_fixups",
         "arch",
         "backend",
         "headers",
         "link",
+        "may_pass_over_arch",
         "name",
         "name_expressions",
         "options",
@@ -103,6 +110,8 @@ class CompileRequest(Value):
         "target",
         "link",
         "headers",
+        "allow_fixups",
+        "may_pass_over_arch",
     )
 
     source: str
@@ -114,6 +123,8 @@ class CompileRequest(Value):
     target: str
     link: tuple[Any, ...]
     headers: tuple[tuple[str, str], ...]
+    allow_fixups: bool
+    may_pass_over_arch: bool
     _memo: dict[str, Any]
 
     def __init__(
@@ -127,6 +138,8 @@ class CompileRequest(Value):
         target: str = "cubin",
         link: Sequence[Any] = (),
         headers: Mapping[str, str] | tuple[tuple[str, str], ...] = (),
+        allow_fixups: bool = True,
+        may_pass_over_arch: bool = False,
     ) -> None:
         # The one place where these arguments are checked; every public function makes a request.
         if arch is not None and not isinstance(arch, Arch):
@@ -136,7 +149,9 @@ class CompileRequest(Value):
                 raise InvalidRequest(f"arch: {error}") from None
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
-        set_(self, "options", _with_files(strings("options", options)))
+        memo: dict[str, Any] = {}
+        set_(self, "_memo", memo)
+        set_(self, "options", _with_files(strings("options", options), memo))
         set_(self, "arch", arch)
         set_(self, "name_expressions", _names(name_expressions))
         set_(self, "name", _program(name))
@@ -144,7 +159,8 @@ class CompileRequest(Value):
         set_(self, "target", one_of("target", target, TARGETS))
         set_(self, "link", items("link", link, "source strings, paths, ObjectCodes"))
         set_(self, "headers", header_texts(headers))
-        set_(self, "_memo", {})
+        set_(self, "allow_fixups", truth("allow_fixups", allow_fixups))
+        set_(self, "may_pass_over_arch", truth("may_pass_over_arch", may_pass_over_arch))
 
     @public
     def replace(self, **changes: Any) -> CompileRequest:
@@ -213,13 +229,17 @@ def _header(given: object) -> str:
     return name
 
 
-def _with_files(options: tuple[str, ...]) -> tuple[str, ...]:
+def _with_files(options: tuple[str, ...], memo: dict[str, Any]) -> tuple[str, ...]:
     """Return options with each options file replaced by its content, which is part of the build."""
     if not any("optf" in option or "options-file" in option for option in options):
         return options
     from rtcompile.core import option_files
+    from rtcompile.lookup.fileset import FileSet
 
-    return option_files.read_in(options)
+    headers: list[Header] = []
+    found = option_files.read_in(options, headers)
+    memo["files"] = FileSet(headers=tuple(headers))
+    return found
 
 
 def _program(value: object) -> str:

@@ -30,6 +30,10 @@ class Value:
     def _values(self) -> tuple[Any, ...]:
         return tuple([getattr(self, name) for name in self._fields])
 
+    def _arguments(self) -> tuple[Any, ...]:
+        """Return what the constructor is given for a copy, field by field."""
+        return self._values()
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be set; use replace()")
 
@@ -58,5 +62,5 @@ def _restored(cls: type[V], fields: dict[str, Any]) -> V:
 
 def replace(value: V, **changes: Any) -> V:
     """Return a copy of a value with some fields changed; TypeError for a field that it has not."""
-    fields = dict(zip(value._fields, value._values(), strict=True))
+    fields = dict(zip(value._fields, value._arguments(), strict=True))
     return type(value)(**{**fields, **changes})

@@ -155,7 +155,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
 
 def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Compile each kind of source without the cache; launch one kernel if there is a device."""
-    settings = settings._replace(cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
+    settings = settings.replace(cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
     device = _Device.open()
     arch = _arch_for(device, toolchain)
     # Not more at once than there are workers, since the reported time includes waiting for one.

@@ -12,22 +12,20 @@ import os
 import threading
 from contextlib import suppress
 
-from rtcompile.building import pipeline
-from rtcompile.core import includes
+from rtcompile.building import planned
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import RtcompileError
+from rtcompile.everywhere.requests import CUB_INCLUDES
 from rtcompile.settings import Settings
 
-__all__ = ["MAKER", "begin", "with_pass_in_text"]
+__all__ = ["MAKER", "begin"]
 
 MAKER = "rtcompile-ahead"  # the name of the thread that has the headers made
 # One core is the program's and its compiler's. CUB's headers keep another busy for two seconds.
 _LEAST_CORES, _CORES_FOR_CUB = 2, 4
 
 # Of `cupy/_core/_cub_reduction.pyx`.
-_CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
 _CUB_OPTIONS = ("--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
-_CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
 
 _guard = threading.Lock()
 _begun = False
@@ -64,7 +62,7 @@ def _make(request: CompileRequest, settings: Settings, cores: int) -> None:
     with suppress(RtcompileError, OSError):  # what the builds meet, too, and report
         for source, options in _openings(cores):
             opening = request.replace(source=source, options=options, name_expressions=())
-            miss.precompile(pipeline.plan(opening, settings), settings)
+            miss.precompile(planned.plan(opening, settings), settings)
 
 
 def _openings(cores: int) -> list[tuple[str, tuple[str, ...]]]:
@@ -76,7 +74,7 @@ def _openings(cores: int) -> list[tuple[str, tuple[str, ...]]]:
     found = [(own, _assembled(()))]
     by_cub = _accelerator.ACCELERATOR_CUB in _accelerator.get_reduction_accelerators()
     if cores >= _CORES_FOR_CUB and by_cub and _environment.get_cub_path() == "<bundle>":
-        found.append((f"{own}\n{_CUB_INCLUDES}", _assembled(_CUB_OPTIONS)))
+        found.append((f"{own}\n{CUB_INCLUDES}", _assembled(_CUB_OPTIONS)))
     return found
 
 
@@ -90,28 +88,6 @@ def _own_includes() -> str:
     from cupy._core import core
 
     return "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
-
-
-def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a CUB reduction of CuPy's with the macro for its pass in the text, not in the options.
-
-    No header of CuPy's names the macro, in the folder ``cupy`` or CUB's. Put in the blank line
-    after the headers, it means the same and moves no line, and one precompiled header serves both
-    passes and reductions of a single one.
-    """
-    found = [option for option in options if option in _CUB_PASSES]
-    if len(found) != 1:
-        return source, options
-    prefix, rest = includes.split_prefix(source)
-    own = prefix.removesuffix(_CUB_INCLUDES).splitlines()
-    if not prefix.endswith(_CUB_INCLUDES) or not rest.startswith("\n\n"):
-        return source, options
-    if not all(line.startswith("#include <cupy/") for line in own):
-        return source, options
-    name, _, value = found[0].removeprefix("-D").partition("=")
-    head = source[: len(source) - len(rest)]
-    remaining = tuple(option for option in options if option not in _CUB_PASSES)
-    return f"{head}\n#define {name} {value}{rest[1:]}", remaining
 
 
 def _forget_after_fork() -> None:

@@ -14,7 +14,6 @@ import os
 from types import ModuleType
 from typing import Any
 
-from rtcompile.cache import answers
 from rtcompile.everywhere.counting import Tally
 from rtcompile.watching import logs
 
@@ -58,8 +57,7 @@ _tallies: list[Tally] = []
 def _join(run: dict[str, Any]) -> Tally:
     """Count and record this process's requests for a run that another process began."""
     tally = Tally((run["requests"], run["process"]))
-    logs.counters.append(tally.note)
-    answers.watchers.append(tally.note_answer)
+    logs.listeners.append(tally.note)
     if run["record"]:
         from rtcompile.everywhere.recording import Recorder
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rtcompile.cache import answers
 from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.watching import logs
 
 if TYPE_CHECKING:
-    from rtcompile.bundles.asked import FoundShipped
-    from rtcompile.cache.answers import Answer
     from rtcompile.core.request import CompileRequest, ObjectCode
 
 __all__ = ["KernelUse", "Tally", "counting"]
@@ -57,6 +54,8 @@ class Tally:
 
     Attributes
     ----------
+    builds : list of KernelUse
+        What was requested and found or built.
     missing : list of str
         The requests that were not in the cache where nothing could be compiled.
     problems : list of str
@@ -66,56 +65,31 @@ class Tally:
     """
 
     def __init__(self, of_run: tuple[str, int] | None = None) -> None:
-        self._built: list[KernelUse] = []
-        self._answers: list[tuple[str, Answer | FoundShipped]] = []
+        self.builds: list[KernelUse] = []
         self.missing: list[str] = []
         self.problems: list[str] = []
         # Other processes append to this file. None is kept open: a program may close what it did
         # not open, and give its number to a file of its own.
         self.of_children, self._process = of_run or (_new_file(), os.getpid())
 
-    @property
-    def builds(self) -> list[KernelUse]:
-        """What was asked for, hits of the short road first."""
-        from rtcompile.everywhere.builds import program_name
-
-        hits = [(program_name(source), answer.object_code()) for source, answer in self._answers]
-        return [_build(*hit) for hit in hits] + self._built
-
     def line(self) -> str:
         """Return one line: kernels, hits, built, seconds spared."""
-        built = [build for build in self._built if not build.hit]
+        built = [build for build in self.builds if not build.hit]
         spent = sum(build.milliseconds for build in built) / 1e3
-        # Not of `builds`: to decode the hits takes longer than they did.
-        spared = sum(build.spared for build in self._built)
-        spared = (spared + sum(answer.compiled_in() for _, answer in self._answers)) / 1e3
-        kernels = len(self._answers) + len(self._built)
+        spared = sum(build.spared for build in self.builds) / 1e3
+        kernels = len(self.builds)
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache, "
             f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared"
         )
 
-    def note(
-        self,
-        request: CompileRequest,
-        outcome: ObjectCode | RtcompileError,
-        words: Sequence[str] | None = None,
-    ) -> None:
+    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
         """Count a build; one that failed counts only if compiling was forbidden or impossible."""
         if isinstance(outcome, (JitDisabled, ToolkitNotFound)):
             self._add(self.missing, str(outcome).partition("\n")[0])
         if isinstance(outcome, RtcompileError):
             return
-        self._add(self._built, _build(request.name, outcome))
-
-    def note_answer(self, words: Sequence[str], answer: Answer | FoundShipped) -> None:
-        """Take a hit of the short road into account; its story is read when it is told."""
-        if os.getpid() == self._process:
-            self._answers.append((words[0], answer))
-            return
-        from rtcompile.everywhere.builds import program_name
-
-        self._add(self._built, _build(program_name(words[0]), answer.object_code()))
+        self._add(self.builds, _build(request.name, outcome))
 
     def note_problem(self, problem: str) -> None:
         """Take into account that this process compiles kernels that are not counted."""
@@ -145,7 +119,7 @@ class Tally:
             elif isinstance(found, dict):
                 self.problems.append(found["problem"])
             else:
-                self._built.append(KernelUse(*found))
+                self.builds.append(KernelUse(*found))
 
     def discard(self) -> None:
         """Remove what other processes of the run requested since `collect`: nobody reads it."""
@@ -206,10 +180,8 @@ def _is_running(process: int) -> bool:
 def counting() -> Iterator[Tally]:
     """Count the requests of all threads meanwhile."""
     tally = Tally()
-    logs.counters.append(tally.note)
-    answers.watchers.append(tally.note_answer)
+    logs.listeners.append(tally.note)
     try:
         yield tally
     finally:
-        answers.watchers.remove(tally.note_answer)
-        logs.counters.remove(tally.note)
+        logs.listeners.remove(tally.note)

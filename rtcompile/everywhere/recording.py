@@ -16,24 +16,25 @@ import re
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rtcompile._version import __version__
-from rtcompile.building import links, pipeline
+from rtcompile.building import links
 from rtcompile.cache import files
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.units import LinkInput
 from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.lookup.query import depends_on_place
 from rtcompile.storage import places, trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.watching import logs
 
-__all__ = ["FORMAT", "Record", "Recorder", "asked_of", "read"]
+__all__ = ["FORMAT", "Record", "Recorder", "read"]
 
-FORMAT = "rtcompile record 1"
+FORMAT = "rtcompile record 2"
 
 
 class Recorder:
@@ -93,14 +94,13 @@ class Recorder:
         self,
         request: CompileRequest,
         code: ObjectCode | RtcompileError,
-        words: Sequence[str] | None,
     ) -> None:
         if not isinstance(code, ObjectCode):
             return  # a failed build cannot be made in advance
         try:
             # CuPy is not loaded yet when recording starts.
             self._append_once({"format": FORMAT, **loaded_versions()})
-            entry = describe(request, code, words)
+            entry = describe(request, code)
             for header in code.build.headers:
                 if header.label.startswith("user"):
                     self._keep(header.path, header.digest)
@@ -196,23 +196,23 @@ class Record:
         return data
 
 
-def describe(
-    request: CompileRequest, code: ObjectCode, words: Sequence[str] | None = None
-) -> dict[str, Any]:
-    """Return a request, its words if it has some, and the dependencies of its build, as plain values."""
-    asked = {}
-    if words is not None:
-        own = None if words[0] == request.source else words[0]
-        capability = pipeline.capability_asked(request)
-        asked["asked"] = {"capability": capability, "words": [own, *words[1:]]}
+def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
+    """Return a request, and the dependencies of its build, as plain values."""
     return {
-        **asked,
+        "asked": {
+            "options": list(request.options),
+            "arch": None if request.arch is None else str(request.arch),
+            "by cupy": not request.allow_fixups,
+            "by a module": request.may_pass_over_arch,
+            # What an option names by a relative path is another file in another directory.
+            "anywhere": not depends_on_place(request),
+        },
         "name": request.name,
         "source": request.source,
         # Relative directories mean those of the recorded program wherever the builds are made.
         "options": list(compiler_options.with_directories(request.options, places.absolute)),
         "arch": str(code.arch),
-        "follows device": request.arch is None or _is_cupys(request, code),
+        "follows device": request.arch is None or not request.allow_fixups,
         "name expressions": list(request.name_expressions),
         "backend": request.backend,
         "target": request.target,
@@ -241,24 +241,13 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
             backend=entry["backend"],
             target=entry["target"],
             link=tuple(_linked(item) for item in entry["link"]),
+            allow_fixups=not entry["asked"]["by cupy"],
+            may_pass_over_arch=entry["asked"]["by a module"],
         )
     except InvalidRequest as error:
         raise InvalidRequest(f"a build of the record is damaged: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidRequest(f"a build of the record is damaged: {error!r}") from None
-
-
-def asked_of(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[int, int]] | None:
-    """Return the words of an entry's request, and with which capability they were asked.
-
-    None if it has none, as what was given to `rtcompile.compile`.
-    """
-    asked = entry.get("asked")
-    if asked is None:
-        return None
-    first, *others = asked["words"]
-    major, minor = asked["capability"]
-    return (entry["source"] if first is None else first, *others), (major, minor)
 
 
 def read(path: str) -> Record:
@@ -327,13 +316,12 @@ def _checked(
             raise _damaged(path)
         if not isinstance(entry.get("built by"), str):
             raise _damaged(path)
-        try:
-            asked = asked_of(entry)
-        except (KeyError, TypeError, ValueError):
-            raise _damaged(path) from None
-        if asked is not None and not (
-            are_texts(list(asked[0]), len(asked[0]))
-            and all(type(number) is int for number in asked[1])
+        asked = entry.get("asked")
+        if (
+            not isinstance(asked, dict)
+            or {*asked} != {"options", "arch", "by cupy", "by a module", "anywhere"}
+            or not isinstance(asked["options"], list)
+            or not are_texts(asked["options"], len(asked["options"]))
         ):
             raise _damaged(path)
     if not are_texts([*headers, *headers.values()], 2 * len(headers)):
@@ -399,16 +387,6 @@ def _cuda(entry: Mapping[str, Any]) -> str:
 
 def _release(version: str) -> str:
     return ".".join(version.split(".")[:2])
-
-
-def _is_cupys(request: CompileRequest, code: ObjectCode) -> bool:
-    """Say whether `install` chose the architecture, as CuPy does, and not the program."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "rtcompile.everywhere.seam":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
 
 
 def _asker() -> str:

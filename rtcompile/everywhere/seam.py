@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import IO, Any
 
-from rtcompile.cache import answers
-from rtcompile.cache import words as all_words
+from rtcompile.building import pipeline
 from rtcompile.errors import RtcompileWarning, public
+from rtcompile.everywhere.requests import request_of_cupy
+from rtcompile.lookup import environment
+from rtcompile.lookup.query import query_of
 from rtcompile.storage import places
 
 __all__ = ["Installation", "install", "uninstall"]
@@ -198,21 +200,26 @@ def _compile(
     if jitify:  # it also searches the working directory, last of all
         options = (*options, "-idirafter", places.working_directory("jitify=True"))
     flag, kind = compiler._get_arch_for_options_for_nvrtc(str(arch or compiler._get_arch()))
-    names = tuple(name_expressions or ())
-    # Where the working directory was removed nothing relative is found.
-    folder = all_words.folder_of(options) or ""
-    words = all_words.of_cupy(source, flag, kind, backend, folder, options, names)
-    answer = answers.find(words, all_words.CUPY, settled=True) if log_stream is None else None
-    if answer is not None:
-        module = function.Module()
-        module.load(answer.code)
-        module._set_mapping(dict(answer.names) if names else None)
-        return module
-    from rtcompile.everywhere import builds  # a hit needs nothing of it
-
-    code = builds.build(words)
+    settings = environment.current().settings
+    request = request_of_cupy(
+        source,
+        options,
+        arch_flag=flag,
+        kind=kind,
+        backend=backend,
+        names=name_expressions or (),
+        ptx=settings.ptx,
+    )
+    query = query_of(request, settings)
+    if query is not None:
+        query.recent = True
+    code = pipeline.find(query, request, settings)
     if code is None:
-        return by_cupy()
+        from rtcompile.everywhere import builds  # a hit needs nothing of it
+
+        code = builds.build(request, settings, query)
+        if code is None:
+            return by_cupy()
     if log_stream is not None:
         log_stream.write(code.build.log)
     module = function.Module()

@@ -10,16 +10,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from rtcompile import toolkit
-from rtcompile.building import pipeline
-from rtcompile.cache import words
-from rtcompile.cache.words import CUPY
+from rtcompile.building import planned
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.value import replace
 from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
-from rtcompile.everywhere import builds
-from rtcompile.everywhere.recording import Record, asked_of, request_of
+from rtcompile.everywhere.recording import Record, request_of
 from rtcompile.settings import Settings
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
@@ -29,8 +26,20 @@ __all__ = ["Asked", "Wanted", "requests", "start_compiler", "warm"]
 
 _FOLDER = "rtcompile-warm-"
 
-# The words of a request, and the capability of the devices that ask.
-Asked = tuple[tuple[str, ...], tuple[int, int]]
+
+class Asked(NamedTuple):
+    """What a program asks for.
+
+    Attributes
+    ----------
+    request : CompileRequest
+        The request as the program makes it.
+    capability : (int, int) or None
+        The compute capability of the devices that ask; None where the request names its architecture.
+    """
+
+    request: CompileRequest
+    capability: tuple[int, int] | None
 
 
 class Wanted(NamedTuple):
@@ -41,7 +50,7 @@ class Wanted(NamedTuple):
     request : CompileRequest
         Its request.
     asked : Asked or None
-        What the program asks for it; None if that depends on more than the device.
+        What the program asks for; None if that depends on more than the device.
     origin : str
         The line of the program: ``"train.py:12"``.
     cost : (float, int)
@@ -112,7 +121,7 @@ def warm(
         done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
     for index, outcome in zip(order, done, strict=True):
         outcomes[index] = outcome
-    _keep_answers([each.asked for each in found])
+    _index([each.asked for each in found])
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -152,58 +161,49 @@ def _number(value: Any) -> float:
 def _for_archs(
     entry: Mapping[str, Any], request: CompileRequest, archs: Sequence[str]
 ) -> Iterator[tuple[CompileRequest, Asked | None]]:
-    asked = _asked(entry)
     if not archs or not entry.get("follows device"):
-        yield request, asked
+        yield request, _asked(entry, request, None)
         return
     for name in archs:
         try:
             arch = Arch.parse(name)
         except ValueError as error:
             raise InvalidRequest(f"--arch: {error}") from None
-        if (found := asked_of(entry)) is not None and found[1] == CUPY:
+        if entry["asked"]["by cupy"]:
             # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
             arch = replace(arch, suffix="")
-            if asked is not None:
-                source, _, *others = asked[0]
-                asked = (source, f"-arch={arch}", *others), CUPY
-        elif asked is not None:
-            asked = asked[0], (arch.major, arch.minor)
-        yield request.replace(arch=arch), asked
+        yield request.replace(arch=arch), _asked(entry, request, arch)
 
 
-def _asked(entry: Mapping[str, Any]) -> Asked | None:
-    """Return what the program asks for an entry, and with which capability.
+def _asked(entry: Mapping[str, Any], request: CompileRequest, arch: Arch | None) -> Asked | None:
+    """Return what the program asks for, of the build of an entry for a device of `arch`.
 
     None where that depends on more than the device: on the working directory, or on whether the
     device runs what an option names.
     """
-    found = asked_of(entry)
-    if found is None:
+    said = entry["asked"]
+    request = request.replace(options=tuple(said["options"]))  # with the program's own folders
+    fixed = not said["by cupy"] and any("arch" in o or "code" in o for o in request.options)
+    if not said["anywhere"] or fixed:
         return None
-    try:
-        given = words.read(*found)
-    except ValueError:
-        return None
-    fixed = found[1] != CUPY and any("arch" in o or "code" in o for o in given.options)
-    return None if given.folder or fixed else found
+    if said["arch"] is not None:
+        return Asked(request if arch is None else request.replace(arch=arch), None)
+    built = request.arch if arch is None else arch
+    assert built is not None
+    return Asked(request.replace(arch=None), (built.major, built.minor))
 
 
-def _keep_answers(asked: Sequence[Asked | None]) -> None:
-    """Keep what was built as answers to what the program will ask, as its own first run would.
+def _index(asked: Sequence[Asked | None]) -> None:
+    """Have the index lead to what was built from what the program will ask, as its own first run would.
 
-    An answer holds where the headers lie in the same places and the environment is the same; in
+    An entry is valid where the headers lie in the same places and the environment is the same; in
     another one the program does not find it.
     """
+    settings = Settings.from_environ()
     for each in asked:
-        if each is None:
-            continue
-        said, capability = each
-        with suppress(RtcompileError):  # what it asks for was not built
-            request = builds.request_of(said, capability)
-            of_cupy = capability == CUPY
-            settings = builds.settings_of_cupy() if of_cupy else Settings.from_environ()
-            pipeline.keep_answer(request, settings, said, capability)
+        if each is not None:
+            with suppress(RtcompileError):  # what it asks for was not built
+                planned.index(each.request, settings, each.capability)
 
 
 class _Place:

@@ -102,7 +102,7 @@ def load(shell: Any) -> None:
         ("rtcompile.notebook.kernels", "CellModule"),
         ("rtcompile.notebook.kernels", "CellKernel"),
         ("rtcompile.notebook.kernels", "CellTemplate"),
-        ("rtcompile.core.request", "ObjectCode"),
+        ("rtcompile.core.object_code", "ObjectCode"),
         ("rtcompile.modules", "RawModule"),
         ("rtcompile.kernels", "RawKernel"),
     ):

@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rtcompile import bundles
-from rtcompile.building import pipeline, shipped
-from rtcompile.bundles import asked, writing
+from rtcompile.building import planned, shipped
+from rtcompile.bundles import index, writing
 from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, listed
-from rtcompile.cache import answers, headers
+from rtcompile.cache import headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode, items, strings
 from rtcompile.core.request import path as checked_path
 from rtcompile.errors import InvalidRequest, shown
+from rtcompile.lookup.query import query_of
 from rtcompile.many import compile_many
 from rtcompile.settings import Settings
 from rtcompile.storage.digest import content_digest
@@ -50,8 +51,9 @@ class Work:
     request: CompileRequest
     overrides: tuple[Any, ...] = (None,) * len(_OVERRIDES)
     kernels: tuple[Kernel, ...] = ()  # kernels of a library, whose signatures the code must match
-    # What programs ask for it, and the capability of those devices; None: of the build's own.
-    asked: tuple[str, ...] | None = None
+    # What programs ask for, where that is not `request`; the capability of their devices, None for
+    # that of the build's own.
+    asked: CompileRequest | None = None
     asked_by: tuple[int, int] | None = None
     origin: str = ""  # where a recorded program asked for it, as "train.py:12"
 
@@ -211,7 +213,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     question = shipped.question(request, settings)
     if question is None:
         raise UnshippableError("link= holds sources; compile them and link the results")
-    plan = pipeline.plan(request, settings)
+    plan = planned.plan(request, settings)
     read = headers.record(
         [header.path for header in code.build.headers],
         plan.search,
@@ -243,29 +245,32 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
 
 
 def _asked(work: Work, row: Row) -> list[str]:
-    """Return the digest of the words that a build answers, if they ask for nothing but it."""
-    # Under a variable as CuPy's for debug builds the same words ask for another build.
-    if work.asked is None or answers.environment().changes_requests():
-        return []
-    from rtcompile.everywhere import builds
+    """Return the digests of the requests that a build answers.
 
-    capability = work.asked_by or (row.arch.major, row.arch.minor)
-    digest = asked.digest_of(work.asked, capability)
-    if digest is None:
-        return []
-    request = builds.request_of(work.asked, capability)
-    question = shipped.question(request, work.settings())
+    They are what programs ask for on a device, and the same for the build's architecture.
+    """
+    request = work.request if work.asked is None else work.asked
+    forms = [request, request.replace(arch=row.arch, target=row.kind)]
+    return list(dict.fromkeys(filter(None, (_digest(each, work, row) for each in forms))))
+
+
+def _digest(request: CompileRequest, work: Work, row: Row) -> str:
+    """Return the digest of a request; "" if a build is not all that it may ask for."""
+    settings = work.settings()
+    query = query_of(request, settings, work.asked_by or (row.arch.major, row.arch.minor))
+    found = None if query is None else index.digest_of(query)
+    question = shipped.question(request, settings)
+    if found is None or question is None or question.shipped_key() != row.key:
+        return ""
     own = sum(label.startswith("user") for label in row.labels)
-    exact = (request.arch in (None, row.arch)) and request.target == row.kind
-    if question is None or question.shipped_key() != row.key or len(digest[1]) != own or not exact:
-        return []
-    return [digest[0]]
+    is_exact = request.arch in (None, row.arch) and request.target == row.kind
+    return found[0] if is_exact and len(found[1]) == own else ""
 
 
 def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
     for work in works:
-        request = pipeline.with_headers(work.request, work.settings())
-        work = replace(work, request=request)
+        request = planned.with_headers(work.request, work.settings())
+        work = replace(work, request=request, asked=work.asked or work.request)
         if request.arch is not None or compiler_options.parse(request.options).arch:
             yield work
             continue
@@ -343,7 +348,7 @@ def _works(target: Any) -> Iterator[Work]:
             raise InvalidRequest(f"{target!r} is a file already: nothing to build")
         given = target._build.arguments
         overrides = tuple(given[name] for name in _OVERRIDES)
-        yield Work(target._build.request, overrides, asked=target._build.words)
+        yield Work(target._build.request, overrides)
     elif isinstance(target, (list, tuple)):
         for item in target:
             yield from _works(item)

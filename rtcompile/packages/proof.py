@@ -80,7 +80,11 @@ def matrix(bundle: Bundle) -> list[Served]:
                 served.append(Served(gpu, name, cuda, "nothing", ""))
                 continue
             # As `shipped` chooses: machine code before PTX, then the nearest.
-            best = max(usable, key=lambda row: (row.kind == "cubin", row.arch))
+            wanted = archs.exact(capability)
+            exact = [
+                row for arch in wanted for row in usable if (row.arch, row.kind) == (arch, "cubin")
+            ]
+            best = next(iter(exact), None) or max(usable, key=lambda r: (r.kind == "cubin", r.arch))
             arch = best.arch if best.kind == "cubin" else best.arch.virtual
             least = _least_driver(best, capability)
             served.append(Served(gpu, name, cuda, f"{best.kind} {arch}", _driver(least)))

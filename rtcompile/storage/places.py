@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 
 from rtcompile.errors import InvalidRequest, shown
 
-__all__ = ["absolute", "cache_dir", "has_folder", "site_folders", "working_directory"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["absolute", "cache_dir", "folder", "has_folder", "site_folders", "working_directory"]
 
 
 def cache_dir(env: Mapping[str, str]) -> str:
@@ -20,11 +23,11 @@ def cache_dir(env: Mapping[str, str]) -> str:
     """
     explicit = env.get("RTCOMPILE_CACHE_DIR")
     if explicit:
-        return _folder("RTCOMPILE_CACHE_DIR", explicit, env)
+        return folder("RTCOMPILE_CACHE_DIR", explicit, env)
     # Users set CUPY_CACHE_DIR to a fast or writable disk, which this cache should use too.
     cupy = env.get("CUPY_CACHE_DIR")
     if cupy:
-        return os.path.join(_folder("CUPY_CACHE_DIR", cupy, env), "rtcompile")
+        return os.path.join(folder("CUPY_CACHE_DIR", cupy, env), "rtcompile")
     base = env.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):  # its specification says to ignore a relative path
         return os.path.join(base, "rtcompile")
@@ -89,7 +92,14 @@ def working_directory(needed_by: str) -> str:
         ) from None
 
 
-def _folder(name: str, said: str, env: Mapping[str, str]) -> str:
+def folder(name: str, said: str, env: Mapping[str, str]) -> str:
+    """Return the absolute path of the folder that a variable names.
+
+    Raises
+    ------
+    InvalidRequest
+        It uses ``~``, and there is no such home directory.
+    """
     path = said
     if said == "~" or said.startswith("~/"):
         home = _home(env)

@@ -14,33 +14,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rtcompile._version import __version__
 from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
 from rtcompile.core.request import SearchDir
+from rtcompile.lookup import environment as environments
+from rtcompile.lookup.environment import SEAL, TOOLCHAINS
 from rtcompile.settings import Settings
-from rtcompile.storage import places
-from rtcompile.storage.digest import content_digest
 from rtcompile.toolkit.model import Library, Program, Toolchain
 
 __all__ = ["current", "remember_build"]
-
-# Every variable that the search reads besides PATH; the catalogue is not imported to learn them.
-_VARIABLES = (
-    "CONDA_PREFIX",
-    "CUDAHOSTCXX",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUTLASS_PATH",
-    "LD_LIBRARY_PATH",
-    "NVCC_CCBIN",
-    "RTCOMPILE_CUTLASS_PATH",
-)
-
-# The search takes as host compiler the first that it finds on PATH: of those that these variables
-# name, then of the usual names.
-_HOST_VARIABLES = ("NVCC_CCBIN", "CUDAHOSTCXX")
-_HOST_COMPILERS = ("g++", "c++")
 
 _MOST_REMEMBERED = 32  # files
 _DOUBT_SECONDS = 60.0
@@ -49,20 +31,20 @@ Stamp = tuple[int, int] | None
 
 
 class Known(NamedTuple):
-    """A result of the search, and the state of the files that it depends on."""
+    """A result of the search, and the signatures of the files that it depends on."""
 
     toolchain: Toolchain
     stamps: Mapping[str, Stamp]
     until: float = float("inf")  # of the monotonic clock
 
-    def holds(self) -> bool:
-        """Is everything that the result depends on unchanged?"""
+    def is_valid(self) -> bool:
+        """Say whether everything that the result depends on is unchanged."""
         return time.monotonic() < self.until and all(
             _stamp(path) == stamp for path, stamp in self.stamps.items()
         )
 
 
-_in_this_process: dict[tuple[str, str], Known] = {}
+_in_this_process: dict[tuple[str, str], Known] = {}  # by toolchain key and PATH
 
 
 def current(settings: Settings | None = None) -> Toolchain:
@@ -81,17 +63,23 @@ def current(settings: Settings | None = None) -> Toolchain:
     """
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
-    settings = settings or Settings.from_environ()
-    site_dirs = places.site_folders(sys.path)
-    here = _here(site_dirs)
+    environment = environments.current()
+    settings = settings or environment.settings
+    here = environment.toolchain_key, os.environ.get("PATH", "")
     known = _in_this_process.get(here)
-    if known is not None and known.holds():
+    if known is not None and known.is_valid():
+        if not environment.knows_toolchain:  # such as with another cache
+            _write(settings, here[0], known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
     if known is None and settings.cache_on_disk:
-        known = _read(settings, _key(here))
-    if known is None or not known.holds():
-        known = _search(site_dirs, settings)
-        _write(settings, _key(here), known)
+        known = _read(settings, here[0])
+        environment.signature()  # reads the same file
+    if known is None or not known.is_valid():
+        # What was found on PATH may be another program now.
+        environment = environments.looked_again()
+        here = environment.toolchain_key, here[1]
+        known = _search(environment.site_dirs, settings)
+        _write(settings, here[0], known)
     _in_this_process[here] = known
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
@@ -124,44 +112,14 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     settings : Settings
         As for `current`.
     """
-    here = _here(places.site_folders(sys.path))
+    here = environments.current().toolchain_key, os.environ.get("PATH", "")
     known = _in_this_process.get(here)
     if known is None:  # the environment was changed while the compiler ran
         return
     compiler = getattr(known.toolchain, part)._replace(build=build)
     toolchain = known.toolchain._replace(**{part: compiler})
     known = _in_this_process[here] = known._replace(toolchain=toolchain)
-    _write(settings, _key(here), known)
-
-
-def _here(site_dirs: Sequence[str]) -> tuple[str, str]:
-    """Return what the result depends on besides the disk: variables and folders, and PATH."""
-    values = [f"{name}={_absolute(name, os.environ.get(name, ''))}" for name in _VARIABLES]
-    return "\n".join([__version__, sys.prefix, *values, *site_dirs]), os.environ.get("PATH", "")
-
-
-def _absolute(name: str, value: str) -> str:
-    """Return the absolute path of the folder that a variable names."""
-    folder = name.endswith(("_PATH", "_HOME", "_PREFIX")) and name != "LD_LIBRARY_PATH"
-    return places.absolute(value) if value and folder else value
-
-
-def _key(here: tuple[str, str]) -> str:
-    """Return the file's name; of PATH only the programs that it leads to go into it."""
-    variables, path = here
-    named = filter(None, (os.environ.get(name) for name in _HOST_VARIABLES))
-    hosts = (_on_path(name, path) for name in (*named, *_HOST_COMPILERS))
-    text = "\n".join([variables, _on_path("nvcc", path), next(filter(None, hosts), "")])
-    return content_digest(text.encode("utf-8", "surrogateescape"))
-
-
-def _on_path(name: str, path: str) -> str:
-    """Return the program's path, like `shutil.which`, whose imports take 4 ms."""
-    for folder in path.split(os.pathsep) if "/" not in name else [""]:
-        program = f"{folder or '.'}/{name}" if "/" not in name else name
-        if os.access(program, os.X_OK) and os.path.isfile(program):
-            return os.path.abspath(program)
-    return ""
+    _write(settings, here[0], known)
 
 
 def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
@@ -171,7 +129,7 @@ def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
     from rtcompile.toolkit.search import find
 
     toolchain = find(
-        os.environ,
+        environments.expanded(os.environ),
         [*site_dirs, *_editable_cupy(site_dirs)],
         prefix=sys.prefix,
         unpack=lambda nvrtc: unpack(nvrtc, settings),
@@ -196,11 +154,8 @@ def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
 
 
 def _stamp(path: str) -> Stamp:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return stat.st_size, stat.st_mtime_ns
+    found = environments.signature(path)
+    return None if found == (-1, -1) else found
 
 
 # --- the file ------------------------------------------------------------------------------------
@@ -215,17 +170,16 @@ def _read(settings: Settings, key: str) -> Known | None:
     import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
 
     folder = Folder(settings.cache_dir, writable=settings.jit)
-    data = folder.read("toolchains", key)
-    fields = files.unseal("toolchain", key, data) if data is not None else None
-    if not fields:
+    data = folder.read(TOOLCHAINS, key)
+    fields = files.unseal(SEAL, key, data) if data is not None else None
+    if fields is None:
         if data is not None:
-            folder.discard("toolchains", key)
+            folder.discard(TOOLCHAINS, key)
         return None
     try:
-        record = json.loads(fields[0])
-        stamps = {name: tuple(stamp) if stamp else None for name, stamp in record["stamps"].items()}
-        known = Known(_from_json(record["toolchain"]), stamps)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        stamps = environments.unpacked(fields)
+        known = Known(_from_json(json.loads(fields[3])), stamps)
+    except (ValueError, TypeError, LookupError, AttributeError):
         return None
     if not _unpacked_is_there(known.toolchain, settings):
         return None
@@ -260,26 +214,31 @@ def _write(settings: Settings, key: str, known: Known) -> None:
     Nothing is written where there is no writable folder, or where RTCOMPILE_JIT=0 forbids
     compiling.
     """
-    if known.toolchain.doubts or not (settings.cache_on_disk and settings.jit):
+    if known.toolchain.doubts:
         return
     import json
 
     # Each process checks the folders of its own PATH; only those that hold a toolkit are recorded.
     apart = {folder for folder in _path_folders() if os.path.dirname(folder) not in known.stamps}
     stamps = {path: stamp for path, stamp in known.stamps.items() if path not in apart}
-    record = {"stamps": stamps, "toolchain": _as_json(known.toolchain)}
+    library = known.toolchain.nvrtc
+    fields = environments.packed(stamps, "" if library is None else library.to_load())
+    text = json.dumps(_as_json(known.toolchain))
+    fields.append(text.encode("utf-8", "surrogateescape"))
+    environments.note_toolchain(key, fields)
+    if not (settings.cache_on_disk and settings.jit):
+        return
     folder = Folder(settings.cache_dir)
     with contextlib.suppress(OSError):
         folder.prepare()
-        data = json.dumps(record).encode("utf-8", "surrogateescape")
-        folder.publish("toolchains", key, files.seal("toolchain", key, [data]))
+        folder.publish(TOOLCHAINS, key, files.seal(SEAL, key, fields))
         _forget_oldest(folder)
 
 
 def _forget_oldest(folder: Folder) -> None:
-    known = sorted(folder.listing("toolchains"), key=lambda found: -found[1].st_mtime)
+    known = sorted(folder.listing(TOOLCHAINS), key=lambda found: -found[1].st_mtime)
     for name, _ in known[_MOST_REMEMBERED:]:
-        folder.discard("toolchains", name)
+        folder.discard(TOOLCHAINS, name)
 
 
 def _as_json(toolchain: Toolchain) -> dict[str, Any]:

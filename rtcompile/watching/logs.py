@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING
 
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable
+    from typing import IO
 
     from rtcompile.core.request import CompileRequest, ObjectCode
 
-__all__ = ["announce", "counters", "listeners"]
+    Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
 
-if TYPE_CHECKING:
-    # A request, its result, and its words (`cache.words`) if it was made of them.
-    Listener = Callable[[CompileRequest, ObjectCode | RtcompileError, Sequence[str] | None], object]
+__all__ = ["announce", "check_stream", "listeners", "report_failure"]
 
-# Functions that are called with each request, in the thread of the request.
+# Functions that are called with each request and its result, in the thread of the request.
 listeners: list[Listener] = []
-# The same, for those to whom a hit need not be told: it may take the short road (`cache.answers`).
-counters: list[Listener] = []
 
 
 def check_stream(stream: IO[str] | None) -> None:
@@ -37,9 +34,13 @@ def check_stream(stream: IO[str] | None) -> None:
         ) from None
 
 
-def announce(
-    request: CompileRequest, code: ObjectCode, level: str | None, words: Sequence[str] | None = None
-) -> None:
+def report_failure(request: CompileRequest, error: RtcompileError) -> None:
+    """Call the listeners with the error of a build."""
+    for listen in tuple(listeners):
+        listen(request, error)
+
+
+def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
     """Log a finished build at INFO to the logger ``rtcompile``.
 
     The record has the fields of the line as attributes too (``extra``): ``program``, ``arch``,
@@ -53,11 +54,10 @@ def announce(
         Its result.
     level : str or None
         ``RTCOMPILE_LOG``: the level to show on stderr; None leaves that to the application.
-    words : sequence of str, optional
-        What the request was made of.
     """
-    for listen in (*listeners, *counters):
-        listen(request, code, words)
+    if listeners:
+        for listen in tuple(listeners):
+            listen(request, code)
     # If `logging` is not imported, no handler can exist, and a hit should not import it.
     if level is None and "logging" not in sys.modules:
         return

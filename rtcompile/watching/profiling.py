@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rtcompile.building import pipeline
 from rtcompile.building import plan as plans
+from rtcompile.building import planned
 from rtcompile.building.failures import as_error
 from rtcompile.building.miss import Miss
 from rtcompile.cache.store import Store
@@ -230,7 +230,7 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
         raise JitDisabled(
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
         )
-    plan = pipeline.plan(request, settings)
+    plan = planned.plan(request, settings)
     aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
     once = settings.override(pch=False)
     miss = Miss(plan, once, aside, settings.timeout, lambda: "a profile", confirmed=True)

@@ -43,8 +43,7 @@ class ReloadedCode(LazyCode):
         self._files = Files(self._name)
         self._files.begin()
         self._given = {**ARGUMENTS, **given}
-        fresh = self._fresh(source)
-        super().__init__(fresh.arguments, fresh.request)
+        super().__init__(**{**self._given, "code": source, "name": self._name})
         self.functions = _Kernels(self)
         # A kernel's symbol to the expression that asked for it: an edit may change the symbol.
         self._names: dict[str, str] = {}
@@ -54,12 +53,11 @@ class ReloadedCode(LazyCode):
         self._lock = threading.Lock()
 
     def _fresh(self, source: str) -> LazyCode:
-        return LazyCode.checked(**{**self._given, "code": source, "name": self._name})
+        return LazyCode(**{**self._given, "code": source, "name": self._name})
 
-    def rebuild(self, log_stream: Any = None) -> Any:
-        """Build now; see `LazyCode.rebuild`."""
+    def _load(self, place: int, log_stream: Any = None) -> Any:
         try:
-            module = super().rebuild(log_stream)
+            module = super()._load(place, log_stream)
         except CompileError as error:
             self._files.note(self._read_by(self, error))
             raise
@@ -121,7 +119,7 @@ class ReloadedCode(LazyCode):
         self._files.note(self._read_by(fresh))
         self._told = ""
         # In this order: who finds no function asks for the module, which is the new one already.
-        self.arguments, self._stated = fresh.arguments, fresh.request
+        self.arguments, self._request = fresh.arguments, fresh.request
         self.objects, self.modules = fresh.objects, fresh.modules
         for name, functions in self.functions.items():
             functions.clear()

@@ -267,7 +267,7 @@ class _LastOfAll:
         gone: type[Exception] = ChildProcessError,
     ) -> None:
         for pid in self.pids:
-            try:  # noqa: SIM105
+            try:
                 waitpid(pid, 0)
             except gone:
                 pass

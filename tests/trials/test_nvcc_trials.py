@@ -12,6 +12,7 @@ import pytest
 import rtcompile
 from rtcompile import toolkit
 from rtcompile.cache import store
+from rtcompile.lookup import environment
 from tests.trials.record import tally, times
 
 TEXTS = (
@@ -133,6 +134,7 @@ def test_every_change_of_what_an_nvcc_build_reads_is_noticed(
             changed = project.change(chance)
             if chance.random() < 0.3:
                 store._stores.clear()
+                environment.forget()
             with trial():
                 value, hit = project.built()
                 hits += hit is not None

@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from rtcompile.cache import answers
 from rtcompile.cli import main
 from rtcompile.packages import bundling
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
-from tests.answering import CAPABILITY
 from tests.jobs import Fifo
+from tests.lookups import CAPABILITY
 from tests.packages import Package
 from tests.questions import Place
 
@@ -228,11 +227,9 @@ def shipped(package: Package, built: Path) -> Package:
 def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that is not there asks an empty cache, in a process that has asked nothing yet."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache))
-    monkeypatch.setattr("rtcompile.building.device.compute_capability", lambda: CAPABILITY)
-    monkeypatch.setattr(
-        "rtcompile.building.device.confirmed_compute_capability", lambda: CAPABILITY
-    )
-    monkeypatch.setattr(answers, "_environment", None)
+    monkeypatch.setattr("rtcompile.lookup.device.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.device.confirmed_compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.environment._environment", None)
     monkeypatch.setattr("rtcompile.bundles._bundles", {})
 
 

@@ -13,8 +13,6 @@ import pytest
 
 import rtcompile
 from rtcompile import bundles, toolkit
-from rtcompile.building import device
-from rtcompile.building import shipped as search
 from rtcompile.bundles.file import Bundle
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import (
@@ -23,6 +21,7 @@ from rtcompile.errors import (
     RtcompileWarning,
     ToolkitNotFound,
 )
+from rtcompile.lookup import device
 from rtcompile.packages import bundling
 from rtcompile.toolkit import Toolchain
 from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header, forget_process
@@ -277,7 +276,6 @@ DAMAGE = {
     "a bit of the index's size": flip(lambda data: 35),
     "a bit of the index": flip(lambda data: 250),
     "a bit of the machine code": flip(lambda data: data.index(b"\x7fELF") + 200),
-    "a bit of the record of headers": flip(lambda data: data.index(b"rtcompile manifest") + 150),
 }
 
 
@@ -289,6 +287,16 @@ def test_a_damaged_bundle_is_ignored_with_one_warning(shipped: Package, damage):
         codes = [module.compile(arch) for arch in ("sm_80", "sm_90a", "sm_80")]
     assert [code.build.hit for code in codes] == ["disk", "disk", "memory"]
     assert len(caught) == 1
+
+
+def test_a_damaged_record_of_headers_costs_the_list_of_them_and_not_the_code(shipped: Package):
+    whole = shipped.load().module.compile("sm_80")
+    damage = flip(lambda data: data.index(b"rtcompile manifest") + 150)
+    shipped.bundle.write_bytes(damage(shipped.bundle.read_bytes()))
+
+    code = shipped.load().module.compile("sm_80")
+
+    assert (code.code, code.build.hit, code.build.headers) == (whole.code, "bundle", ())
 
 
 def test_wherever_a_bundle_ends_too_early_nothing_wrong_is_used(shipped: Package):
@@ -312,7 +320,7 @@ def test_a_bundle_replaced_while_in_use_gives_nothing_wrong(shipped: Package):
 
 
 def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(shipped: Package, monkeypatch):
-    monkeypatch.setattr(search, "_cuda_major", lambda: 13)
+    monkeypatch.setattr(bundles, "cuda_major", lambda: 13)
     module = shipped.load().module
     with pytest.warns(RtcompileWarning, match="made with CUDA 12, and this process uses CUDA 13"):
         module.compile("sm_80")
@@ -327,7 +335,7 @@ def test_without_cupy_loaded_its_wheel_says_which_cuda_is_used(tmp_path, monkeyp
     (tmp_path / wheel).mkdir(exist_ok=True)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    assert search._cuda_major() == major
+    assert bundles.cuda_major() == major
 
 
 def test_a_bundle_that_is_not_there_is_no_news(package: Package):

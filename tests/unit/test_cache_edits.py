@@ -10,6 +10,7 @@ import pytest
 
 import rtcompile
 from rtcompile.cache import store
+from rtcompile.lookup import environment
 
 SOURCE = """
 #include "value.h"
@@ -35,6 +36,7 @@ def folder(tmp_path: Path) -> Path:
 def build(folder: Path, source: str = SOURCE, *options: str) -> rtcompile.ObjectCode:
     """Build as a new process would, to PTX, in which the answer can be read."""
     store._stores.clear()
+    environment.forget()
     directories = [f"-I{folder / name}" for name in ("first", "second")]
     return rtcompile.compile(source, options=[*directories, *options], arch="sm_80", target="ptx")
 

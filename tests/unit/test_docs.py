@@ -86,11 +86,11 @@ def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
 
 
 def test_every_variable_that_a_build_depends_on_is_explained(site: Path) -> None:
-    from rtcompile.cache.surroundings import ENVIRONMENT
     from rtcompile.core import environment
+    from rtcompile.lookup.environment import VARIABLES
 
     page = (site / "environment-variables.html").read_text(encoding="utf-8")
-    named = {*ENVIRONMENT, *environment.for_nvcc(dict.fromkeys(ENVIRONMENT, ""))}
+    named = {*VARIABLES, *environment.for_nvcc(dict.fromkeys(VARIABLES, ""))}
     assert [name for name in sorted(named) if f">{name}<" not in page] == []
 
 

@@ -16,11 +16,10 @@ from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile import many, toolkit  # noqa: E402
-from rtcompile.building import pipeline  # noqa: E402
-from rtcompile.cache import answers  # noqa: E402
-from rtcompile.cache.words import CUPY  # noqa: E402
-from rtcompile.everywhere import ahead, recording, seam, warming  # noqa: E402
+from rtcompile.building import planned  # noqa: E402
+from rtcompile.everywhere import ahead, recording, requests, seam, warming  # noqa: E402
 from rtcompile.everywhere.counting import counting  # noqa: E402
+from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.toolkit import remembered  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 from tests.toolkits import needs_host_compiler  # noqa: E402
@@ -55,10 +54,10 @@ def test_name_expressions_are_mapped(installed):
     assert module.mapping == {"f<float>": "_Z1fIfEvPT_", "f<int>": "_Z1fIiEvPT_"}
 
 
-def test_what_was_built_before_is_found_on_the_short_road(installed, monkeypatch):
+def test_what_was_built_before_is_found_without_planning(installed, monkeypatch):
     built = installed(TEMPLATE, name_expressions=["f<float>"])
-    monkeypatch.setattr(answers, "_environment", None)
-    monkeypatch.setattr(pipeline, "look", lambda *_: pytest.fail("the full road was taken"))
+    environment.forget()
+    monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
 
     again = installed(TEMPLATE, name_expressions=["f<float>"])
 
@@ -103,7 +102,7 @@ def test_lto_ir_is_left_to_cupy(monkeypatch, installed):
 
 def test_cupy_does_not_compile_what_may_not_be_compiled(monkeypatch, installed):
     monkeypatch.setattr(seam, "_original", lambda *given, **more: pytest.fail("it was compiled"))
-    monkeypatch.setattr(pipeline, "look", _no_toolkit)
+    monkeypatch.setattr(planned, "search", _no_toolkit)
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
 
     with pytest.raises(rtcompile.ToolkitNotFound):
@@ -200,15 +199,15 @@ def recorded(tmp_path: Path, installed, monkeypatch: pytest.MonkeyPatch):
     return record_of
 
 
-def on_the_short_road(monkeypatch: pytest.MonkeyPatch, ask):
+def without_planning(monkeypatch: pytest.MonkeyPatch, ask):
     """Ask as a process does that starts anew, and may take no other road."""
-    monkeypatch.setattr(answers, "_environment", None)
-    monkeypatch.setattr(pipeline, "look", lambda *_: pytest.fail("the full road was taken"))
+    environment.forget()
+    monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
     return ask()
 
 
 # As CuPy gives it to the compiler, in two passes.
-CUB = ahead._own_includes() + ahead._CUB_INCLUDES + "\n" + CODE
+CUB = ahead._own_includes() + requests.CUB_INCLUDES + "\n" + CODE
 OF_CUB = (*core.assemble_cupy_compiler_options(ahead._CUB_OPTIONS), "-DFIRST_PASS=1")
 
 
@@ -220,7 +219,7 @@ OF_CUB = (*core.assemble_cupy_compiler_options(ahead._CUB_OPTIONS), "-DFIRST_PAS
         pytest.param(CUB, OF_CUB, id="a pass of CUB"),
     ],
 )
-def test_the_first_run_after_warm_takes_the_short_road(
+def test_the_first_run_after_warm_needs_no_planning(
     recorded, installed, header, monkeypatch, source, options
 ):
     options = tuple(option.format(include=header.parent) for option in options)
@@ -230,7 +229,7 @@ def test_the_first_run_after_warm_takes_the_short_road(
 
     warming.warm(record, progress=False)
 
-    again = on_the_short_road(monkeypatch, lambda: installed(source, options))
+    again = without_planning(monkeypatch, lambda: installed(source, options))
     assert again.code == built[0].code
 
 
@@ -239,7 +238,7 @@ def test_warmed_for_another_device_it_is_found_there(recorded, installed, monkey
 
     [hopper] = warming.warm(record, archs=["sm_90a"], progress=False)
 
-    found = on_the_short_road(monkeypatch, lambda: installed(CODE, arch="90"))
+    found = without_planning(monkeypatch, lambda: installed(CODE, arch="90"))
     assert (found.code, str(hopper.arch)) == (hopper.code, "sm_90")
     with pytest.raises(pytest.fail.Exception):
         installed(CODE, arch="80")
@@ -250,7 +249,7 @@ def test_after_warm_an_edited_header_is_seen(recorded, installed, header):
     time.sleep(0.02)  # the header is out of the file clock's tick
     record = recorded(lambda: installed(source, (f"-I{header.parent}",)))
     warming.warm(record, progress=False)
-    answers._environment = None
+    environment.forget()
     before = installed(source, (f"-I{header.parent}",)).code
 
     header.write_text("#define SCALE 4\n")
@@ -258,19 +257,17 @@ def test_after_warm_an_edited_header_is_seen(recorded, installed, header):
     assert installed(source, (f"-I{header.parent}",)).code != before
 
 
-def test_the_words_of_a_forged_record_lead_to_no_other_code(recorded, installed):
-    record = recorded(lambda: installed(CODE))
-    other = CODE + "// another"
-    record.builds[0]["asked"]["words"][0] = other
-
-    warming.warm(record, progress=False)
-
-    words = (other, *recording.asked_of(record.builds[0])[0][1:])
-    assert answers.find(words, CUPY) is None
-
-
-@pytest.mark.parametrize("asked", [[], {}, {"capability": [8, 0], "words": [1]}, 3])
-def test_words_that_are_none_are_damage(recorded, installed, tmp_path, asked):
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [],
+        {},
+        {"options": [1], "arch": None, "by cupy": True, "by a module": False, "anywhere": True},
+        {"options": []},
+        3,
+    ],
+)
+def test_a_way_to_ask_that_is_none_is_damage(recorded, installed, tmp_path, asked):
     record = recorded(lambda: installed(CODE))
     record.builds[0]["asked"] = asked
     (tmp_path / "damaged.json").write_text(json.dumps(record.document()))

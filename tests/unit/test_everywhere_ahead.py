@@ -19,7 +19,7 @@ import rtcompile  # noqa: E402
 from rtcompile.compilers import precompiled, precompiled_maker  # noqa: E402
 from rtcompile.core import includes  # noqa: E402
 from rtcompile.core.request import CompileRequest  # noqa: E402
-from rtcompile.everywhere import ahead  # noqa: E402
+from rtcompile.everywhere import ahead, requests  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
 
 OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
@@ -119,7 +119,7 @@ def test_the_header_for_reductions_is_what_they_open_with():
     assert includes.pch_prefix(by_cub) == includes.pch_prefix(REDUCTION)
     given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
     asked = (*core.assemble_cupy_compiler_options(given), "-ftz=true")
-    assert ahead.with_pass_in_text(REDUCTION, asked)[1] == options
+    assert requests._with_pass_in_text(REDUCTION, asked)[1] == options
 
 
 def test_a_foreign_kernel_has_none_made(begin: Begin):
@@ -141,7 +141,7 @@ def test_none_is_made_on_a_single_core(begin: Begin, monkeypatch: pytest.MonkeyP
 
 def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
     options = core.assemble_cupy_compiler_options(("-DFIRST_PASS=1", "-DCUB_DISABLE_BF16_SUPPORT"))
-    source, remaining = ahead.with_pass_in_text(REDUCTION, options)
+    source, remaining = requests._with_pass_in_text(REDUCTION, options)
 
     assert "-DFIRST_PASS=1" not in remaining
     assert "#define FIRST_PASS 1\ntypedef" in source
@@ -163,4 +163,4 @@ def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
     ],
 )
 def test_a_source_that_is_not_cupys_keeps_its_options(source: str, options: tuple[str, ...]):
-    assert ahead.with_pass_in_text(source, options) == (source, options)
+    assert requests._with_pass_in_text(source, options) == (source, options)

@@ -15,6 +15,7 @@ from rtcompile import toolkit
 from rtcompile.cache import store
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.core import cubin
+from rtcompile.lookup import environment
 
 HOST = """#include <vector>
 template <class T> __global__ void fill(T* p, T x) { p[threadIdx.x] = x; }
@@ -59,6 +60,7 @@ def compile(source=HOST, *, arch="sm_90a", **arguments):
 
 def forget_process():
     store._stores.clear()
+    environment.forget()
 
 
 def test_what_nvrtc_cannot_build_nvcc_builds_and_the_log_says_why(runs, caplog):

@@ -88,6 +88,7 @@ def test_under_jitify_the_working_directory_is_searched_last_and_in_the_key(tmp_
         (tmp_path / project / "cuda_fp16.h").write_text("#error not last\n")
         monkeypatch.chdir(tmp_path / project)
         assert value(True) == (str(tmp_path / project / "models/k.cuh"), None)
+        cupy.clear_memo()
         assert value(True) == (str(tmp_path / project / "models/k.cuh"), "memory")
     fp16 = rtcompile.RawModule(code="#include <cuda_fp16.h>\n" + CODE, jitify=True, arch="sm_80")
     assert fp16.object_code
@@ -215,6 +216,7 @@ def test_recompile_compiles_what_is_cached_once(tmp_path, monkeypatch):
 
     assert again.build.hit is None
     assert again.object_code.code == first.code
+    cupy.clear_memo()
     assert rtcompile.RawKernel(CODE, "k", arch="sm_80").build.hit
     assert rtcompile.compile(CODE, arch="sm_80", recompile=True).build.hit is None
     monkeypatch.setenv("RTCOMPILE_JIT", "0")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from rtcompile import lazy_code
-from rtcompile.building import pipeline
-from rtcompile.cache import answers
+from rtcompile.building import pipeline, planned
+from rtcompile.errors import InvalidRequest
+from rtcompile.lookup import environment
 from rtcompile.packages import bundling
-from tests.answering import CODE, WITH_HEADER
+from tests.lookups import CODE, WITH_HEADER
 
 pytestmark = pytest.mark.usefixtures("asked")
 
@@ -62,7 +63,7 @@ def test_a_file_that_was_asked_for_and_came_is_seen_though_no_header_was_read(
     code = f"#if {asks}(<new.h>)\n{CODE % 2}\n#else\n{CODE % 1}\n#endif"
     options = (f"-I{value_header.parent}",)
     before = kernel(code, "k", options).kernel
-    assert kernel(code, "k", options).kernel == before  # from an answer
+    assert kernel(code, "k", options).kernel == before
 
     (value_header.parent / "new.h").touch()
 
@@ -73,16 +74,17 @@ def test_a_kernel_that_reads_a_header_is_shared_while_the_header_is_as_it_was(
     kernel, value_header, monkeypatch
 ):
     options = (f"-I{value_header.parent}",)
-    assert kernel(WITH_HEADER, "k", options).kernel  # by the full road
     answered = kernel(WITH_HEADER, "k", options).kernel
-    monkeypatch.setattr(answers, "find", lambda *_: pytest.fail("an answer was looked for"))
+    monkeypatch.setattr(pipeline, "find", lambda *_: pytest.fail("it was looked up"))
 
     assert kernel(WITH_HEADER, "k", options).kernel is answered
 
 
 @pytest.mark.parametrize("name", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "RTCOMPILE_FALLBACK"])
 def test_a_kernel_made_in_another_environment_is_another(kernel, monkeypatch, name):
-    before = kernel(CODE % 1, "k")._build
+    one = kernel(CODE % 1, "k")
+    assert one.kernel
+    before = one._build
     assert kernel(CODE % 1, "k")._build is before
 
     monkeypatch.setenv(name, "never")
@@ -115,8 +117,8 @@ def test_compile_sees_a_header_edit_at_once(kernel, value_header):
 def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch):
     built = kernel(CODE % 1, "k").kernel
     pytest.importorskip("cupy").clear_memo()
-    answers._environment = None
-    monkeypatch.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
+    environment.forget()
+    monkeypatch.setattr(planned, "build", lambda *_: pytest.fail("it was planned"))
 
     again = kernel(CODE % 1, "k")
 
@@ -125,10 +127,41 @@ def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "options", [("-DX=ä",), ("-D\0",), (1,), ["-DX"], "-DX", ("--options-file=x",), None]
+    ("given", "again"),
+    [
+        pytest.param({"options": ["-DX=1"]}, {"options": ("-DX=1",)}, id="a list"),
+        pytest.param({"options": "-DX=1"}, {"options": "-DX=1"}, id="a str"),
+        pytest.param({"options": ("-DX=ä",)}, {"options": ["-DX=ä"]}, id="not ASCII"),
+        pytest.param({"jitify": True}, {"jitify": True}, id="jitify"),
+        pytest.param({"arch": "sm_80"}, {"arch": "sm_80"}, id="arch"),
+        pytest.param({"pch": False}, {"pch": False}, id="pch"),
+        pytest.param({"timeout": 60}, {"timeout": 60.0}, id="timeout"),
+        pytest.param({"headers": {"a.h": ""}}, {"headers": {"a.h": ""}}, id="headers"),
+        pytest.param({"translate_cucomplex": True}, {"translate_cucomplex": True}, id="complex"),
+    ],
 )
-def test_what_is_more_than_plain_words_is_looked_at_closely(kernel, options):
-    assert lazy_code.shared(CODE % 1, options, None, False) is None
+def test_equal_arguments_share_their_code_however_they_are_written(kernel, given, again):
+    first = kernel(CODE % 1, "k", **given)
+
+    assert kernel(CODE % 1, "k", **again)._build is first._build
+    assert kernel(CODE % 1, "k", **{**again, "memory_limit": "9G"})._build is not first._build
+
+
+@pytest.mark.parametrize("options", [("-D\0",), (1,), ("--options-file=x",), None, ({},)])
+def test_arguments_that_describe_no_build_are_errors_each_time(kernel, options):
+    for _ in range(2):
+        with pytest.raises(InvalidRequest):
+            kernel(CODE % 1, "k", options)
+
+
+def test_an_edited_options_file_is_noticed(kernel, tmp_path):
+    file = tmp_path / "options"
+    found = set()
+    for value in (1, 2):
+        file.write_text(f"-DVALUE={value}")
+        found.add(kernel(CODE % "VALUE", "k", (f"--options-file={file}",)).kernel)
+
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize(
@@ -141,13 +174,13 @@ def test_what_is_more_than_plain_words_is_looked_at_closely(kernel, options):
     ],
 )
 def test_kernels_of_two_working_directories_share_code_unless_an_option_may_name_a_path(
-    options: tuple[str, ...], alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel, options: tuple[str, ...], alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    one = lazy_code.shared(CODE % 1, options, None, False)
+    one = kernel(CODE % 1, "k", options)._build
 
     monkeypatch.chdir(tmp_path)
 
-    assert (lazy_code.shared(CODE % 1, options, None, False) is one) is alike
+    assert (kernel(CODE % 1, "k", options)._build is one) is alike
 
 
 def test_a_kernel_of_a_bundle_is_one_like_any_other(kernel, value_header, tmp_path, monkeypatch):
@@ -158,7 +191,7 @@ def test_a_kernel_of_a_bundle_is_one_like_any_other(kernel, value_header, tmp_pa
     pytest.importorskip("cupy").clear_memo()
     monkeypatch.setenv("RTCOMPILE_BUNDLES", str(bundle))
     with monkeypatch.context() as short:
-        short.setattr(pipeline, "build", lambda *_: pytest.fail("the full road was taken"))
+        short.setattr(planned, "build", lambda *_: pytest.fail("it was planned"))
         found = kernel(WITH_HEADER, "k", options)
         assert found.kernel
         assert kernel(WITH_HEADER, "k", options).kernel is found.kernel

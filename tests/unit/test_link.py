@@ -11,6 +11,7 @@ from rtcompile import CompileRequest, toolkit
 from rtcompile.cache import store
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.core import cubin
+from rtcompile.lookup import environment
 from tests.toolkits import needs_host_compiler
 
 LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
@@ -154,6 +155,7 @@ def test_the_key_covers_what_every_input_holds(tmp_path, runs):
     for factor in ("3.0f", "5.0f", "3.0f"):
         path.write_bytes(compile(LIBRARY.replace("3.0f", factor), target="ltoir").code)
         store._stores.clear()
+        environment.forget()
         builds.append(compile(link=[path]))
 
     assert [build.build.hit for build in builds] == [None, None, "disk"]

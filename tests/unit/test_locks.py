@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.building import pipeline
+from rtcompile.building import planned
 from rtcompile.cache import headers, locks
 from rtcompile.cache.store import Store
 from rtcompile.core.key import Question
@@ -35,7 +35,7 @@ def another_processs_store() -> Store:
 def question() -> Question:
     """The question of `REQUEST`, once its compiler is known."""
     rtcompile.compile('extern "C" __global__ void first() {}', arch="sm_80")
-    return pipeline.plan(REQUEST, Settings.from_environ()).question
+    return planned.plan(REQUEST, Settings.from_environ()).question
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_the_compiler_gets_what_waiting_has_left() -> None:
     # The mangled name of the parameter doubles with each typedef.
     chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(30))
     endless = f"typedef int (*F0)(int);\n{chain}__global__ void k(F30 f) {{}}"
-    asked = pipeline.plan(CompileRequest(endless, arch="sm_80"), Settings.from_environ()).question
+    asked = planned.plan(CompileRequest(endless, arch="sm_80"), Settings.from_environ()).question
     with ExitStack() as stack:
         stack.enter_context(another_processs_store().building(asked))
         threading.Timer(0.8, stack.close).start()

@@ -9,11 +9,12 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.building import pipeline
+from rtcompile.building import planned
 from rtcompile.cache import store
 from rtcompile.compilers import nvcc
 from rtcompile.core import environment
 from rtcompile.core.request import CompileRequest
+from rtcompile.lookup import environment as lookup_environment
 from rtcompile.settings import Settings
 
 SOURCE = """
@@ -45,6 +46,7 @@ def build(
 
 def forget_process() -> None:
     store._stores.clear()
+    lookup_environment.forget()
 
 
 # --- headers -----------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ def test_a_flag_in_a_variable_that_a_build_cannot_have_is_an_error_that_names_th
 
 def identity(*options: str) -> str:
     request = CompileRequest("x", options=options, arch="sm_80", backend="nvcc")
-    return pipeline.plan(request, Settings.from_environ()).question.compilers["nvcc"]
+    return planned.plan(request, Settings.from_environ()).question.compilers["nvcc"]
 
 
 def test_a_directory_of_a_variable_is_another_one_from_another_working_directory(
@@ -209,8 +211,8 @@ def test_where_nothing_may_be_compiled_another_nvccs_code_serves_and_else_it_doe
     monkeypatch.setattr(toolkit, "current", lambda settings=None: other)
     request = CompileRequest(source, arch="sm_80", target="ptx", backend="nvcc")
     for jit in (False, True):
-        settings = Settings.from_environ()._replace(jit=jit)
-        question = pipeline.plan(request, settings).question
+        settings = Settings.from_environ().replace(jit=jit)
+        question = planned.plan(request, settings).question
         assert (store.Store.open(settings).find(question) is not None) is not jit
 
 

@@ -7,10 +7,10 @@ import warnings
 import pytest
 
 import rtcompile
-from rtcompile.building import device
 from rtcompile.building import plan as plans
 from rtcompile.core.arch import Arch
 from rtcompile.errors import RtcompileWarning, UnsupportedArch
+from rtcompile.lookup import device
 
 lazy_code = pytest.importorskip("rtcompile.lazy_code")
 SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'

@@ -14,11 +14,11 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.building import device
 from rtcompile.building import plan as plans
 from rtcompile.cache import store
 from rtcompile.core import cubin
 from rtcompile.core.request import CompileRequest
+from rtcompile.lookup import device, environment
 from rtcompile.settings import Settings
 from rtcompile.toolkit import remembered
 
@@ -47,6 +47,7 @@ def compile(source=PLAIN, *, arch="sm_80", **arguments):
 def forget_process():
     """Forget what this process keeps in memory, as a fresh process would have it."""
     store._stores.clear()
+    environment.forget()
 
 
 def files_below(folder) -> set[str]:

@@ -10,6 +10,7 @@ import pytest
 
 import rtcompile
 from rtcompile.cache import store
+from rtcompile.lookup import environment
 from tests.toolkits import needs_host_compiler
 
 
@@ -26,6 +27,7 @@ def value_of(folder: Path, *extra: str) -> tuple[int, str | None]:
     extern "C" __global__ void k(int* out) { *out = VALUE + EXTRA; }
     """
     store._stores.clear()  # as in a fresh process
+    environment.forget()
     options = (f"-I{folder}/first", f"-I{folder}/second", *extra)
     code = rtcompile.compile(source, arch="sm_80", options=options, target="ptx")
     stored = [

@@ -215,14 +215,14 @@ def test_a_thread_that_launches_during_a_build_goes_on_with_what_there_is(
     first = launched(kernel)
     file.write_text(source(2))
     building, go_on = threading.Event(), threading.Event()
-    compiled = lazy_code.LazyCode._compiled
+    compiled = lazy_code.LazyCode.compiled
 
     def slowly(*args: Any) -> Any:
         building.set()
         assert go_on.wait(30)
         return compiled(*args)
 
-    monkeypatch.setattr(lazy_code.LazyCode, "_compiled", slowly)
+    monkeypatch.setattr(lazy_code.LazyCode, "compiled", slowly)
     other = threading.Thread(target=launched, args=(kernel,))
     other.start()
     assert building.wait(30)

@@ -14,19 +14,18 @@ from typing import Any
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.building import pipeline
-from rtcompile.cache import answers, kept_answers
+from rtcompile.building import pipeline, planned
 from rtcompile.core.request import CompileRequest
 from rtcompile.core.units import Limits
-from rtcompile.settings import Settings
+from rtcompile.lookup import environment
 from rtcompile.workers import process
 from rtcompile.workers.pool import Answer, Pool
 from rtcompile.workers.process import ZygoteProcess
 from tests.jobs import output, shell
+from tests.lookups import CAPABILITY, build
 
 ROOT = Path(__file__).parents[2]
 
-CAPABILITY = (9, 0)
 PARENT = "ps -o ppid= -p $PPID"
 
 
@@ -78,24 +77,19 @@ def test_one_that_was_killed_meanwhile_is_replaced() -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("rtcompile.bundles._bundles", {})
-    monkeypatch.setattr("rtcompile.building.device.compute_capability", lambda: CAPABILITY)
-    monkeypatch.setattr(
-        "rtcompile.building.device.confirmed_compute_capability", lambda: CAPABILITY
-    )
+    monkeypatch.setattr("rtcompile.lookup.device.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.device.confirmed_compute_capability", lambda: CAPABILITY)
 
 
-def build(code: str, *options: str) -> tuple[str, ...]:
-    words = (code, *options)
-    pipeline.build(CompileRequest(code, options=options), Settings.from_environ(), words)
-    return words
-
-
-def started_for(words: tuple[str, ...]) -> list[str]:
-    """What a new process starts a worker for, when it looks for the answer."""
-    answers._environment = None
-    said: list[str] = []
-    answers.find(words, CAPABILITY, missing=said.append)
-    return said
+def started_for(request: CompileRequest) -> list[str]:
+    """What a new process starts a worker for, before it plans the build."""
+    environment.forget()
+    loaded: list[str] = []
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(process, "start", loaded.append)
+        monkeypatch.setattr(planned, "build", lambda *_: None)
+        pipeline.build(request, environment.current().settings)
+    return loaded
 
 
 KERNEL = 'extern "C" __global__ void k(float* x) { *x = %s; }'
@@ -110,15 +104,15 @@ def test_a_hit_starts_none() -> None:
 def test_a_miss_starts_one_and_knows_what_the_last_build_loaded() -> None:
     build(KERNEL % 1)
     library = toolkit.current().require_nvrtc()
-    assert started_for((KERNEL % 2,)) == [library.to_load()]
+    assert started_for(CompileRequest(KERNEL % 2)) == [library.to_load()]
 
 
 @pytest.mark.usefixtures("cache")
 def test_an_edited_header_starts_one(tmp_path: Path) -> None:
     (tmp_path / "value.h").write_text("#define VALUE 1")
-    words = build('#include "value.h"\n' + KERNEL % "VALUE", f"-I{tmp_path}")
+    request = build('#include "value.h"\n' + KERNEL % "VALUE", f"-I{tmp_path}")
     (tmp_path / "value.h").write_text("#define VALUE 22")
-    assert len(started_for(words)) == 1
+    assert len(started_for(request)) == 1
 
 
 @pytest.mark.usefixtures("cache")
@@ -135,15 +129,7 @@ def test_a_miss_that_may_need_no_nvrtc_starts_none(
     variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*variable)
-    assert started_for((KERNEL % 1,)) == []
-
-
-@pytest.mark.usefixtures("cache")
-def test_code_too_large_for_the_short_road_starts_none_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kept_answers, "_MOST_CODE_BYTES", 100)
-    assert started_for(build(KERNEL % 1)) == []
+    assert started_for(CompileRequest(KERNEL % 1)) == []
 
 
 PROGRAM = """
@@ -158,14 +144,14 @@ PROGRAM = """
     memoize = cupy.memoize
     cupy.memoize = lambda for_each_device=False: memoize()
     from rtcompile import RawKernel, lazy_code
-    from rtcompile.building import device
+    from rtcompile.lookup import device
     device.confirmed_compute_capability = lambda: (9, 0)
     loaded = []
     lazy_code._load = lambda code, names: SimpleNamespace(get_function=lambda name: name)
     kernel = RawKernel('extern "C" __global__ void k() {}', "k")
     sys.addaudithook(
         lambda event, given: event == "os.posix_spawn" and print(
-            "started", "rtcompile.core.request" in sys.modules
+            "started", "rtcompile.building.planned" in sys.modules
         )
     )
     kernel.kernel
@@ -190,7 +176,7 @@ def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_h
         return str(done.stdout).split("\n")[:-1]
 
     run()  # the search for a toolkit starts programs, too
-    subprocess.run(["rm", "-r", str(tmp_path / "cache" / "answers")], check=True)
+    subprocess.run(["rm", "-r", str(tmp_path / "cache" / "index")], check=True)
     for folder in ("objects", "manifests"):
         subprocess.run(["rm", "-rf", str(tmp_path / "cache" / folder)], check=True)
     assert run() == ["started False", "workers"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import rtcompile.lookup.environment as environments
 import rtcompile.toolkit.remembered as remembered
 import rtcompile.toolkit.search as search
 from rtcompile.cache import bundled, files
@@ -22,7 +23,6 @@ from rtcompile.cache.folder import Folder
 from rtcompile.core import arch as archs
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.settings import Settings
-from rtcompile.storage import places
 from rtcompile.toolkit import Toolchain, current, remember_build
 from rtcompile.toolkit import bundled as unpacking
 from tests.toolkits import Wheels, needs_host_compiler, program, write
@@ -33,7 +33,8 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fil
 
 
 def sealed(key: str, record: object) -> bytes:
-    return files.seal("toolchain", key, [json.dumps(record).encode()])
+    fields = [*environments.packed({}, ""), json.dumps(record).encode()]
+    return files.seal("toolchain", key, fields)
 
 
 class Environment:
@@ -47,6 +48,7 @@ class Environment:
 
     def as_a_new_process(self) -> Toolchain:
         remembered._in_this_process.clear()
+        environments.forget()
         return current(self.settings)
 
     def file(self) -> Path:
@@ -152,7 +154,7 @@ def test_a_scripts_own_folder_is_no_part_of_the_question(environment, monkeypatc
         pytest.param(lambda file: file.write_bytes(file.read_bytes()[:200]), id="truncated"),
         pytest.param(lambda file: file.write_bytes(sealed(file.name, [])), id="of-another-shape"),
         pytest.param(
-            lambda file: file.write_bytes(sealed(file.name, {"toolchain": {"nvrtc": 3}})),
+            lambda file: file.write_bytes(sealed(file.name, {"nvrtc": 3})),
             id="of-another-schema",
         ),
         pytest.param(
@@ -197,8 +199,8 @@ def test_no_flipped_bit_is_believed(environment):
         flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         file.write_bytes(flipped)
         remembered._in_this_process.clear()
-        here = remembered._here(places.site_folders(sys.path))
-        assert remembered._read(environment.settings, remembered._key(here)) is None
+        key = environments.current().toolchain_key
+        assert remembered._read(environment.settings, key) is None
     assert environment.as_a_new_process() == answer
 
 

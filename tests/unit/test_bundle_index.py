@@ -1,4 +1,4 @@
-"""A bundle of a record answers what the program asks at once, and is checked as on the full road."""
+"""A bundle of a record has what the program asks for without planning, and checks it first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ cupy = pytest.importorskip("cupy")
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile.building import pipeline  # noqa: E402
-from rtcompile.bundles import asked  # noqa: E402
-from rtcompile.cache import answers, surroundings, words  # noqa: E402
+from rtcompile.building import planned  # noqa: E402
+from rtcompile.bundles import index  # noqa: E402
+from rtcompile.bundles.file import Bundle  # noqa: E402
+from rtcompile.core.object_code import files_of  # noqa: E402
+from rtcompile.core.request import CompileRequest  # noqa: E402
 from rtcompile.everywhere import recording, warming  # noqa: E402
-from rtcompile.packages import bundling  # noqa: E402
+from rtcompile.lookup import environment  # noqa: E402
+from rtcompile.lookup.query import Query, query_of  # noqa: E402
+from rtcompile.packages import bundling, proof  # noqa: E402
+from rtcompile.watching import logs  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 
 WITH_HEADER = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k() {}'
@@ -26,13 +31,14 @@ WITH_HEADER = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("rtcompile.bundles._bundles", {})
-    monkeypatch.setattr(answers, "_environment", None)
+    monkeypatch.setattr(environment, "_environment", None)
     monkeypatch.setattr(function, "Module", Module)
     monkeypatch.setattr(compiler, "_get_arch", lambda: "80")
     monkeypatch.setattr(
         compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
     )
-    monkeypatch.setattr(cupy.cuda.runtime, "runtimeGetVersion", lambda: 1000 * major())
+    cuda = major()
+    monkeypatch.setattr(cupy.cuda.runtime, "runtimeGetVersion", lambda: 1000 * cuda)
     with rtcompile.install():
         yield Program(tmp_path, monkeypatch)
 
@@ -68,22 +74,25 @@ class Program:
         recorder.finish()
         with warming.requests(recording.read(self._record), archs) as wanted:
             targets = [
-                bundling.Work(w.request, asked=w.asked[0], asked_by=w.asked[1]) for w in wanted
+                bundling.Work(
+                    w.request,
+                    asked=w.asked.request,
+                    asked_by=w.asked.capability,
+                )
+                for w in wanted
             ]
             bundling.bundle(targets, self.bundle, archs=[], progress=False)
         self.monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(self.folder / "no cache"))
         self.monkeypatch.setenv("RTCOMPILE_BUNDLES", str(self.bundle))
         return code
 
-    def only_the_short_road(self) -> None:
-        self.monkeypatch.setattr(
-            pipeline, "look", lambda *_: pytest.fail("the full road was taken")
-        )
+    def without_planning(self) -> None:
+        self.monkeypatch.setattr(planned, "search", lambda *_: pytest.fail("it was planned"))
 
 
-def test_what_a_recorded_program_asks_is_found_on_the_short_road(program):
+def test_what_a_recorded_program_asks_is_found_without_planning(program):
     code = program.ship()
-    program.only_the_short_road()
+    program.without_planning()
 
     assert program.run() == code
     assert not (program.folder / "no cache").exists()
@@ -92,24 +101,27 @@ def test_what_a_recorded_program_asks_is_found_on_the_short_road(program):
 def test_in_other_folders_it_is_found_there_too(program):
     code = program.ship()
     moved = program.folder.rename(program.folder.with_name("elsewhere"))
-    program.only_the_short_road()
+    program.without_planning()
 
     assert program.run(WITH_HEADER, f"-I{moved}") == code
 
 
-def test_it_is_used_without_a_record_of_its_story(program):
-    """What the summary of a run tells is what the full road would."""
-    told = []
-    program.monkeypatch.setattr(answers, "watchers", [lambda said, found: told.append(found)])
+def listened(program) -> list[rtcompile.ObjectCode]:
+    codes: list[rtcompile.ObjectCode] = []
+    program.monkeypatch.setattr(logs, "listeners", [lambda r, code: codes.append(code)])
+    return codes
+
+
+def test_listeners_get_what_it_was_made_of(program):
     code = program.ship()
+    listed = listened(program)
 
     program.run()
 
-    [found] = told
-    story = found.object_code()
-    assert (story.code, story.build.hit, found.depends_on_files) == (code, "bundle", True)
-    assert [header.path for header in story.build.headers] == [str(program.header)]
-    assert found.own_files_hold()
+    [found] = listed
+    assert (found.code, found.build.hit) == (code, "bundle")
+    assert [header.path for header in found.build.headers] == [str(program.header)]
+    assert files_of(found.build).unchanged()
 
 
 @pytest.mark.parametrize(
@@ -121,16 +133,16 @@ def test_it_is_used_without_a_record_of_its_story(program):
         pytest.param(lambda p: p.bundle.unlink(), id="a bundle that is gone"),
     ],
 )
-def test_its_story_is_told_whatever_has_changed_since(program, change):
-    told = []
-    program.monkeypatch.setattr(answers, "watchers", [lambda said, found: told.append(found)])
+def test_what_was_found_stays_whatever_has_changed_since(program, change):
     code = program.ship()
+    listed = listened(program)
     program.run()
 
     change(program)
 
-    story = told[0].object_code()
-    assert (story.code, str(story.arch), story.build.hit) == (code, "sm_80", "bundle")
+    found = listed[0]
+    assert (found.code, str(found.arch), found.build.hit) == (code, "sm_80", "bundle")
+    assert isinstance(found.build.headers, tuple)
 
 
 @pytest.mark.parametrize("variable", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "CUPY_COMPILE_WITH_PTX"])
@@ -140,7 +152,7 @@ def test_a_bundle_made_under_a_variable_that_changes_requests_answers_none_witho
     program.monkeypatch.setenv(variable, "1")
     program.ship()
     program.monkeypatch.delenv(variable)
-    program.only_the_short_road()
+    program.without_planning()
 
     with pytest.raises(pytest.fail.Exception):
         program.run()
@@ -160,17 +172,17 @@ def test_a_bundle_made_under_a_variable_that_changes_requests_answers_none_witho
             id="another CUDA",
         ),
         pytest.param(
-            lambda p: p.monkeypatch.setattr(surroundings, "__version__", "9"), id="a new version"
+            lambda p: p.monkeypatch.setattr(environment, "__version__", "9"), id="a new version"
         ),
         pytest.param(lambda p: damage(p.bundle), id="damage"),
         pytest.param(lambda p: p.bundle.unlink(), id="no bundle"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:kernel bundle")
-def test_what_is_not_as_it_was_takes_the_full_road(program, change):
+def test_what_is_not_as_it_was_is_planned(program, change):
     program.ship()
     change(program)
-    program.only_the_short_road()
+    program.without_planning()
 
     with pytest.raises(pytest.fail.Exception):
         program.run()
@@ -201,7 +213,7 @@ def test_a_header_that_is_edited_in_use_is_seen_at_once(program):
 
 def test_other_options_a_device_or_a_source_are_not_taken_for_it(program):
     program.ship()
-    program.only_the_short_road()
+    program.without_planning()
     other = (
         lambda: program.run(WITH_HEADER + "// another"),
         lambda: program.run(WITH_HEADER, f"-I{program.folder}", "-DN=1"),
@@ -216,36 +228,56 @@ def test_other_options_a_device_or_a_source_are_not_taken_for_it(program):
 
 def test_each_architecture_of_a_bundle_is_found(program):
     program.ship("sm_75", "sm_90a")
-    program.only_the_short_road()
+    program.without_planning()
 
     codes = [program.run(WITH_HEADER, f"-I{program.folder}", arch=arch) for arch in ("75", "90")]
     assert codes[0] != codes[1]
 
 
-def test_a_bundle_of_other_words_than_its_build_answers_none(program):
-    request = rtcompile.CompileRequest(CODE, arch="sm_80")
-    other = words.of_module(CODE + "// another", "kernel.cu", "", (), ())
+def query(request: CompileRequest, capability=(8, 0)) -> Query:
+    return query_of(request, environment.current().settings, capability)
+
+
+def test_a_bundle_of_another_request_than_its_build_answers_none(program):
+    request = CompileRequest(CODE, arch="sm_80")
+    other = CompileRequest(CODE + "// another")
     work = bundling.Work(request, asked=other, asked_by=(8, 0))
     bundling.bundle([work], program.bundle, archs=[], progress=False)
     rtcompile.use_bundle(program.bundle)
 
-    assert asked.find(other, (8, 0), settled=False) is None
+    assert index.find(query(other)) is None
 
 
-def test_a_raw_kernel_that_a_package_ships_is_found_by_devices_it_was_built_for(program):
-    kernel = rtcompile.RawModule(code=TEMPLATE, name_expressions=("f<int>",))
+@pytest.mark.parametrize("make", [rtcompile.RawModule, CompileRequest])
+def test_what_a_package_ships_is_found_by_devices_it_was_built_for(program, make):
+    source = "source" if make is CompileRequest else "code"
+    target = make(**{source: TEMPLATE}, name_expressions=("f<int>",))
     bundling.bundle(
-        [kernel], program.bundle, archs=["sm_80", "sm_90a", "compute_90"], progress=False
+        [target], program.bundle, archs=["sm_80", "sm_90a", "compute_90"], progress=False
     )
     rtcompile.use_bundle(program.bundle)
 
-    said = kernel._build.words
-    found = {cc: asked.find(said, cc, settled=False) for cc in ((8, 0), (9, 0), (7, 5))}
+    request = CompileRequest(TEMPLATE, name_expressions=("f<int>",))
+    found = {cc: index.find(query(request, cc)) for cc in ((8, 0), (9, 0), (7, 5))}
 
     assert found[7, 5] is None
-    assert found[8, 0].names == (("f<int>", "_Z1fIiEvPT_"),)
+    assert found[8, 0].obj.lowered_names == {"f<int>": "_Z1fIiEvPT_"}
     hopper = rtcompile.compile(TEMPLATE, arch="sm_90a", name_expressions=("f<int>",))
-    assert found[9, 0].code == hopper.code
+    assert found[9, 0].obj.code == hopper.code
+
+
+def test_of_two_suffixes_the_matrix_and_the_look_up_choose_one(program):
+    source = 'extern "C" __global__ void k(int* p) { *p = 1; }'
+    bundling.bundle(
+        [CompileRequest(source)], program.bundle, archs=["sm_100f", "sm_100a"], progress=False
+    )
+    rtcompile.use_bundle(program.bundle)
+    rows = proof.matrix(Bundle(str(program.bundle)))
+
+    found = index.find(query(CompileRequest(source), (10, 0)))
+
+    [row] = [row for row in rows if row.gpu == "10.0"]
+    assert row.code == f"cubin {found.obj.arch}" == "cubin sm_100a"
 
 
 @pytest.mark.parametrize(
@@ -262,24 +294,30 @@ def test_a_raw_kernel_that_a_package_ships_is_found_by_devices_it_was_built_for(
 )
 def test_folders_that_lie_alike_are_the_same_question(options, others, alike):
     one, two = (
-        asked.digest_of(words.of_module(CODE, "kernel.cu", "", each, ()), (8, 0))
-        for each in (options, others)
+        index.digest_of(query(CompileRequest(CODE, options=each))) for each in (options, others)
     )
     assert (one[0] == two[0]) is alike
 
 
 @pytest.mark.parametrize(
     "options",
-    [("-I/a/",), ("-I/a/../b",), ("-I/a", "-I/a"), ("-I'/a b'",), ("-I/a\\b",), ("-lineinfo",)],
+    [
+        ("-I/a/",),
+        ("-I/a/../b",),
+        ("-I/a", "-I/a"),
+        ("-I'/a b'",),
+        ("-I/a\\b",),
+        ("-include", "a.h"),
+    ],
 )
-def test_folders_that_may_mean_others_take_the_full_road(options):
-    assert asked.digest_of(words.of_module(CODE, "kernel.cu", "", options, ()), (8, 0)) is None
+def test_folders_that_may_mean_others_are_planned(options):
+    assert index.digest_of(query(CompileRequest(CODE, options=options))) is None
 
 
 def test_an_update_keeps_what_was_asked(program):
     code = program.ship()
     request = rtcompile.CompileRequest(CODE, arch="sm_80")
     bundling.bundle([request], program.bundle, archs=[], update=True, progress=False)
-    program.only_the_short_road()
+    program.without_planning()
 
     assert program.run() == code

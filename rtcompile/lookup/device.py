@@ -7,9 +7,12 @@ takes 20 ms, and both ask the same driver.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from rtcompile.errors import ToolkitNotFound, UnsupportedArch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["compute_capability", "confirmed_compute_capability", "driver_version", "no_device"]
 

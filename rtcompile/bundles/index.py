@@ -1,0 +1,201 @@
+"""A level of the look-up: the builds that bundles have for requests, wherever folders of headers lie.
+
+A bundle lists the digests of the requests that its builds answer. What is found is verified: the bytes
+by their digests, the package's own headers by their contents. This module imports only what a hit
+needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rtcompile import bundles
+from rtcompile.bundles.checks import read_checks
+from rtcompile.bundles.parts import Parts, UnusableError, number
+from rtcompile.cache import objects
+from rtcompile.core.architecture import SUFFIXES
+from rtcompile.core.object_code import BuildInfo, ObjectCode
+from rtcompile.lookup.environment import digest
+from rtcompile.lookup.memory import Found
+from rtcompile.lookup.query import Query, depends_on_place, flat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rtcompile.core.header import Header
+    from rtcompile.lookup.fileset import FileSet
+
+__all__ = ["digest_of", "find"]
+
+_QUOTES_AND_LISTS = frozenset("\"'\\,")
+_MAX_KNOWN = 8192
+
+
+class _Files:
+    """The files of a bundle's build: the package's own are checked, the others only listed."""
+
+    __slots__ = ("_checked", "_headers", "_row")
+
+    uncacheable = ""
+
+    def __init__(self, checked: FileSet, row: tuple[Parts, int, Sequence[str]]) -> None:
+        self._checked = checked
+        self._row = row
+        self._headers: tuple[Header, ...] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._checked.is_empty
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Every header that the build read, whatever has changed since."""
+        if self._headers is None:
+            from rtcompile.bundles.file import Bundle
+
+            parts, row, folders = self._row
+            self._headers = Bundle(parts.path, parts).headers_of(row, folders)
+        return self._headers
+
+    def unchanged(self, recent: bool = False) -> bool:
+        return self._checked.unchanged(recent)
+
+
+def find(query: Query) -> Found | None:
+    """Return what the bundles in use have for a request; None if they have to be asked by its plan."""
+    for path in query.settings.bundles:
+        bundles.use(path)
+    cuda = bundles.cuda_major()
+    asked = digest_of(query)
+    if asked is None or cuda is None:
+        return None
+    for parts in bundles.parts_in_use():
+        try:
+            found = _find_in(parts, *asked, cuda, query.recent) if parts.open() else None
+        except UnusableError as error:
+            parts.ignore(str(error))
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _find_in(
+    parts: Parts, asked: str, folders: tuple[str, ...], cuda: int, recent: bool
+) -> Found | None:
+    rows = parts.asked.get(asked)
+    if rows is None:
+        return None
+    try:
+        read = [(parts.rows[row].split(b"\0"), row) for row in rows]
+        usable = [(fields, row) for fields, row in read if fields[5] == b"%d" % cuda]
+        for fields, row in sorted(usable, key=_preference):
+            checked = _checked_files(parts, fields[14:17], folders, recent)
+            if checked is None:
+                continue
+            key, arch, kind = fields[:3]
+            name = b" ".join((key, arch, kind, fields[5])).decode("utf-8", "surrogateescape")
+            data = parts.blob(_place(fields[8:11]))
+            decoded = objects.decode(name, data)
+            if decoded is None:
+                raise UnusableError("it holds builds of another format, or under another's key")
+            obj, files = decoded[1], _Files(checked, (parts, row, folders))
+            build = obj.build
+            info = BuildInfo(
+                build.backend,
+                build.log,
+                files,  # type: ignore[arg-type]
+                hit="bundle",
+                why=build.why,
+                compiler=build.compiler,
+            )
+            code = ObjectCode(obj.code, obj.kind, obj.arch, obj.lowered_names, info)
+            return Found(code, files)  # type: ignore[arg-type]
+    except (IndexError, ValueError) as error:
+        raise UnusableError(f"its index cannot be understood ({error})") from None
+    return None
+
+
+def _preference(found: tuple[list[bytes], int]) -> int:
+    return SUFFIXES.index(found[0][1].decode().lstrip("sm_0123456789"))
+
+
+def _place(texts: Sequence[bytes]) -> tuple[int, int, str]:
+    start, size, digest = (text.decode() for text in texts)
+    return number(start), number(size), digest
+
+
+# The own headers of builds, as they were when they were compared, by the digest of what is checked.
+_known: dict[tuple[str, tuple[str, ...]], FileSet] = {}
+
+
+def _checked_files(
+    parts: Parts, place: Sequence[bytes], folders: tuple[str, ...], recent: bool
+) -> FileSet | None:
+    """Return the own headers of a build if they are those that it was made of."""
+    where = _place(place)
+    known = _known.get((where[2], folders))
+    if known is None:
+        known = read_checks(parts.blob(where), folders)
+    elif known.unchanged(recent):
+        return known
+    now = known.refreshed()
+    if now is not None:
+        now.packed(_folder_of_cupy())
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known[where[2], folders] = now
+    return now
+
+
+def _folder_of_cupy() -> tuple[str, ...]:
+    """Return the folder of CuPy's own headers, which count as a toolkit's: its kernels share a hundred."""
+    core = sys.modules.get("cupy._core.core")
+    return (f"{core._get_header_dir_path()}/",) if core is not None else ()
+
+
+# --- requests, wherever their folders lie --------------------------------------------------------
+
+_Shape = tuple[tuple[str, ...], tuple[str, ...]]
+_shapes: dict[tuple[str, ...], _Shape | None] = {}
+
+
+def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
+    """Return a digest of a request that is the same wherever its folders lie, and these folders.
+
+    None where it depends on more than these: an option may name a path in another way, or quote
+    something.
+    """
+    request = query.request
+    if depends_on_place(request) or "/" in request.name or request.link or request.headers:
+        return None
+    shape = _shapes.get(request.options, ())
+    if shape == ():
+        if len(_shapes) >= _MAX_KNOWN:
+            _shapes.clear()
+        shape = _shapes[request.options] = _shape_of(request.options)
+    if not shape:
+        return None
+    options, folders = shape
+    assert query.identity[1] is request.options
+    return digest("asked", flat((*query.identity[:1], options, *query.identity[2:]))), folders
+
+
+def _shape_of(options: tuple[str, ...]) -> _Shape | None:
+    """Return options with their folders replaced by how these are nested, and the folders."""
+    folders = [option[2:] for option in options if option.startswith("-I/")]
+    if len(set(folders)) < len(folders) or any(len(option.split()) != 1 for option in options):
+        return None
+    if any(os.path.normpath(path) != path or _QUOTES_AND_LISTS & {*path} for path in folders):
+        return None
+    shape = []
+    for option in options:
+        if option.startswith("-I/"):
+            inside = [each for each in folders if option.startswith(f"-I{each}/")]
+            parent = max(inside, key=len, default="")
+            rest = option[len(f"-I{parent}/") :] if parent else ""
+            option = f"-I {folders.index(parent) if parent else ''} {rest}"
+        shape.append(option)
+    return tuple(shape), tuple(folders)

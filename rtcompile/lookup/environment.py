@@ -1,0 +1,382 @@
+"""`Environment`: one snapshot of what builds depend on besides their requests.
+
+It holds the environment's variables, the folders of packages, and the toolchain that was found with
+them. `current` gives the same object for as long as nothing changes. Every look-up needs it, so this
+module imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+
+from rtcompile._version import __version__
+from rtcompile.cache import files
+from rtcompile.cache.folder import Folder
+from rtcompile.errors import InvalidRequest
+from rtcompile.lookup.memory import Memory
+from rtcompile.settings import Settings
+from rtcompile.storage import places
+from rtcompile.storage.digest import content_digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+__all__ = ["VARIABLES", "Environment", "current", "digest", "note_toolchain", "packed", "signature"]
+
+# Every environment variable that rtcompile reads to make a build, and how it counts:
+# - "toolchain": it decides which compilers and headers are found, or what they do;
+# - "settings": `Settings` has its value, and a look-up counts what can change a result.
+VARIABLES = {
+    "CONDA_PREFIX": "toolchain",
+    "CUDAHOSTCXX": "toolchain",
+    "CUDA_HOME": "toolchain",
+    "CUDA_PATH": "toolchain",
+    "CUPY_CACHE_DIR": "settings",
+    "CUPY_CACHE_IN_MEMORY": "settings",
+    "CUPY_CACHE_SAVE_CUDA_SOURCE": "settings",
+    "CUPY_COMPILE_WITH_PTX": "settings",
+    "CUPY_CUDA_COMPILE_WITH_DEBUG": "settings",
+    "CUPY_DUMP_CUDA_SOURCE_ON_ERROR": "settings",
+    "CUTLASS_PATH": "toolchain",
+    "HOME": "toolchain",
+    "LANG": "toolchain",
+    "LC_ALL": "toolchain",
+    "LC_CTYPE": "toolchain",
+    "LD_LIBRARY_PATH": "toolchain",
+    "NVCC_APPEND_FLAGS": "toolchain",
+    "NVCC_CCBIN": "toolchain",
+    "NVCC_PREPEND_FLAGS": "toolchain",
+    "PATH": "toolchain",
+    "RTCOMPILE_BUNDLES": "settings",
+    "RTCOMPILE_CACHE_DIR": "settings",
+    "RTCOMPILE_CACHE_SHARED": "settings",
+    "RTCOMPILE_CACHE_SIZE": "settings",
+    "RTCOMPILE_CUTLASS_PATH": "toolchain",
+    "RTCOMPILE_FALLBACK": "settings",
+    "RTCOMPILE_JIT": "settings",
+    "RTCOMPILE_JOBS": "settings",
+    "RTCOMPILE_LOG": "settings",
+    "RTCOMPILE_MEMORY_LIMIT": "settings",
+    "RTCOMPILE_PCH": "settings",
+    "RTCOMPILE_REMOTE": "settings",
+    "RTCOMPILE_REMOTE_KEY_FILE": "settings",
+    "RTCOMPILE_REMOTE_MIN_SECONDS": "settings",
+    "RTCOMPILE_REMOTE_MODE": "settings",
+    "RTCOMPILE_REMOTE_TTL": "settings",
+    "RTCOMPILE_REMOTE_UNSIGNED": "settings",
+    "RTCOMPILE_TIMEOUT": "settings",
+    "RTCOMPILE_TRACE": "settings",
+    "TMPDIR": "settings",
+    "XDG_CACHE_HOME": "settings",
+}
+_NAMES = tuple(name.encode() for name in VARIABLES)
+_TOOLCHAIN = tuple(name for name, counts in VARIABLES.items() if counts == "toolchain")
+
+# These name a folder, which may be relative to the working directory or to the home.
+_FOLDERS = frozenset(
+    {"CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "CUTLASS_PATH", "RTCOMPILE_CUTLASS_PATH"}
+)
+_LISTS = ("LD_LIBRARY_PATH", "PATH")  # of folders
+
+# The search for a host compiler takes the first on PATH of those that these variables name, then of
+# the usual names.
+_HOST_VARIABLES = ("NVCC_CCBIN", "CUDAHOSTCXX")
+_HOST_COMPILERS = ("g++", "c++")
+
+_CHECK_SECONDS = 1.0  # after which a process looks at the toolchain's files again
+_STAT = struct.Struct("<2q")  # `signature`
+TOOLCHAINS = "toolchains"  # the cache's folder
+SEAL = "toolchain"  # the kind of the files in it
+
+
+class Environment:
+    """The variables, ``sys.path`` and the toolchain at one time.
+
+    Attributes
+    ----------
+    key : str
+        The digest of all variables that can change a result, and of the folders of packages.
+    toolchain_key : str
+        The digest of what the search for the toolchain depends on besides files. The cache's file
+        with the toolchain has this name. Of PATH it has only the programs that it leads to, so that
+        a shell, a service and a scheduler share one file.
+    site_dirs : list of str
+        The entries of ``sys.path`` that packages are installed in.
+    folder : Folder
+        The cache's directory.
+    memory : Memory
+        What look-ups of this process found in this environment.
+    loads : str
+        What a worker loads to compile with this toolchain; "" while that is not known.
+    """
+
+    __slots__ = (
+        "_checked",
+        "_everything",
+        "_folders",
+        "_path_folders",
+        "_problem",
+        "_record",
+        "_settings",
+        "_signature",
+        "_sys_path",
+        "_values",
+        "_where",
+        "folder",
+        "key",
+        "loads",
+        "memory",
+        "site_dirs",
+        "toolchain_key",
+    )
+
+    def __init__(self, values: tuple[bytes | None, ...], everything: Mapping[Any, Any]) -> None:
+        self._values = values
+        self._everything = dict(everything)
+        self._sys_path = sys.path[:]
+        self._problem: InvalidRequest | None = None
+        self._settings = Settings("", cache_on_disk=False)
+        try:
+            self._settings = Settings.from_environ()
+        except InvalidRequest as error:
+            self._problem = error
+        self.site_dirs = places.site_folders(sys.path)
+        self._folders = _package_folders()
+        given = {n: os.fsdecode(v) for n, v in zip(VARIABLES, values, strict=True) if v}
+        listed = [path for name in _LISTS for path in given.get(name, "/").split(os.pathsep)]
+        relative = [given[n] for n in _FOLDERS if given.get(n, "/")[0] not in "/~"]
+        relative += [path for path in (*listed, *self._folders) if path[:1] != "/"]
+        # A relative entry of sys.path, as in an interactive session, becomes a folder of packages
+        # where the working directory has some.
+        placed = relative or [path for path in sys.path if path[:1] != "/"]
+        self._where = _working_directory() if placed else None
+        counted = [f"{name}={given[name]}" for name in _TOOLCHAIN if name in given]
+        counted += [sys.prefix, *self._folders, (self._where or "") if relative else ""]
+        try:
+            self.toolchain_key = _toolchain_key(given, self.site_dirs)
+        except InvalidRequest as error:  # a folder is relative to a directory that was removed
+            self._problem = error
+            self.toolchain_key = ""
+        self.key = digest("environment", [*counted, self.toolchain_key])
+        self.folder = Folder(self._settings.cache_dir, writable=self._settings.jit, keep=True)
+        self.memory = Memory()
+        self.loads = ""
+        self._record: Sequence[bytes] | None = None
+        self._path_folders: dict[str, tuple[int, int]] | None = None
+        self._signature = ""
+        self._checked = float("-inf")
+
+    @property
+    def settings(self) -> Settings:
+        """What the variables ask for; `InvalidRequest` where one of them cannot be understood."""
+        if self._problem is not None:
+            raise InvalidRequest(str(self._problem))
+        return self._settings
+
+    def is_current(self) -> bool:
+        """Say whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
+        everything = _all_variables()
+        return (
+            # All variables at once take a quarter of a microsecond; those that count are compared
+            # only where some differ.
+            (self._everything == everything or _values(everything) == self._values)
+            and self._sys_path == sys.path
+            and (self._where is None or self._where == _working_directory())
+        )
+
+    def signature(self) -> str:
+        """Return the digest of the toolchain's files; "" where they changed or none is remembered."""
+        now = time.monotonic()
+        if now - self._checked < _CHECK_SECONDS:
+            return self._signature
+        if self._folders != _package_folders():
+            forget()
+            return ""
+        if self._record is None and self._settings.cache_on_disk:
+            data = self.folder.read(TOOLCHAINS, self.toolchain_key)
+            fields = None if data is None else files.unseal(SEAL, self.toolchain_key, data)
+            if fields is not None and len(fields) > 2:
+                self.note(fields)
+        if self._record is None or not self._is_unchanged(*self._record[:2]):
+            self._record, self._signature = None, ""
+            return ""
+        self._checked = now
+        return self._signature
+
+    @property
+    def knows_toolchain(self) -> bool:
+        """Whether the files of its toolchain are known."""
+        return self._record is not None
+
+    def note(self, fields: Sequence[bytes]) -> None:
+        """Take the toolchain that these fields describe for this environment's: see `packed`."""
+        self._record = fields
+        self._signature = digest("toolchain", [self.toolchain_key, *fields[:2]])
+        self.loads = os.fsdecode(fields[2])
+        self._path_folders = None
+        self._checked = float("-inf")
+
+    def _is_unchanged(self, paths: bytes, stats: bytes) -> bool:
+        names = paths.split(b"\0")[:-1]
+        if len(stats) != len(names) * _STAT.size or not all(
+            signature(name) == stat
+            for name, stat in zip(names, _STAT.iter_unpack(stats), strict=True)
+        ):
+            return False
+        # A program may be installed in a folder of PATH. Which folders these are is not in the file,
+        # since the processes that share it differ in them.
+        folders = os.environ.get("PATH", "").split(os.pathsep)
+        now = {folder: signature(folder) for folder in folders}
+        before, self._path_folders = self._path_folders or now, now
+        return before == now
+
+
+_environment: Environment | None = None
+
+
+def current() -> Environment:
+    """Return the environment's snapshot: the same object for as long as nothing changes."""
+    global _environment
+    here = _environment
+    if here is not None and here.is_current():
+        return here
+    everything = _all_variables()
+    here = _environment = Environment(_values(everything), everything)
+    return here
+
+
+def forget() -> None:
+    """Have the next `current` make a new snapshot."""
+    global _environment
+    _environment = None
+
+
+def looked_again() -> Environment:
+    """Return the current environment after the folders of packages and PATH were searched again."""
+    global _environment
+    before = current()
+    forget()
+    now = current()
+    if now.key == before.key:
+        now = _environment = before
+    return now
+
+
+def note_toolchain(key: str, fields: Sequence[bytes]) -> None:
+    """Take a toolchain that was searched for just now for the current environment's, if it has this key."""
+    here = current()
+    if here.toolchain_key == key:
+        here.note(fields)
+
+
+def packed(stamps: Mapping[str, tuple[int, int] | None], loads: str) -> list[bytes]:
+    """Return the fields by which the files that a toolchain depends on are known again.
+
+    They are the paths, their signatures, and what a worker loads to compile with it.
+    """
+    paths = "".join([f"{path}\0" for path in stamps])
+    stats = [_STAT.pack(*(stat or _MISSING)) for stat in stamps.values()]
+    return [os.fsencode(paths), b"".join(stats), os.fsencode(loads)]
+
+
+def unpacked(fields: Sequence[bytes]) -> dict[str, tuple[int, int] | None]:
+    """Return the paths and signatures of `packed`; raise ValueError where they are none."""
+    names = os.fsdecode(fields[0]).split("\0")[:-1]
+    try:
+        found = dict(zip(names, _STAT.iter_unpack(fields[1]), strict=True))
+    except struct.error as error:
+        raise ValueError(str(error)) from None
+    return {path: None if stat == _MISSING else stat for path, stat in found.items()}
+
+
+_MISSING = (-1, -1)
+
+
+def signature(path: str | bytes) -> tuple[int, int]:
+    """Return the size and mtime of a toolchain's file, without ctime, which hard links change."""
+    try:
+        status = os.stat(path or ".")
+    except OSError:
+        return _MISSING
+    return status.st_size, status.st_mtime_ns
+
+
+def digest(kind: str, parts: Iterable[str | bytes]) -> str:
+    """Return the digest of some texts of a kind, each with its length, for this version."""
+    fields = [kind.encode(), __version__.encode()]
+    fields += [p if isinstance(p, bytes) else p.encode("utf-8", "surrogateescape") for p in parts]
+    return content_digest(b"".join([b"%d:%s" % (len(field), field) for field in fields]))
+
+
+def expanded(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the home in place of a ``~`` in the variables that name a folder."""
+    found = dict(environ)
+    for name in _FOLDERS:
+        if found.get(name, "")[:1] == "~":
+            try:
+                found[name] = places.folder(name, found[name], environ)
+            except InvalidRequest:  # there is no home; nothing is found there
+                pass
+    return found
+
+
+def _toolchain_key(given: Mapping[str, str], site_dirs: Sequence[str]) -> str:
+    named = expanded(given)
+    values = [f"{name}={_absolute(named.get(name, ''), name in _FOLDERS)}" for name in _SEARCHED]
+    path = given.get("PATH", "")
+    chosen = [given[name] for name in _HOST_VARIABLES if name in given]
+    hosts = [_on_path(name, path) for name in (*chosen, *_HOST_COMPILERS)]
+    host = next(filter(None, hosts), "")
+    return digest("search", [sys.prefix, *values, *site_dirs, _on_path("nvcc", path), host])
+
+
+def _absolute(value: str, is_folder: bool) -> str:
+    return places.absolute(value) if value and is_folder else value
+
+
+# The variables that the search for the toolchain reads besides PATH.
+_SEARCHED = (*sorted(_FOLDERS), "CUDAHOSTCXX", "LD_LIBRARY_PATH", "NVCC_CCBIN")
+
+
+def _on_path(name: str, path: str) -> str:
+    """Return the program's path, like `shutil.which`, whose imports take 4 ms."""
+    for folder in path.split(os.pathsep) if "/" not in name else [""]:
+        program = f"{folder or '.'}/{name}" if "/" not in name else name
+        if os.access(program, os.X_OK) and os.path.isfile(program):
+            return os.path.abspath(program)
+    return ""
+
+
+def _all_variables() -> Mapping[Any, Any]:
+    """Return the process's variables as ``os.environ`` keeps them, which is not documented."""
+    data: Mapping[Any, Any] | None = getattr(os.environ, "_data", None)
+    return os.environb if data is None or b"PATH" not in data else data
+
+
+def _values(everything: Mapping[Any, Any]) -> tuple[bytes | None, ...]:
+    return tuple(map(everything.get, _NAMES))
+
+
+def _package_folders() -> list[str]:
+    """Return the entries of sys.path that the toolchain's search may look into.
+
+    The folder of the program's script is none of them: what `rtcompile warm` or a script in
+    another folder built is found. Without a CuPy in one of them, a CuPy that only an import hook
+    finds may count, so all entries do.
+    """
+    folders = places.site_folders(sys.path)
+    has_cupy = any(places.has_folder(folder, "cupy") for folder in folders)
+    return folders if has_cupy else sys.path[:]
+
+
+def _working_directory() -> str:
+    """Return the working directory; "" where it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

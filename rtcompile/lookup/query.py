@@ -1,0 +1,159 @@
+"""`Query`: a request in an environment, for a device, as the levels of the look-up are asked."""
+
+from __future__ import annotations
+
+import os
+
+from rtcompile.core.object_code import ObjectCode
+from rtcompile.lookup import device
+from rtcompile.lookup import environment as environments
+from rtcompile.lookup.environment import Environment, digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from rtcompile.core.request import CompileRequest
+    from rtcompile.settings import Settings
+
+__all__ = ["INDEX", "Query", "depends_on_place", "flat", "query_of"]
+
+INDEX = "index"  # the cache's folder of index entries
+
+# Options that mean the same in every working directory: they name no path, or an absolute one.
+_ANYWHERE = (
+    "--define-macro=",
+    "--device-debug",
+    "--fmad=",
+    "--gpu-architecture=",
+    "--maxrregcount=",
+    "--std=",
+    "--use_fast_math",
+    "-D",
+    "-I/",
+    "-U",
+    "-arch=",
+    "-default-device",
+    "-ftz=",
+    "-lineinfo",
+    "-std=",
+    "-use_fast_math",
+)
+
+
+class Query:
+    """One look-up: a request in an environment, for a device.
+
+    Attributes
+    ----------
+    identity : tuple
+        Everything that can change the result, besides files and the environment.
+    capability : (int, int) or None
+        The compute capability of the device that the request is for; None where the request names
+        its architecture, or there is no device.
+    recent : bool
+        Whether the toolkit's headers that were found unchanged within the last second count as
+        unchanged: CuPy's own kernels follow one another and share a hundred headers.
+    """
+
+    __slots__ = ("capability", "environment", "identity", "recent", "request", "settings")
+
+    def __init__(
+        self,
+        request: CompileRequest,
+        settings: Settings,
+        environment: Environment,
+        capability: tuple[int, int] | None,
+        links: tuple[object, ...],
+    ) -> None:
+        self.request = request
+        self.settings = settings
+        self.environment = environment
+        self.capability = capability
+        self.recent = False
+        names_arch = request.arch is None and _names_architecture(request)
+        self.identity = (
+            request.source,
+            request.options,
+            request.name_expressions,
+            request.name,
+            request.backend,
+            request.target,
+            request.headers,
+            links,
+            request.arch,
+            capability,
+            os.getcwd() if depends_on_place(request) else "",
+            settings.fallback,
+            request.allow_fixups,
+            request.may_pass_over_arch and names_arch,
+            settings.debug,
+            settings.ptx,
+        )
+
+    def name(self) -> str:
+        """Return the name of the index entry; "" while no toolchain is known for the environment."""
+        signature = self.environment.signature()
+        if not signature:
+            return ""
+        return digest(INDEX, [self.environment.key, signature, *flat(self.identity)])
+
+
+def flat(value: Any) -> list[str]:
+    """Return the texts of nested tuples, with the length of each tuple before its elements."""
+    if not isinstance(value, tuple):
+        return [str(value)]
+    return [str(len(value)), *[text for each in value for text in flat(each)]]
+
+
+def depends_on_place(request: CompileRequest) -> bool:
+    """Say whether an option may name a path that is relative to the working directory."""
+    known = request._memo.get("place")
+    if known is None:
+        # One string may hold several options: "-DN=1 -I include".
+        known = request._memo["place"] = not all(
+            word.startswith(_ANYWHERE) for option in request.options for word in option.split()
+        )
+    return bool(known)
+
+
+def _names_architecture(request: CompileRequest) -> bool:
+    return any("arch" in option or "code" in option for option in request.options)
+
+
+def query_of(
+    request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
+) -> Query | None:
+    """Return the look-up of a request; None where it cannot be looked up without planning.
+
+    That is so where `link` holds sources or paths, whose files no index entry states, and where the
+    working directory was removed. With `capability` it is that of another device.
+    """
+    from_link = _links(request)
+    if from_link is None:
+        return None
+    environment = environments.current()
+    if environment.settings.cache_dir != settings.cache_dir:
+        return None
+    if request.arch is None and capability is None:
+        from rtcompile.errors import ToolkitNotFound, UnsupportedArch
+
+        try:
+            capability = device.compute_capability()
+        except (ToolkitNotFound, UnsupportedArch):
+            capability = None  # planning raises this error, unless the options name an architecture
+    elif request.arch is not None:
+        capability = None
+    try:
+        return Query(request, settings, environment, capability, from_link)
+    except OSError:
+        return None
+
+
+def _links(request: CompileRequest) -> tuple[object, ...] | None:
+    found: list[object] = []
+    for item in request.link:
+        if not isinstance(item, ObjectCode):
+            return None
+        found += [item.kind, digest("link", [item.code])]
+    return tuple(found)
