@@ -256,6 +256,13 @@ def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys)
         "link": [],
         "built by": "nvrtc 12.9.86",
         "headers": [["user0", "scale.cuh", "/a\0b", digest]],
+        "asked": {
+            "options": [],
+            "arch": None,
+            "by cupy": False,
+            "by a module": False,
+            "anywhere": True,
+        },
     }
     packed = base64.b64encode(zlib.compress(text.encode())).decode()
     record = tmp_path / "kernels.json"

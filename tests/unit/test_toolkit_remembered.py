@@ -68,6 +68,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
 
     monkeypatch.setattr(search, "find", counted)
     monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)  # it is not on this path
     monkeypatch.setattr(remembered, "_in_this_process", {})
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for name in ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX"):
