@@ -269,7 +269,7 @@ def test_an_optional_header_that_goes_is_missed(door: str, program: Program) -> 
     assert [answer(program.first), answer(program.second)] == ["1"] * 2
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if door != "install"])
+@pytest.mark.parametrize("door", DOORS)
 def test_an_edited_options_file_is_read_again(door: str, program: Program) -> None:
     options = ("--options-file={folder}/options.txt",)
 
@@ -318,7 +318,33 @@ def test_above_a_link_is_above_its_target(door: str, options: str, program: Prog
         assert answer_of(code) == "elsewhere"
 
 
-# --- headers as texts -----------------------------------------------------------------------------
+# --- who asked first -----------------------------------------------------------------------------
+
+NEEDS_A_FLAG = 'extern "C" __global__ void k(long* p) { p[0] = (__int128)p[1] * p[2] >> 64; }'
+
+
+# The name that CuPy's function gives the program; all else of the two requests is the same too.
+OF_CUPY = {"name": "k.cu"}
+MAY_ADD_FLAGS = ["compile", "compile_many"]
+
+
+@pytest.mark.parametrize("first", MAY_ADD_FLAGS)
+def test_code_with_a_flag_that_was_added_is_none_for_cupy(first: str, program: Program) -> None:
+    for _ in range(2):
+        assert program.ask(program.first, first, NEEDS_A_FLAG, **OF_CUPY)
+        for process in (program.first, program.second):
+            with pytest.raises(AskedError):
+                program.ask(process, "install", NEEDS_A_FLAG)
+
+
+@pytest.mark.parametrize("then", MAY_ADD_FLAGS)
+def test_what_cupy_refused_is_compiled_by_those_who_may_add_a_flag(
+    then: str, program: Program
+) -> None:
+    for _ in range(2):
+        with pytest.raises(AskedError, match="CompileE"):
+            program.ask(program.first, "install", NEEDS_A_FLAG)
+        assert program.ask(program.first, then, NEEDS_A_FLAG, **OF_CUPY)
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if "headers" in TAKES[door]])
@@ -417,3 +443,22 @@ def test_what_was_recorded_is_found_by_every_door_that_asked(
 
     with Process(**environ, RTCOMPILE_JIT="0") as process:
         check_found_and_edits_seen(program, process, names)
+
+
+# --- how far it is -------------------------------------------------------------------------------
+
+# The most functions of ours.
+GATES = {"a hit from disk": 120, "again": 40}
+
+
+def test_a_compile_passes_few_functions(program: Program, tmp_path: Path) -> None:
+    environ = {"RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
+    ask = ("compile", KERNELS["plain"], ("-DTILE=16",))
+    with Process(cupy=False, **environ) as process:
+        process.ask(*ask, arch="sm_80")
+    passed = {}
+    with Process(cupy=False, **environ) as process:
+        for what in GATES:
+            passed[what], _, _ = process.count(*ask, arch="sm_80")
+
+    assert {what: count for what, count in passed.items() if count > GATES[what]} == {}
