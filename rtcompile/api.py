@@ -124,7 +124,8 @@ def compile(
         memory_limit=memory_limit,
         recompile=recompile,
     )
-    logs.check_stream(log_stream)
+    if log_stream is not None:
+        logs.check_stream(log_stream)
     if trace is None:
         code = pipeline.build(request, settings)
     else:

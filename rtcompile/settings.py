@@ -144,7 +144,9 @@ class Settings(Value):
         InvalidRequest
             An argument of a wrong type or value; the message names it.
         """
-        changes: dict[str, Any] = {"recompile": True} if truth("recompile", recompile) else {}
+        changes: dict[str, Any] = {}
+        if recompile is not False and truth("recompile", recompile):
+            changes["recompile"] = True
         if fallback is not None:
             changes["fallback"] = one_of("fallback", fallback, FALLBACKS)
         if pch is not None:

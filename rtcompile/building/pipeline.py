@@ -44,7 +44,8 @@ def find(query: Query | None, request: CompileRequest, settings: Settings) -> Ob
     if found is not None:
         if settings.trace or "rtcompile.watching.tracing" in sys.modules:
             _trace(request, found)
-        logs.announce(request, found, settings.log)
+        if logs.listeners or settings.log or "logging" in sys.modules:
+            logs.announce(request, found, settings.log)
     return found
 
 

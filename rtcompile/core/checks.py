@@ -47,6 +47,12 @@ def text(name: str, value: object) -> str:
 
 def strings(name: str, values: object) -> tuple[str, ...]:
     """Return an argument that must be a sequence of texts; one str is a sequence of one."""
+    if type(values) is tuple or type(values) is list:
+        for value in values:
+            if type(value) is not str or not value.isascii() or "\0" in value:
+                break
+        else:
+            return tuple(values)
     if isinstance(values, str):
         return (text(name, values),)
     found = items(name, values, "str")

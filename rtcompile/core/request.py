@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
+_NONE: tuple[object, ...] = ()
+_AUTO, _CUBIN = BACKENDS[0], TARGETS[0]
 DEFAULT_NAME = "kernel.cu"
 _NAME_MAX = 200  # bytes of a program's file name: file systems allow 255, and a digest is added
 _PART_MAX, _PATH_MAX = 255, 1024  # bytes of a header's name, below a folder of ours
@@ -153,14 +155,21 @@ class CompileRequest(Value):
         set_(self, "_memo", memo)
         set_(self, "options", _with_files(strings("options", options), memo))
         set_(self, "arch", arch)
-        set_(self, "name_expressions", _names(name_expressions))
-        set_(self, "name", _program(name))
-        set_(self, "backend", one_of("backend", backend, BACKENDS))
-        set_(self, "target", one_of("target", target, TARGETS))
-        set_(self, "link", items("link", link, "source strings, paths, ObjectCodes"))
-        set_(self, "headers", header_texts(headers))
-        set_(self, "allow_fixups", truth("allow_fixups", allow_fixups))
-        set_(self, "may_pass_over_arch", truth("may_pass_over_arch", may_pass_over_arch))
+        # A default passes its check, and is compared by `is`: an array compares with each element.
+        names = () if name_expressions is _NONE else _names(name_expressions)
+        set_(self, "name_expressions", names)
+        set_(self, "name", name if name is DEFAULT_NAME else _program(name))
+        set_(self, "backend", backend if backend is _AUTO else one_of("backend", backend, BACKENDS))
+        set_(self, "target", target if target is _CUBIN else one_of("target", target, TARGETS))
+        expected = "source strings, paths, ObjectCodes"
+        set_(self, "link", () if link is _NONE else items("link", link, expected))
+        set_(self, "headers", () if headers is _NONE else header_texts(headers))
+        fixups = allow_fixups if allow_fixups is True else truth("allow_fixups", allow_fixups)
+        set_(self, "allow_fixups", fixups)
+        gives_way = may_pass_over_arch
+        if gives_way is not True and gives_way is not False:
+            gives_way = truth("may_pass_over_arch", gives_way)
+        set_(self, "may_pass_over_arch", gives_way)
 
     @public
     def replace(self, **changes: Any) -> CompileRequest:
@@ -231,7 +240,10 @@ def _header(given: object) -> str:
 
 def _with_files(options: tuple[str, ...], memo: dict[str, Any]) -> tuple[str, ...]:
     """Return options with each options file replaced by its content, which is part of the build."""
-    if not any("optf" in option or "options-file" in option for option in options):
+    for option in options:
+        if "optf" in option or "options-file" in option:
+            break
+    else:
         return options
     from rtcompile.core import option_files
     from rtcompile.lookup.fileset import FileSet

@@ -180,7 +180,7 @@ class Environment:
 
     def is_current(self) -> bool:
         """Say whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
-        everything = _all_variables()
+        everything = getattr(os.environ, "_data", None) or _all_variables()
         return (
             # All variables at once take a quarter of a microsecond; those that count are compared
             # only where some differ.

@@ -71,7 +71,8 @@ class Query:
         self.environment = environment
         self.capability = capability
         self.recent = False
-        names_arch = request.arch is None and _names_architecture(request)
+        arch = request.arch
+        gives_way = request.may_pass_over_arch and arch is None and _names_architecture(request)
         self.identity = (
             request.source,
             request.options,
@@ -81,12 +82,12 @@ class Query:
             request.target,
             request.headers,
             links,
-            request.arch,
+            None if arch is None else (arch.major, arch.minor, arch.suffix),
             capability,
             os.getcwd() if depends_on_place(request) else "",
             settings.fallback,
             request.allow_fixups,
-            request.may_pass_over_arch and names_arch,
+            gives_way,
             settings.debug,
             settings.ptx,
         )
@@ -111,9 +112,11 @@ def depends_on_place(request: CompileRequest) -> bool:
     known = request._memo.get("place")
     if known is None:
         # One string may hold several options: "-DN=1 -I include".
-        known = request._memo["place"] = not all(
-            word.startswith(_ANYWHERE) for option in request.options for word in option.split()
-        )
+        known = False
+        for option in request.options:
+            for word in option.split():
+                known = known or not word.startswith(_ANYWHERE)
+        request._memo["place"] = known
     return bool(known)
 
 
@@ -129,7 +132,7 @@ def query_of(
     That is so where `link` holds sources or paths, whose files no index entry states, and where the
     working directory was removed. With `capability` it is that of another device.
     """
-    from_link = _links(request)
+    from_link = _links(request) if request.link else ()
     if from_link is None:
         return None
     environment = environments.current()
