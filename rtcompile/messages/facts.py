@@ -6,6 +6,7 @@ row's templates, or None where the row does not fit this build.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import TypeVar
@@ -325,7 +326,20 @@ def mixed(match: Match, context: BuildContext) -> Values:
 
 
 def cutlass(match: Match, context: BuildContext) -> Values:
-    return {"found": f"{context.describe('cutlass')} and {context.describe('cccl')}"}
+    """Name both versions, and how to have a pair that goes together."""
+    own = [folder for folder in context.user_dirs() if os.path.isdir(f"{folder}/cute")]
+    if own:
+        step = (
+            f"Remove -I{own[0]} and set RTCOMPILE_CUTLASS_PATH={own[0]}: then the shims for this CCCL "
+            "are searched before it."
+        )
+    else:
+        step = (
+            "`pip install nvidia-cutlass` brings 4.2, which goes with every CUDA since 12.4; "
+            "RTCOMPILE_CUTLASS_PATH and CUTLASS_PATH must not name another."
+        )
+    name = f"CUTLASS of {own[0]}" if own else context.describe("cutlass")
+    return {"found": f"{name} and {context.describe('cccl')}", "step": step}
 
 
 def copied_type(match: Match, context: BuildContext) -> Values:

@@ -340,3 +340,25 @@ def test_too_much_static_shared_memory_that_old_nvrtc_passed_is_found(
 def test_nothing_is_found_in_what_is_no_cubin() -> None:
     assert check_code(b"\x7fELF and no more", Arch(8, 0)) == ()
     assert check_code(b"", Arch(8, 0)) == ()
+
+
+MISFITS = {
+    "template argument list": "array.hpp: a template argument list is not allowed in a declaration of a "
+    "primary template",
+    "header that is gone": 'array.hpp: cannot open source file "cuda/std/__tuple_dir/structured_bindings.h"',
+}
+
+
+@pytest.mark.parametrize("message", MISFITS.values(), ids=MISFITS)
+def test_a_cutlass_that_the_user_gave_is_to_be_named_where_shims_can_stand_before_it(
+    message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cute").mkdir()
+    versions = {"cutlass": "4.2.0", "cccl": "3.5.0"}
+    own = BuildContext(search=(SearchDir("user0", str(tmp_path)),), versions=versions)
+    said = hints.hint_for(f"cute/container/{message}", own)
+    assert f"CUTLASS of {tmp_path} and CCCL 3.5.0" in said
+    assert f"Remove -I{tmp_path} and set RTCOMPILE_CUTLASS_PATH={tmp_path}" in said
+    said = hints.hint_for(f"cute/container/{message}", BuildContext(versions=versions))
+    assert "CUTLASS 4.2.0 and CCCL 3.5.0" in said
+    assert "`pip install nvidia-cutlass`" in said

@@ -28,6 +28,16 @@ ROWS: tuple[KnownMessage, ...] = (
         "NVRTC 12.4",
     ),
     row(
+        "cutlass-and-cccl",
+        r"cute/container/\w+\.hpp: (?:(?:a )?template argument list is not allowed in a declaration of a "
+        r"primary template|declaration is incompatible with template parameter)"
+        r"|open source file \"(?:cuda/std/__tuple_dir/structured_bindings\.h|__config)\"",
+        "CUTLASS and CCCL of this build do not go together: {found}.",
+        "{step}",
+        "CUTLASS 4.2",
+        facts.cutlass,
+    ),
+    row(
         "header-host-only",
         r"open (?:source )?file \"(?P<header>\w+)\"",
         "<{header}> has no version for device code.",
@@ -99,17 +109,6 @@ ROWS: tuple[KnownMessage, ...] = (
         "libcu++ needs NVRTC's own std::initializer_list, which an option turns off.",
         "Remove --builtin-initializer-list=false.",
         "CCCL 2.8",
-    ),
-    row(
-        "cutlass-and-cccl",
-        r"cute/container/\w+\.hpp: (?:template argument list is not allowed in a declaration of a "
-        r"primary template|declaration is incompatible with template parameter)",
-        "CUTLASS and CCCL of this build do not go together: {found}.",
-        "CUTLASS 4.2 goes with CCCL 2.3 to 3.1 (CUDA 12.4 to 13.1), not with 3.2; CUTLASS 4.7 "
-        'does not go with CUDA 12.4. `pip install "rtcompile[cuda13,cutlass]"` (or cuda12) brings '
-        "versions that do.",
-        "CUTLASS 4.2",
-        facts.cutlass,
     ),
     row(
         "one-letter-macro",
