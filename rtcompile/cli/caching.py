@@ -38,13 +38,7 @@ def run(given: Namespace) -> int:
 
 
 def find_entry(what: str) -> Entry:
-    """Return the cache entry of a key, of its beginning, or of a program's name.
-
-    Raises
-    ------
-    InvalidRequest
-        There is none, or more than one.
-    """
+    """Return the only cache entry of a key, of its beginning, or of a program's name."""
     store = Store.open(Settings.from_environ())
     found = [entry for entry in store.entries() if entry.key.startswith(what) or entry.name == what]
     if len(found) == 1:

@@ -15,15 +15,7 @@ __all__ = ["combine"]
 
 
 def combine(cubins: Sequence[ObjectCode]) -> bytes:
-    """Return a fatbin of cubins for different architectures.
-
-    Raises
-    ------
-    ToolkitNotFound
-        ``fatbinary``, which comes with nvcc, is not installed.
-    LinkError
-        It refused the cubins.
-    """
+    """Return a fatbin of cubins for different architectures, made by nvcc's ``fatbinary``."""
     nvcc = toolkit.current().require_nvcc()
     program = os.path.join(os.path.dirname(nvcc.binary), "fatbinary")
     if not os.path.exists(program):

@@ -12,22 +12,7 @@ __all__ = ["open_store"]
 
 
 def open_store(address: str, settings: RemoteSettings | None = None) -> SharedStore:
-    """Return the client for an address; it connects when it is first used.
-
-    Parameters
-    ----------
-    address : str
-        ``redis://host:6379/0``, ``rediss://…``, ``s3://bucket/prefix``, ``gs://…``, ``az://…`` or
-        ``file:///shared/folder``.
-    settings : RemoteSettings, optional
-        How long Redis keeps an entry, whether files are a group's, whether there are credentials.
-
-    Raises
-    ------
-    InvalidRequest
-        An unknown scheme, an address without its parts, or a client that is not installed; the
-        message names the setting.
-    """
+    """Return the client for an address; it connects when it is first used."""
     settings = RemoteSettings((address,)) if settings is None else settings
     parts = urlsplit(address)
     shown = f"RTCOMPILE_REMOTE={without_password(address)}"

@@ -36,21 +36,15 @@ _T = TypeVar("_T")
 class Tier:
     """One store, and the time that the process has waited for it.
 
-    Attributes
-    ----------
-    hits, misses, written, failures : int
-        Counts of this process.
-    problem : str
-        Why it is not used now, ``""`` if it is.
-    flushed_since : float or None
-        Since when the process, which ends, waits for what is written in the background.
+    The counts are of this process.
     """
 
     def __init__(self, store: SharedStore) -> None:
         self.store = store
         self.hits = self.misses = self.written = self.failures = 0
-        self.problem = ""
+        self.problem = ""  # why it is not used now, "" if it is
         self.patience = Patience(_MOST_WAITED_SECONDS)
+        # When an exiting process began to wait for background writes.
         self.flushed_since: float | None = None
         self._waits_anyway = threading.local()
         self._closed_until = self._not_written_until = 0.0
@@ -76,16 +70,9 @@ class Tier:
     ) -> _T | None:
         """Return the store's answer, None where it gives none.
 
-        Parameters
-        ----------
-        question : callable
-            Asks the store.
-        waiting : bool
-            Whether a build waits for the answer: then for `ANSWER_SECONDS` at most, and for no longer
-            than until another thread finds that the store gives none.
-        act : Act
-            What the store is to do. One that refuses to write is read all the same, and that it
-            refuses to remove has no consequence.
+        A caller that is `waiting` gets at most `ANSWER_SECONDS`, and less once another thread finds
+        that the store does not respond. A store that refuses to write is still read, and one that
+        refuses to remove loses nothing.
         """
         with self.patience.asking() as awake:
             if not (self.writable if act == "write" else self.open):

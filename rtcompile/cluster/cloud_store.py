@@ -31,19 +31,9 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does no
 
 
 class CloudStore:
-    """The client.
+    """The client of an object store.
 
-    Parameters
-    ----------
-    address : str
-        ``s3://bucket/prefix``, ``gs://…`` or ``az://…``.
-    anonymous : bool
-        Whether it asks without credentials, and looks for none.
-
-    Raises
-    ------
-    ValueError
-        The address cannot be used, or names too little.
+    An `anonymous` one looks for no credentials. An address that cannot be used raises ValueError.
     """
 
     def __init__(self, address: str, *, anonymous: bool) -> None:

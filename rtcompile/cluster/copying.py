@@ -20,22 +20,12 @@ _OBJECTS, _MANIFESTS = ("objects", "object"), ("portable", "manifest")
 
 
 class Copied(NamedTuple):
-    """What became of the builds of one store.
-
-    Attributes
-    ----------
-    store : str
-        Its address.
-    copied, there : int
-        Builds that were copied, and that were there already.
-    problem : str
-        Why it ended early, or what was refused; ``""`` if all is well.
-    """
+    """What became of the builds of one store."""
 
     store: str
-    copied: int
-    there: int
-    problem: str = ""
+    copied: int  # newly copied
+    there: int  # present before
+    problem: str = ""  # why it ended early, or what was refused; "" if all is well
 
 
 class Kept(NamedTuple):
@@ -48,13 +38,7 @@ class Kept(NamedTuple):
 
 
 def stores() -> Remote:
-    """Return the stores that the environment names.
-
-    Raises
-    ------
-    InvalidRequest
-        It names none, or a setting cannot be used.
-    """
+    """Return the stores that the environment names; raise InvalidRequest if it names none."""
     settings = RemoteSettings.from_environ()
     if not settings.addresses:
         raise InvalidRequest(
@@ -64,13 +48,7 @@ def stores() -> Remote:
 
 
 def push(stores: Remote, folder: Folder) -> list[Copied]:
-    """Write to every store what the local cache holds for other machines too.
-
-    Raises
-    ------
-    InvalidRequest
-        ``RTCOMPILE_REMOTE_MODE`` forbids it.
-    """
+    """Write to every store what the local cache holds for other machines too."""
     if not stores.writes:
         mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
         raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")

@@ -30,10 +30,7 @@ class BadEntryError(Exception):
 class Envelope:
     """Signs and compresses entries, and opens them again.
 
-    Parameters
-    ----------
-    key : bytes or None
-        The team's key; None with ``RTCOMPILE_REMOTE_UNSIGNED=1``.
+    It has no key with ``RTCOMPILE_REMOTE_UNSIGNED=1``.
     """
 
     def __init__(self, key: bytes | None) -> None:
@@ -72,13 +69,7 @@ class Envelope:
 
 
 def read_key(path: str) -> bytes:
-    """Return the team's key from its file.
-
-    Raises
-    ------
-    InvalidRequest
-        The file cannot be read, is shorter than 16 bytes, or others may read it.
-    """
+    """Return the team's key from its file, which others must not be able to read."""
     setting = f"RTCOMPILE_REMOTE_KEY_FILE={path}"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -26,21 +26,12 @@ __all__ = ["Job", "RemoteFuture", "executor_of", "submit"]
 
 
 class Job(NamedTuple):
-    """One build of a batch, as it travels.
-
-    Attributes
-    ----------
-    request : CompileRequest
-        What to build.
-    overrides : mapping of str to object
-        Arguments of the batch that come before the settings of the machine that builds.
-    siblings : int
-        Builds of the batch that can share a precompiled header with this one.
-    """
+    """One build of a batch, as it travels."""
 
     request: CompileRequest
+    # Arguments that come before the settings of the machine that builds.
     overrides: Mapping[str, Any]
-    siblings: int
+    siblings: int  # builds of the batch that can share a precompiled header with this one
 
 
 class _Answer(NamedTuple):
@@ -82,13 +73,7 @@ class RemoteFuture(Future[ObjectCode]):
 
 
 def executor_of(given: Any) -> Any:
-    """Return what has ``submit(function, *arguments)`` and gives `concurrent.futures` futures.
-
-    Raises
-    ------
-    InvalidRequest
-        `given` is no engine.
-    """
+    """Return what has ``submit(function, *arguments)`` and gives `concurrent.futures` futures."""
     if isinstance(given, concurrent.futures.Executor):
         return given
     adapter = getattr(given, "get_executor", None)  # a Dask client

@@ -62,14 +62,9 @@ def _bounded(
 
 
 class FolderStore:
-    """The folder.
+    """The folder, made when something is first written.
 
-    Parameters
-    ----------
-    path : str
-        Where it is; it is made when something is first written.
-    group : bool
-        Whether its files are its group's to read, and to replace.
+    A group's files can be replaced by its members.
     """
 
     def __init__(self, path: str, *, group: bool) -> None:

@@ -31,14 +31,9 @@ class Unanswered(Exception):
 
 
 class Patience:
-    """How long the builds of a process still wait for the slow answers of one store.
+    """How long the builds of a process still wait for all slow answers of one store.
 
-    Threads that wait at the same time lose that time once.
-
-    Parameters
-    ----------
-    seconds : float
-        The time for all slow answers together.
+    Threads that wait at the same time use up that time once.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -117,22 +112,8 @@ def _would_run(thread: str) -> bool:
 def within(seconds: float, ask: Callable[[], _T], awake: threading.Event | None = None) -> _T:
     """Return what `ask` returns, which another thread runs; an error of it is raised here.
 
-    A thread that gives no answer is left behind, and ends with the process. What such a thread asks
-    within a limit of its own has the first one.
-
-    Parameters
-    ----------
-    seconds : float
-        The time limit.
-    ask : callable
-        What may hang: files of a server that is gone, a socket, the look-up of a host's name.
-    awake : threading.Event, optional
-        Ends the wait when another thread sets it.
-
-    Raises
-    ------
-    Unanswered
-        The thread waited for longer than `seconds`, or `awake` was set.
+    A thread that gives no answer within `seconds`, or before `awake` is set, is left behind, and
+    `Unanswered` is raised. What such a thread asks within a limit of its own has the first one.
     """
     if getattr(_helped, "helps", False):
         return ask()

@@ -35,17 +35,7 @@ _ABANDON = (
 class RedisStore:
     """The client; each method is one command, or one script where a condition is checked first.
 
-    Parameters
-    ----------
-    address : str
-        ``redis://``, ``rediss://`` or ``unix://``.
-    ttl : float
-        Seconds after which an entry is forgotten.
-
-    Raises
-    ------
-    ValueError
-        The address cannot be used.
+    Redis drops an entry after `ttl` seconds. An address that cannot be used raises ValueError.
     """
 
     def __init__(self, address: str, ttl: float) -> None:

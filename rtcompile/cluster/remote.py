@@ -86,19 +86,7 @@ Entry = tuple[str, str, bytes]  # kind, key, data
 
 
 class Remote:
-    """All shared stores of a process.
-
-    Parameters
-    ----------
-    settings : RemoteSettings
-        The stores, and what is done with them.
-
-    Raises
-    ------
-    InvalidRequest
-        An address that cannot be used, a client that is not installed, or a key file that others
-        may read; the message names the setting.
-    """
+    """All shared stores of a process."""
 
     def __init__(self, settings: RemoteSettings) -> None:
         if importlib.util.find_spec("zstandard") is None:
@@ -120,17 +108,7 @@ class Remote:
     def get(
         self, kind: str, key: str, only: Tier | None = None, *, waiting: bool = True
     ) -> bytes | None:
-        """Return what the first store has under this key and verifies; None if none has.
-
-        Parameters
-        ----------
-        kind, key : str
-            What is looked for.
-        only : Tier, optional
-            The one store that is asked.
-        waiting : bool
-            Whether a build waits for it.
-        """
+        """Return the verified bytes that the first store, or only the given one, has; or None."""
         place = f"{kind}/{key}"
         for tier in self.tiers if only is None else [only]:
             entry = tier.ask(lambda store: store.get(place), waiting=waiting)
@@ -158,17 +136,7 @@ class Remote:
         then: Callable[[bool], None],
         tiers: Sequence[Tier] | None = None,
     ) -> None:
-        """Keep entries in every store, or in some, in the background; then call `then`.
-
-        Parameters
-        ----------
-        entries : callable
-            Returns what one store is to hold, in the order in which it is written.
-        then : callable
-            Called once all is written, or could not be, with whether all of these stores have it.
-        tiers : sequence of Tier, optional
-            The stores.
-        """
+        """Write each store's entries in order, in the background; then call `then(all_have_them)`."""
 
         def write() -> None:
             kept = []

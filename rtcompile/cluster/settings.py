@@ -18,33 +18,15 @@ _MIN_SECONDS = 0.05
 
 
 class RemoteSettings(NamedTuple):
-    """The shared stores and how they are used.
-
-    Attributes
-    ----------
-    addresses : tuple of str
-        The stores' addresses, in the order in which they are asked.
-    mode : {"rw", "ro", "anonymous"}
-        Whether builds are also written to them ("rw") or only read ("ro"), and then whether an object
-        store is asked without credentials ("anonymous").
-    key_file : str
-        The file with the team's key; empty if entries are not signed.
-    unsigned : bool
-        Whether entries without a signature are accepted.
-    ttl : float
-        Seconds after which Redis may forget an entry.
-    min_seconds : float
-        Builds that took less time are not written.
-    group : bool
-        Whether files in a ``file://`` store are the group's to read and to replace.
-    """
+    """The shared stores, in the order in which they are asked, and how they are used."""
 
     addresses: tuple[str, ...]
-    mode: str = "rw"
-    key_file: str = ""
-    unsigned: bool = False
-    ttl: float = _TTL_SECONDS
-    min_seconds: float = _MIN_SECONDS
+    mode: str = "rw"  # "rw", "ro", or "anonymous": read-only without credentials
+    key_file: str = ""  # the file with the team's key; empty if entries are not signed
+    unsigned: bool = False  # whether entries without a signature are accepted
+    ttl: float = _TTL_SECONDS  # seconds after which Redis may drop an entry
+    min_seconds: float = _MIN_SECONDS  # builds that took less time are not written
+    # Whether files in a ``file://`` store are the group's to read and to replace.
     group: bool = False
 
     @property

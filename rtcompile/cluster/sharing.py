@@ -23,15 +23,7 @@ __all__ = ["Packed", "pack", "packed", "unpack", "usable"]
 
 
 class Packed(NamedTuple):
-    """A build's object and manifest.
-
-    Attributes
-    ----------
-    object_key, object : str, bytes
-        The object, and the key that it is sealed under.
-    manifest : bytes
-        Sealed under the question's portable key.
-    """
+    """A build's object with its key, and the manifest, which is sealed under the portable key."""
 
     object_key: str
     object: bytes

@@ -38,21 +38,11 @@ def find_or_build(
     build: Callable[[float | None], ObjectCode],
     seconds: float | None = None,
 ) -> ObjectCode:
-    """Return what a shared store has, or the result of `build`, which one node runs while others wait.
+    """Return what a shared store has, or the result of `build`, which one node runs.
 
-    It is called by one process of a node at a time, so that the others of the node, such as the ranks of
-    a job, do not ask the store too, but find its answer in the local cache.
-
-    Parameters
-    ----------
-    question : Question
-        The question, which the local cache could not answer.
-    store : Store
-        The local cache, to which builds of other nodes are written.
-    build : callable
-        Compiles within the given seconds, and keeps the result in `store`.
-    seconds : float, optional
-        The time limit, including the wait for another node's build.
+    Other nodes wait for that build. One process of a node at a time calls this, so the node's other
+    processes, such as the ranks of a job, find the code in the local cache. `seconds` includes the
+    wait for another node's build, and `build` keeps its result in `store`.
     """
     stores = remote()
     if stores is None or not admission.may_travel(question):

@@ -55,26 +55,9 @@ class Entry(NamedTuple):
 def write(
     root: str, paths: Sequence[str], options: Sequence[str], arch: Arch, settings: Settings
 ) -> list[Entry]:
-    """Write the database of a project, and a file for each kernel that is a string.
+    """Write a project's ``compile_commands.json``, and a file for each kernel that is a string.
 
-    Parameters
-    ----------
-    root : str
-        The project's folder: ``compile_commands.json`` is written there. Entries of other files that
-        are in one are kept.
-    paths : sequence of str
-        Sources, Python files and folders of such.
-    options : sequence of str
-        The compiler's options, for all of them.
-    arch : Arch
-        The architecture whose code is shown as active.
-    settings : Settings
-        Where the toolkit is looked for.
-
-    Raises
-    ------
-    InvalidRequest
-        A path that is not there, a database that is none, or a folder that cannot be written.
+    Entries of other files that are already in one are kept. Code for `arch` is shown as active.
     """
     root = os.path.abspath(root)
     entries = []

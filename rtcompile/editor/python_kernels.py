@@ -30,24 +30,12 @@ class Piece(NamedTuple):
 
 
 class KernelString(NamedTuple):
-    """A string that holds CUDA C++.
+    """A string that holds CUDA C++."""
 
-    Attributes
-    ----------
-    name : str
-        The variable that it is assigned to, or ``"kernel"``.
-    pieces : tuple of Piece
-        What it is made of, in order.
-    options : tuple of str
-        What a call that takes this string gives as a literal ``options=``.
-    headers : tuple of (str, str)
-        Names and texts of a literal ``headers=``.
-    """
-
-    name: str
+    name: str  # the variable that it is assigned to, or "kernel"
     pieces: tuple[Piece, ...]
-    options: tuple[str, ...]
-    headers: tuple[tuple[str, str], ...]
+    options: tuple[str, ...]  # what a call that takes this string gives as a literal ``options=``
+    headers: tuple[tuple[str, str], ...]  # names and texts of a literal ``headers=``
 
     @property
     def line(self) -> int:

@@ -30,26 +30,7 @@ def kernel_absent(
     source: str = "",
     lowered_names: Mapping[str, str] | None = None,
 ) -> str:
-    """Say why a module has no kernel of a name.
-
-    Parameters
-    ----------
-    name : str
-        What was asked for.
-    code : bytes
-        The module: a cubin or PTX.
-    program : str
-        The module's name in the message.
-    source : str
-        What it was compiled from, as far as it is known.
-    lowered_names : mapping of str to str
-        Name expression to symbol.
-
-    Returns
-    -------
-    str
-        The mistake on the first line, then what to do, then what the module has.
-    """
+    """Say why a module has no kernel of a name: the mistake, what to do, and what the module has."""
     lowered = lowered_names or {}
     symbols = kernel_symbols(code)
     first, fix = _why(name, symbols, lowered, _in_source(source), program)

@@ -30,35 +30,15 @@ _NAMES = {
 class BuildContext:
     """What is known of a build where a message about it is explained.
 
-    Every field has a default, so that a log alone can be explained too.
-
-    Attributes
-    ----------
-    arch : Arch or None
-        The architecture compiled for.
-    target : str
-        ``"cubin"``, ``"ptx"`` or ``"ltoir"``.
-    capability : (int, int) or None
-        Compute capability of the device it is for.
-    backend : str
-        The compiler that wrote the message.
-    options : tuple of str
-        The compiler's command line.
-    versions : mapping of str to str
-        By part of the toolkit ("nvrtc", "cudart", "crt", "cccl", "cutlass", "nvcc"): its version.
-    search : tuple of SearchDir
-        Where headers were looked for.
-    source : str
-        The program.
-    package_of : callable
-        Function of a header's name: the package that has it and why it was not found, or None.
+    Every field has a default, so a log alone can be explained too.
     """
 
     arch: Arch | None = None
     target: str = "cubin"
-    capability: tuple[int, int] | None = None
-    backend: str = "nvrtc"
-    options: tuple[str, ...] = ()
+    capability: tuple[int, int] | None = None  # of the device that it is for
+    backend: str = "nvrtc"  # the compiler that wrote the message
+    options: tuple[str, ...] = ()  # the compiler's command line
+    # By part of the toolkit: "nvrtc", "cudart", "crt", "cccl", "cutlass", "nvcc".
     versions: Mapping[str, str] = field(default_factory=dict)
     search: tuple[SearchDir, ...] = ()
     source: str = ""

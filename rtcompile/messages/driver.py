@@ -24,21 +24,7 @@ def driver_error(
     code: bytes = b"",
     capability: tuple[int, int] | None = None,
 ) -> DriverError:
-    """Return the error for code that the driver did not load.
-
-    Parameters
-    ----------
-    said : str
-        The driver's name for it and its words.
-    status : int
-        Its number.
-    program : str
-        The name of the code in the message.
-    code : bytes
-        The cubin or PTX.
-    capability : (int, int), optional
-        The device's.
-    """
+    """Return the error for code that the driver did not load, whose error name and text are `said`."""
     arch = arch_of(code)
     what = "" if arch is None else f" (compiled for {arch})"
     first = f"{program}{what} was not loaded: {said}"
@@ -60,21 +46,8 @@ def launch_error(
 ) -> DriverError:
     """Return the error for a launch that the driver refused.
 
-    Parameters
-    ----------
-    said : str
-        The driver's name for it and its words.
-    status : int
-        Its number.
-    kernel : str
-        The kernel's name.
-    block : tuple of int
-        Threads, as they were asked for.
-    shared : int
-        Bytes of dynamic shared memory, as they were asked for.
-    limits : mapping of str to int
-        The kernel's: "threads" in a block, bytes of "dynamic" and "static" shared memory; empty
-        where the driver does not say.
+    `limits` has the kernel's "threads" in a block, and bytes of "dynamic" and "static" shared
+    memory. It is empty where the driver gives none.
     """
     problems = []
     threads = _product(block)

@@ -41,21 +41,11 @@ class HostDeclarations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about a refusal.
+    """What to do about a refusal."""
 
-    Attributes
-    ----------
-    action : {"nvcc", "add-flags", "error"}
-        Build it with NVCC; build it with NVRTC and `flags`; show the user NVRTC's errors.
-    reason : str
-        One line, for the log and `BuildInfo.why`.
-    flags : tuple of str
-        Options to add, for NVCC too.
-    """
-
-    action: str
-    reason: str
-    flags: tuple[str, ...] = ()
+    action: str  # "nvcc", "add-flags" (NVRTC with `flags`), or "error" (show NVRTC's errors)
+    reason: str  # one line, for the log and `BuildInfo.why`
+    flags: tuple[str, ...] = ()  # options to add, for NVCC too
 
 
 class _Case(NamedTuple):
@@ -313,25 +303,9 @@ def decide(
     """Decide what to do about a source that NVRTC refused.
 
     One error that is a limit of NVRTC sends the whole source to NVCC, since only NVCC can tell what
-    else is wrong with it. Without such an error the first error decides.
-
-    Parameters
-    ----------
-    log : str
-        NVRTC's log.
-    source, name : str
-        The program, and its name in the log. An error in a device function may be correct host
-        code.
-    options : iterable of str
-        The user's options.
-    package_of : callable
-        Name of a header to what is known of the package that brings it, or None.
-    declared : HostDeclarations
-        Tells names that NVCC would know from misspelled ones.
-
-    Returns
-    -------
-    Decision
+    else is wrong with it. Without such an error the first error decides. An error in a device
+    function may be correct host code; `declared` tells names that NVCC would know from misspelled
+    ones.
     """
     given = tuple(options)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]

@@ -22,20 +22,7 @@ _LONGEST_SUBJECT = 20_000
 
 
 def hint_for(message: Diagnostic | str, context: BuildContext | None = None) -> str:
-    """Return the cause of a message and what to do about it.
-
-    Parameters
-    ----------
-    message : Diagnostic or str
-        A message, or a whole log of an unknown format, or the name of a driver error.
-    context : BuildContext, optional
-        The build it belongs to; without one the hint is general.
-
-    Returns
-    -------
-    str
-        Sentences; empty where nothing is known.
-    """
+    """Return the cause of a message, a log or a driver error, and what to do; "" if unknown."""
     found = explain(message, context)
     return found[1] if found else ""
 

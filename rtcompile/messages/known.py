@@ -19,27 +19,15 @@ __all__ = ["KnownMessage", "row"]
 
 @dataclass(frozen=True, slots=True)
 class KnownMessage:
-    """A message of a compiler, linker or driver, with its cause and what to do.
+    """A message of a compiler, linker or driver, with its cause and what to do."""
 
-    Attributes
-    ----------
-    id : str
-        Its name, for ``rtcompile explain`` and the documentation.
-    pattern : re.Pattern
-        Searched in ``file: message``, the source line, and the message's notes, a line each.
-    cause, fix : str
-        Templates: what is wrong with this build, and the next step.
-    since : str
-        The earliest release that was seen to print it.
-    values : callable
-        Further names for the templates; None where the row does not fit this build after all.
-    """
-
-    id: str
+    id: str  # its name, for ``rtcompile explain`` and the documentation
+    # Searched in ``file: message``, the source line and the notes, a line each.
     pattern: re.Pattern[str]
-    cause: str
+    cause: str  # `cause` and `fix` are templates: what is wrong with this build, and the next step
     fix: str
-    since: str
+    since: str  # the earliest release that was seen to print it
+    # Further names for the templates; None where the row does not fit this build after all.
     values: Callable[[Match, BuildContext], Values | None]
 
     def hint(self, match: Match, context: BuildContext) -> str:

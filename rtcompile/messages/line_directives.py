@@ -11,22 +11,10 @@ __all__ = ["line_in_source"]
 
 
 def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
-    """Return which line of a source a message is about, counted from 1.
+    """Return the line of a source that a message is about, from 1, or 0 where there is none.
 
-    Parameters
-    ----------
-    diagnostic : Diagnostic
-        The message, with the file and the line as ``#line`` made the compiler number them.
-    source : str
-        The program.
-    name : str
-        Its name in the log.
-
-    Returns
-    -------
-    int
-        0 where the message is about no line of this source. Where several lines have the number,
-        the one whose text the compiler printed, and else the last of them.
+    ``#line`` may number several lines alike. Then it is the one whose text the compiler printed,
+    and else the last.
     """
     if diagnostic.line <= 0:
         return 0

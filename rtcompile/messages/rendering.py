@@ -27,23 +27,8 @@ def render(
 ) -> str:
     """Return the message of a failed build: the cause, the user's line, the hint, further errors.
 
-    Parameters
-    ----------
-    diagnostics : sequence of Diagnostic
-        As `parse` returns them.
-    source : str, optional
-        The program, to show the line from; else the compiler's excerpt is shown.
-    name : str, optional
-        The program's name in the log.
-    width : int, optional
-        Columns of the terminal, for the hint and for lines too long to show.
-    color : bool, optional
-        Whether to use ANSI colours.
-
-    Returns
-    -------
-    str
-        Several lines, without a newline at the end. The compiler's own words are kept.
+    Without `source` the compiler's excerpt is shown. `width` wraps the hint and shortens long
+    lines.
     """
     return styling.painted(story(diagnostics, source=source, name=name, width=width), color)
 

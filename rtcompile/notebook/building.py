@@ -16,15 +16,7 @@ _SECONDS_BETWEEN_CHANGES = 0.25
 
 
 def build(request: CompileRequest) -> ObjectCode:
-    """Return the build of `request`.
-
-    Raises
-    ------
-    RtcompileError
-        The build failed.
-    KeyboardInterrupt
-        The cell was interrupted; its compiler has been killed.
-    """
+    """Return the build of `request`; an interrupt of the cell kills its compiler."""
     begin = time.monotonic()
     (future,) = submit_many([request])
     try:

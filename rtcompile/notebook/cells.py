@@ -30,20 +30,10 @@ _Place = tuple[int, int]  # a line of the cell, and a column in it
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell's code.
+    """A cell's code."""
 
-    Attributes
-    ----------
-    text : str
-        The cell as it was written.
-    source : str
-        What the compiler reads.
-    kernels : tuple of KernelText
-        The kernels that it defines, in order.
-    """
-
-    text: str
-    source: str
+    text: str  # as it was written
+    source: str  # what the compiler reads
     kernels: tuple[KernelText, ...]
     _places: tuple[tuple[int, tuple[_Place, ...]], ...]  # of each line and each of its characters
 

@@ -21,17 +21,7 @@ __all__ = ["Compilation"]
 
 
 class Compilation:
-    """The compilation of one cell. Templates keep it to compile further instances later.
-
-    Parameters
-    ----------
-    source : str
-        The cell.
-    line : Line
-        The options of the ``%%cuda`` line.
-    headers : str
-        The folder of the notebook's own headers.
-    """
+    """The compilation of one cell. Templates keep it to compile further instances later."""
 
     def __init__(self, source: str, line: Line, headers: str) -> None:
         self._line = line
@@ -43,15 +33,7 @@ class Compilation:
         self._built: list[Built] = []
 
     def module(self) -> CellModule:
-        """Compile the cell.
-
-        Raises
-        ------
-        CompileError
-            The cell does not compile; the error names places in the cell.
-        RtcompileError
-            Any other failure.
-        """
+        """Compile the cell; an error names lines and columns of the cell."""
         texts = {name: self._text_of(name) for name in self._line.names}
         built = self._build(self._line.names)
         self._built.append(built)
@@ -99,12 +81,9 @@ class Compilation:
         raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
 
     def _instance(self, text: KernelText, expression: str) -> CellKernel:
-        """Build the cell again, for one more instance of a template.
+        """Build the cell again for one more instance of a template.
 
-        Raises
-        ------
-        InvalidRequest
-            The cell has variables, and the instance would get its own copies of them.
+        A cell with variables is refused, since the instance would get its own copies of them.
         """
         built = self._build([expression])
         shared = {name for one in self._built for name in one.variables() & built.variables()}

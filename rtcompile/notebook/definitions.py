@@ -27,33 +27,18 @@ _PARENTHESIS = re.compile(r"[()]")
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """The definition of a kernel in a text.
-
-    Attributes
-    ----------
-    name, qualified : str
-        Its name without and with its namespaces.
-    parameters : str
-        The text between its parentheses.
-    template : tuple of str or None
-        The names of its template parameters; None if it is no template.
-    """
+    """The definition of a kernel in a text."""
 
     name: str
-    qualified: str
-    parameters: str
-    template: tuple[str, ...] | None
+    qualified: str  # with its namespaces
+    parameters: str  # the text between its parentheses
+    template: tuple[str, ...] | None  # the names of its template parameters
 
 
 def find(text: str, code: str) -> tuple[KernelText, ...]:
     """Return the kernels that a text defines, in order, with only the first of each name.
 
-    Parameters
-    ----------
-    text : str
-        Without comments.
-    code : str
-        The same text with the contents of string and character literals replaced by blanks.
+    Neither has comments, and in `code` the contents of string and character literals are blanks.
     """
     found: dict[str, KernelText] = {}
     scopes: list[str | None] = []  # open braces: a namespace's name, None for others

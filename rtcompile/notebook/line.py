@@ -14,35 +14,17 @@ _OURS = ("--arch", "--backend", "--module")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The options of a ``%%cuda`` line.
-
-    Attributes
-    ----------
-    arch, backend : str
-        As for `rtcompile.compile`; ``""`` where the line does not give it.
-    module : str
-        The name to bind the cell's module to.
-    names : tuple of str
-        Instances of templates to build together with the cell.
-    options : tuple of str
-        The compiler's options.
-    """
+    """The options of a ``%%cuda`` line; ``""`` where the line does not give one."""
 
     arch: str = ""
     backend: str = ""
-    module: str = ""
-    names: tuple[str, ...] = ()
+    module: str = ""  # the name to bind the cell's module to
+    names: tuple[str, ...] = ()  # instances of templates to build together with the cell
     options: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, text: str) -> Line:
-        """Read a line.
-
-        Raises
-        ------
-        InvalidRequest
-            An option of rtcompile lacks its value, or a quote has no end.
-        """
+        """Read a line; an option without its value, or a quote without an end, is an error."""
         try:
             words = iter(shlex.split(text))
         except ValueError as error:

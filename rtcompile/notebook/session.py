@@ -30,13 +30,7 @@ class Session:
         return self._folder
 
     def keep_header(self, name: str, text: str) -> None:
-        """Keep `text` as a header that the cells of this notebook can include as `name`.
-
-        Raises
-        ------
-        InvalidRequest
-            The name is empty, or leads out of the folder.
-        """
+        """Keep `text` as a header that the cells of this notebook can include as `name`."""
         name = name.strip().strip("\"'<>")
         if not name or os.path.isabs(name) or ".." in name.split("/"):
             raise InvalidRequest(f"%%cuda_header {name}: give a name to include it by: shapes.cuh")

@@ -22,17 +22,8 @@ def own_variables(
 ) -> frozenset[str]:
     """Return the variables that a text defines and that are not constant, by their C++ names.
 
-    Variables of headers are left out, and so are those on lines that say ``const``.
-
-    Parameters
-    ----------
-    symbols : iterable of Symbol
-        The symbols of the text's code.
-    text : str
-        The text without comments.
-    kernels : iterable of str
-        The symbols of kernels; their static variables are left out, since no other kernel sees
-        them.
+    Variables of headers are left out, those on lines that say ``const``, and static ones of
+    `kernels`, which no other kernel sees.
     """
     words: set[str] = set()
     for line in text.split("\n"):

@@ -110,23 +110,10 @@ def advise(
     shared_mem: int | Callable[[int], int] = 0,
     source: str = "",
 ) -> list[Advice]:
-    """Advise how to launch the kernels of a build.
+    """Advise how to launch the kernels of a build, or one of a name expression or a symbol.
 
-    Parameters
-    ----------
-    code : ObjectCode or bytes
-        A build, or a cubin.
-    kernel : str, optional
-        This one only: a name expression or a symbol.
-    shared_mem : int or callable
-        Bytes of dynamic shared memory at launch, or a function of the threads in a block.
-    source : str, optional
-        The program, to say where it has dynamic shared memory that `shared_mem` does not count.
-
-    Raises
-    ------
-    InvalidRequest
-        The code is no cubin or has no such kernel; the architecture's limits are not known here.
+    `shared_mem` is bytes of dynamic shared memory, or a function of the threads in a block.
+    `source` is searched for dynamic shared memory that it does not count.
     """
     found = report(code, kernel=kernel)
     if limits_of(found.arch) is None:

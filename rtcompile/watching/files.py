@@ -67,13 +67,7 @@ def _stamp(path: str) -> _Stamp | None:
 
 
 def read_text(file: str) -> str:
-    """Return the text of a source.
-
-    Raises
-    ------
-    InvalidRequest
-        It is no regular file, cannot be read, or is not UTF-8; the message begins with its path.
-    """
+    """Return the text of a source, a regular file of UTF-8; errors begin with its path."""
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):  # to open a pipe would wait for its other end
             raise InvalidRequest(f"{file}: not a regular file")

@@ -61,18 +61,7 @@ def measure(
 ) -> Frame | str:
     """Return the source's own frame, with all inclusions below it; or why there is none.
 
-    Parameters
-    ----------
-    unit : TranslationUnit
-        What is compiled; its flags name `directories`.
-    directories : sequence of str
-        The search path, in order.
-    trace : sequence of str
-        The headers that it reads.
-    library : Library
-        The NVRTC.
-    limits : Limits
-        Of the front end's run.
+    `trace` lists the headers that it reads; `unit`'s flags name `directories`.
     """
     folder = tempfile.mkdtemp(prefix="rtcompile-profile-")
     try:

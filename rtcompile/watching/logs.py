@@ -41,19 +41,10 @@ def report_failure(request: CompileRequest, error: RtcompileError) -> None:
 
 
 def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
-    """Log a finished build at INFO to the logger ``rtcompile``.
+    """Log a finished build at INFO to the logger ``rtcompile``; `level` also shows it on stderr.
 
     The record has the fields of the line as attributes too (``extra``): ``program``, ``arch``,
     ``backend``, ``hit``, ``why``, ``notes``, ``milliseconds``, ``code_bytes``.
-
-    Parameters
-    ----------
-    request : CompileRequest
-        The request.
-    code : ObjectCode
-        Its result.
-    level : str or None
-        ``RTCOMPILE_LOG``: the level to show on stderr; None leaves that to the application.
     """
     if listeners:
         for listen in tuple(listeners):

@@ -215,17 +215,7 @@ def _ms(cost: float) -> str:
 
 
 def profile(request: CompileRequest, settings: Settings) -> Profile:
-    """Compile a request as its build would be, beside the cache, and return where the time went.
-
-    Raises
-    ------
-    CompileError
-        The compiler refuses it; the error is that of any build.
-    InvalidRequest, ToolkitNotFound, UnsupportedArch
-        As for `rtcompile.compile`.
-    JitDisabled
-        ``RTCOMPILE_JIT=0`` forbids compiling.
-    """
+    """Compile a request as its build would be, beside the cache, and return where the time went."""
     if not settings.jit:
         raise JitDisabled(
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"

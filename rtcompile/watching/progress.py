@@ -31,13 +31,7 @@ def shown(
 ) -> Iterator[Callable[[Outcome], None]]:
     """Show the progress of `total` builds; yield the function to call with each outcome.
 
-    Parameters
-    ----------
-    progress : bool, callable or None
-        True: a bar, or lines where stderr is no terminal. None: the bar only. False: nothing. A
-        callable is given the number done, the total, and the outcome.
-    total : int
-        How many builds there are.
+    True also prints lines where stderr is no terminal, None shows the bar only, and False nothing.
     """
     tally = _Tally(total)
     in_place = takes_escapes(sys.stderr) or in_notebook()
@@ -60,10 +54,7 @@ def shown(
 def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a line in place of the previous one, in a terminal or notebook.
 
-    Parameters
-    ----------
-    keep : bool, optional
-        Whether the last line stays; else it is removed at the end.
+    The last line is removed at the end unless `keep`.
     """
     if in_notebook():
         with _line_below_cell(keep) as write:

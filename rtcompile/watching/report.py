@@ -126,29 +126,10 @@ def report(
     block: int | None = None,
     dynamic_shared: int = 0,
 ) -> Report:
-    """Report the resources of a build's kernels.
+    """Report the resources of a build's kernels, or of one name expression or symbol.
 
-    Parameters
-    ----------
-    code : ObjectCode or bytes
-        A build, or a cubin.
-    kernel : str, optional
-        Report on this one only: a name expression or a symbol.
-    block : int, optional
-        Threads in a block, to compute the occupancy at; ``__launch_bounds__`` sets the default.
-    dynamic_shared : int, optional
-        Bytes of dynamic shared memory at launch.
-
-    Returns
-    -------
-    Report
-        One `KernelReport` per kernel, in the code's order.
-
-    Raises
-    ------
-    InvalidRequest
-        The code is no cubin (PTX has no registers yet), or has no such kernel; an argument is of a
-        wrong type or value.
+    ``__launch_bounds__`` sets the default of `block`, the threads that the occupancy is for. PTX is
+    refused, since it has no registers yet.
     """
     data = code.code if isinstance(code, ObjectCode) else code
     if not isinstance(data, bytes):

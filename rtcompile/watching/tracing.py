@@ -26,13 +26,7 @@ _named: set[tuple[str, int, str]] = set()  # (file, process, row) whose names ha
 
 @contextmanager
 def into(path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Write the trace of this thread or task to `path` meanwhile; None changes nothing.
-
-    Raises
-    ------
-    InvalidRequest
-        `path` is no path.
-    """
+    """Write the trace of this thread or task to `path` meanwhile; None changes nothing."""
     token = _file.set(checked_path("trace", path) if path is not None else _file.get())
     try:
         yield
