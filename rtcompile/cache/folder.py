@@ -365,6 +365,14 @@ def take_hits(path: str) -> int:
     return hits
 
 
+def _forget_hits() -> None:
+    for path in _hits:
+        _hits[path] = 0  # the parent notes its own
+
+
+os.register_at_fork(after_in_child=_forget_hits)
+
+
 def _note_hits() -> None:
     for path in list(_hits):
         hits = take_hits(path)

@@ -119,6 +119,7 @@ class Environment:
         "_checked",
         "_everything",
         "_folders",
+        "_noted",
         "_path_folders",
         "_problem",
         "_record",
@@ -168,7 +169,7 @@ class Environment:
         self.loads = ""
         self._record: Sequence[bytes] | None = None
         self._path_folders: dict[str, tuple[int, int]] | None = None
-        self._signature = ""
+        self._signature = self._noted = ""
         self._checked = float("-inf")
 
     @property
@@ -216,7 +217,10 @@ class Environment:
     def note(self, fields: Sequence[bytes]) -> None:
         """Take the toolchain that these fields describe for this environment's: see `packed`."""
         self._record = fields
-        self._signature = digest("toolchain", [self.toolchain_key, *fields[:2]])
+        noted = digest("toolchain", [self.toolchain_key, *fields[:2]])
+        if noted != self._noted:
+            self.memory = Memory()  # what another toolchain made is not found any more
+        self._signature = self._noted = noted
         self.loads = os.fsdecode(fields[2])
         self._path_folders = None
         self._checked = float("-inf")
@@ -254,6 +258,10 @@ def forget() -> None:
     """Have the next `current` make a new snapshot."""
     global _environment
     _environment = None
+
+
+# A thread that a child has not got may hold a lock of these.
+os.register_at_fork(after_in_child=forget)
 
 
 def looked_again() -> Environment:

@@ -13,6 +13,7 @@ import pytest
 
 import rtcompile
 from rtcompile.building import pipeline, planned
+from rtcompile.cache.folder import Folder
 from rtcompile.core.object_code import files_of
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
@@ -140,6 +141,43 @@ def test_a_change_in_the_toolchain_is_noticed(tmp_path):
     here._checked = float("-inf")  # a second later
 
     assert look(request) is None
+
+
+def test_what_another_toolchain_made_is_not_found_in_memory_either(tmp_path):
+    part = tmp_path / "part of a toolkit"
+    part.write_text("one")
+    request = build(CODE % 1)
+    here = environment.current()
+    for file in (tmp_path / "cache/index").iterdir():
+        file.unlink()
+    here.note(environment.packed({str(part): environment.signature(str(part))}, ""))
+    kept(request)
+    part.write_text("another")
+
+    here.note(environment.packed({str(part): environment.signature(str(part))}, ""))
+
+    for file in (tmp_path / "cache/index").iterdir():
+        file.unlink()
+    assert look(request) is None
+
+
+def test_a_forked_child_finds_code_and_counts_its_own_hits_alone(cache):
+    program = """if True:
+        import os, sys, rtcompile
+        find = lambda: rtcompile.compile("__global__ void k() {}", arch="sm_80").build.hit
+        find()
+        hits = [find() for _ in range(3)]
+        from rtcompile.lookup import environment
+        with environment.current().folder._guard, environment.current().memory._guard:
+            child = os.fork()  # as while another thread looks something up
+        if not child:
+            assert find() == "disk"
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    assert Folder(str(cache)).notes().hits == 3 + 1
 
 
 def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, monkeypatch):
