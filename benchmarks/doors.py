@@ -11,7 +11,8 @@ Then: the same for kernels with headers, where a plain kernel was asked for befo
 and modules of ours a call passes.
 
 ``--save NAME`` writes benchmarks/results/NAME.json, ``--table BEFORE.json [AFTER.json]`` prints files as
-tables. ROUNDS sets the number of rounds.
+tables. ROUNDS sets the number of rounds, LIMIT the seconds after which no further round is begun that
+would outlast them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from benchmarks import _machine
 from tests.doors import CAPABILITY, TAKES, WITHOUT_CUPY
 
 ROUNDS = int(os.environ.get("ROUNDS", "7"))
+LIMIT = float(os.environ.get("LIMIT", "inf"))
 FURTHER, AGAIN = 20, 100
 ROOT = Path(__file__).parents[1]
 
@@ -203,11 +206,13 @@ def columns(job: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, float]
     }
 
 
-def counts(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, int]]:
-    """Return the functions, modules and calls of ours by what is asked of what."""
+def counts(folder: Path, arch: str, gpu: bool, works: set[str]) -> dict[str, dict[str, int]]:
+    """Return the functions, modules and calls of ours by what is asked of what, for doors that work."""
     found: dict[str, dict[str, int]] = {}
     for place, door in [("without CuPy", "compile"), *(("with CuPy", d) for d in TAKES)]:
         cupy = place == "with CuPy"
+        if f"{place}: {door}" not in works:
+            continue
         job = {
             "root": str(ROOT),
             "gpu": gpu,
@@ -231,6 +236,7 @@ def counts(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, int]]:
 
 
 def measure() -> dict[str, Any]:
+    begin = time.monotonic()
     gpu = _machine.gpus() > 0
     arch = f"sm_{''.join(map(str, CAPABILITY))}"
     with tempfile.TemporaryDirectory() as name:
@@ -245,25 +251,32 @@ def measure() -> dict[str, Any]:
         every = jobs(folder, arch, gpu)
         runs: dict[str, list[dict[str, Any]]] = {row: [] for row in every}
         refused: dict[str, str] = {}
-        for row, job in list(every.items()):
-            print(row, file=sys.stderr)
+
+        def build(row: str) -> None:
+            """Build the kernels of a row that are missing, or note why they cannot be."""
             try:
-                run({**job, "again": 1}, folder, cache)  # builds what is missing
+                run({**every[row], "again": 1}, folder, cache)
             except RefusedError as error:
                 refused[row] = str(error)
-                del every[row]
-        for number in range(ROUNDS):
-            order = list(every) if number % 2 else list(every)[::-1]
-            for row in order:
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(build, every))
+        every = {row: job for row, job in every.items() if row not in refused}
+        functions = counts(folder, arch, gpu, {row.split(",")[0] for row in every})
+        rounds, longest = 0, 0.0
+        while rounds < ROUNDS and time.monotonic() - begin + longest < LIMIT:
+            since = time.monotonic()
+            for row in list(every) if rounds % 2 else list(every)[::-1]:
                 runs[row].append(run(every[row], folder, cache))
-            print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
-        rows = {row: columns(every[row], runs[row]) for row in every}
+            rounds += 1
+            longest = max(longest, time.monotonic() - since)
+            print(f"round {rounds} of {ROUNDS}: {longest:.0f} s at most each", file=sys.stderr)
         return {
-            "rounds": ROUNDS,
+            "rounds": rounds,
             "loaded": gpu,
-            "rows": rows,
+            "rows": {row: columns(every[row], runs[row]) for row in every},
             "refused": refused,
-            "functions": counts(folder, arch, gpu),
+            "functions": functions,
         }
 
 
