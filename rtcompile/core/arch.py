@@ -118,24 +118,11 @@ def _first_releases(arch: Arch) -> list[Version]:
 def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> Choice:
     """Choose what to compile for, given a device and a compiler.
 
-    The device's own architecture, with its ``a`` suffix where both have one: wgmma, setmaxnreg
-    and tcgen05 need it. Where NVRTC is older than the device, the nearest architecture of the
-    same generation whose machine code the device runs (no driver JIT at each load, and the
-    resource usage that is reported is the real one), else PTX for the driver to compile.
-
-    Parameters
-    ----------
-    capability : (int, int)
-        Compute capability of the device.
-    nvrtc : (int, int)
-        Version of NVRTC.
-    virtual : bool
-        Ask for PTX whatever the device (CuPy's ``CUPY_COMPILE_WITH_PTX=1``).
-
-    Raises
-    ------
-    UnsupportedArch
-        This NVRTC has dropped the device, or never knew anything the device can run.
+    The device's own architecture, with its ``a`` suffix where both have one: wgmma, setmaxnreg and
+    tcgen05 need it. Where NVRTC is older than the device, the nearest architecture of the same
+    generation whose machine code the device runs (no driver JIT at each load, and the resource
+    usage that is reported is the real one), else PTX for the driver to compile. `virtual` asks for
+    PTX anyway (CuPy's ``CUPY_COMPILE_WITH_PTX=1``).
     """
     known = supported(nvrtc)
     kind = "ptx" if virtual else "cubin"
@@ -174,19 +161,10 @@ def check(arch: Arch, target: str, nvrtc: Version) -> None:
 
 
 def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
-    """Say whether code of `arch` can run on a device.
+    """Say whether code of `arch` can run on a device; PTX and LTO-IR are compiled further for it.
 
-    The answer is used to refuse code. Between integrated and discrete GPUs of one generation NVIDIA
-    promises neither yes nor no, so it is True there and the driver decides.
-
-    Parameters
-    ----------
-    arch : Arch
-        What the code was compiled for.
-    target : str
-        ``"cubin"``, or PTX and LTO-IR, which are compiled further for the device.
-    capability : (int, int)
-        The device.
+    A False refuses the code. Between integrated and discrete GPUs of one generation NVIDIA promises
+    neither yes nor no, so it is True there and the driver decides.
     """
     own = (arch.major, arch.minor)
     if own == capability:

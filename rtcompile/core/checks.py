@@ -18,13 +18,7 @@ _ITEMS_MAX = 1_000_000  # items read from an iterable without a length, which ma
 
 
 def text(name: str, value: object) -> str:
-    """Return an argument that must be text that a compiler can be given; a plain str.
-
-    Raises
-    ------
-    InvalidRequest
-        It is of another type, holds a NUL, or cannot be written as UTF-8.
-    """
+    """Return an argument that must be text that a compiler can be given; a plain str."""
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be a str, not {shown(value)}{_advice(value)}")
     plain = value if type(value) is str else str.__str__(value)  # numpy.str_, a member of an Enum

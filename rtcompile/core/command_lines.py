@@ -30,23 +30,9 @@ def for_nvrtc(
 ) -> tuple[str, ...]:
     """Return NVRTC's command line.
 
-    Parameters
-    ----------
-    options : Options
-        What the user asks for.
-    arch : Arch
-        What to compile for; the caller has already read the options' own `arch`.
-    target : {"cubin", "ptx", "ltoir"}
-        What to make; ``-dlto`` is emitted for LTO-IR and only then.
-    nvrtc : (int, int)
-        Its version.
-    include_dirs : sequence of str
-        The whole search path in order, the options' own directories included.
-
-    Raises
-    ------
-    InvalidRequest
-        An option that this release does not take yet; the message names the one that does.
+    The caller has already read the options' own `arch`. `include_dirs` is the whole search path in
+    order. ``-dlto`` is emitted for LTO-IR only. The error for an option that this release does not
+    take yet names the release that does.
     """
     line = [f"--gpu-architecture={arch if target == 'cubin' else arch.virtual}"]
     if nvrtc >= FIRST_WITH_TILE:
@@ -86,19 +72,9 @@ def for_nvcc(
 ) -> tuple[str, ...]:
     """Return nvcc's command line, but for input, output and what to make.
 
-    Parameters
-    ----------
-    options, arch, target, nvcc
-        As for `for_nvrtc`, with nvcc's version.
-    include_dirs : sequence of str
-        The search path in order, without the options' `last_dirs`: those come after nvcc's own.
-    beside : str, optional
-        The directory that ``#include "…"`` looks in first: the source's own.
-
-    Raises
-    ------
-    InvalidRequest
-        An option that this release does not take, or one whose text a shell would act on.
+    `include_dirs` lacks the options' `last_dirs`, which come after nvcc's own. `beside` is the
+    source's own directory, in which ``#include "…"`` looks first. An option whose text a shell
+    would act on is refused.
     """
     code = {"ptx": arch.virtual, "ltoir": f"lto_{str(arch)[3:]}"}.get(target, str(arch))
     line = [f"--generate-code=arch={arch.virtual},code={code}"]
@@ -193,13 +169,7 @@ _PLAIN = re.compile(r"[\w.,:=+/@%^-]*")
 
 
 def _plain(word: str) -> str:
-    """Return a word that nvcc may hand to a shell as it is.
-
-    Raises
-    ------
-    InvalidRequest
-        It holds a character that means something to a shell (``;``, ``$(``, a blank, …).
-    """
+    """Return a word that nvcc may hand to a shell as it is, without ``;``, ``$(``, blanks and such."""
     if not _PLAIN.fullmatch(word):
         raise InvalidRequest(
             f"nvcc cannot take the option {word!r}: it hands it to a shell unquoted, and the shell "
@@ -226,13 +196,7 @@ def _quoted(path: str) -> str:
 
 
 def nvcc_path(path: str) -> str:
-    """Return a path that nvcc may put between double quotes for its shell.
-
-    Raises
-    ------
-    InvalidRequest
-        The shell would expand it, or a quote would end.
-    """
+    """Return a path that nvcc may put between double quotes for its shell."""
     if any(character in path for character in '$`\\"\n'):
         raise InvalidRequest(f"nvcc cannot take the path {path!r}: its shell would expand it")
     return path

@@ -50,45 +50,22 @@ _RESERVED_SHARED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A ``__global__`` function.
+    """A ``__global__`` function. Sizes are in bytes."""
 
-    Attributes
-    ----------
-    name : str
-        Its symbol, mangled where C++ mangles it.
-    registers : int
-        For each thread.
-    stack_bytes : int
-        Local memory for its frame and its callees'; recursion counts as nothing, and so does
-        everything before the linking of relocatable code.
-    shared_bytes : int
-        Static shared memory.
-    constant_bytes : int
-        The module's ``__constant__`` variables, which every kernel of it sees.
-    parameters : tuple of (int, int)
-        Offset and size in bytes, in order.
-    parameter_bytes : int
-        All of them, padding included.
-    max_threads : int or None
-        Threads in a block that ``__launch_bounds__`` allows.
-    required_threads : tuple of int or None
-        The block that ``__block_size__`` or ``reqntid`` asks for.
-    code_bytes : int
-        Machine code.
-    instructions : int or None
-        In it, less what pads its end; None before 7.0, whose instructions share words.
-    """
-
-    name: str
-    registers: int = 0
+    name: str  # its symbol, mangled where C++ mangles it
+    registers: int = 0  # for each thread
+    # Its frame's local memory and its callees'; recursion and unlinked calls count 0.
     stack_bytes: int = 0
-    shared_bytes: int = 0
+    shared_bytes: int = 0  # static shared memory
+    # The module's ``__constant__`` variables, which every kernel of it sees.
     constant_bytes: int = 0
-    parameters: tuple[tuple[int, int], ...] = ()
-    parameter_bytes: int = 0
-    max_threads: int | None = None
+    parameters: tuple[tuple[int, int], ...] = ()  # offset and size, in order
+    parameter_bytes: int = 0  # all of them, padding included
+    max_threads: int | None = None  # threads in a block that ``__launch_bounds__`` allows
+    # The block that ``__block_size__`` or ``reqntid`` asks for.
     required_threads: tuple[int, int, int] | None = None
     code_bytes: int = 0
+    # Less what pads the end; None before 7.0, whose instructions share words.
     instructions: int | None = None
 
 
@@ -115,37 +92,19 @@ class Cubin:
 
 
 def read(code: bytes) -> Cubin:
-    """Read a cubin.
-
-    Raises
-    ------
-    ValueError
-        `code` is not a cubin, or not all of one.
-    """
+    """Read a cubin; raise ValueError if `code` is not one, or not all of one."""
     elf = _Elf(code)
     symbols = tuple(symbol for symbol in elf.symbols() if symbol.name)
     return Cubin(elf.arch(), tuple(_kernels(elf)), symbols)
 
 
 def kernels(code: bytes) -> tuple[Kernel, ...]:
-    """Read a cubin's kernels only: CuTe's has a thousand other symbols, for 5 ms.
-
-    Raises
-    ------
-    ValueError
-        `code` is not a cubin, or not all of one.
-    """
+    """Read a cubin's kernels only, since CuTe's has a thousand other symbols, which take 5 ms."""
     return tuple(_kernels(_Elf(code)))
 
 
 def most_shared_bytes(code: bytes) -> int:
-    """Return a bound of what the kernels of a cubin have of static shared memory: the largest section.
-
-    Raises
-    ------
-    ValueError
-        `code` is not a cubin, or not all of one.
-    """
+    """Return a bound of a cubin kernel's static shared memory: the size of the largest section."""
     elf = _Elf(code)
     return max((elf.size(name) for name in elf.names if name.startswith(".nv.shared.")), default=0)
 

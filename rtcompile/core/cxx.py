@@ -38,14 +38,8 @@ _TRIGRAPHS = (("??/", "\\"), ("??=", "#"), ("??'", "^"))  # those that change wh
 class Directive:
     """A line for the preprocessor, which comments and splices may spread over several.
 
-    Attributes
-    ----------
-    name : str
-        ``"include"``; ``""`` where no word follows the ``#``.
-    body : str
-        What follows the name, without comments, splices and the blanks around it.
-    start, end : int
-        Where the ``#`` stands in `Text.text`, and where the line ends.
+    `body` has no comments, splices and blanks around it. `name` is ``""`` where no word follows the
+    ``#``. `start` and `end` are places of the ``#`` and of the line's end in `Text.text`.
     """
 
     __slots__ = ("body", "end", "name", "start")
@@ -67,17 +61,11 @@ class Directive:
 
 
 class Text:
-    """A text of C++.
+    """A text of C++: `source` as it was written, and `text` with continued lines joined.
 
-    Attributes
-    ----------
-    source : str
-        As it was written.
-    text : str
-        Without splices: a ``\\`` at a line's end, which joins it with the next.
-    differs : bool
-        Whether `pieces` met what a compiler reads in another way in a branch that it skips, or with
-        an older standard: an apostrophe in a number, a quote or a comment's beginning in a header's name.
+    `differs` says whether `pieces` met what a compiler reads in another way in a branch that it
+    skips, or with an older standard: an apostrophe in a number, a quote or a comment's beginning in
+    a header's name.
     """
 
     __slots__ = (

@@ -45,13 +45,7 @@ def for_nvcc(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def nvcc_words(environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the words of ``NVCC_PREPEND_FLAGS`` and of ``NVCC_APPEND_FLAGS``.
-
-    Raises
-    ------
-    ValueError
-        A quote has no end.
-    """
+    """Return the words of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``; quotes must be closed."""
     if not any(environ.get(name) for name in _NVCC_FLAGS):
         return (), ()
     import shlex

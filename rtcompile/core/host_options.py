@@ -28,12 +28,8 @@ def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Split the words after ``-Xcompiler`` into those that nvcc has options for, and all others.
 
     Definitions and directories become the program's own, as if they had been given without
-    ``-Xcompiler``: the cache must know each directory that is searched.
-
-    Raises
-    ------
-    InvalidRequest
-        It would read files that the cache does not know of, or a value is quoted.
+    ``-Xcompiler``: the cache must know each directory that is searched. Words that would read files
+    that the cache does not know of are refused.
     """
     words = [word for value in values for word in _WORD.findall(value)][::-1]
     own: list[tuple[str, str]] = []

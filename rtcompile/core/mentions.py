@@ -25,27 +25,15 @@ class Mentions(NamedTuple):
     """What a file's text mentions that the result of a build may depend on.
 
     Mentions in comments and in branches not taken count too, where that only costs an extra check.
-
-    Attributes
-    ----------
-    quoted : tuple of str
-        Names in ``#include "…"``.
-    computed : bool
-        Whether a macro is included: any name may have been meant.
-    asked : tuple of str
-        What ``__has_include`` and its wrappers are asked for: ``<x>``, ``"x"``. Anything without
-        delimiters is computed, and the file that it stands for is unknown.
-    clock : str
-        The first of ``__DATE__``, ``__TIME__``, ``__TIMESTAMP__`` in the code, ``""`` if none.
-    own_path : bool
-        Whether the text can put its own path into the code (``__FILE__``).
     """
 
-    quoted: tuple[str, ...]
-    computed: bool
+    quoted: tuple[str, ...]  # names in ``#include "…"``
+    computed: bool  # whether a macro is included: any name may have been meant
+    # Operands of ``__has_include`` and its wrappers: ``<x>``, ``"x"``; without delimiters, one is
+    # computed, and its file unknown.
     asked: tuple[str, ...]
-    clock: str
-    own_path: bool
+    clock: str  # the first of ``__DATE__``, ``__TIME__``, ``__TIMESTAMP__`` in the code, "" if none
+    own_path: bool  # whether the text can put its own path into the code (``__FILE__``)
 
 
 def scan(text: str) -> Mentions:

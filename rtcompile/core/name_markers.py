@@ -67,12 +67,8 @@ class Markers:
         return re.sub(r"(__nv_name_map\((\d+)\): error: )(.*)\n(?:[ \t].*\n)*", rewritten, log)
 
     def read(self, ptx: str) -> tuple[dict[str, str], str]:
-        """Return the symbol of each expression, and the PTX without the markers.
-
-        Raises
-        ------
-        ValueError
-            The PTX does not name the symbol of an expression.
+        """Return the symbol of each expression, and the PTX without the markers; one missing is an
+        error.
         """
         # ".visible .global .align 8 .u64 NAME = generic(SYMBOL);"; functions without "generic".
         line = re.compile(

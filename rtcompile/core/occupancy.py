@@ -104,24 +104,7 @@ def limits_of(arch: Arch) -> Limits | None:
 
 
 def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occupancy:
-    """Compute the occupancy of a kernel.
-
-    Parameters
-    ----------
-    limits : Limits
-        The device.
-    block : int
-        Threads in a block.
-    registers : int
-        For each thread.
-    shared : int
-        Static and dynamic shared memory of a block, in bytes.
-
-    Raises
-    ------
-    ValueError
-        `block` is not a number of threads that a block can have.
-    """
+    """Compute the occupancy of a kernel; `shared` is static and dynamic shared memory in bytes."""
     if not 1 <= block <= THREADS_MAX:
         raise ValueError(f"a block has 1 to {THREADS_MAX} threads, not {block}")
     warps = _round_up(block, _WARP) // _WARP
@@ -142,18 +125,8 @@ def best_blocks(
     """Return the largest and the smallest block of highest occupancy; None where no block fits.
 
     The largest is that of ``cuOccupancyMaxPotentialBlockSize``: like it, this counts resident
-    threads and tries `max_threads` and the multiples of 32 below.
-
-    Parameters
-    ----------
-    limits : Limits
-        The device.
-    registers : int
-        For each thread.
-    shared : callable
-        Static and dynamic shared memory, in bytes, of a block of so many threads.
-    max_threads : int
-        Threads in the largest block that the kernel may have.
+    threads and tries `max_threads` and the multiples of 32 below. `shared` gives the bytes, static
+    and dynamic, of a block of so many threads.
     """
     sizes = sorted({max_threads, *range(_WARP, max_threads + 1, _WARP)}, reverse=True)
     found = [

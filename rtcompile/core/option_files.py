@@ -26,11 +26,6 @@ def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tu
     """Return options with each ``--options-file FILE`` replaced by the words in the file.
 
     What is known of each file that was read is appended to `headers`.
-
-    Raises
-    ------
-    InvalidRequest
-        A file cannot be read, has a quote without its end, or names itself.
     """
     read: list[str] = []
     rest = iter(options)

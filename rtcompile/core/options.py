@@ -43,36 +43,20 @@ class ArchOption(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Compiler options in normal form.
+    """Compiler options in normal form. Tuples are in the order given unless they say otherwise."""
 
-    Attributes
-    ----------
-    arch : tuple of ArchOption
-        What was asked for, in order; several where ``-gencode`` or a list was given.
-    macros : tuple of (str, str)
-        ``("D", "NAME=VALUE")`` or ``("U", "NAME")``, one for each name: the last given.
-    include_dirs, pre_includes : tuple of str
-        ``-I`` (then ``-isystem``) directories and ``-include`` headers, in order.
-    last_dirs : tuple of str
-        ``-idirafter`` directories, searched after all others, the toolkit's included.
-    flags : tuple of (str, str)
-        Long name and value ("" where it takes none), sorted by name.
-    ptxas : tuple of str
-        Options for ptxas, one each, in order.
-    unknown : tuple of str
-        Options without a row in the table, in order; they are passed on, and the compiler decides.
-    notes : tuple of str
-        What was changed while reading, and why.
-    """
-
-    arch: tuple[ArchOption, ...] = ()
+    arch: tuple[ArchOption, ...] = ()  # several where ``-gencode`` or a list was given
+    # ("D", "NAME=VALUE") or ("U", "NAME"), one for each name: the last given.
     macros: tuple[tuple[str, str], ...] = ()
-    include_dirs: tuple[str, ...] = ()
-    pre_includes: tuple[str, ...] = ()
+    include_dirs: tuple[str, ...] = ()  # ``-I``, then ``-isystem``
+    pre_includes: tuple[str, ...] = ()  # ``-include``
+    # Long name and value ("" where it takes none), sorted by name.
     flags: tuple[tuple[str, str], ...] = ()
     ptxas: tuple[str, ...] = ()
+    # Options without a row in the table; they are passed on, and the compiler decides.
     unknown: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was changed while reading, and why
+    # ``-idirafter``: searched after all others, the toolkit's included.
     last_dirs: tuple[str, ...] = ()
 
     def get(self, name: str) -> str | None:
@@ -108,22 +92,9 @@ class Options(NamedTuple):
         return self.get("generate-line-info") is not None
 
     def arch_for(self, capability: tuple[int, int] | None) -> ArchOption | None:
-        """Return the asked-for architecture to build: the best that the device runs.
+        """Return the requested architecture that the device runs best; None if no option names any.
 
-        Parameters
-        ----------
-        capability : (int, int) or None
-            The device; None when cross-compiling, where the last one given is taken.
-
-        Returns
-        -------
-        ArchOption or None
-            None if the options ask for none.
-
-        Raises
-        ------
-        UnsupportedArch
-            The device runs none of them.
+        Without a device, when cross-compiling, the last one given is taken.
         """
         if not self.arch:
             return None
@@ -194,19 +165,11 @@ class Options(NamedTuple):
 def parse(options: Iterable[str]) -> Options:
     """Read compiler options in any spelling of NVRTC's, nvcc's or CuPy's users.
 
-    Parameters
-    ----------
-    options : iterable of str
-        One or several words each. An option and its value may be one element (``'-I /x'``) or
-        two. White space splits an element where a next option begins: ``'-DX=1 -DY=2'`` is two
-        defines, ``'-DFOO="a b"'`` is one and keeps its quotes, ``'-I /a b'`` is one directory.
-        An element after an option that waits for its value is that value, blanks and all.
-
-    Raises
-    ------
-    InvalidRequest
-        A value is missing or impossible, something other than a kernel is asked for, or a compiler
-        would read a file whose changes the cache could not notice.
+    An option and its value may be one element (``'-I /x'``) or two. White space splits an element
+    where a next option begins: ``'-DX=1 -DY=2'`` is two defines, ``'-DFOO="a b"'`` is one and keeps
+    its quotes, ``'-I /a b'`` is one directory. An element after an option that waits for its value
+    is that value, blanks and all. An option is refused with which a compiler would read a file
+    whose changes the cache could not notice.
     """
     reader = _Reader(list(all_words(options, _READINGS)))
     while reader.words:

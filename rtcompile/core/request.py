@@ -180,10 +180,7 @@ class CompileRequest(Value):
 def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
     """Return headers given as texts, sorted: a mapping's, or what this returned before.
 
-    Raises
-    ------
-    InvalidRequest
-        A name that leaves its folder, two names that cannot both be files, or what is no text.
+    Names must stay in their folder, and all must be able to be files at once.
     """
     if isinstance(given, tuple) and not given:
         return ()

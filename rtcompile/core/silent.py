@@ -21,20 +21,10 @@ _STATIC_SHARED_LIMIT = 48 << 10
 
 
 def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
-    """Find code that a compiler accepted silently and that a device would not run as meant.
+    """Warn of code that a compiler accepted silently and that a device would not run as meant.
 
-    Parameters
-    ----------
-    code : bytes
-        A cubin; in code of any other kind nothing is found.
-    arch : Arch
-        The architecture it was compiled for.
-
-    Returns
-    -------
-    tuple of str
-        One warning each: instructions that CuTe or CUTLASS replaced by a trap because the
-        architecture does not have them; more static shared memory than a kernel may have.
+    Such are instructions that CuTe or CUTLASS replaced by a trap, since the architecture lacks
+    them, and more static shared memory than a kernel may have. Only a cubin is examined.
     """
     return (*_traps(code, arch), *_oversized(code))
 

@@ -34,18 +34,10 @@ class _Part:
 
 
 def examine(*, probes: bool = True) -> Iterator[Check]:
-    """Examine this environment, check by check.
+    """Yield each check of this environment when it is done; no broken part raises an error here.
 
-    Parameters
-    ----------
-    probes : bool
-        Also compile: plain CUDA, WMMA, CuTe, CUB, cooperative groups, NVCC, a link; and launch a
-        kernel where there is a device.
-
-    Yields
-    ------
-    Check
-        Each check when it is done. No broken part raises an error here.
+    `probes` also compile: plain CUDA, WMMA, CuTe, CUB, cooperative groups, NVCC, a link; and launch
+    a kernel where there is a device.
     """
     from rtcompile import toolkit
     from rtcompile.doctor import installation, machine, probing, sharing, storage

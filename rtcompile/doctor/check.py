@@ -9,22 +9,10 @@ __all__ = ["Check"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked.
-
-    Attributes
-    ----------
-    name : str
-        What was checked: "nvrtc", "cache directory", "compile WMMA".
-    status : {"ok", "note", "warning", "error"}
-        A note is about an optional part that is missing, a warning about something that may cause
-        problems, an error about something that does not work.
-    detail : str
-        The finding.
-    hint : str
-        What to install or unset; empty if there is nothing to do.
-    """
+    """One thing that was checked: its name, such as "compile WMMA", and the finding."""
 
     name: str
+    # "ok", "note" (an optional part is missing), "warning" or "error" (it does not work).
     status: str
     detail: str
-    hint: str = ""
+    hint: str = ""  # what to install or unset; empty if there is nothing to do

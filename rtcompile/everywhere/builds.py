@@ -21,10 +21,6 @@ def build(request: CompileRequest, settings: Settings, query: Query | None) -> O
     """Return the code for a request of CuPy's; None where CuPy has to compile it itself.
 
     `query` is the look-up that found nothing.
-
-    Raises
-    ------
-    CompileError, InvalidRequest, JitDisabled, ToolkitNotFound
     """
     try:
         found = planned.search(request, settings, query, planned.plan)

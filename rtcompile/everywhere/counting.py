@@ -47,26 +47,15 @@ def _build(name: str, code: ObjectCode) -> KernelUse:
 class Tally:
     """The requests of a run, those of its other processes after `collect`.
 
-    Parameters
-    ----------
-    of_run : (str, int), optional
-        The `of_children` of the run that this process is part of, and the process that began it.
-
-    Attributes
-    ----------
-    builds : list of KernelUse
-        What was requested and found or built.
-    missing : list of str
-        The requests that were not in the cache where nothing could be compiled.
-    problems : list of str
-        Why other processes of the run compile kernels that are not counted.
-    of_children : str
-        The file to which the run's other processes append.
+    `of_run` is the `of_children` of the run that this process is part of, and the process that
+    began it.
     """
 
     def __init__(self, of_run: tuple[str, int] | None = None) -> None:
-        self.builds: list[KernelUse] = []
+        self.builds: list[KernelUse] = []  # what was requested and found or built
+        # Requests that were not in the cache where nothing could be compiled.
         self.missing: list[str] = []
+        # Why other processes of the run compile kernels that are not counted.
         self.problems: list[str] = []
         # Other processes append to this file. None is kept open: a program may close what it did
         # not open, and give its number to a file of its own.

@@ -38,13 +38,7 @@ FORMAT = "rtcompile record 2"
 
 
 class Recorder:
-    """Records all requests from `start` to `finish`.
-
-    Parameters
-    ----------
-    path : str
-        The file to write at the end.
-    """
+    """Records all requests from `start` to `finish`, which writes them to `path`."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
@@ -69,15 +63,7 @@ class Recorder:
         logs.listeners.append(self._note)
 
     def finish(self) -> Record:
-        """Stop, and write the whole record. A forked child leaves the writing to its parent.
-
-        Raises
-        ------
-        OSError
-            The record cannot be written, or a request could not be.
-        InvalidRequest
-            The requests are not there any more.
-        """
+        """Stop, and write the whole record. A forked child leaves the writing to its parent."""
         with contextlib.suppress(ValueError):
             logs.listeners.remove(self._note)
         self._append_once({"format": FORMAT, **loaded_versions()})
@@ -141,27 +127,18 @@ class Recorder:
 
 
 class Record:
-    """The requests of a program.
-
-    Attributes
-    ----------
-    versions : mapping of str to str
-        The versions of rtcompile, CuPy and CUDA that the program ran with; "" for one not loaded.
-    builds : list of dict
-        The requests, as returned by `describe`.
-    headers : dict of str to str
-        Digest of a user's header to its compressed contents.
-    """
+    """The requests of a program."""
 
     def __init__(
         self, versions: Mapping[str, str], builds: list[dict[str, Any]], headers: dict[str, str]
     ) -> None:
+        # Of rtcompile, CuPy and CUDA in the program's run; "" for one not loaded.
         self.versions = {
             **versions,
             "cuda": ", ".join(sorted({_cuda(build) for build in builds} - {""})),
         }
-        self.builds = builds
-        self.headers = headers
+        self.builds = builds  # as returned by `describe`
+        self.headers = headers  # digest of a user's header to its compressed contents
 
     def document(self) -> dict[str, Any]:
         """Return the record as plain values."""
@@ -224,13 +201,7 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
 
 
 def request_of(entry: Mapping[str, Any]) -> CompileRequest:
-    """Return the request that an entry describes, for the architecture it was built for.
-
-    Raises
-    ------
-    InvalidRequest
-        The entry is damaged.
-    """
+    """Return the request that an entry describes, for the architecture it was built for."""
     try:
         return CompileRequest(
             entry["source"],
@@ -251,13 +222,7 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
 
 
 def read(path: str) -> Record:
-    """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
-
-    Raises
-    ------
-    InvalidRequest
-        The file is no record, has another format, or is incomplete.
-    """
+    """Return the record in a file, a finished one or the ``.part`` of a program that was killed."""
     try:
         text = trusted.read_given(path).decode()
     except (OSError, UnicodeDecodeError) as error:

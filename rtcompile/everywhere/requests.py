@@ -32,14 +32,7 @@ def request_of_cupy(
 ) -> CompileRequest:
     """Return the request for what CuPy's function was given, with CuPy's implicit options.
 
-    Parameters
-    ----------
-    source, options, backend, names
-        CuPy's arguments.
-    arch_flag, kind : str
-        What CuPy compiles for, ``"-arch=sm_80"``, and what it makes, ``"cubin"`` or ``"ptx"``.
-    ptx : bool
-        Whether the environment asks for PTX.
+    `arch_flag` is ``"-arch=sm_80"``, and `kind` is ``"cubin"`` or ``"ptx"``.
     """
     source, options = _with_pass_in_text(source, tuple(options))
     return CompileRequest(

@@ -28,39 +28,19 @@ _FOLDER = "rtcompile-warm-"
 
 
 class Asked(NamedTuple):
-    """What a program asks for.
-
-    Attributes
-    ----------
-    request : CompileRequest
-        The request as the program makes it.
-    capability : (int, int) or None
-        The compute capability of the devices that ask; None where the request names its architecture.
-    """
+    """A request as the program makes it. No capability: it names its architecture."""
 
     request: CompileRequest
     capability: tuple[int, int] | None
 
 
 class Wanted(NamedTuple):
-    """A build of a record.
-
-    Attributes
-    ----------
-    request : CompileRequest
-        Its request.
-    asked : Asked or None
-        What the program asks for; None if that depends on more than the device.
-    origin : str
-        The line of the program: ``"train.py:12"``.
-    cost : (float, int)
-        What it costs: milliseconds if recorded, and headers.
-    """
+    """A build of a record."""
 
     request: CompileRequest
-    asked: Asked | None
-    origin: str
-    cost: tuple[float, int]
+    asked: Asked | None  # None if the program's request depends on more than the device
+    origin: str  # the line of the program: ``"train.py:12"``
+    cost: tuple[float, int]  # milliseconds if recorded, and headers
 
 
 def start_compiler() -> None:
@@ -86,29 +66,9 @@ def warm(
     archs: Sequence[str] = (),
     progress: bool | Callable[[int, int, Any], Any] | None = None,
 ) -> list[ObjectCode]:
-    """Build everything in a record, in parallel, into the cache.
+    """Build everything in a record, in parallel, into the cache; return it in the record's order.
 
-    Parameters
-    ----------
-    record : Record
-        The record, from `recording.read`.
-    archs : sequence of str
-        Build for these instead of those of the recorded run. A build whose architecture the program
-        itself chose keeps it.
-    progress : bool or callable, optional
-        As in `rtcompile.compile_many`.
-
-    Returns
-    -------
-    list of ObjectCode
-        In the order of the record, architecture by architecture.
-
-    Raises
-    ------
-    InvalidRequest
-        The record is damaged.
-    BatchError
-        Some did not compile.
+    `archs` replace those of the recorded run, but not those that the program chose itself.
     """
     from rtcompile.many import compile_many
 

@@ -17,13 +17,7 @@ __all__ = ["convert"]
 
 
 def convert(parameters: Sequence[Parameter], args: Sequence[Any], kernel: str) -> tuple[Any, ...]:
-    """Return `args` as `RawKernel` takes them: device pointers, and numbers of the right type.
-
-    Raises
-    ------
-    InvalidRequest
-        There are too few or too many, or one does not fit; the message names the parameter.
-    """
+    """Return `args` as `RawKernel` takes them: device pointers, and numbers of the right type."""
     args = items("args", args, "a kernel's arguments")
     if len(args) != len(parameters):
         takes = ", ".join(map(str, parameters))

@@ -79,37 +79,12 @@ def bundle(
     progress: bool | Callable[[int, int, Any], Any] | None = None,
     skip_unshippable: bool = False,
 ) -> list[Built]:
-    """Build targets for architectures and write them into a bundle.
+    """Build targets, objects or names for `resolve`, and write them into a bundle.
 
-    Parameters
-    ----------
-    targets : iterable
-        Objects, or names of them for `resolve`.
-    path : path-like
-        The bundle to write.
-    archs : sequence of str
-        ``"sm_90a"`` for machine code, ``"compute_90"`` for PTX, which later devices run too. A
-        target whose options or ``arch=`` fix an architecture is built for that one alone.
-    update : bool
-        Keep what the file already holds for other architectures, sources and CUDA versions.
-    progress : bool or callable, optional
-        As in `rtcompile.compile_many`.
-    skip_unshippable : bool
-        Leave out what cannot be shipped, and say so in the bundle (`Bundle.left_out`); else
-        nothing is written.
-
-    Returns
-    -------
-    list of Built
-        The builds of each target in turn, one for each architecture, without those left out.
-
-    Raises
-    ------
-    InvalidRequest
-        No targets or architectures, targets that cannot be shipped (the message names each, and
-        why), or a kernel whose signature cannot be read or is not what the source declares.
-    BatchError
-        Some did not compile. The file is then left unchanged.
+    ``"compute_90"`` gives PTX, which later devices run too. A target whose options or ``arch=`` fix
+    an architecture is built for that one alone. `update` keeps what the file already holds for
+    other architectures, sources and CUDA versions. Without `skip_unshippable`, one target that
+    cannot be shipped is an error. After an error the file is unchanged.
     """
     target = checked_path("path", path)
     if os.path.isdir(target):
@@ -287,13 +262,7 @@ def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
 
 
 def resolve(name: str) -> list[Any]:
-    """Return the objects that a target's name refers to; imports their Python module.
-
-    Raises
-    ------
-    InvalidRequest
-        There is no such module, object or file, or it has nothing to build.
-    """
+    """Return the objects that a target's name refers to; this imports their Python module."""
     if name.endswith(".cu"):
         return [_source_file(name)]
     import importlib

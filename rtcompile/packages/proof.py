@@ -37,27 +37,13 @@ _BRANCHES: dict[Version, int] = {
 
 
 class Served(NamedTuple):
-    """What one generation of GPUs gets from a bundle where nothing can be compiled.
+    """What one generation of GPUs gets from a bundle where nothing can be compiled."""
 
-    Attributes
-    ----------
-    gpu : str
-        Its compute capability, ``"9.0"``.
-    program : str
-        The source, with its name expressions where it has some.
-    cuda : int
-        The major version of CUDA that the code was made with, and CuPy must have; 0 for nothing.
-    code : str
-        ``"cubin sm_90a"``, ``"ptx compute_80"`` or ``"nothing"``.
-    driver : str
-        The least driver, as the CUDA release that it came with; ``""`` for nothing.
-    """
-
-    gpu: str
-    program: str
-    cuda: int
-    code: str
-    driver: str
+    gpu: str  # its compute capability, "9.0"
+    program: str  # the source, with its name expressions where it has some
+    cuda: int  # the major version that the code was made with, and CuPy must have; 0 for nothing
+    code: str  # "cubin sm_90a", "ptx compute_80" or "nothing"
+    driver: str  # the least driver, as the CUDA release that it came with; "" for nothing
 
 
 def matrix(bundle: Bundle) -> list[Served]:
@@ -111,13 +97,7 @@ def _driver(release: Version) -> str:
 
 
 def provenance(bundle: Bundle) -> list[dict[str, Any]]:
-    """Return for each build of a bundle what it was made of and by what, as plain values.
-
-    Raises
-    ------
-    InvalidRequest
-        The file is damaged or no bundle.
-    """
+    """Return for each build of a bundle what it was made of and by what, as plain values."""
     return [_fields(*build) for build in _contents(bundle)]
 
 
@@ -166,21 +146,7 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
-    """Compile every build of a bundle again, past all caches, and compare the code byte by byte.
-
-    Parameters
-    ----------
-    bundle : Bundle
-    targets : iterable
-        What it was made of, as for `bundling.bundle`.
-
-    Raises
-    ------
-    InvalidRequest
-        The bundle cannot be used, or a target cannot be built.
-    CompileError
-        One does not compile.
-    """
+    """Compile every build of a bundle again, past all caches, and compare the code byte by byte."""
     wanted = _contents(bundle)
     names = dict.fromkeys(
         row.arch.virtual if row.kind == "ptx" else str(row.arch) for row, _, _ in wanted

@@ -101,20 +101,7 @@ class Parameter:
 
 
 def parse(signature: str, kernel: str) -> tuple[Parameter, ...]:
-    """Read a list of parameters without default values and comments.
-
-    Parameters
-    ----------
-    signature : str
-        The text between the parentheses of the declaration.
-    kernel : str
-        The kernel's name in messages.
-
-    Raises
-    ------
-    InvalidRequest
-        A part of the list declares no parameter that a kernel can have.
-    """
+    """Read a list of parameters without default values and comments."""
     if signature.strip() in ("", "void"):
         return ()
     return tuple(_parameter(part, kernel) for part in split(signature))

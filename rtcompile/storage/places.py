@@ -14,13 +14,7 @@ __all__ = ["absolute", "cache_dir", "folder", "has_folder", "site_folders", "wor
 
 
 def cache_dir(env: Mapping[str, str]) -> str:
-    """Return the absolute path of the cache's directory.
-
-    Raises
-    ------
-    InvalidRequest
-        A variable uses ``~``, and there is no such home directory.
-    """
+    """Return the absolute path of the cache's directory."""
     explicit = env.get("RTCOMPILE_CACHE_DIR")
     if explicit:
         return folder("RTCOMPILE_CACHE_DIR", explicit, env)
@@ -65,24 +59,13 @@ def absolute(path: str) -> str:
     """Return the absolute path of what may be relative to the working directory.
 
     A ``..`` in it stays, since ``link/..`` is the folder above the link's target.
-
-    Raises
-    ------
-    InvalidRequest
-        It is relative, and the working directory was removed.
     """
     full = path if path[:1] == "/" else os.path.join(working_directory(path), path)
     return full if "/.." in full else os.path.abspath(full)
 
 
 def working_directory(needed_by: str) -> str:
-    """Return the working directory.
-
-    Raises
-    ------
-    InvalidRequest
-        It was removed; the message names what needs it.
-    """
+    """Return the working directory; if it was removed, the error names what needs it."""
     try:
         return os.getcwd()
     except OSError:
@@ -93,13 +76,7 @@ def working_directory(needed_by: str) -> str:
 
 
 def folder(name: str, said: str, env: Mapping[str, str]) -> str:
-    """Return the absolute path of the folder that a variable names.
-
-    Raises
-    ------
-    InvalidRequest
-        It uses ``~``, and there is no such home directory.
-    """
+    """Return the absolute path of the folder that a variable names; ``~`` needs a home directory."""
     path = said
     if said == "~" or said.startswith("~/"):
         home = _home(env)

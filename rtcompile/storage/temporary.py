@@ -13,10 +13,7 @@ __all__ = ["folder"]
 def folder(what_for: str) -> str:
     """Make a folder that only this user can enter, and that is removed when this process ends.
 
-    Parameters
-    ----------
-    what_for : str
-        A word for its name, which tells the purpose of a folder left by a killed process.
+    Its name holds `what_for`, to tell the purpose of a folder left by a killed process.
     """
     path = tempfile.mkdtemp(prefix=f"rtcompile-{what_for}-")
     atexit.register(_remove, path, os.getpid())

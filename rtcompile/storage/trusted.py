@@ -51,24 +51,10 @@ class UntrustedError(OSError):
 
 
 def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -> int:
-    """Return a descriptor of a folder whose files may be used.
+    """Return a descriptor of a folder whose files may be used, else raise UntrustedError.
 
-    Parameters
-    ----------
-    path : str
-        The folder.
-    dir_fd : int, optional
-        The descriptor of the folder that `path` is relative to.
-    private : bool
-        Whether its files will be opened. If not, it may be a link to another disk, and others may
-        write to it.
-
-    Raises
-    ------
-    UntrustedError
-        It is not a folder, is another user's, or others may write to it; the message says which.
-    OSError
-        It is not there, or cannot be opened.
+    One that is not `private`, since none of its files will be opened, may be a link to another
+    disk, and others may write to it.
     """
     try:
         descriptor = os.open(path, _FOLDER | os.O_NOFOLLOW if private else _FOLDER, dir_fd=dir_fd)
@@ -118,12 +104,7 @@ def open_regular(
 ) -> tuple[int, os.stat_result]:
     """Return a descriptor and the status of a regular file of any owner.
 
-    Raises
-    ------
-    UntrustedError
-        It is a named pipe, a device, a folder or a socket, whose reading may never end.
-    OSError
-        It is not there, or cannot be opened.
+    Anything else raises UntrustedError, since reading a named pipe or a device may never end.
     """
     flags = _FILE if follow else _FILE | os.O_NOFOLLOW
     descriptor = os.open(path, flags, dir_fd=dir_fd)
@@ -138,13 +119,7 @@ def open_regular(
 
 
 def read_given(path: str) -> bytes:
-    """Return the bytes of a regular file that the caller names, of any owner.
-
-    Raises
-    ------
-    OSError
-        It cannot be read, or is no regular file.
-    """
+    """Return the bytes of a regular file that the caller names, of any owner."""
     try:
         descriptor, _ = open_regular(path)
     except ValueError as error:  # the path has a NUL
@@ -156,21 +131,7 @@ def read_given(path: str) -> bytes:
 def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:
     """Return a descriptor and the status of a file after checking it by the rule above.
 
-    Parameters
-    ----------
-    name : str
-        The file's name.
-    dir_fd : int
-        Its folder, from `open_folder`.
-    most : int
-        The largest allowed size in bytes.
-
-    Raises
-    ------
-    UntrustedError
-        It must not be used; the message says why.
-    OSError
-        It is not there, or cannot be opened.
+    `most` is the largest allowed size in bytes.
     """
     try:
         descriptor, status = open_regular(name, dir_fd=dir_fd, follow=False)

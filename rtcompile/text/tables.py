@@ -10,14 +10,8 @@ __all__ = ["table"]
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = 0) -> str:
     """Return a table with numbers aligned to the right, without columns that are empty.
 
-    Parameters
-    ----------
-    header : sequence of str
-        The columns' titles; the first column names the row.
-    rows : iterable of sequence
-        The values; None and ``""`` are empty.
-    width : int, optional
-        If the table is wider than this, each row becomes several lines, one for each value.
+    The first column names the row; None and ``""`` are empty. A table wider than `width` has
+    several lines for a row, one for each value.
     """
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     kept = [i for i in range(len(header)) if not cells or any(row[i] for row in cells)]

@@ -55,33 +55,17 @@ _CONDA_LIB = ("lib", "targets/{target}/lib")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a toolkit.
+    """One part of a toolkit."""
 
-    Attributes
-    ----------
-    name : str
-        rtcompile's name for it, and its label in the search path.
-    markers : tuple of str
-        Files whose presence shows that it is installed; the first that exists counts.
-    dirs : mapping of str to tuple of str
-        By layout: where under the root, in order.
-    packages : mapping of str to str
-        By layout: the package that has it (``toolkit``: its entry in ``version.json``).
-    states : tuple of str and str, optional
-        The header, relative to the marker's folder, and the macro in it that holds the version.
-    required : bool
-        Whether some kernels cannot be compiled without it.
-    what : str
-        How a message calls it.
-    """
-
-    name: str
-    what: str
-    markers: tuple[str, ...]
-    dirs: Mapping[str, tuple[str, ...]]
+    name: str  # rtcompile's name for it, and its label in the search path
+    what: str  # its name in messages
+    markers: tuple[str, ...]  # files that show that it is installed; the first that exists counts
+    dirs: Mapping[str, tuple[str, ...]]  # by layout: where under the root, in order
+    # By layout: the package that has it (``toolkit``: its entry in ``version.json``).
     packages: Mapping[str, str] = field(default_factory=dict)
+    # The header, relative to the marker's folder, and its macro that holds the version.
     states: tuple[str, str] | None = None
-    required: bool = False
+    required: bool = False  # whether some kernels cannot be compiled without it
 
 
 PARTS: tuple[Part, ...] = (

@@ -39,19 +39,11 @@ PACKAGES = {
 
 
 class Pair(NamedTuple):
-    """Versions of CUTLASS and of CCCL that compile CuTe together.
-
-    Attributes
-    ----------
-    cutlass, cccl : str
-        Version specifiers, as pip reads them.
-    shims : bool
-        Whether the folder ``include_shims/cutlass`` has to be searched before CUTLASS.
-    """
+    """Version specifiers, as pip reads them, of a CUTLASS and a CCCL that compile CuTe together."""
 
     cutlass: str
     cccl: str
-    shims: bool
+    shims: bool  # whether ``include_shims/cutlass`` has to be searched before CUTLASS
 
 
 PAIRS = (
@@ -63,57 +55,29 @@ PAIRS = (
 
 
 class Found(NamedTuple):
-    """A folder of CUTLASS's headers.
-
-    Attributes
-    ----------
-    directory, version : str
-        The folder that holds ``cute/`` and ``cutlass/``, and CUTLASS's version.
-    via : str
-        The package, or the environment variable, that it comes from.
-    last : bool
-        Whether the folder holds other headers too, and is therefore searched after all others.
-    """
+    """A folder of CUTLASS's headers, which holds ``cute/`` and ``cutlass/``."""
 
     directory: str
     version: str
-    via: str
-    last: bool = False
+    via: str  # the package, or the environment variable, that it comes from
+    last: bool = False  # whether other headers lie there too, so it is searched after all others
 
 
 class Cutlass(NamedTuple):
-    """The outcome: what to search, and what to say about it.
-
-    Attributes
-    ----------
-    found : Found or None
-        The CUTLASS to use.
-    why : str
-        Where it comes from, and why it was chosen if there are several.
-    shims : bool
-        Whether it needs the shims.
-    missing : str
-        Why there is none.
-    problems : tuple of str
-        What is wrong with a variable, or with the pair of CUTLASS and CCCL.
-    """
+    """The outcome: what to search, and what to say about it."""
 
     found: Found | None = None
-    why: str = ""
+    why: str = ""  # where it comes from, and why it was chosen if there are several
     shims: bool = False
-    missing: str = ""
+    missing: str = ""  # why there is none
+    # What is wrong with a variable, or with the pair of CUTLASS and CCCL.
     problems: tuple[str, ...] = ()
 
 
 def find(where: Surroundings, cuda: str, cccl: str) -> Cutlass:
     """Return the CUTLASS that a variable names, else the newest that fits CCCL's version.
 
-    Parameters
-    ----------
-    where : Surroundings
-        The variables and folders.
-    cuda, cccl : str
-        Versions of NVRTC and of CCCL; empty if there is none.
+    `cuda` and `cccl` are versions of NVRTC and of CCCL; empty if there is none.
     """
     problems: list[str] = []
     for name in given(CUTLASS_ENVIRONMENT, where):

@@ -27,13 +27,7 @@ _TYPE_OR_MACRO = r"typedef\b[^;{]*\b%s\s*;|#[ \t]*define[ \t]+%s\b"
 
 
 class Declared:
-    """The names that a compile with NVCC would find declared.
-
-    Parameters
-    ----------
-    toolchain : Toolchain
-        Names the folders of CUDA's headers, and the host compiler whose headers are read.
-    """
+    """The names that headers of CUDA and of the host compiler would declare in a compile with NVCC."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self._cuda = [directory.path for directory in toolchain.search]

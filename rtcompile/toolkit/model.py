@@ -21,27 +21,14 @@ def version_pair(version: str) -> tuple[int, int]:
 
 
 class Library(NamedTuple):
-    """A shared library on disk. Finding it has not loaded it.
+    """A shared library on disk. Finding it has not loaded it."""
 
-    Attributes
-    ----------
-    path : str
-        Absolute path, as found (links are not followed: the loader finds siblings by this path).
-    version : str
-        ``"12.9.86"``, or ``"12.9"`` where the place says no more.
-    preload : tuple of str
-        Libraries to open first: NVRTC opened by path does not find its own builtins.
-    build : str
-        Which build it is. NVRTC tells it, in a worker, and until then it is empty; nvJitLink's is
-        read from its file.
-    architectures : tuple of int
-        What an NVRTC that is newer than rtcompile says that it compiles for; else empty.
-    """
-
-    path: str
-    version: str
+    path: str  # as found: links are not followed, since the loader finds siblings by this path
+    version: str  # "12.9.86", or "12.9" where the folder gives no more
+    # Libraries to open first: NVRTC opened by path does not find its own builtins.
     preload: tuple[str, ...] = ()
-    build: str = ""
+    build: str = ""  # nvJitLink's is read from its file; NVRTC's is empty until a worker reports it
+    # What an NVRTC newer than rtcompile compiles for; else empty.
     architectures: tuple[int, ...] = ()
 
     @property
@@ -66,25 +53,12 @@ class Library(NamedTuple):
 
 
 class Program(NamedTuple):
-    """An executable, and the binary it ends up running.
-
-    Attributes
-    ----------
-    path : str
-        The program to run.
-    version : str
-        ``"13.0.88"``.
-    binary : str
-        The program that a wrapper script runs; equal to `path` where there is no wrapper.
-    build : str
-        Which build it is, from the files of every program that it runs, including the host
-        compiler.
-    """
+    """An executable, and the binary it ends up running."""
 
     path: str
-    version: str
-    binary: str
-    build: str = ""
+    version: str  # "13.0.88"
+    binary: str  # the program that a wrapper script runs; else `path`
+    build: str = ""  # from the files of every program that it runs, including the host compiler
 
     @property
     def version_pair(self) -> tuple[int, int]:
@@ -109,38 +83,25 @@ _FOR_NVCC = frozenset({"cutlass", "cupy", "rtcompile"})
 class Toolchain(NamedTuple):
     """One consistent set of compilers and headers.
 
-    Attributes
-    ----------
-    nvrtc, nvjitlink : Library or None
-    nvcc : Program or None
-        It may be of another version than NVRTC, since it has its own CUDA headers.
-    cudadevrt, host_compiler : str or None
-        Paths.
-    search : tuple of SearchDir
-        Header directories for NVRTC, in search order, all of NVRTC's version.
-    versions, found_via : mapping of str to str
-        By part ("nvrtc", "cudart", "crt", "cccl", …): its version, and how it was found.
-    missing : mapping of str to str
-        By part: why it was not found and what to install.
-    problems : tuple of str
-        Problems that builds will meet: missing headers, versions that do not go together.
-    depends : tuple of str
-        Files and folders whose change makes this result outdated.
-    doubts : tuple of str
-        Programs that exist and did not answer; the result is then remembered only for a short time.
+    A mapping's keys are parts: "nvrtc", "cccl", ….
     """
 
     nvrtc: Library | None = None
+    # Of NVRTC's version or another one, since it has its own CUDA headers.
     nvcc: Program | None = None
     nvjitlink: Library | None = None
     cudadevrt: str | None = None
     host_compiler: str | None = None
+    # Header directories for NVRTC, in search order, all of NVRTC's version.
     search: tuple[SearchDir, ...] = ()
     versions: Mapping[str, str] = MappingProxyType({})
     found_via: Mapping[str, str] = MappingProxyType({})
+    # Why a part was not found and what to install.
     missing: Mapping[str, str] = MappingProxyType({})
+    # What builds will meet: missing headers, versions that do not go together.
     problems: tuple[str, ...] = ()
-    depends: tuple[str, ...] = ()
+    depends: tuple[str, ...] = ()  # files and folders whose change makes this result outdated
+    # Programs that did not answer; the result is then remembered only for a short time.
     doubts: tuple[str, ...] = ()
 
     @property

@@ -15,30 +15,15 @@ __all__ = ["HeaderAdvice", "missing_header"]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """Headers and where they come from.
+    """Headers and where they come from."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Headers; a name that ends in ``/`` or ``*`` stands for all that begin with it.
-    what : str
-        Their name in messages.
-    pip : tuple of str
-        What to install for CUDA 12, and for CUDA 13 where that is another package.
-    conda : str
-        The conda-forge package; empty where there is none.
-    part : str
-        The part of a toolchain that they belong to, if any.
-    then : str
-        A further step after installing.
-    """
-
-    names: tuple[str, ...]
-    what: str
+    names: tuple[str, ...]  # a name that ends in ``/`` or ``*`` stands for all that begin with it
+    what: str  # their name in messages
+    # What to install for CUDA 12, and for CUDA 13 where that is another package.
     pip: tuple[str, ...]
-    conda: str = ""
-    part: str = ""
-    then: str = ""
+    conda: str = ""  # the conda-forge package
+    part: str = ""  # the part of a toolchain that they belong to, if any
+    then: str = ""  # a further step after installing
 
 
 class HeaderAdvice(NamedTuple):
@@ -120,23 +105,7 @@ def missing_header(
 ) -> HeaderAdvice | None:
     """Return which package has the header `name`, and why it was not found; None if unknown.
 
-    Parameters
-    ----------
-    name : str
-        As it was included.
-    toolchain : Toolchain, optional
-        What the build had; without one the advice is general.
-    backend : {"nvrtc", "nvcc"}
-        The compiler that did not find it.
-
-    Returns
-    -------
-    HeaderAdvice or None
-
-    Examples
-    --------
-    >>> missing_header("crt/mma.h").step
-    '`pip install nvidia-cuda-nvcc-cu12` (CUDA 12) or `nvidia-cuda-crt` (CUDA 13), conda: cuda-crt.'
+    Without the `toolchain` that the build had, the advice is general.
     """
     for package in _PACKAGES:
         if any(_stands_for(pattern, name) for pattern in package.names):

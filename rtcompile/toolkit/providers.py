@@ -27,25 +27,13 @@ GROUP = "rtcompile.headers"
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """A folder of headers that a package provides.
+    """A folder of headers that a package provides."""
 
-    Attributes
-    ----------
-    name : str
-        The entry's name.
-    package, version : str
-        The distribution that declares it.
-    directory : str
-        The folder, ``""`` if the declared one does not exist.
-    said : str
-        The declared folder, as the entry spells it.
-    """
-
-    name: str
-    package: str
+    name: str  # the entry's name
+    package: str  # the distribution that declares it
     version: str
-    directory: str
-    said: str
+    directory: str  # "" if the declared one does not exist
+    said: str  # the declared folder, as the entry spells it
 
     @property
     def search_dir(self) -> SearchDir:

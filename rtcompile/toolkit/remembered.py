@@ -50,16 +50,8 @@ _in_this_process: dict[tuple[str, str], Known] = {}  # by toolchain key and PATH
 def current(settings: Settings | None = None) -> Toolchain:
     """Return the toolchain of this environment.
 
-    Parameters
-    ----------
-    settings : Settings, optional
-        Where the result is remembered (``cache_dir``) and whether it may be (``cache_on_disk``).
-
-    Returns
-    -------
-    Toolchain
-        A missing part raises no error here: `Toolchain.problems` lists it, and `require_nvrtc` and
-        its like raise when the part is needed.
+    A missing part raises no error here: `Toolchain.problems` lists it, and `require_nvrtc` and its
+    like raise when the part is needed.
     """
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
@@ -101,16 +93,9 @@ def _unsupported() -> Toolchain:
 
 
 def remember_build(part: str, build: str, settings: Settings) -> None:
-    """Remember the build that a compiler reported of itself, for this process and later ones.
+    """Remember the build that "nvrtc" or "nvcc" reported, for this process and later ones.
 
-    Parameters
-    ----------
-    part : {"nvrtc", "nvcc"}
-        A part of the toolchain that `current` returned last.
-    build : str
-        The build, as the compiler reports it.
-    settings : Settings
-        As for `current`.
+    The part is of the toolchain that `current` returned last.
     """
     here = environments.current().toolchain_key, os.environ.get("PATH", "")
     known = _in_this_process.get(here)

@@ -51,30 +51,10 @@ def find(
 ) -> Toolchain:
     """Search for a toolkit; the arguments are all that the result depends on.
 
-    Parameters
-    ----------
-    environ : mapping of str to str
-        The environment variables.
-    site_dirs : sequence of str
-        Directories that wheels are installed in, in order of preference.
-    usual_roots : sequence of str
-        Patterns of folders where toolkits are installed.
-    machine : str, optional
-        ``"x86_64"`` or ``"aarch64"``; None means this machine's.
-    shims : str, optional
-        The folder ``include_shims``; None means the one of this installation.
-    last_steps : sequence of find steps
-        Steps taken only if the others gave no complete set.
-    prefix : str
-        The folder of the Python that runs (``sys.prefix``): it may be a conda environment.
-    unpack : callable
-        Returns a folder with the headers that are inside an NVRTC, None if it has none. Called if
-        there is no complete set.
-
-    Returns
-    -------
-    Toolchain
-        What was found; `problems` and `missing` say what was not.
+    `site_dirs` are in order of preference, and `usual_roots` are patterns of folders. `last_steps`
+    are taken, and `unpack` returns the folder of headers inside an NVRTC, only if the other steps
+    gave no complete set. `prefix` is ``sys.prefix``, which may be a conda environment. A None
+    stands for this machine and this installation.
     """
     where = Surroundings(
         environ,

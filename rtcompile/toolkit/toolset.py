@@ -48,20 +48,11 @@ def _goes_with(hit: Hit, compiler: Hit) -> bool:
 
 @dataclass(frozen=True)
 class Toolset:
-    """NVRTC of one place and every part that goes with it.
+    """NVRTC of one folder and every part that goes with it."""
 
-    Attributes
-    ----------
-    nvrtc : Hit
-        The compiler that the other parts are chosen for.
-    hits : mapping of str to Hit
-        By part: where it is taken from.
-    rejected : mapping of str to (Hit, Hit)
-        By part that exists only in unfit folders: where it is, and the part that makes it unfit.
-    """
-
-    nvrtc: Hit
+    nvrtc: Hit  # the compiler that the other parts are chosen for
     hits: Mapping[str, Hit]
+    # By part that exists only in unfit folders: where it is, and the part that makes it unfit.
     rejected: Mapping[str, tuple[Hit, Hit]]
 
     def lacking(self, spare: Collection[str] = ()) -> list[str]:

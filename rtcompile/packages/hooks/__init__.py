@@ -31,34 +31,16 @@ __all__ = ["Table"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A project's configuration of its bundle.
+    """A project's configuration of its bundle."""
 
-    Attributes
-    ----------
-    targets : sequence of str
-        Names of what to build, as for ``rtcompile bundle``.
-    bundle : str
-        The path of the bundle in the wheel.
-    archs : sequence of str
-        Architectures to build for.
-    source : str
-        The folder that the project's packages lie in: ``"."`` or ``"src"``.
-    """
-
-    targets: Sequence[str]
-    bundle: str
+    targets: Sequence[str]  # names of what to build, as for ``rtcompile bundle``
+    bundle: str  # the path of the bundle in the wheel
     archs: Sequence[str]
-    source: str = "."
+    source: str = "."  # the folder that the project's packages lie in: "." or "src"
 
     @classmethod
     def read(cls, fields: Mapping[str, Any], name: str) -> Table:
-        """Return the table that pyproject.toml calls `name`.
-
-        Raises
-        ------
-        InvalidRequest
-            A field is missing, unknown, or of a wrong type.
-        """
+        """Return the table that pyproject.toml calls `name`."""
         for field, value in fields.items():
             kind = _FIELDS.get(field)
             if kind is None:
@@ -78,21 +60,10 @@ class Table:
             bundling.bundle(self.targets, path, archs=self.archs, progress=True)
 
     def check(self, root: str, files: str, advice: str) -> None:
-        """Ask a wheel's files for every build, in another process that may not compile.
+        """Look every build up from a wheel's files alone, in another process that may not compile.
 
-        Parameters
-        ----------
-        root : str
-            The project's folder.
-        files : str
-            The folder that holds what the wheel is made of, the bundle too.
-        advice : str
-            How a file is added to the wheel with this build backend.
-
-        Raises
-        ------
-        InvalidRequest
-            A source or header is not among the files, or the package looks elsewhere for its bundle.
+        `files` is the folder that holds what the wheel is made of, the bundle too. `advice` says
+        how a file is added to the wheel with this build backend.
         """
         source = os.path.realpath(os.path.join(root, self.source))
         # Without the project's own folder, which has what the wheel may lack.
