@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import crashes, observed
@@ -300,7 +300,7 @@ def _outcome(
     # They add up: what is between NVRTC's phases and around them is "compile".
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
     milliseconds["queue"] = answer.queued * 1000
-    trace = _trace(reply)
+    trace = observed.headers_read(reply)
     if reply["error"]:
         if header is not None and trace is not None:
             trace = tuple(dict.fromkeys((*header.trace, *trace)))
@@ -328,15 +328,6 @@ def _outcome(
         notes=notes,
         files=files,
     )
-
-
-def _trace(reply: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the headers that were read, in the order of their first inclusion; None if unknown."""
-    if reply["asked"] is not None:
-        return tuple(
-            os.fsdecode(path) for path, *_, was_read in reply["asked"]["opened"] if was_read
-        )
-    return None if reply["trace"] is None else includes.parse_trace(reply["trace"])
 
 
 def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rtcompile.core.header import Header, SearchDir
-from rtcompile.core.includes import placing
+from rtcompile.core.includes import parse_trace, placing
 from rtcompile.core.mentions import scan
 from rtcompile.lookup import clocks
 from rtcompile.lookup.fileset import FileSet
@@ -22,7 +22,7 @@ from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.workers import probes
 
-__all__ = ["file_set", "for_probes"]
+__all__ = ["file_set", "for_probes", "headers_read"]
 
 _NOTHING = FileSet()
 _OWN_PATH, _CLOCK = 1, 2  # of `probes.mentions`
@@ -43,6 +43,15 @@ def for_probes(
         "texts": {os.fsencode(path): text.encode() for path, text in texts},
     }
     return {key: value for key, value in said.items() if value}
+
+
+def headers_read(reply: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the headers that were read, in the order of their first inclusion; None if unknown."""
+    if reply["asked"] is not None:
+        return tuple(
+            os.fsdecode(path) for path, *_, was_read in reply["asked"]["opened"] if was_read
+        )
+    return None if reply["trace"] is None else parse_trace(reply["trace"])
 
 
 def file_set(

@@ -29,7 +29,7 @@ from rtcompile.cache import files, headers
 from rtcompile.compilers import observed
 from rtcompile.compilers import precompiled_files as disk
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
-from rtcompile.core import environment, includes
+from rtcompile.core import environment
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Limits
 from rtcompile.lookup import clocks
@@ -179,7 +179,7 @@ class _Maker:
                 self._refuse(made["problem"])
             return
         spared = made["make"] - made["use"]
-        trace = includes.parse_trace(made["trace"])
+        trace = observed.headers_read(made) or ()
         texts = self.order["texts"]
         if made["asked"] is not None:
             dependencies = observed.file_set(made["asked"], self.search, texts=texts)

@@ -348,7 +348,7 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     )
     end = time.monotonic()
     problem = made["error"] or used["error"]
-    if problem or not _pch_message(used["log"])[1] or not made["trace"]:
+    if problem or not _pch_message(used["log"])[1] or not (made["asked"] or made["trace"]):
         full = not (_has_room(job["temporary"]) and _has_room(os.environ["TMPDIR"] + "/room"))
         log = f"{made['log']}\n{used['log']}".strip()
         return {"heap": True, "full": full, "problem": log or "not usable"}

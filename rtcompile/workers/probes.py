@@ -85,7 +85,7 @@ class _Observation:
         self.tells = tells
         self.texts: dict[bytes, bytes] = job.get("texts", {})
         self.provided: tuple[bytes, ...] = tuple(job.get("provided", ()))
-        self.ignored = (b"/proc/self/", os.environb.get(b"TMPDIR", b"/proc/self") + b"/")
+        self.temporary = (b"/proc/self/", os.environb.get(b"TMPDIR", b"/proc/self") + b"/")
         # NVRTC looks for a file of the program's name, and goes on whether there is one or not.
         self.own = (job.get("name", b""), job.get("pch", b""), os.getcwdb())
         self.begun_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, by which files get times
@@ -101,11 +101,12 @@ class _Observation:
     def is_ours(self, path: bytes | None) -> bool:
         """Say whether a path is of this worker, or relative to its empty folder."""
         return (
-            path is None
-            or not path.startswith(b"/")
-            or path in self.own
-            or path.startswith(self.ignored)
+            path is None or not path.startswith(b"/") or path in self.own or self.is_temporary(path)
         )
+
+    def is_temporary(self, path: bytes) -> bool:
+        """Say whether a path is of this job's temporary files, which may be named from its folder."""
+        return path.startswith(self.temporary)
 
     def doubt(self, problem: str) -> None:
         self.problem = self.problem or problem
@@ -262,7 +263,10 @@ def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..
 def _fopen(real: Callable[..., Any], path: bytes, mode: bytes) -> Any:
     job = _job
     if job is None or job.is_ours(path) or not mode.startswith(b"r"):
-        return real(path, mode)
+        found = real(path, mode)
+        if found and job is not None and path.startswith(b"../") and not job.is_temporary(path):
+            job.doubt(f"header {os.fsdecode(path)} was found by a relative path")
+        return found
     descriptor = _descriptor(job, path)
     if descriptor == _ABSENT:
         return None

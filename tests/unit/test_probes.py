@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -230,12 +231,27 @@ def test_the_compiler_reads_texts_from_memory(one: Path, library: Any) -> None:
 
 def test_a_pipe_is_not_followed(one: Path, library: Any) -> None:
     os.mkfifo(one / "v.h")
-    writer = threading.Thread(target=lambda: (one / "v.h").write_text("#define VALUE 7\n"))
+
+    def write() -> None:
+        with suppress(BrokenPipeError):  # it may be closed before it is read
+            (one / "v.h").write_text("#define VALUE 7\n")
+
+    writer = threading.Thread(target=write)
     writer.start()
     outcome = outcome_of(f"#include <v.h>\n{KERNEL}", one, library)
     writer.join()
     assert outcome.files is not None
     assert outcome.files.uncacheable == f"header {one}/v.h is not a regular file"
+
+
+def test_a_header_that_is_found_by_a_relative_path_is_not_kept(one: Path, library: Any) -> None:
+    out = "../" * 20
+    flags = (f"-I{out}{str(one.parent)[1:]}/two",)
+    source = f"#include <v.h>\n{KERNEL}"
+    unit = TranslationUnit(source, "k.cu", ("-arch=sm_80", *flags), (), "cubin", Arch(8, 0))
+    outcome = nvrtc.compile(unit, library, limits=Limits(), pch=False, cache_dir=None, search=())
+    assert outcome.files is not None
+    assert "was found by a relative path" in outcome.files.uncacheable
 
 
 def test_a_header_that_may_not_be_read_is_not_passed_over_in_silence(
