@@ -80,22 +80,12 @@ class LazyCode:
     """What `RawModule` and `RawKernel` share: the arguments of one build, and its results.
 
     An instance builds once per device and keeps the result, as CuPy's classes do. A *new*
-    `RawModule` of the same source asks the cache again, and so sees an edited header; see `code_of`.
+    `RawModule` of the same source looks in the cache again, and so sees an edited header; see
+    `code_of`.
 
-    Attributes
-    ----------
-    arguments : dict
-        What the class was given, in its normal form.
-    for_cupy : tuple
-        Code, options, backend and those keyword arguments of CuPy's classes that are set.
-    functions : dict
-        Kernel's name to device to ``cupy.cuda.function.Function``.
-    modules : dict
-        Device to ``cupy.cuda.function.Module``.
-    objects : dict
-        Device to `ObjectCode`; None stands for ``arch=``.
-    path : str or None
-        The file of ``path=``.
+    `arguments` are what the class was given, in normal form, and `for_cupy` those for CuPy's class.
+    `functions` are by kernel name and device; `modules` and `objects` are by device, where None
+    stands for ``arch=``.
     """
 
     __slots__ = (
@@ -343,13 +333,7 @@ _cells = cupy.memoize()(lambda *arguments: [None])
 
 
 def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | None]:
-    """Return the arguments in their normal form, and the request that they make: none of a file.
-
-    Raises
-    ------
-    InvalidRequest
-        An argument of a wrong type or value, or two that contradict each other.
-    """
+    """Return the arguments in their normal form, and the request that they make: none of a file."""
     code, path, names = given["code"], given["path"], given["name_expressions"]
     if (code is None) == (path is None):
         which = "neither was" if code is None else "both were"
@@ -447,13 +431,7 @@ _loading = threading.Lock()
 
 
 def ordinal(loading: bool = False) -> int:
-    """Return the number of the current device, to compile for it or, with `loading`, to load on it.
-
-    Raises
-    ------
-    UnsupportedArch
-        There is none.
-    """
+    """Return the number of the current device, to compile for it or, with `loading`, to load on it."""
     try:
         return int(current_device())
     except CUDARuntimeError as error:
@@ -461,13 +439,7 @@ def ordinal(loading: bool = False) -> int:
 
 
 def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:
-    """Load a module on the current device.
-
-    Raises
-    ------
-    DriverError
-        The driver refuses it; the message says which architectures they are.
-    """
+    """Load a module on the current device; the driver's refusal names both architectures."""
     try:
         with _loading:
             return load(*given)

@@ -32,22 +32,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 class Settings(Value):
     """What the environment asks for; every field can be overridden by an argument.
 
-    Attributes
-    ----------
-    cache_dir : str
-        The cache's directory.
-    cache_size : int
-        Bytes that it may hold.
-    timeout : float or None
-        Seconds.
-    memory_limit : int or None
-        Bytes.
-    recompile : bool
-        What is cached or bundled is passed over; an argument alone sets it.
-    bundles : tuple of str
-        Paths.
-    remote : str
-        Addresses of shared stores; the rest is in `cluster.settings`.
+    `timeout` is in seconds, `cache_size` and `memory_limit` are in bytes, and an argument alone
+    sets `recompile`.
     """
 
     __slots__ = (
@@ -137,13 +123,7 @@ class Settings(Value):
         memory_limit: int | str | None = None,
         recompile: bool = False,
     ) -> Settings:
-        """Return these settings with the arguments that are not None in their place.
-
-        Raises
-        ------
-        InvalidRequest
-            An argument of a wrong type or value; the message names it.
-        """
+        """Return these settings with the arguments that are not None in their place."""
         changes: dict[str, Any] = {}
         if recompile is not False and truth("recompile", recompile):
             changes["recompile"] = True

@@ -56,40 +56,21 @@ _FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """Where an array lies.
+    """An array in device memory."""
 
-    Attributes
-    ----------
-    pointer : int
-        Device address of the first element.
-    shape, strides : tuple of int
-        Elements, and bytes, along each dimension.
-    dtype : str
-        ``"float16"``, ``"bfloat16"``, …
-    itemsize : int
-        Bytes of an element.
-    torch_device : int or None
-        The device of a PyTorch tensor; None for what is none.
-    owner : object
-        What keeps the memory alive.
-    """
-
-    pointer: int
+    pointer: int  # address of the first element
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
+    strides: tuple[int, ...]  # in bytes
+    dtype: str  # "float16", "bfloat16", …
     itemsize: int
-    torch_device: int | None
-    owner: Any
+    torch_device: int | None  # None for what is no PyTorch tensor
+    owner: Any  # what keeps the memory alive
 
 
 def device_array(name: str, value: Any) -> DeviceArray | None:
     """Describe an array in device memory; None for what is no array of a kind we know.
 
-    Raises
-    ------
-    InvalidRequest
-        The array lies in host memory.
+    One in host memory is refused.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -319,13 +300,7 @@ def _kind(value: object) -> str:
 
 
 def bindings() -> Any:
-    """Return cuda-python's driver.
-
-    Raises
-    ------
-    ToolkitNotFound
-        It is not installed.
-    """
+    """Return cuda-python's driver."""
     try:
         from cuda.bindings import driver
     except ImportError:

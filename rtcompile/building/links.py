@@ -29,22 +29,7 @@ def inputs(
 ) -> tuple[LinkInput, ...]:
     """Return `request.link` as linker inputs; sources among them are compiled for `arch`.
 
-    Parameters
-    ----------
-    request : CompileRequest
-        Its `link` holds source strings, `CompileRequest`\\ s, `ObjectCode`\\ s, `LinkInput`\\ s,
-        and paths to sources, cubins, PTX, LTO-IR, fatbins, objects or archives.
-    arch : Arch
-        The architecture to compile sources for.
-    settings : Settings
-        As for `build`.
-    build : callable
-        Builds a source. It is `pipeline.build`, passed as an argument to avoid a circular import.
-
-    Raises
-    ------
-    InvalidRequest
-        An input that is none of these, cannot be read, or is an empty file.
+    `build` is `pipeline.build`, passed as an argument to avoid a circular import.
     """
     items = [given(item, index) for index, item in enumerate(request.link)]
     lto = request.target == "ltoir" or compiler_options.parse(request.options).lto
@@ -61,13 +46,8 @@ def needed_option(links: Sequence[LinkInput]) -> str:
 def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> CompileRequest | None:
     """Return the request that links a PTX file with options.
 
-    None where the file is no PTX, or the options say nothing to a linker: the driver loads it, as
+    None where the file is no PTX, or the options do not concern a linker: the driver loads it, as
     CuPy has it do with every file, whatever the options.
-
-    Raises
-    ------
-    InvalidRequest
-        The file cannot be read, or an option for its PTX is none that is known.
     """
     from rtcompile.core import command_lines
 

@@ -22,12 +22,7 @@ __all__ = ["build", "find", "is_cached"]
 
 
 def build(request: CompileRequest, settings: Settings) -> ObjectCode:
-    """Return the code of `request`, from a bundle, from the cache or from a compiler.
-
-    Raises
-    ------
-    CompileError, ToolkitNotFound, UnsupportedArch, InvalidRequest, JitDisabled
-    """
+    """Return the code of `request`, from a bundle, from the cache or from a compiler."""
     query = query_of(request, settings)
     found = find(query, request, settings)
     if found is not None:

@@ -120,16 +120,8 @@ def plan(
 ) -> Plan:
     """Decide everything except the target.
 
-    Parameters
-    ----------
-    request, settings
-        The request, and the environment's settings.
-    chosen : Target
-        The result of `target`.
-    links : tuple of LinkInput
-        The elements of `request.link`, compiled or read.
-    link_option : str
-        The option with which the unit must be compiled to be linked with them.
+    `links` are the elements of `request.link`, compiled or read; to be linked with them, the unit
+    must be compiled with `link_option`.
     """
     options, toolchain, backend, choice = chosen
     if link_option and not (options.rdc or options.lto):
@@ -222,11 +214,6 @@ def for_this_device(request: CompileRequest, settings: Settings) -> CompileReque
     CuPy appends the device's ``-arch`` to the options, which wins. So with CuPy a project with
     ``-arch=sm_70`` runs on every device. Here such an option is used if the device runs its code
     and the compiler knows it; otherwise it is ignored with one warning. ``arch=`` is never ignored.
-
-    Raises
-    ------
-    UnsupportedArch
-        There is no device, or none that this compiler compiles for.
     """
     if request.arch is not None or not any("arch" in o or "code" in o for o in request.options):
         return request
@@ -338,13 +325,7 @@ def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan
 
 
 def for_nvcc(options: Options) -> Options:
-    """Return the options for NVCC, with those of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``.
-
-    Raises
-    ------
-    InvalidRequest
-        A variable holds an option that is not supported (``-MF``, ``-o``, an options file, …).
-    """
+    """Return the options for NVCC, with those of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``."""
     from rtcompile.core import environment  # most builds need none of its variables
 
     try:

@@ -119,16 +119,8 @@ def search(
 ) -> ObjectCode | Missing:
     """Return the code of `request` from a bundle or the cache by its plan, else what is missing.
 
-    Raises as `build`.
-
-    Parameters
-    ----------
-    request, settings
-        What to build.
-    query : Query or None
-        The look-up that found nothing, to which an index entry will lead.
-    planner : callable
-        Makes the plan. A batch plans those alike once.
+    An index entry will lead to it from `query`, the look-up that found nothing. `planner` makes the
+    plan; a batch plans similar requests once.
     """
     started = time.perf_counter()
     found = _or_shipped(request, settings, lambda: _found(request, settings, query, planner))
@@ -262,12 +254,8 @@ def index(
 ) -> None:
     """Have an index entry lead from a request to what the cache has for it; nothing if it has none.
 
-    Parameters
-    ----------
-    request, settings
-        What will be looked up.
-    capability : (int, int), optional
-        That of the devices that will look for it, where the request names no architecture.
+    `capability` is that of the devices that will look for it, where the request names no
+    architecture.
     """
     decided = plan(request, settings, None if capability is None else lambda: capability)
     store = Store.open(settings)

@@ -60,24 +60,8 @@ def write(
 ) -> str | None:
     """Write a self-contained reproducer and return its path; None where it cannot be written.
 
-    Parameters
-    ----------
-    failure : CompileFailure
-        The crash, with the command and the headers read.
-    source, name : str
-        The translation unit and the name that the compiler knew it by.
-    name_expressions : sequence of str
-        The names that were to be lowered.
-    compiler : str
-        Path of libnvrtc or of nvcc.
-    search : sequence of SearchDir
-        The search path; the headers that were read from it are copied.
-    versions : mapping
-        Part of the toolchain to its version.
-    folder : Folder
-        The cache directory in which reproducers are kept; the oldest beyond twenty are removed.
-    memory : mapping
-        The headers that were given as texts, by their paths.
+    The oldest beyond twenty in `folder` are removed. `compiler` is the path of libnvrtc or of nvcc,
+    and `memory` has the headers that were given as texts, by their paths.
     """
     key = content_digest(
         "\0".join((source, *failure.command, *name_expressions)).encode("utf-8", "surrogateescape")

@@ -35,23 +35,12 @@ def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
 
 
 def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError) -> ObjectCode:
-    """Return a shipped build for another architecture that the device runs too.
+    """Return a bundled build for another architecture that the device runs too.
 
     It is used where nothing can be compiled: on a machine without a toolkit, or with
     ``RTCOMPILE_JIT=0``. As the driver does with a fatbin, machine code of the same generation is
-    preferred to PTX.
-
-    Parameters
-    ----------
-    request, settings
-        As for `find`, which found nothing.
-    lacking : RtcompileError
-        Why nothing can be compiled.
-
-    Raises
-    ------
-    JitDisabled, ToolkitNotFound
-        There is no such build; the message names what was looked for and what is shipped.
+    preferred to PTX. If there is none, `lacking`, why nothing can be compiled, is raised with what
+    is bundled.
     """
     search = _Search(request, settings)
     code = search.compatible()

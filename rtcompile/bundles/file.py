@@ -24,35 +24,19 @@ class Row(NamedTuple):
     """One build in a bundle, as its index describes it.
 
     A NamedTuple, because defining a dataclass takes 0.7 ms, and a first hit 2 ms.
-
-    Attributes
-    ----------
-    key : str
-        `Question.shipped_key()` of the question that it answers.
-    arch, kind
-        The architecture it was compiled for, and the kind of code: ``"cubin"`` or ``"ptx"``.
-    backend, compiler : str
-        The compiler that made it.
-    cuda : int
-        Major version of that compiler.
-    program, source, options, names
-        What it was compiled from, for messages: the program's name, the digest of its source, its
-        effective options, its name expressions.
-    labels : tuple of str
-        Labels of the search directories that the record of its headers refers to.
     """
 
-    key: str
+    key: str  # `Question.shipped_key()`
     arch: Arch
-    kind: str
+    kind: str  # "cubin" or "ptx"
     backend: str
     compiler: str
-    cuda: int
-    program: str
-    source: str
-    options: tuple[str, ...]
+    cuda: int  # the compiler's major version
+    program: str  # this and the next three are for messages
+    source: str  # its digest
+    options: tuple[str, ...]  # effective ones
     names: tuple[str, ...]
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of the search directories that the record of its headers refers to
 
     def sealed_key(self) -> str:
         """Return the key that the row's object and the record of its headers are sealed under."""
@@ -60,27 +44,13 @@ class Row(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A build that a bundle was to hold, and does not.
-
-    Attributes
-    ----------
-    program : str
-        What messages call it.
-    arch : str
-        The architecture.
-    source : str
-        The digest of its source.
-    reason : str
-        Why it cannot be shipped.
-    options, names : str
-        Its effective options and its name expressions, as a row has them, put together by `listed`.
-    """
+    """A build that a bundle was to hold, and does not."""
 
     program: str
     arch: str
-    source: str
-    reason: str
-    options: str
+    source: str  # its digest
+    reason: str  # why it cannot be bundled
+    options: str  # options and names are as a row has them, put together by `listed`
     names: str
 
     def is_row(self, row: Row) -> bool:
@@ -95,25 +65,12 @@ def listed(texts: Sequence[str]) -> str:
 
 
 class Contents(NamedTuple):
-    """All that a bundle has of a build.
-
-    Attributes
-    ----------
-    row : Row
-    code : bytes
-        Its object's file.
-    record : bytes
-        The record of its headers.
-    checks : bytes
-        What to check of these: `checks.read_checks`.
-    asked : tuple of str
-        The digests of the words that it answers: `asked.digest_of`.
-    """
+    """All that a bundle has of a build."""
 
     row: Row
-    code: bytes
-    record: bytes
-    checks: bytes
+    code: bytes  # its object's file
+    record: bytes  # the record of its headers
+    checks: bytes  # what to check of these: `checks.read_checks`
     asked: tuple[str, ...]
 
 
@@ -185,15 +142,7 @@ class Bundle:
             )
 
     def load(self, row: Row, own: tuple[SearchDir, ...]) -> ObjectCode | None:
-        """Return the build of a row; None if the package's own headers have changed since.
-
-        Parameters
-        ----------
-        row : Row
-            One of `rows()`.
-        own : tuple of SearchDir
-            The directories of the package's own headers on this machine.
-        """
+        """Return the build of a row; None if the package's own headers have changed since."""
         known = self._verified.get((row, own))
         if known is not None and known[1].unchanged():
             return _found(known[0], "memory")
@@ -210,14 +159,8 @@ class Bundle:
         return _found(obj, "bundle")
 
     def headers_of(self, number: int, folders: Sequence[str]) -> tuple[Header, ...]:
-        """Return the headers of the build in a row of the index; none if the file has changed since.
-
-        Parameters
-        ----------
-        number : int
-            The row's.
-        folders : sequence of str
-            Where its headers were verified.
+        """Return the headers of a row's build, verified in `folders`; none if the file has changed
+        since.
         """
         row, _, record, _ = _decode(self._parts.rows[number])
         own = tuple(SearchDir(f"user{at}", folder) for at, folder in enumerate(folders))
@@ -234,13 +177,7 @@ class Bundle:
         return ""
 
     def contents(self) -> list[Contents]:
-        """Return all that it has, every byte verified.
-
-        Raises
-        ------
-        InvalidRequest
-            The file cannot be used; the message says why.
-        """
+        """Return all that it has, every byte verified."""
         try:
             entries = self._entries(None)
             found = []

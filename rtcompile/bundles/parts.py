@@ -37,45 +37,24 @@ class UnusableError(Exception):
 
 
 class Parts:
-    """A bundle's file. Read when first asked, ignored with one warning when it cannot be used.
-
-    Attributes
-    ----------
-    path : str
-    problem : str
-        Why it is ignored, ``""`` while it is not.
-    cuda : tuple of int
-        The major versions of CUDA that its builds were made with.
-    rows : list of bytes
-        The index's rows.
-    asked : dict of str to list of int
-        The digest of a request's words to the rows that answer it.
-    left_out : list of str
-        What was left out of it, field by field: see `file.LeftOut`.
-    end_of_index : int
-        The position of the first blob.
-    reader : Bundle or None
-        Whoever reads it in this process, once somebody does.
-    """
+    """A bundle's file. Read when first needed, ignored with one warning when it cannot be used."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.problem = ""
-        self.cuda: tuple[int, ...] = ()
+        self.problem = ""  # why it is ignored, "" while it is not
+        self.cuda: tuple[int, ...] = ()  # the major versions of CUDA that its builds were made with
         self.rows: list[bytes] = []
+        # The digest of a request's fields to the rows that answer it.
         self.asked: dict[str, list[int]] = {}
-        self.left_out: list[str] = []
-        self.end_of_index = 0
-        self.reader: Bundle | None = None
+        self.left_out: list[str] = []  # field by field: see `file.LeftOut`
+        self.end_of_index = 0  # the position of the first blob
+        self.reader: Bundle | None = None  # whoever reads it in this process, once somebody does
         self._is_open = False
 
     def open(self) -> bool:
         """Read the index if that was not done yet; return whether the bundle can be used.
 
-        Raises
-        ------
-        UnusableError
-            It cannot be understood. `ignore` is to be called with the reason.
+        After an UnusableError, `ignore` is to be called with the reason.
         """
         if not self._is_open and not self.problem:
             self._open()

@@ -70,14 +70,10 @@ def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
 
 
 def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
-    """Write a bundle of `builds`; of several with one key, architecture, kind and CUDA the last stays.
+    """Write a bundle of `builds`, and of what was left out of it.
 
-    It tells what was left out of it.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written; an existing one is left unchanged.
+    Of several builds with one key, architecture, kind and CUDA the last stays. An existing file is
+    unchanged after an error.
     """
     last = {(b.row.key, b.row.arch, b.row.kind, b.row.cuda): b for b in builds}
     blobs: dict[bytes, int] = {}

@@ -43,12 +43,7 @@ def publish(
 
     With `durable` False a power cut can leave an empty or partial file, but the 3 ms of a disk's
     sync are saved. That is right for files with a digest that are easily made again. `mode` is what
-    the umask is taken from, 0o666 for the user's own files.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written, for example to a full disk; nothing is left behind.
+    the umask is taken from, 0o666 for the user's own files. An error leaves nothing behind.
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp")

@@ -124,13 +124,8 @@ class _Opened:
 class Folder:
     """A directory tree.
 
-    With `keep`, descriptors of its folders are kept open for a second.
-
-    Attributes
-    ----------
-    path : str
-    writable : bool
-        If False, nothing is changed: no use is noted and no damaged file removed.
+    With `keep`, descriptors of its folders are kept open for a second. In one that is not
+    `writable` no use is noted and no damaged file removed.
     """
 
     def __init__(self, path: str, *, writable: bool = True, keep: bool = False) -> None:
@@ -303,13 +298,8 @@ class Folder:
     # --- as a whole ----------------------------------------------------------------------
 
     def check(self) -> bool:
-        """Say whether the directory exists and can be read.
-
-        Raises
-        ------
-        UntrustedError
-            Another user owns it, or a folder in it belongs to another user, is a link, or can be
-            written by others.
+        """Say whether the directory can be read; raise UntrustedError if others may change what is
+        in it.
         """
         try:
             top = trusted.open_folder(self.path, private=False)

@@ -29,21 +29,9 @@ def record(
 ) -> FileSet:
     """Read, hash and stat the headers of a build, and note the files that must not appear.
 
-    This is for NVCC, and for an NVRTC that cannot be observed (`compilers.observed`).
-
-    Parameters
-    ----------
-    trace : iterable of str
-        Paths that the compiler read, as it spelled them.
-    search : sequence of SearchDir
-        The directories that this compiler searched, in order.
-    source, name : str
-        The translation unit: its own includes and ``__has_include`` are looked at too.
-
-    Returns
-    -------
-    FileSet
-        `uncacheable` is set if they cannot be checked later.
+    This is for NVCC, and for an NVRTC that cannot be observed (`compilers.observed`). `trace` has
+    the paths that the compiler read, as it spelled them. The own includes and ``__has_include`` of
+    `source` are looked at too. `uncacheable` is set if they cannot be checked later.
     """
     from rtcompile.core.mentions import scan  # a hit needs none of its regular expressions
 

@@ -39,28 +39,12 @@ _ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any mo
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object in the cache.
+    """An object in the cache."""
 
-    Attributes
-    ----------
-    key : str
-        The object's key, its file's name.
-    name : str
-        The program's name.
-    size : int
-        Bytes of the file.
-    used : float
-        Last use, in seconds since the epoch, to the hour.
-    obj : ObjectCode
-        The object.
-    asked : mapping of str to str
-        The question that it answers, in words (`Question.summary`).
-    """
-
-    key: str
+    key: str  # its file's name
     name: str
-    size: int
-    used: float
+    size: int  # bytes of the file
+    used: float  # last use, in seconds since the epoch, to the hour
     obj: ObjectCode
     asked: Mapping[str, str]
 

@@ -26,21 +26,10 @@ def encode(
     asked: Mapping[str, str] = MappingProxyType({}),
     elsewhere: str = "",
 ) -> bytes:
-    """Return the file that is kept under `key`.
+    """Return the file of a program's build that is kept under `key`.
 
-    Parameters
-    ----------
-    key : str
-        The key that `decode` will be given.
-    obj : ObjectCode
-        The build of a program called `name`.
-    name : str
-        The program's name.
-    asked : mapping of str to str
-        Describes its question.
-    elsewhere : str
-        The key of the manifest that leads to it on other machines, if it is a build that read nothing
-        and has none: see `found_elsewhere`.
+    `elsewhere` is the key of the manifest that leads to it on other machines, if it is a build that
+    read nothing and has none: see `found_elsewhere`.
     """
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]

@@ -22,16 +22,9 @@ _PART_UNNOTED = 8
 
 
 class Upkeep:
-    """The notes of one cache directory, and its size.
+    """The statistics of one cache directory, and its size.
 
-    Parameters
-    ----------
-    folder : Folder
-        The directory.
-    size : int
-        Bytes that it may hold.
-    enter : callable
-        Enters notes into the books; returns None where it could not.
+    `enter` writes them; it returns None where it could not.
     """
 
     def __init__(self, folder: Folder, size: int, enter: Callable[[Notes], object]) -> None:

@@ -61,21 +61,9 @@ _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
 def compile(
     unit: TranslationUnit, toolchain: Toolchain, *, limits: Limits
 ) -> Compiled | CompileFailure:
-    """Compile a unit with the toolchain's NVCC.
+    """Compile a unit, whose flags lack the one for the kind of output, with the toolchain's NVCC.
 
-    Parameters
-    ----------
-    unit : TranslationUnit
-        What to compile; its flags are NVCC's own, without the one that names the kind of output.
-    toolchain : Toolchain
-        Whose `nvcc` and `host_compiler` are used.
-    limits : Limits
-        Seconds and bytes, for NVCC and all that it runs, before they are killed.
-
-    Raises
-    ------
-    ToolkitNotFound
-        There is no NVCC, or no host compiler for it.
+    The limits are for NVCC and all that it runs.
     """
     nvcc = _Nvcc(toolchain, limits)
     if not unit.name_expressions:
@@ -121,22 +109,6 @@ def link(
     """Link inputs to one cubin with NVCC's own linker, which adds the device runtime by itself.
 
     LTO-IR needs an nvJitLink of the same toolkit beside it.
-
-    Parameters
-    ----------
-    inputs : sequence of LinkInput
-        What to link.
-    arch : Arch
-        What to link for.
-    toolchain : Toolchain
-        Whose `nvcc` is used.
-    limits : Limits
-        Seconds and bytes before NVCC is killed.
-
-    Raises
-    ------
-    ToolkitNotFound
-        There is no NVCC, or no host compiler for it.
     """
     nvcc = _Nvcc(toolchain, limits)
     files: dict[str, bytes] = {}
@@ -168,13 +140,7 @@ class Observed(NamedTuple):
 def observe(
     unit: TranslationUnit, toolchain: Toolchain, option: str, *, limits: Limits
 ) -> Observed | CompileFailure:
-    """Compile a unit, and return what NVCC writes into the file of ``--time`` or of its time trace.
-
-    Raises
-    ------
-    ToolkitNotFound
-        There is no NVCC, or no host compiler for it.
-    """
+    """Compile a unit, and return what NVCC writes into the file of ``--time`` or of its time trace."""
     text = unit.source
     if unit.name_expressions:
         text += Markers.of(unit.source, unit.name_expressions).text()

@@ -50,28 +50,9 @@ def link(
     """Link inputs to one program.
 
     The device runtime (libcudadevrt: dynamic parallelism) is added where something calls it. What
-    is too new for nvJitLink, or all where there is none, is left to NVCC's linker.
-
-    Parameters
-    ----------
-    inputs : sequence of LinkInput
-        What to link.
-    arch : Arch
-        What to link for.
-    flags : sequence of str
-        nvJitLink's options; ``-arch``, ``-lto`` and ``-ptx`` follow from the other arguments.
-    toolchain : Toolchain
-        Whose `nvjitlink` (or an installed pynvjitlink), `cudadevrt` and `nvcc` are used.
-    limits : Limits
-        Seconds and bytes before the linker is killed.
-    target : {"cubin", "ptx", "object", "ltoir"}
-        What to make: ``"object"`` may refer to what is linked later. PTX and LTO-IR can be made of
-        LTO-IR only.
-
-    Raises
-    ------
-    ToolkitNotFound
-        There is no linker, or no libcudadevrt for those who need it.
+    is too new for nvJitLink, or all where there is none, is left to NVCC's linker. `flags` lack
+    ``-arch``, ``-lto`` and ``-ptx``. An ``"object"`` may refer to what is linked later. PTX and
+    LTO-IR can be made of LTO-IR only.
     """
     problems = [problem for given in inputs if (problem := unfit(given, arch))]
     if target == "ptx" and not any(kind_of(given.data) == "ltoir" for given in inputs):

@@ -54,13 +54,7 @@ _LEAST_SPARED = 0.02
 
 
 def start(order: dict[str, Any], lock: int) -> int:
-    """Start a maker and return its process id; the descriptor of the lock stays the caller's.
-
-    Raises
-    ------
-    OSError
-        There are no more processes, or no interpreter to start.
-    """
+    """Start a maker and return its process id; the descriptor of the lock stays the caller's."""
     python = process.interpreter()
     environ = environment.for_workers(os.environ)
     if os.environ.get("TMPDIR"):

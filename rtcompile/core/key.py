@@ -40,57 +40,28 @@ def digest(fields: Iterable[bytes]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to the cache: a request together with everything that its environment adds.
-
-    Attributes
-    ----------
-    source : str
-        Source of the translation unit.
-    name : str
-        Program name; its last component is part of some binaries, its directory is searched
-        first by ``#include "…"``.
-    options : tuple of (str, str)
-        `Options.key_fields()`: effective options without paths and without meaningless order.
-    arch : Arch
-        The architecture compiled for.
-    target : str
-        The kind of code wanted.
-    name_expressions : tuple of str
-        Names to lower; their order does not matter.
-    backend : str
-        The compiler asked for; an object that another made is no answer, except to ``"auto"``.
-    compilers : mapping of str to str
-        Backend to the identity of its compiler's build; a backend without a compiler is not in it.
-    linker : str
-        The identity of the linker's build, for what is linked.
-    search : tuple of SearchDir
-        Header directories in the order they are searched.
-    links : tuple of str
-        Digests of further link inputs, in order.
-    paths_matter : bool
-        Whether the options write paths into the binary (``-G``, ``-lineinfo``).
-    pre_includes : tuple of str
-        Headers read before the source, as the options spell them.
-    allow_fixups : bool
-        Whether an option may be added because of an error; else a build with one is no answer.
-    fixups : tuple of str
-        The options that a build was made with for that reason; none in a look-up.
-    """
+    """The inputs of a cache key: a request together with everything that its environment adds."""
 
     source: str
+    # Its last component is part of some binaries; its directory is searched for ``#include "…"``.
     name: str
+    # `Options.key_fields()`: effective options without paths and without meaningless order.
     options: tuple[tuple[str, str], ...]
     arch: Arch
     target: str = "cubin"
-    name_expressions: tuple[str, ...] = ()
+    name_expressions: tuple[str, ...] = ()  # their order does not matter
+    # The requested compiler; an object that another made does not serve, except for "auto".
     backend: str = "auto"
+    # Backend to the identity of its compiler's build; none for a backend without a compiler.
     compilers: Mapping[str, str] = dataclass_field(default_factory=lambda: MappingProxyType({}))
     search: tuple[SearchDir, ...] = ()
-    links: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()  # digests of further link inputs, in order
+    # Whether the options write paths into the binary (``-G``, ``-lineinfo``).
     paths_matter: bool = False
-    pre_includes: tuple[str, ...] = ()
-    linker: str = ""
-    allow_fixups: bool = True
+    pre_includes: tuple[str, ...] = ()  # headers read before the source, as the options spell them
+    linker: str = ""  # the identity of the linker's build, for what is linked
+    allow_fixups: bool = True  # whether a build serves that has an option added because of an error
+    # The options that a build was made with for that reason; none in a look-up.
     fixups: tuple[str, ...] = ()
     # Of a miss that takes 20 ms, a millisecond went to making the same keys eight times; of a batch's
     # hit that takes 0.1 ms, the most went to what its variants have in common.

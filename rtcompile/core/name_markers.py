@@ -67,8 +67,8 @@ class Markers:
         return re.sub(r"(__nv_name_map\((\d+)\): error: )(.*)\n(?:[ \t].*\n)*", rewritten, log)
 
     def read(self, ptx: str) -> tuple[dict[str, str], str]:
-        """Return the symbol of each expression, and the PTX without the markers; one missing is an
-        error.
+        """Return the symbol of each expression, which must be in the PTX, and the PTX without
+        markers.
         """
         # ".visible .global .align 8 .u64 NAME = generic(SYMBOL);"; functions without "generic".
         line = re.compile(

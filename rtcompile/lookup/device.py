@@ -22,15 +22,7 @@ _confirmed: dict[int, tuple[int, int]] = {}
 
 
 def compute_capability() -> tuple[int, int]:
-    """Return (major, minor) of the current device, from what is already loaded.
-
-    Raises
-    ------
-    UnsupportedArch
-        There is no device to ask; the message says to pass ``arch=``.
-    ToolkitNotFound
-        Neither cuda-python nor CuPy is installed.
-    """
+    """Return (major, minor) of the current device, from cuda-python or CuPy, whichever is loaded."""
     cupy = sys.modules.get("cupy")
     runtime = None if cupy is None else cupy.cuda.runtime
     if runtime is None:

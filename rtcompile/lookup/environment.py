@@ -97,22 +97,11 @@ SEAL = "toolchain"  # the kind of the files in it
 class Environment:
     """The variables, ``sys.path`` and the toolchain at one time.
 
-    Attributes
-    ----------
-    key : str
-        The digest of all variables that can change a result, and of the folders of packages.
-    toolchain_key : str
-        The digest of what the search for the toolchain depends on besides files. The cache's file
-        with the toolchain has this name. Of PATH it has only the programs that it leads to, so that
-        a shell, a service and a scheduler share one file.
-    site_dirs : list of str
-        The entries of ``sys.path`` that packages are installed in.
-    folder : Folder
-        The cache's directory.
-    memory : Memory
-        What look-ups of this process found in this environment.
-    loads : str
-        What a worker loads to compile with this toolchain; "" while that is not known.
+    `key` is the digest of all variables that can change a result, and of the folders of packages.
+    `toolchain_key` is the digest of what the search for the toolchain depends on besides files, and
+    the name of the cache's file with the toolchain. Of PATH it has only the programs that it leads
+    to, so a shell, a service and a scheduler share one file. `loads` is what a worker loads to
+    compile with this toolchain; "" while that is not known.
     """
 
     __slots__ = (

@@ -48,25 +48,15 @@ _read: dict[tuple[str, str, str], Header] = {}
 class FileSet:
     """Everything that a result depends on besides the request and the compiler.
 
-    Attributes
-    ----------
-    headers : tuple of Header
-        Every header that was read, in order of first inclusion.
-    absent : tuple of str
-        Paths that must not exist: a file there would be read instead, or would turn a
-        ``__has_include``. The first folder that does not exist stands for all below it.
-    present : tuple of str
-        Paths that must exist, though they were not read. One that ends in ``/.`` must be a folder,
-        and no other may be one.
-    answers : tuple of str
-        The ``__has_include`` candidates that exist, as a directory's label and a name, without
-        paths.
-    own_path : tuple of str
-        Labels of the headers that mention ``__FILE__`` or its kind.
-    newest_ns : int
-        Change time (ns since the epoch) of the last changed of these files; not packed.
-    uncacheable : str
-        Why the build cannot be cached, ``""`` if it can; not packed.
+    `headers` are in order of first inclusion. `absent` are paths that must not exist: a file there
+    would be read instead, or would turn a ``__has_include``. The first folder that does not exist
+    stands for all below it. `present` are paths that must exist, though they were not read. One
+    that ends in ``/.`` must be a folder, and no other may be one. `answers` are the
+    ``__has_include`` candidates that exist, as a directory's label and a name, without paths.
+    `own_path` has the labels of the headers that mention ``__FILE__`` or its kind.
+
+    Not packed are `newest_ns`, the change time (ns since the epoch) of the last changed of these
+    files, and `uncacheable`: why the build cannot be cached, ``""`` if it can.
     """
 
     __slots__ = ("_fields", "_provided", "_values", "newest_ns", "uncacheable")

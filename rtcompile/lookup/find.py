@@ -131,20 +131,8 @@ def keep(
 ) -> None:
     """Keep a build that was planned, in memory and as an entry of the index.
 
-    Parameters
-    ----------
-    query : Query
-        The look-up that found nothing.
-    obj : ObjectCode
-        The code.
-    read : FileSet
-        What it depends on.
-    object_key : str
-        The name of its object in the cache.
-    provided : sequence of str
-        The folders of headers that are not the user's own.
-    publish : callable
-        Puts bytes into a folder of the cache under a name.
+    `provided` are the folders of headers that are not the user's own, and `publish` puts bytes into
+    a folder of the cache under a name.
     """
     if query.environment is not environments.current():
         return  # a variable was changed during the build

@@ -16,15 +16,7 @@ _OVERHEAD = 2048  # bytes of an entry besides code and source
 
 
 class Found:
-    """The code of a request, and the files that it depends on.
-
-    Attributes
-    ----------
-    obj : ObjectCode
-        The code, as it was found or built.
-    files : FileSet
-        What it depends on.
-    """
+    """The code of a request, and the files that it depends on."""
 
     __slots__ = ("files", "obj")
 

@@ -44,16 +44,10 @@ _ANYWHERE = (
 class Query:
     """One look-up: a request in an environment, for a device.
 
-    Attributes
-    ----------
-    identity : tuple
-        Everything that can change the result, besides files and the environment.
-    capability : (int, int) or None
-        The compute capability of the device that the request is for; None where the request names
-        its architecture, or there is no device.
-    recent : bool
-        Whether the toolkit's headers that were found unchanged within the last second count as
-        unchanged: CuPy's own kernels follow one another and share a hundred headers.
+    `identity` is everything that can change the result, besides files and the environment.
+    `capability` is None where the request names its architecture, or there is no device. With
+    `recent`, the toolkit's headers that were found unchanged within the last second count as
+    unchanged: CuPy's own kernels follow one another and share a hundred headers.
     """
 
     __slots__ = ("capability", "environment", "identity", "recent", "request", "settings")

@@ -32,16 +32,11 @@ _KERNEL_HALF = 1 << 56  # x86-64's vsyscall page lies there
 def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
     """Make NVRTC allocate the heap at `BASE`; say whether it lies there now.
 
+    `allocate` runs a compile that makes NVRTC allocate it.
+
     Linux gives a new mapping the highest gap that is large enough. With every such gap above `BASE`
     taken for a moment, that is the one at `BASE`. Some room is left in each: at its upper end for
     what else is mapped meanwhile, at its lower end for the heap of `malloc`, which grows upwards.
-
-    Parameters
-    ----------
-    library : CDLL
-        NVRTC, just loaded or used already.
-    allocate : callable
-        Runs a compile that makes NVRTC allocate the heap.
     """
     if not hasattr(library, "nvrtcSetPCHHeapSize"):  # before 12.8
         return False

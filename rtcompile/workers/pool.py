@@ -47,25 +47,13 @@ _Meanwhile = Callable[[], object] | None
 
 # NamedTuples, because defining three dataclasses takes 1.5 ms of the first build.
 class Job(NamedTuple):
-    """A function of this package to run in a process of its own.
+    """A function of this package to run in a process of its own, given as ``"module:function"``.
 
-    Parameters
-    ----------
-    function : str
-        ``"module:function"``, worker side; takes a dict of plain values, returns a plain value.
-    arguments : mapping
-        Plain values: what `marshal` takes.
-    prepare, argument : str
-        ``"module:function"`` that the zygote calls once with `argument`, to load what its children
-        share (a library); jobs with the same two share a zygote. It returns None or a function that
-        makes later jobs faster: called with True once the zygote is idle, and before that with
-        False by each job that asks for it (`warm`).
-    plain : bool
-        It may be given to a process that has done such jobs before (see `child`). Its value then
-        says under ``"well"`` whether that process is as it was, and under ``"doubtful"`` whether
-        another may come to another value. With a limit it has a process to itself all the same.
-    parts : int
-        Of how many parts the answer is, if the function is a generator: see `Pool.parts`.
+    `function` takes a dict of plain values and returns a plain value: what `marshal` takes.
+    `prepare` is called once with `argument` by the zygote, to load what its children share (a
+    library); jobs with the same two share a zygote. It returns None or a function that makes later
+    jobs faster: called with True once the zygote is idle, and before that with False by each job
+    that asks for it (`warm`).
     """
 
     function: str
@@ -73,7 +61,11 @@ class Job(NamedTuple):
     prepare: str = ""
     argument: str = ""
     warm: bool = False
+    # It may be given to a process that has done such jobs before (see `child`). Its value then has
+    # under "well" whether that process is as it was, and under "doubtful" whether another may come
+    # to another value. With a limit it has a process to itself all the same.
     plain: bool = False
+    # Of how many parts the answer is, if the function is a generator: see `Pool.parts`.
     parts: int = 0
 
 

@@ -34,14 +34,8 @@ _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
 class ZygoteProcess:
     """The caller's end of one zygote process.
 
-    Attributes
-    ----------
-    control : socket
-        Takes jobs, and what to load for them: see `protocol`.
-    loads : (str, str) or None
-        What it was told to load: a function that prepares it, with its argument.
-    last_words : str
-        What it had written on its stderr when it ended: why it could not start.
+    `control` takes jobs, and what to load for them: see `protocol`. `last_words` is what it wrote
+    on its stderr before it ended: why it could not start.
     """
 
     alive: ClassVar[set[ZygoteProcess]] = set()

@@ -105,19 +105,9 @@ def _machine() -> str:
 
 
 def claim(temporary: str, name: str) -> Scratch:
-    """Make a zygote's folder, and hold a lock on it for as long as this process or a child lives.
+    """Make a zygote's folder, locked for as long as this process or a child lives.
 
-    Parameters
-    ----------
-    temporary : str
-        The caller's TMPDIR, or "".
-    name : str
-        From `new_name`.
-
-    Raises
-    ------
-    OSError
-        No folder for temporary files can be used.
+    `temporary` is the caller's TMPDIR, or "", and `name` is from `new_name`.
     """
     problems = []
     for place in _places(temporary):
