@@ -134,8 +134,8 @@ def toolkit(root: Path, version: str, *, without: Sequence[str] = ()) -> Path:
 
 def bundle(folder: Path, version: str) -> Path:
     """What NVRTC writes of the headers inside its file: no cuda_runtime_api.h."""
-    include(folder, version, cccl="cccl", without=["cudart"])
-    write(folder / "math_constants.h")
+    include(folder / "include", version, cccl="cccl", without=["cudart"])
+    write(folder / "include/math_constants.h")
     return folder
 
 

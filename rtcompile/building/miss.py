@@ -345,7 +345,8 @@ class Miss:
 
             own = LinkInput(plan.unlinked, plan.request.name, code)
             # Without nvJitLink the linker that comes with NVCC is used.
-            linker = plan.toolchain.nvjitlink or plan.toolchain.require_nvcc()
+            found = plan.toolchain.nvjitlink or plan.toolchain.nvcc
+            linker = found or plan.toolchain.require_nvjitlink()
             flags = command_lines.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
             linked = nvjitlink.link(
                 (own, *plan.links),

@@ -96,7 +96,7 @@ PARTS: tuple[Part, ...] = (
             "wheels12": ("nvidia/cuda_runtime/include",),
             "conda": _CONDA_INCLUDE,
             "toolkit": _INCLUDE,
-            "bundled": ("",),
+            "bundled": ("include",),
         },
         packages={
             "bundled": "nvrtc",
@@ -117,7 +117,7 @@ PARTS: tuple[Part, ...] = (
             "wheels12": ("nvidia/cuda_nvcc/include",),
             "conda": _CONDA_INCLUDE,
             "toolkit": _INCLUDE,
-            "bundled": ("",),
+            "bundled": ("include",),
         },
         packages={
             "bundled": "nvrtc",
@@ -137,7 +137,7 @@ PARTS: tuple[Part, ...] = (
             "wheels12": ("nvidia/cuda_cccl/include",),
             "conda": ("targets/{target}/include/cccl", *_CONDA_INCLUDE),
             "toolkit": ("include/cccl", "targets/{target}/include/cccl", *_INCLUDE),
-            "bundled": ("cccl",),
+            "bundled": ("include/cccl",),
         },
         packages={
             "bundled": "nvrtc",

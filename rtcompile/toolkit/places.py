@@ -54,7 +54,7 @@ class Place:
     def directories(self, part: Part) -> Iterator[str]:
         for relative in part.dirs.get(self.layout, ()):
             for target in self.targets if "{target}" in relative else ("",):
-                yield os.path.join(self.root, relative.format(target=target)).rstrip("/")
+                yield os.path.join(self.root, relative.format(target=target))
 
     def look(self, part: Part) -> Hit | None:
         """Return where this place has `part`, or None."""

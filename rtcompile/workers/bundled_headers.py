@@ -7,12 +7,15 @@ this one has none.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 
 def main(library: str, folder: str) -> str:
-    """Write the headers to a folder; return what went wrong, or nothing."""
+    """Write the headers to a folder's ``include``; return what went wrong, or nothing."""
     nvrtc = ctypes.CDLL(library)
+    folder = os.path.join(folder, "include")
+    os.mkdir(folder)
     log = ctypes.c_char_p()
     failed = nvrtc.nvrtcInstallBundledHeaders(folder.encode(), 0, ctypes.byref(log))
     return (log.value or b"NVRTC gives no reason").decode("utf-8", "replace") if failed else ""

@@ -115,6 +115,14 @@ def test_what_is_too_new_for_nvccs_linker_wants_the_nvjitlink_of_its_version(mon
         nvjitlink.link([LTOIR], Arch(9, 0), (), toolchain, limits=Limits())
 
 
+def test_without_any_linker_the_smaller_one_is_named(monkeypatch):
+    missing = {"nvjitlink": "nvJitLink not found", "nvcc": "nvcc not found"}
+    crippled = toolkit.current()._replace(nvjitlink=None, nvcc=None, missing=missing)
+    monkeypatch.setattr(toolkit, "current", lambda settings=None: crippled)
+    with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
+        rtcompile.compile(CALLER + "// alone", arch="sm_90", link=[LIBRARY])
+
+
 @pytest.mark.parametrize("target", ["ltoir", "object"])
 def test_parts_are_linked_to_a_part_or_the_error_names_the_linker_for_it(target):
     linker = toolkit.current().nvjitlink

@@ -48,8 +48,8 @@ def test_nvrtc_alone_is_completed_by_what_is_inside_it(tmp_path):
     assert toolchain.problems == ()
     assert {toolchain.found_via[part] for part in ("cudart", "crt", "cccl")} == {"NVRTC"}
     places = [d.path for d in toolchain.search]
-    assert str(own) in places
-    assert str(own / "cccl") in places
+    assert str(own / "include") in places
+    assert str(own / "include/cccl") in places
     shims = next(path for path in places if path.endswith("include_shims/bundled"))
     assert os.path.isfile(f"{shims}/cuda_runtime.h")
     assert toolchain.versions["cccl"] == "3.5.0"
@@ -100,7 +100,7 @@ def test_headers_are_written_once_for_a_build_of_nvrtc(tmp_path, settings, monke
     found = nvrtc(tmp_path)
     first = unpacking.unpack(found, settings)
     assert first is not None
-    assert os.path.isfile(f"{first}/crt/mma.h")
+    assert os.path.isfile(f"{first}/include/crt/mma.h")
     assert first.startswith(f"{settings.cache_dir}/headers/13.5.37-")
     monkeypatch.setattr(subprocess, "run", None)  # nothing is started any more
     assert unpacking.unpack(found, settings) == first
@@ -119,7 +119,7 @@ def test_without_a_cache_on_disk_they_are_this_processs_own(tmp_path, settings):
         nvrtc(tmp_path), Settings(cache_dir=settings.cache_dir, cache_on_disk=False)
     )
     assert folder is not None
-    assert os.path.isfile(f"{folder}/mma.h")
+    assert os.path.isfile(f"{folder}/include/mma.h")
     assert not os.path.exists(settings.cache_dir)
 
 
