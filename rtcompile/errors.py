@@ -397,10 +397,7 @@ def alone(error: RtcompileError) -> RtcompileError:
 
 
 def limit_reached(number: int | None) -> RtcompileError | None:
-    """Return the error for an `errno` by which the system says that a limit of the shell is reached.
-
-    None for any other. Imports nothing that is a file: none can be opened where too many are.
-    """
+    """Return the error for an `errno` of a shell's limit, without imports: no file may be opened."""
     import errno
 
     if number == errno.EMFILE:
@@ -423,10 +420,7 @@ def limit_reached(number: int | None) -> RtcompileError | None:
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Let an error of ours leave `function` alone: one error, in one traceback, from one frame.
-
-    An error of the system that a limit of the shell causes, anywhere in it, becomes one of ours.
-    """
+    """Let an error of ours, or a system limit's, leave `function` in one traceback of one frame."""
 
     def edge(*args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True  # to IPython and pytest, which show others' errors without it

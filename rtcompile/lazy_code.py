@@ -122,11 +122,7 @@ class LazyCode:
             self._folder = _working_directory()
 
     def is_valid(self) -> bool:
-        """Say whether another kernel of the same arguments may share this: nothing has changed.
-
-        The user's own files are looked at, those of the toolkit if that was not done within the
-        last second.
-        """
+        """Say whether nothing has changed, so another kernel of the same arguments may share this."""
         if self._environment is not None and self._environment is not environments.current():
             return False
         if self._folder and self._folder != _working_directory():
@@ -154,10 +150,7 @@ class LazyCode:
 
     @property
     def request(self) -> CompileRequest | None:
-        """The request; None for a file, which the driver loads.
-
-        But PTX with options for the linker is linked with them.
-        """
+        """The request; None for a file that the driver loads, so not for PTX with linker options."""
         if self.path is not None and self._request is None and self.arguments["options"]:
             from rtcompile.building import links
 
@@ -292,11 +285,7 @@ class LazyCode:
 
 
 def code_of(*given: Any) -> LazyCode:
-    """Return the code of these arguments, in the order of `ARGUMENTS`.
-
-    Equal arguments have it in common for as long as `LazyCode.is_valid`, so that a kernel that a
-    program makes again costs microseconds.
-    """
+    """Return the code of these arguments, in the order of `ARGUMENTS`, shared while it is valid."""
     code, path, options, backend, complex_, groups, names, jitify, arch, link, headers, *rest = (
         given
     )

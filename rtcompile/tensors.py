@@ -68,10 +68,7 @@ class DeviceArray:
 
 
 def device_array(name: str, value: Any) -> DeviceArray | None:
-    """Describe an array in device memory; None for what is no array of a kind we know.
-
-    One in host memory is refused.
-    """
+    """Describe an array in device memory; None for what is no array. Host memory is refused."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(name, value)

@@ -27,10 +27,7 @@ _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 def inputs(
     request: CompileRequest, arch: Arch, settings: Settings, build: BuildFunction
 ) -> tuple[LinkInput, ...]:
-    """Return `request.link` as linker inputs; sources among them are compiled for `arch`.
-
-    `build` is `pipeline.build`, passed as an argument to avoid a circular import.
-    """
+    """Return `request.link` as linker inputs; sources among them are compiled by `build`."""
     items = [given(item, index) for index, item in enumerate(request.link)]
     lto = request.target == "ltoir" or compiler_options.parse(request.options).lto
     lto = lto or any(isinstance(item, LinkInput) and item.kind == "ltoir" for item in items)

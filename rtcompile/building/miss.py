@@ -308,11 +308,7 @@ class Miss:
         return self.unit(flags, plan.unlinked, plan.request.name_expressions)
 
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
-        """Return the directories that NVCC searches before its own ones, and those after them.
-
-        The first is the source's folder, which only ``#include "…"`` searches; ``""`` if it has
-        none.
-        """
+        """Return the directories that NVCC searches before its own, the source's first, and after."""
         plan = self.plan
         folder = os.path.dirname(plan.question.name)
         beside = SearchDir("", folder if os.path.isabs(folder) else "")
@@ -403,10 +399,7 @@ class Miss:
 
 
 def precompile(plan: Plan, settings: Settings) -> None:
-    """Have the header made that builds with this source's leading includes and options would use.
-
-    It does not wait. Nothing happens if anything is known of such a header already.
-    """
+    """Begin to make the header that builds with this source's leading includes would use."""
     if plan.backend != "nvcc" and settings.pch and settings.cache_on_disk:
         unit = _for_nvrtc(plan, ())
         nvrtc.precompile(unit, plan.toolchain.require_nvrtc(), settings.cache_dir, plan.search)
@@ -453,10 +446,7 @@ _ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
 
 
 def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
-    """Return the directories that NVCC and its host compiler searched of their own accord.
-
-    They have to be known, since a header that appears in an earlier directory must be noticed.
-    """
+    """Return the directories of NVCC and its host compiler, in which a new header must be noticed."""
     roots = (match[0] for path in trace if (match := re.match(_ROOT, path)))
     return tuple(SearchDir("", root) for root in dict.fromkeys(roots))
 

@@ -64,10 +64,7 @@ def _trace(request: CompileRequest, found: ObjectCode) -> None:
 
 
 def _start_compiler(settings: Settings) -> None:
-    """Start the process that compiles, before anything that a miss needs is imported.
-
-    Not where something else than NVRTC may give the code: a bundle, a shared store, NVCC.
-    """
+    """Start the process that compiles before a miss is imported, if only NVRTC can give the code."""
     from rtcompile.lookup import environment
 
     here = environment.current()

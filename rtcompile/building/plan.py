@@ -194,10 +194,7 @@ def choose_architecture(
     virtual: bool,
     capability: Callable[[], tuple[int, int]],
 ) -> Choice:
-    """Fix the architecture, before anything looks at a header.
-
-    ``arch=`` wins, then the options, then the current device; only the last needs a GPU.
-    """
+    """Fix the architecture: ``arch=``, else the options, else the current device (needs a GPU)."""
     asked = asked_architecture(request, options, capability)
     if asked is not None:
         archs.check(asked.arch, asked.target, compiler)

@@ -57,10 +57,7 @@ def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError
 
 
 def question(request: CompileRequest, settings: Settings) -> Question | None:
-    """Return the question for bundles; None if bundles cannot have the answer.
-
-    They cannot where `link` holds sources, whose headers no bundle records.
-    """
+    """Return the key inputs for bundles; None for sources in `link`, whose headers none records."""
     links = _links(request)
     if links is None:
         return None

@@ -52,10 +52,7 @@ class Parts:
         self._is_open = False
 
     def open(self) -> bool:
-        """Read the index if that was not done yet; return whether the bundle can be used.
-
-        After an UnusableError, `ignore` is to be called with the reason.
-        """
+        """Read the index if need be; say whether it is usable. On UnusableError, call `ignore`."""
         if not self._is_open and not self.problem:
             self._open()
         return not self.problem

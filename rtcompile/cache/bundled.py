@@ -26,10 +26,7 @@ _TICK_SECONDS = 0.01
 
 
 def find(cache_dir: str, name: str) -> str | None:
-    """Return the path of the headers of that name and note their use; None if there are none.
-
-    The name may be given with the size or without.
-    """
+    """Return the path of the headers of that name, with or without its size, and note their use."""
     if trusted.can_be_swapped(cache_dir):
         return None
     folder = Folder(cache_dir)

@@ -91,11 +91,7 @@ def note_use(path: str) -> None:
 
 
 def seal(kind: str, key: str, fields: Sequence[bytes]) -> bytes:
-    """Return the content of a file: its kind, its key, length-prefixed fields, and a digest.
-
-    The digest covers all of it, so that damage is noticed, and a file under another file's name
-    too.
-    """
+    """Return a file's content: kind, key, length-prefixed fields, and a digest of all of it."""
     parts = (key.encode("utf-8", "surrogateescape"), *fields)
     lengths = struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
     payload = b"".join((lengths, *parts))

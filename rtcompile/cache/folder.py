@@ -184,9 +184,9 @@ class Folder:
             kept.let_go()
 
     def read(self, kind: str, name: str) -> bytes | None:
-        """Return a file's bytes and note its use; None if it does not exist or is not trusted.
+        """Return a file's bytes and note its use; None if there is none.
 
-        A file that is not trusted is removed.
+        Remove an untrusted one.
         """
         try:
             with self.opened(kind) as folder:
@@ -233,10 +233,7 @@ class Folder:
                 pass
 
     def note(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> int:
-        """Append a record to the notes at once, so that a killed process loses none.
-
-        Returns the number of records; `notes` adds them up.
-        """
+        """Append a record to the notes at once, in case of a kill; return the number of records."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with self.opened(NOTES[0]) as folder:
@@ -298,9 +295,7 @@ class Folder:
     # --- as a whole ----------------------------------------------------------------------
 
     def check(self) -> bool:
-        """Say whether the directory can be read; raise UntrustedError if others may change what is
-        in it.
-        """
+        """Say whether the directory can be read; raise UntrustedError if others may change it."""
         try:
             top = trusted.open_folder(self.path, private=False)
         except UntrustedError:

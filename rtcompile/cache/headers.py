@@ -148,11 +148,7 @@ class _Probes:
         self._there: dict[str, bool] = {}
 
     def must_not_appear(self, directory: str, name: str) -> None:
-        """Note that no file may appear there, as the first ancestor folder that does not exist.
-
-        A missing ``user0/cute`` stands for every header below it, which reduces CuTe's 770
-        candidates to a few tens.
-        """
+        """Note the first missing ancestor folder, which stands for all below (CuTe: 770)."""
         if (directory, name) in self._looked:
             return
         self._looked.add((directory, name))
@@ -169,10 +165,7 @@ class _Probes:
             self.unreadable = path
 
     def ask(self, own_directory: str, name: str) -> None:
-        """Note what ``__has_include`` finds for `name`, in every directory and not just the first.
-
-        Only the compiler knows which one counts, since ``__has_include_next`` starts further down.
-        """
+        """Note what every directory has: ``__has_include_next`` does not begin at the first."""
         own = [own_directory] if own_directory.startswith("/") else []
         for directory in [""] if name.startswith("/") else [*own, *self.directories]:
             path = f"{directory}/{name}" if directory else name

@@ -75,11 +75,7 @@ def entries(folder: Folder) -> Iterator[Entry]:
 
 
 def unusable(folder: Folder) -> Iterator[tuple[str, bool]]:
-    """Yield every file that does not verify, or must not be used.
-
-    Each as its path below the directory, and whether another version of rtcompile wrote it: that is
-    no damage, and that version may use it.
-    """
+    """Yield the path of every file that must not be used, and whether another version wrote it."""
     looking = Folder(folder.path, writable=False)
     for path, _ in _stored(folder, _SEALED):
         kind, key = path.split("/")
@@ -118,10 +114,7 @@ def precompiled_size(folder: Folder) -> int:
 
 
 def evict(folder: Folder, limit: int) -> int:
-    """Remove the files used longest ago until the rest fits in `limit`; return the bytes freed.
-
-    A reader that has a file open can read it to its end; later ones miss it, and build.
-    """
+    """Remove the files used longest ago until the rest fits in `limit`; return the bytes freed."""
     found = [(status.st_mtime, path, status.st_size) for path, status in stored(folder)]
     found += [(used, f"{bundled.KIND}/{name}", n) for used, name, n in bundled.stored(folder)]
     goal = max(0, int(limit * _KEEP) - precompiled_size(folder))
@@ -142,10 +135,7 @@ def evict(folder: Folder, limit: int) -> int:
 
 
 def export(folder: Folder, target: Folder) -> int:
-    """Copy every file that verifies into another cache directory; return how many.
-
-    Another machine with the same toolkit, in whatever folder, then needs no compiler for them.
-    """
+    """Copy every file that verifies into another cache directory; return how many."""
     target.prepare()
     looking = Folder(folder.path, writable=False)
     count = 0

@@ -22,10 +22,7 @@ _PART_UNNOTED = 8
 
 
 class Upkeep:
-    """The statistics of one cache directory, and its size.
-
-    `enter` writes them; it returns None where it could not.
-    """
+    """The statistics of one cache directory, and its size; `enter` returns None on failure."""
 
     def __init__(self, folder: Folder, size: int, enter: Callable[[Notes], object]) -> None:
         self._folder = folder

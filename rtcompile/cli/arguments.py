@@ -43,10 +43,7 @@ class _Verb:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read a command line; print and exit for ``--help``, ``--version`` and mistakes.
-
-    Without a verb, or an action of ``cache``, the help is printed, and the exit code is 0.
-    """
+    """Read a command line; print and exit for ``--help``, ``--version``, mistakes, or no verb."""
     compiler_options: list[str] = []
     if "--" in argv and argv[0] != "run":  # the words after `run PROGRAM` belong to the program
         at = argv.index("--")

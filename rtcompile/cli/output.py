@@ -40,10 +40,7 @@ _SPELLED = {"…": "...", "✓": "+", "·": "-", "✗": "x", "→": "->"}
 
 
 def prepare_streams() -> None:
-    """Make stdout and stderr replace characters that their encoding lacks, such as a check mark.
-
-    A stream that the caller closed is None in Python; it is replaced by ``/dev/null``.
-    """
+    """Let stdout and stderr replace characters that their encoding lacks, and exist if closed."""
     codecs.register_error("rtcompile", _spell)
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -53,10 +50,7 @@ def prepare_streams() -> None:
 
 
 def flush() -> OSError | None:
-    """Write what is left for stdout; return why stdout refuses it, if it does.
-
-    What it refuses is dropped, or Python would try it again at its end.
-    """
+    """Flush stdout; return why that fails, after dropping what is left, which Python would retry."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -34,10 +34,7 @@ _T = TypeVar("_T")
 
 
 class Tier:
-    """One store, and the time that the process has waited for it.
-
-    The counts are of this process.
-    """
+    """One store, the counts of this process, and the time that it has waited for the store."""
 
     def __init__(self, store: SharedStore) -> None:
         self.store = store

@@ -31,10 +31,7 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does no
 
 
 class CloudStore:
-    """The client of an object store.
-
-    An `anonymous` one looks for no credentials. An address that cannot be used raises ValueError.
-    """
+    """The client of an object store; an `anonymous` one looks for no credentials."""
 
     def __init__(self, address: str, *, anonymous: bool) -> None:
         self.name = without_password(address)

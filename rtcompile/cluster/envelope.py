@@ -28,10 +28,7 @@ class BadEntryError(Exception):
 
 
 class Envelope:
-    """Signs and compresses entries, and opens them again.
-
-    It has no key with ``RTCOMPILE_REMOTE_UNSIGNED=1``.
-    """
+    """Signs entries, unless it has no key, and compresses them; and opens them again."""
 
     def __init__(self, key: bytes | None) -> None:
         self._key = key

@@ -62,10 +62,7 @@ def _bounded(
 
 
 class FolderStore:
-    """The folder, made when something is first written.
-
-    A group's files can be replaced by its members.
-    """
+    """The folder, made when something is first written; members of a group can replace its files."""
 
     def __init__(self, path: str, *, group: bool) -> None:
         self.name = f"file://{path}"
@@ -164,11 +161,7 @@ class FolderStore:
         return None
 
     def _look_anew(self, folder: str) -> None:
-        """Have what is remembered of a folder's files forgotten.
-
-        NFS remembers for a minute that a file is not there, or which one is. When its folder is opened,
-        the client asks the server whether it has changed.
-        """
+        """Open a folder, since NFS else remembers its files, and missing ones, for a minute."""
         try:
             _open_folder(folder)
         except FileNotFoundError:  # which may be remembered, too
@@ -176,10 +169,7 @@ class FolderStore:
                 _open_folder(above)
 
     def _write(self, key: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace a file; do nothing where another node is about to do the same.
-
-        A lease need not be durable: one that a power cut damages has ended.
-        """
+        """Replace a file; do nothing where another node is about to do the same."""
         path = self._place(key)
         folder = os.path.dirname(path)
         temporary = f"{path}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.tmp"

@@ -84,10 +84,7 @@ class Patience:
 
 
 def own_seconds() -> float:
-    """Return how long this thread, and those it asked, ran or waited to run.
-
-    It is 0 where the kernel does not tell.
-    """
+    """Return how long this thread, and those it asked, ran or were runnable; 0 where unknown."""
     return _ran("thread-self") + float(getattr(_helped, "seconds", 0.0))
 
 

@@ -33,10 +33,7 @@ _ABANDON = (
 
 
 class RedisStore:
-    """The client; each method is one command, or one script where a condition is checked first.
-
-    Redis drops an entry after `ttl` seconds. An address that cannot be used raises ValueError.
-    """
+    """The client; each method is one command, or one script where a condition is checked first."""
 
     def __init__(self, address: str, ttl: float) -> None:
         self.name = without_password(address)

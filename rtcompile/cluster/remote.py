@@ -183,11 +183,7 @@ class Remote:
                     self._idle.notify_all()
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything is written, up to a time limit; return whether it is.
-
-        At the end of the process, without a limit of the caller, nobody waits for a store for longer than
-        builds would.
-        """
+        """Wait until everything is written, or no longer than builds would; return whether it is."""
         begin = time.monotonic()
         deadline = begin + (_FLUSH_SECONDS if seconds is None else seconds)
         bounding = self.tiers if seconds is None else []
@@ -280,10 +276,7 @@ _guard = threading.Lock()
 
 
 def remote() -> Remote | None:
-    """Return the stores that the environment names, the same ones each time; None if it names none.
-
-    A setting that cannot be used costs one warning that says what to change, and no build.
-    """
+    """Return the stores that the environment names, or None; a bad setting costs only a warning."""
     said = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
     key = (os.getpid(), said)
     with _guard:

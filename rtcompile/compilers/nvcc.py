@@ -61,10 +61,7 @@ _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
 def compile(
     unit: TranslationUnit, toolchain: Toolchain, *, limits: Limits
 ) -> Compiled | CompileFailure:
-    """Compile a unit, whose flags lack the one for the kind of output, with the toolchain's NVCC.
-
-    The limits are for NVCC and all that it runs.
-    """
+    """Compile a unit with the toolchain's NVCC, adding the flag for the kind of output."""
     nvcc = _Nvcc(toolchain, limits)
     if not unit.name_expressions:
         return nvcc.compile(unit)
@@ -72,10 +69,7 @@ def compile(
 
 
 def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | CompileFailure:
-    """Compile to PTX, read the names in it, and assemble it.
-
-    NVCC assembles PTX anyway; doing it in a second run costs 30 ms.
-    """
+    """Compile to PTX, read the names in it, and assemble it, which costs 30 ms more than one run."""
     markers = Markers.of(unit.source, unit.name_expressions)
     marked = unit._replace(source=unit.source + markers.text())
     ptx = nvcc.compile(marked._replace(target="ptx", flags=_without_lto(unit.flags)))
@@ -291,10 +285,7 @@ def _failure(reply: dict[str, Any], log: str, command: tuple[str, ...]) -> Compi
 
 
 def _fatal_signal(status: int, log: str) -> int:
-    """Return the signal that ended NVCC or one of its programs, 0 if none did.
-
-    NVCC passes a pass's death on as 128 + signal, or as a message and a status of its own.
-    """
+    """Return the signal that ended NVCC, or a program of it (128 + signal, or a message); else 0."""
     died = _CHILD_DIED.search(log)
     if died:
         return int(died[1])

@@ -203,10 +203,7 @@ def sweep(folder: str) -> None:
 
 
 def evict(folder: str, most_bytes: int, keep: str = "") -> None:
-    """Remove the headers used longest ago beyond `most_bytes`.
-
-    A process that has one open can read it to its end.
-    """
+    """Remove the headers used longest ago beyond `most_bytes`; open ones stay readable."""
     entries = []
     with suppress(OSError):
         for entry in os.scandir(folder):
@@ -236,11 +233,7 @@ def _abandoned(folder: str, key: str, suffix: str) -> bool:
 
 
 def private_folder(cache_dir: str) -> str | None:
-    """Return the folder for precompiled headers; None where it is not ours or root's alone.
-
-    The compiler is given a path and trusts the file, which therefore no other user may have
-    written.
-    """
+    """Return the folder for precompiled headers, which the compiler trusts; None if not private."""
     folder = os.path.join(cache_dir, "pch")
     try:
         os.makedirs(cache_dir, 0o700, exist_ok=True)

@@ -71,10 +71,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbol: `kind` "function", "object", ….
-
-    `section` is the name of the section that holds it, "" where it is undefined.
-    """
+    """A symbol: `kind` "function", "object", …, and its `section`, "" where it is undefined."""
 
     name: str
     kind: str

@@ -320,10 +320,7 @@ class _Finder:
 
 
 def readings(source: str) -> Iterator[Text]:
-    """Yield a text as compilers and standards may read it: mostly once, and never more than six times.
-
-    Each is to be read to its end before the next is asked for.
-    """
+    """Yield the up to six readings of a text by compilers; read each to its end before the next."""
     sources = [source]
     if "??" in source:
         old = source

@@ -30,10 +30,7 @@ _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of worker processes, in which NVRTC and nvJitLink run.
-
-    Workers run no program by name, so they need no PATH, and each sets TMPDIR to its own folder.
-    """
+    """Return the environment of worker processes: without PATH and TMPDIR, which they do not use."""
     # The driver's cache of compiled PTX must not replace a compilation. NVRTC looks into it despite
     # this variable: see `rtcompile.workers.nvrtc`.
     return {**_kept(environ, _ENCODING + _LIBRARIES), "CUDA_CACHE_DISABLE": "1"}

@@ -42,10 +42,7 @@ def kind_of(data: bytes) -> str | None:
 
 
 def unfit(given: LinkInput, arch: Arch) -> str:
-    """Say why an input must not reach the linker; empty if it may.
-
-    On such inputs linkers crash, report an internal error, or silently leave the input out.
-    """
+    """Say why an input must not reach the linker, which would crash on or drop it; "" if it may."""
     kind = kind_of(given.data)
     if kind is None:
         begins = f"begins with {given.data[:8]!r}" if given.data else "is empty"

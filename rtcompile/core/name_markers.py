@@ -67,9 +67,7 @@ class Markers:
         return re.sub(r"(__nv_name_map\((\d+)\): error: )(.*)\n(?:[ \t].*\n)*", rewritten, log)
 
     def read(self, ptx: str) -> tuple[dict[str, str], str]:
-        """Return the symbol of each expression, which must be in the PTX, and the PTX without
-        markers.
-        """
+        """Return the symbol of each expression, and the PTX without the markers."""
         # ".visible .global .align 8 .u64 NAME = generic(SYMBOL);"; functions without "generic".
         line = re.compile(
             rf"^[^\n]*\.global\b[^\n=]*\b{self.prefix}(\d+)\s*=\s*(?:generic\()?([\w$%.]+)\)?\s*;\n",

@@ -87,11 +87,7 @@ def _read_no_file(options: tuple[str, ...]) -> bool:
 
 
 def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
-    """Say whether NVRTC's ``--minimal`` can make no difference to the code of a source.
-
-    Where this is wrong the compiler refuses, and is asked again without: a name that it does not know
-    is an error.
-    """
+    """Say whether ``--minimal`` surely changes no code; where wrong, NVRTC refuses and runs again."""
     return (
         target == "cubin"
         and reads_no_file(source, options)

@@ -13,11 +13,7 @@ def simple_name(symbol: str) -> str:
 
 
 def demangled(symbol: str) -> str:
-    """Return the C++ declaration of a mangled symbol, ``ns::k(float*)``; else its simple name.
-
-    The C++ runtime library does it, which is loaded wherever CuPy or a compiler is. Without that
-    library only the simple name is known.
-    """
+    """Return a symbol's declaration, ``ns::k(float*)``, by the C++ runtime; else its simple name."""
     if not symbol.startswith("_Z"):
         return symbol
     import ctypes

@@ -15,10 +15,7 @@ __all__ = ["Value", "replace"]
 
 
 class Value:
-    """A value whose fields are its class's `__slots__`, unless the class lists them in `_fields`.
-
-    Its constructor takes the fields by their names.
-    """
+    """A value whose fields, also of its constructor, are its class's `_fields`, or its `__slots__`."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()

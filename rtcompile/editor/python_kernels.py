@@ -44,10 +44,7 @@ class KernelString(NamedTuple):
 
 
 def find(source: str) -> list[KernelString]:
-    """Return the kernels of a Python file; raise SyntaxError or ValueError if it is none.
-
-    A kernel is a string with ``__global__`` or ``__device__`` and a brace in it, which is no docstring.
-    """
+    """Return a file's kernels: strings with ``__global__`` or ``__device__``, but no docstrings."""
     tree = ast.parse(source)
     file = _File(tree)
     found = []

@@ -32,11 +32,7 @@ _begun = False
 
 
 def begin(request: CompileRequest, settings: Settings) -> None:
-    """Have the headers made if this is a process's first build of a kernel of CuPy's own.
-
-    It does not wait. Nothing is made where precompiled headers are turned off or cannot be kept, on
-    a single core, or if anything is known of such a header already.
-    """
+    """Begin to make CuPy's headers, without waiting, if this is a process's first such build."""
     global _begun
     if _begun or not (settings.pch and settings.cache_on_disk) or request.backend == "nvcc":
         return

@@ -18,10 +18,7 @@ _missing_toolkit_was_said = False
 
 
 def build(request: CompileRequest, settings: Settings, query: Query | None) -> ObjectCode | None:
-    """Return the code for a request of CuPy's; None where CuPy has to compile it itself.
-
-    `query` is the look-up that found nothing.
-    """
+    """Return the code for a request of CuPy's, or None; `query` is the look-up that found nothing."""
     try:
         found = planned.search(request, settings, query, planned.plan)
         if isinstance(found, ObjectCode):

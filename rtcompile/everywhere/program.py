@@ -180,11 +180,7 @@ def _before_a_signal_ends_it(act: Callable[[int], object]) -> Iterator[None]:
 
 
 def _in_forked_children(forget: Callable[[], None]) -> None:
-    """Forget the handlers in forked children, before any signal can arrive there.
-
-    A handler in Python does not end a process that waits for a lock, as the workers of a
-    `multiprocessing.Pool` do when they are terminated.
-    """
+    """Forget the handlers in forked children, which would not end while they wait for a lock."""
     masks = threading.local()
 
     def before() -> None:

@@ -150,10 +150,7 @@ class Record:
         }
 
     def found_by_place(self) -> list[str]:
-        """Return the headers that no directory of a search holds: beside a source, or by a full path.
-
-        Their paths are in the keys of the builds, which the program finds only where it had them.
-        """
+        """Return the headers outside all searched directories, which are found only in place."""
         # The host compiler's own headers are found so in builds with NVCC.
         by_nvrtc = [build for build in self.builds if build["built by"].startswith("nvrtc")]
         headers = [header for build in by_nvrtc for header in build["headers"]]

@@ -136,11 +136,7 @@ def _for_archs(
 
 
 def _asked(entry: Mapping[str, Any], request: CompileRequest, arch: Arch | None) -> Asked | None:
-    """Return what the program asks for, of the build of an entry for a device of `arch`.
-
-    None where that depends on more than the device: on the working directory, or on whether the
-    device runs what an option names.
-    """
+    """Return the request that the program will make; None where more than the device decides it."""
     said = entry["asked"]
     request = request.replace(options=tuple(said["options"]))  # with the program's own folders
     fixed = not said["by cupy"] and any("arch" in o or "code" in o for o in request.options)
@@ -154,11 +150,7 @@ def _asked(entry: Mapping[str, Any], request: CompileRequest, arch: Arch | None)
 
 
 def _index(asked: Sequence[Asked | None]) -> None:
-    """Have the index lead to what was built from what the program will ask, as its own first run would.
-
-    An entry is valid where the headers lie in the same places and the environment is the same; in
-    another one the program does not find it.
-    """
+    """Have the index lead from the program's requests to what was built, in the same environment."""
     settings = Settings.from_environ()
     for each in asked:
         if each is not None:
@@ -167,10 +159,7 @@ def _index(asked: Sequence[Asked | None]) -> None:
 
 
 class _Place:
-    """Folders for a record's headers; each is read and written once, however many builds read it.
-
-    A program may write a header anew between two builds: each state of it needs a folder.
-    """
+    """Folders for a record's headers, one for each state of a header that a program rewrites."""
 
     def __init__(self, record: Record, folder: str) -> None:
         self._record = record

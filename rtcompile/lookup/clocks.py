@@ -97,10 +97,7 @@ _seen_images: tuple[int, frozenset[int]] = (0, frozenset())
 
 
 def _image_devices() -> frozenset[int]:
-    """Return the numbers of the mounted devices that are images; read again after each tick.
-
-    A number may be given to another device soon.
-    """
+    """Return the numbers of mounted images, read again each tick, since numbers are reused."""
     global _seen_images
     now = file_clock_ns()
     if _seen_images[0] != now:

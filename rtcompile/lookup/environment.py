@@ -272,10 +272,7 @@ def note_toolchain(key: str, fields: Sequence[bytes]) -> None:
 
 
 def packed(stamps: Mapping[str, tuple[int, int] | None], loads: str) -> list[bytes]:
-    """Return the fields by which the files that a toolchain depends on are known again.
-
-    They are the paths, their signatures, and what a worker loads to compile with it.
-    """
+    """Return paths, stat signatures and what a worker loads, to know a toolchain's files again."""
     paths = "".join([f"{path}\0" for path in stamps])
     stats = [_STAT.pack(*(stat or _MISSING)) for stat in stamps.values()]
     return [os.fsencode(paths), b"".join(stats), os.fsencode(loads)]

@@ -162,10 +162,7 @@ class FileSet:
         return True
 
     def own_unchanged(self) -> bool:
-        """Say by stat alone whether the user's own files are as they were recorded.
-
-        While nothing is packed no file is known to be the toolkit's.
-        """
+        """Say by stat alone whether the user's own files are unchanged; unpacked, all are own."""
         if self._fields:
             return _is_part_unchanged(*self._fields[_OWN])
         files = [(header.path, header[4:]) for header in self.headers]

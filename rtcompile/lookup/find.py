@@ -129,11 +129,7 @@ def keep(
     provided: Sequence[str],
     publish: Callable[[str, str, bytes], object],
 ) -> None:
-    """Keep a build that was planned, in memory and as an entry of the index.
-
-    `provided` are the folders of headers that are not the user's own, and `publish` puts bytes into
-    a folder of the cache under a name.
-    """
+    """Keep a build that was planned, in memory and as an entry of the index, written by `publish`."""
     if query.environment is not environments.current():
         return  # a variable was changed during the build
     packed = read.packed(tuple([path.rstrip("/") + "/" for path in provided]))

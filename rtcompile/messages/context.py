@@ -28,10 +28,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What is known of a build where a message about it is explained.
-
-    Every field has a default, so a log alone can be explained too.
-    """
+    """What is known of a build that a message is about; every field is optional."""
 
     arch: Arch | None = None
     target: str = "cubin"

@@ -60,10 +60,7 @@ class _Case(NamedTuple):
 
     @property
     def in_device_code(self) -> bool:
-        """Whether the error is in a function or variable that NVCC would compile for the device too.
-
-        The text of a header is not available here; an error in a header counts as one in host code.
-        """
+        """Whether the error is in code that NVCC would compile for the device; not so in headers."""
         line = line_in_source(self.error, self.source, self.name)
         return line > 0 and spaces.says_device(self.source, line, self.error.column)
 

@@ -79,10 +79,7 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
 
 
 def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
-    """Return the first error with its place in the program as the user sees it.
-
-    Some messages name no line, and nvcc counts columns in a line whose macros it has expanded.
-    """
+    """Return the first error with its line and column in the program as the user sees it."""
     lines = source.split("\n")
     at = line_in_source(first, source, name) if name else 0
     if at:

@@ -220,10 +220,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
 
 
 def _asked(work: Work, row: Row) -> list[str]:
-    """Return the digests of the requests that a build answers.
-
-    They are what programs ask for on a device, and the same for the build's architecture.
-    """
+    """Return the digests of the requests that a build serves, on a device and for its architecture."""
     request = work.request if work.asked is None else work.asked
     forms = [request, request.replace(arch=row.arch, target=row.kind)]
     return list(dict.fromkeys(filter(None, (_digest(each, work, row) for each in forms))))

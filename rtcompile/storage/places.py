@@ -35,11 +35,7 @@ def cache_dir(env: Mapping[str, str]) -> str:
 
 
 def site_folders(sys_path: Sequence[str]) -> list[str]:
-    """Return the entries of sys.path that packages are installed in.
-
-    The folders of scripts are left out: each would get a result of its own, and every file saved
-    in one would make the result outdated.
-    """
+    """Return the entries of sys.path that packages are installed in, but not folders of scripts."""
     return [
         entry
         for entry in sys_path

@@ -88,10 +88,7 @@ def judge_folder(path: str, status: os.stat_result, *, private: bool = True) -> 
 
 
 def can_be_swapped(path: str) -> bool:
-    """Say whether other users could replace a folder that lies in `path`.
-
-    If so, it is safe only by descriptor: a program that is given its path may find their folder.
-    """
+    """Say whether other users could replace a folder in `path`: then only its descriptor is safe."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -129,10 +126,7 @@ def read_given(path: str) -> bytes:
 
 
 def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:
-    """Return a descriptor and the status of a file after checking it by the rule above.
-
-    `most` is the largest allowed size in bytes.
-    """
+    """Return descriptor and status of a file of at most `most` bytes, checked by the rule above."""
     try:
         descriptor, status = open_regular(name, dir_fd=dir_fd, follow=False)
     except OSError as error:

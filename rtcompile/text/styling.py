@@ -40,10 +40,7 @@ _BOLD = frozenset({"place", "error", "warning", "caret"})
 
 
 def filled(text: str, width: int, first: str = "", rest: str = "") -> str:
-    """Break a text into lines, but not inside backticks, so that commands can be copied.
-
-    The first line begins with `first`, the others with `rest`.
-    """
+    """Break a text into lines, but not inside backticks, so commands can be copied."""
     import re
     import textwrap
 

@@ -240,10 +240,7 @@ def _providers(draft: _Draft, where: Surroundings) -> None:
 def _nvcc(
     draft: _Draft, where: Surroundings, places: Sequence[Place], chosen: Toolset | None
 ) -> Program | None:
-    """Return the nvcc of NVRTC's version if there is one, else the first that works.
-
-    nvcc has its own headers, so one of another version is still better than none.
-    """
+    """Return the nvcc of NVRTC's version, else the first that works, as it has its own headers."""
     best: tuple[Program, str] | None = None
     nvrtc = chosen.nvrtc if chosen else None
     for path, version, place in _nvcc_candidates(where, places):
@@ -346,10 +343,7 @@ def _host_compiler(draft: _Draft, where: Surroundings) -> str | None:
 
 
 def _depends(draft: _Draft, where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
-    """Yield the paths whose change can change this result: files found, and folders searched.
-
-    The modification time of a folder changes when something is installed into it or removed.
-    """
+    """Yield the paths whose change can change this result: files found, and folders searched."""
     yield from draft.depends
     yield from where.site_dirs
     for place in places:

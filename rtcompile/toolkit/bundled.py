@@ -29,10 +29,7 @@ _SCRIPT = os.path.join(
 
 
 def unpack(nvrtc: Hit, settings: Settings) -> str | None:
-    """Return the folder of NVRTC's own headers, written now if need be; None if it has none.
-
-    It lies in the cache. Without a cache on disk it is this process's own.
-    """
+    """Return the folder of NVRTC's own headers, unpacked if need be; None if it has none."""
     if Version(nvrtc.version) < _FIRST:
         return None
     name = f"{nvrtc.version}-{fingerprints.of_file(nvrtc.path)}"

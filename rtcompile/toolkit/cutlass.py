@@ -75,10 +75,7 @@ class Cutlass(NamedTuple):
 
 
 def find(where: Surroundings, cuda: str, cccl: str) -> Cutlass:
-    """Return the CUTLASS that a variable names, else the newest that fits CCCL's version.
-
-    `cuda` and `cccl` are versions of NVRTC and of CCCL; empty if there is none.
-    """
+    """Return the CUTLASS that a variable names, else the newest that fits this CUDA and CCCL."""
     problems: list[str] = []
     for name in given(CUTLASS_ENVIRONMENT, where):
         root = os.path.abspath(where.environ[name])

@@ -94,11 +94,7 @@ def _files_below(program: Program) -> dict[str, str]:
 
 
 def _only_leads_to(path: str, binary: str) -> bool:
-    """Say whether a program is the binary itself, or a script that only runs it.
-
-    One shell may find NVCC through such a script and another in the toolkit's folder; both are one
-    compiler and must get one identity.
-    """
+    """Say whether a program is the binary, or a script that only runs it: both are one compiler."""
     if os.path.realpath(path) == os.path.realpath(binary):
         return True
     try:

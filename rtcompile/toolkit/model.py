@@ -37,18 +37,11 @@ class Library(NamedTuple):
         return version_pair(self.version)
 
     def identity(self) -> str:
-        """Return an identity of the file: path, size, mtime.
-
-        Neither ctime nor the link count is in it, since package managers that use hard links change
-        them.
-        """
+        """Return the file's path, size and mtime; not ctime, which hard links of packages change."""
         return _identity(self.path)
 
     def to_load(self) -> str:
-        """Return what a worker is told to load: the libraries, and which they are.
-
-        The identity is in it so that after an upgrade a running notebook gets a new worker.
-        """
+        """Return the libraries that a worker loads, with identities: an upgrade needs a new one."""
         return os.pathsep.join((*self.preload, self.path)) + "\n" + self.identity()
 
 
@@ -81,10 +74,7 @@ _FOR_NVCC = frozenset({"cutlass", "cupy", "rtcompile"})
 
 
 class Toolchain(NamedTuple):
-    """One consistent set of compilers and headers.
-
-    A mapping's keys are parts: "nvrtc", "cccl", ….
-    """
+    """One consistent set of compilers and headers; mappings are by part: "nvrtc", "cccl", …."""
 
     nvrtc: Library | None = None
     # Of NVRTC's version or another one, since it has its own CUDA headers.

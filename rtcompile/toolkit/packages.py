@@ -103,10 +103,7 @@ _PACKAGES = (
 def missing_header(
     name: str, toolchain: Toolchain | None = None, backend: str = "nvrtc"
 ) -> HeaderAdvice | None:
-    """Return which package has the header `name`, and why it was not found; None if unknown.
-
-    Without the `toolchain` that the build had, the advice is general.
-    """
+    """Return which package has the header `name`, and why it was not found; None if unknown."""
     for package in _PACKAGES:
         if any(_stands_for(pattern, name) for pattern in package.names):
             why, step = _of_build(package, toolchain, backend) if toolchain else ("", "")

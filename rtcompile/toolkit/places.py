@@ -29,10 +29,7 @@ _PART = {part.name: part for part in PARTS}
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Everything that the search depends on; a test passes a made-up tree of folders.
-
-    `prefix` is ``sys.prefix``: the folder of the Python that runs.
-    """
+    """Everything that the search depends on; `prefix` is ``sys.prefix``, this Python's folder."""
 
     environ: Mapping[str, str]
     site_dirs: tuple[str, ...]
@@ -70,11 +67,7 @@ class Place:
         return None
 
     def _own_version(self, part: Part) -> str:
-        """Return the version of the runtime headers, for a part that states none.
-
-        All parts in a toolkit's folder have one version. Wheels can differ, and nvcc itself tells
-        its own.
-        """
+        """Return the runtime headers' version, for a part that states none; wheels can differ."""
         if self.layout not in ("toolkit", "conda") or part.name in ("cudart", "nvcc"):
             return ""
         cudart = self.look(_PART["cudart"])
@@ -111,10 +104,7 @@ def in_site_packages(where: Surroundings) -> Iterator[Place]:
 
 
 def in_conda(where: Surroundings) -> Iterator[Place]:
-    """The conda environment of this Python, then the active one.
-
-    They differ in a notebook: JupyterLab is started in one, the kernel is a Python of another.
-    """
+    """Yield the conda environment of this Python, a notebook's kernel, then the active one."""
     for prefix in conda_prefixes(where):
         yield Place(prefix, "conda", "conda", where.targets, versions.of_conda(prefix))
 

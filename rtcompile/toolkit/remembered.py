@@ -93,10 +93,7 @@ def _unsupported() -> Toolchain:
 
 
 def remember_build(part: str, build: str, settings: Settings) -> None:
-    """Remember the build that "nvrtc" or "nvcc" reported, for this process and later ones.
-
-    The part is of the toolchain that `current` returned last.
-    """
+    """Remember the build that "nvrtc" or "nvcc" of `current` reported, also for later processes."""
     here = environments.current().toolchain_key, os.environ.get("PATH", "")
     known = _in_this_process.get(here)
     if known is None:  # the environment was changed while the compiler ran
@@ -147,11 +144,7 @@ def _stamp(path: str) -> Stamp:
 
 
 def _read(settings: Settings, key: str) -> Known | None:
-    """Return the remembered result; None if there is none, or none that may be trusted.
-
-    The file names libraries that will be loaded, so `trusted` checks its owner, and a digest its
-    content.
-    """
+    """Return the remembered result; None if none may be trusted, since it names libraries to load."""
     import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
 
     folder = Folder(settings.cache_dir, writable=settings.jit)
@@ -194,11 +187,7 @@ def _path_folders() -> list[str]:
 
 
 def _write(settings: Settings, key: str, known: Known) -> None:
-    """Write the result by rename, so that a reader sees a whole file or none.
-
-    Nothing is written where there is no writable folder, or where RTCOMPILE_JIT=0 forbids
-    compiling.
-    """
+    """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
     if known.toolchain.doubts:
         return
     import json

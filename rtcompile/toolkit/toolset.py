@@ -21,11 +21,7 @@ _MAJOR_OF_WHEELS = {"wheels12": 12, "wheels13": 13}
 
 
 def unfit(hit: Hit, compiler: Hit) -> Hit | None:
-    """Return the part that keeps `hit` from being used with `compiler`; None if nothing does.
-
-    The part itself where it is of another version, else one of another version that lies in the
-    same folder of headers and would be read with it.
-    """
+    """Return the part of another version that keeps `hit` from use: itself or one in its folder."""
     together = [hit]
     if hit.part.name in HEADER_PARTS:
         found = (hit.place.look(part) for part in PARTS if part.name in HEADER_PARTS)
@@ -90,10 +86,7 @@ def _toolsets(places: Sequence[Place]) -> Iterator[Toolset]:
 
 
 def choose(places: Sequence[Place], major: int | None, spare: Collection[str]) -> Toolset | None:
-    """Return the set that lacks the fewest parts; sets of CUDA `major` go before all others.
-
-    `spare` names the parts that can be taken from elsewhere (CuPy's own CCCL).
-    """
+    """Return the set that lacks the fewest parts, `spare` ones aside; CUDA `major` goes first."""
 
     def rank(found: Toolset) -> tuple[bool, int]:
         other_major = major is not None and version_pair(found.nvrtc.version)[0] != major

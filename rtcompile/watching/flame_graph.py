@@ -56,10 +56,7 @@ def _add(box: _Box, frames: Iterable[Frame]) -> None:
 
 
 def _add_instances(source: _Box, profile: Profile) -> None:
-    """Add the templates that the source's own text instantiates, each within the one that needs it.
-
-    These are those after the last header. The same template in the same place is one box.
-    """
+    """Add the templates that the source's own text instantiates, each within the one that needs it."""
     headers = {frame.path for frame in profile.frames.walk()} if profile.frames else set()
     ends = [event["ts"] + event["dur"] for event in profile.events if event["name"] in headers]
     after = max(ends, default=0.0)

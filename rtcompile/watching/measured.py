@@ -197,10 +197,7 @@ _TOOLS = {"cicc": "front end and optimizer", "ptxas": "ptxas"}
 
 
 def _tools(table: str, events: Sequence[Event]) -> Iterable[tuple[str, float]]:
-    """Yield the tools that NVCC ran, in order, with their milliseconds.
-
-    The device compiler's are the front end and the optimiser; the trace says what share each has.
-    """
+    """Yield NVCC's tools in order, with milliseconds; the device compiler counts as two of them."""
     front_end = sum(event.duration for event in events if event.name == _FRONT_END)
     optimizer = sum(event.duration for event in events if event.name == "LibNVVM")
     for line in table.splitlines()[1:]:

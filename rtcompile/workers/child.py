@@ -240,10 +240,7 @@ def _serve(desk: _socket.socket) -> int:
 
 
 def _send_parts(desk: _socket.socket, socket: _socket.socket, parts: Any, *, stays: bool) -> bool:
-    """Send the parts of an answer as they come, up to the first that did not go well.
-
-    Each says whether there are more. Returns whether this process can take another job.
-    """
+    """Send the chunks of a reply up to the first failure; return whether this process can go on."""
     for part in parts:
         well, more = part.pop("well"), part.pop("more")
         if not well:

@@ -293,11 +293,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def _keep_freed_memory() -> None:
-    """Have `malloc` keep what a compile frees for the next one in this process.
-
-    NVRTC frees and asks again for the same pages: given back to the kernel each time, they cost
-    1500 page faults, 3 of the 20 ms of a small kernel.
-    """
+    """Have `malloc` keep freed pages: new ones cost 1500 faults, 3 of a small kernel's 20 ms."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, 128 << 20)
@@ -376,11 +372,7 @@ def _has_room(path: bytes | str) -> bool:
 
 
 def _pch_message(log: str) -> tuple[str, bool]:
-    """Return the log without NVRTC's message about a precompiled header, and whether it had one.
-
-    The message is the only sign that a precompiled header was used. `--pch-messages=false` would
-    hide it.
-    """
+    """Return the log without the message that a precompiled header was used, and if it was there."""
     lines = log.splitlines(keepends=True)
     rest = [line for line in lines if ": using precompiled header file " not in line]
     return "".join(rest), len(rest) < len(lines)

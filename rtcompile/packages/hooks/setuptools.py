@@ -23,10 +23,7 @@ _ADVICE = (
 
 
 def finalize(distribution: Any) -> None:
-    """Let ``build_py`` make the bundle, if the project in this folder has a table for it.
-
-    Setuptools calls this for every project that it builds in an environment with rtcompile.
-    """
+    """Let ``build_py`` make the bundle, if the project in this folder has a table for it."""
     fields = _table()
     if fields is None:
         return
