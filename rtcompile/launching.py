@@ -1,8 +1,7 @@
 """`kernel.launch`: clusters, programmatic dependence and priority, through ``cuLaunchKernelEx``.
 
-Each argument becomes the bytes of one parameter, as CuPy makes them; where the driver tells how large
-the parameters are (CUDA 12.4 on), what would not fit is an error that names the argument, and not a
-kernel that reads beside it.
+Each argument becomes the bytes of one parameter, as CuPy makes them. Where the driver reports the
+parameters' sizes (CUDA 12.4 on), an argument that does not fit is an error that names it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,9 @@ class _Loaded:
     """A kernel on one device: its function, and what the driver said of it."""
 
     function: Any  # CuPy's, which keeps the module loaded
-    sizes: tuple[int, ...] | None  # bytes of each parameter; None where the driver does not tell
+    sizes: (
+        tuple[int, ...] | None
+    )  # bytes of each parameter; None where the driver does not report them
     repeated: Repeated
     clusters: dict[tuple[Any, ...], int] = field(default_factory=dict)  # largest, by configuration
 

@@ -255,7 +255,7 @@ class LazyCode:
         return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
 
     def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
-        """Advise on a kernel; a source is built again with what makes ptxas tell of spills."""
+        """Advise on a kernel; a source is built again so ptxas reports spills."""
         from rtcompile.watching import advice
 
         bounds = None if launch_bounds is None else advice.bounds_of(launch_bounds)
@@ -316,7 +316,7 @@ def code_of(*given: Any) -> LazyCode:
     return lazy
 
 
-# The entries live in a memo of CuPy's, so that cupy.clear_memo() empties it like CuPy's own. Each
+# The entries live in a memo of CuPy's, so cupy.clear_memo() empties it like CuPy's own. Each
 # entry is a list of one element, because a memo's entry itself cannot be replaced.
 _cells = cupy.memoize()(lambda *arguments: [None])
 

@@ -25,7 +25,7 @@ from rtcompile.workers import pool
 
 __all__ = ["Batch", "BuildFuture", "Task"]
 
-# Beside each running build one more is prepared and waits for its slot, so that no slot is empty
+# Beside each running build one more is prepared and waits for its slot, so no slot is empty
 # while finished results are being stored.
 _THREADS_PER_SLOT = 2
 _THREADS_BESIDE = 2
@@ -49,12 +49,12 @@ class BuildFuture(Future[ObjectCode]):
 
     def cancel(self) -> bool:
         """Cancel the build, also while a compiler runs, which is killed. False if it is done."""
-        # No build is ever marked as running, so that Future cancels it at any time.
+        # No build is ever marked as running, so Future cancels it at any time.
         if self.cancelled():
             return True
         if not super().cancel():
             return False
-        self.set_running_or_notify_cancel()  # tells who waits in as_completed()
+        self.set_running_or_notify_cancel()  # wakes up as_completed()
         self._cancellation.cancel()
         return True
 
@@ -267,7 +267,7 @@ def _start_threads(count: int, work: Callable[[], None]) -> int:
     try:
         for index in range(count + _PROCESSES_PER_THREAD - 1):
             # Each thread runs in a copy of the caller's context, which holds the trace in use. The
-            # threads are daemons, so that an interrupted program does not wait for a compiler.
+            # threads are daemons, so an interrupted program does not wait for a compiler.
             run = contextvars.copy_context().run
             arguments = (start, index)
             name = f"build {index}" if index < count else "spare"

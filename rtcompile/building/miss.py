@@ -186,7 +186,7 @@ class Miss:
     def _add(self, decision: Decision) -> bool:
         """Add a decision's flags to the earlier ones; return whether there is a new one.
 
-        The build is cached under the question without these flags, so that the next process finds
+        The build is cached under the question without these flags, so the next process finds
         it.
         """
         new = [flag for flag in decision.flags if flag not in self.added]
@@ -293,7 +293,7 @@ class Miss:
         return nvcc.compile(self.nvcc_unit(), self.plan.toolchain, limits=self.limits)
 
     def nvcc_unit(self) -> TranslationUnit:
-        """Return what NVCC is told."""
+        """Return NVCC's flags."""
         plan = self.plan
         directory, *directories = self._nvcc_search()[0]
         code = plan.unlinked if plan.unlinked in ("ptx", "ltoir") else "cubin"
@@ -374,7 +374,7 @@ class Miss:
                 )
         question = replace(question, fixups=tuple(self.added))
         if self.store.changed_meanwhile(question, dependencies):
-            # Which contents the compiler read is not known, so that no bundle has them.
+            # Which contents the compiler read is not known, so no bundle has them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
             dependencies = dependencies.replaced(headers=unknown)
         built = ObjectCode(

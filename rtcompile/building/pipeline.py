@@ -34,7 +34,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
 
 
 def find(query: Query | None, request: CompileRequest, settings: Settings) -> ObjectCode | None:
-    """Return the code of `request` if it is found without planning its build, and tell the listeners."""
+    """Return the code of `request` if it is found without a plan, and notify the listeners."""
     found = None if query is None or settings.recompile else lookup.find(query)
     if found is not None:
         if settings.trace or "rtcompile.watching.tracing" in sys.modules:

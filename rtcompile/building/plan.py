@@ -337,7 +337,7 @@ def for_nvcc(options: Options) -> Options:
 def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mapping[str, str]:
     """Return the identity of each backend's compiler, with the environment's options for it."""
     builds = {"nvrtc": toolchain.nvrtc.build} if toolchain.nvrtc is not None else {}
-    # An NVCC that must not run counts as missing, so that code of any other NVCC in the cache is
+    # An NVCC that must not run counts as missing, so code of any other NVCC in the cache is
     # used.
     if toolchain.nvcc is not None and toolchain.host_compiler is not None and settings.jit:
         builds["nvcc"] = toolchain.nvcc.build + nvcc_setting(options)

@@ -75,7 +75,7 @@ class Missing:
     def is_like(self, other: Missing) -> bool:
         """Say whether both differ in their sources alone, and may be compiled by one worker."""
         own, its = self.plan, other.plan
-        # A batch's plan is made once for all that are alike: see `plan.Planner`.
+        # A batch's plan is made once for all similar builds: see `plan.Planner`.
         return (
             own.options is its.options
             and own.choice is its.choice
@@ -98,7 +98,7 @@ class Missing:
 def compile_alike(
     missing: Sequence[Missing], cancellations: Sequence[Cancellation]
 ) -> Generator[tuple[int, ObjectCode] | None]:
-    """Compile builds that are alike in one worker: see `alike.compile_alike`."""
+    """Compile similar builds in one worker: see `alike.compile_alike`."""
     from rtcompile.building import alike
 
     settings = missing[0].settings
@@ -138,7 +138,7 @@ def _announced(
     return code
 
 
-def with_headers(request: CompileRequest, settings: Settings) -> CompileRequest:
+def with_headers(request: CompileRequest) -> CompileRequest:
     """Return the request with the folder that its headers seem to be in, which is searched first."""
     if not request.headers:
         return request
@@ -277,7 +277,7 @@ def plan(
     With `link_settings` that forbid compiling, it raises `JitDisabled` if such a source is not
     cached.
     """
-    request = with_headers(request, settings)
+    request = with_headers(request)
     if request.may_pass_over_arch:
         request = for_this_device(request, settings)
     chosen = plans.target(request, settings, capability)

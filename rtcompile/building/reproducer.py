@@ -123,7 +123,7 @@ def _program(name: str) -> str:
 def _places(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str, str]]:
     """Return pairs of an original folder and its copy in the reproducer, the longest first.
 
-    The tree of folders is kept, so that ``#include "../x.h"`` leads to the same file. No name leads
+    The tree of folders is kept, so ``#include "../x.h"`` leads to the same file. No name leads
     out of the reproducer, since the paths are normalised.
     """
     before = dict.fromkeys([*(directory.path.rstrip("/") for directory in search), *trace])

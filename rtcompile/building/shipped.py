@@ -30,7 +30,7 @@ __all__ = ["effective_options", "find", "instead", "question"]
 
 
 def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
-    """Return the shipped build of exactly this request, None if there is none."""
+    """Return the bundled build of exactly this request, None if there is none."""
     return _Search(request, settings).exact()
 
 

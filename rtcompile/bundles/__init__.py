@@ -93,7 +93,7 @@ def parts_in_use() -> list[Parts]:
 
 
 class out_of_use:  # noqa: N801 - a ``with`` statement reads it as a function
-    """Use no bundle meanwhile, so that builds for a new bundle are compiled."""
+    """Use no bundle meanwhile, so builds for a new bundle are compiled."""
 
     def __enter__(self) -> None:
         global _answering

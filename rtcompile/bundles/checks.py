@@ -34,7 +34,7 @@ def read_checks(data: bytes, folders: Sequence[str]) -> FileSet:
 
 
 def _paths(field: bytes, folders: Sequence[str]) -> list[str]:
-    """Return paths, of which a field has the number of the folder and the rest, and digests."""
+    """Return paths, which fields hold as a folder's number and the rest, and digests."""
     found = []
     for text in field.decode("utf-8", "surrogateescape").split("\0")[:-1]:
         at, slash, rest = text.partition("/")

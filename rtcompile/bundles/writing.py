@@ -1,4 +1,4 @@
-"""Writes a bundle's file without times or paths, so that equal builds make equal bytes."""
+"""Writes a bundle's file without times or paths, so equal builds make equal bytes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The headers inside NVRTC as folders of the cache: one for each build of NVRTC, put there at once.
 
-A folder's name states its size, so that counting what is in the cache reads no folder of two thousand
+A folder's name states its size, so counting what is in the cache reads no folder of two thousand
 files. It is used by path, hence only where no other user could exchange it.
 """
 
@@ -78,7 +78,7 @@ def is_in_use(used: float) -> bool:
 
 def discard(folder: Folder, name: str) -> None:
     """Remove a folder of headers; builds that begin afterwards write it again."""
-    # Renamed first, so that no process finds a folder that lacks some of its files.
+    # Renamed first, so no process finds a folder that lacks some of its files.
     path, dying = folder.file(KIND, name), folder.file(KIND, f".{name}-{os.getpid()}")
     with suppress(OSError):
         os.close(folder.open(KIND))

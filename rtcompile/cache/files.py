@@ -1,4 +1,4 @@
-"""Writes files by rename, so that no reader sees half a file, and verifies a digest on reading."""
+"""Writes files by rename, so no reader sees half a file, and verifies a digest on reading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _SCHEMA = 5
-USE_RESOLUTION = 3600.0  # seconds; the last use is noted once an hour, so that few hits write
+USE_RESOLUTION = 3600.0  # seconds; the last use is noted once an hour, so few hits write
 
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest
 

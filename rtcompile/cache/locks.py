@@ -60,7 +60,7 @@ def release(path: str, descriptor: int) -> None:
     # In a child that was forked meanwhile the descriptor is closed, and the parent has the lock.
     if descriptor in _held:
         _held.discard(descriptor)
-        # Removed while it is held, so that those who wait for it notice that the file is gone.
+        # Removed while it is held, so those who wait for it notice that the file is gone.
         files.discard(path)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

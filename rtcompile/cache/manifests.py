@@ -1,6 +1,6 @@
 """A manifest lists, under a question's key, the builds of that question and their dependencies.
 
-The file holds columns instead of records, so that CuTe's 392 headers are read in a third of a
+The file holds columns instead of records, so CuTe's 392 headers are read in a third of a
 millisecond. A path is kept as the index of its search directory and the rest. So one format serves
 both the manifest of certain folders, whose key holds the directories, and the portable manifest,
 whose reader uses its own directories.

@@ -1,4 +1,4 @@
-"""What verbs for authors of kernels and of packages may be told."""
+"""The arguments of verbs for authors of kernels and of packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_profile(sub: argparse.ArgumentParser) -> None:
 
 
 def add_proof(sub: argparse.ArgumentParser) -> None:
-    """Declare how ``rtcompile bundle`` writes an incomplete one, and what it tells of one: TARGET."""
+    """Declare how ``rtcompile bundle`` writes incomplete bundles and describes one: TARGET."""
     sub.add_argument(
         "--skip-unshippable",
         action="store_true",

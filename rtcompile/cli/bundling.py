@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(given: Namespace) -> int:
-    """Build a bundle, or tell of one."""
+    """Build a bundle, or describe one."""
     shown = next((name for name in ("list", "matrix", "provenance") if getattr(given, name)), None)
     if shown and given.output is not None:
         raise InvalidRequest(
@@ -128,7 +128,7 @@ def _verify(given: Namespace) -> int:
 
 
 def _bundle(path: str) -> Bundle:
-    """Open a bundle and read every byte of it: what is told of a damaged one would not be true."""
+    """Open a bundle and read every byte of it, since a damaged one must not be described."""
     bundle = Bundle(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is an error here

@@ -125,7 +125,7 @@ _PLACE = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")
 def failure(error: Exception, given: Namespace, file: str = "") -> None:
     """Print why the command ended: on stderr as text, or on stdout as JSON.
 
-    A first line that begins with a place is left as it is, so that editors can jump to it. All
+    A first line that begins with a place is left as it is, so editors can jump to it. All
     others begin with the command's name, and the `file` if there is one.
     """
     if given.json:

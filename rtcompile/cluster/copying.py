@@ -29,7 +29,7 @@ class Copied(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a store holds: builds and bytes; or why it cannot be told."""
+    """What a store holds: builds and bytes; or why that is unknown."""
 
     store: str
     builds: int = 0

@@ -1,7 +1,7 @@
 """Entries of shared stores: compressed, and signed with the team's key.
 
 A cubin is code that will run, so its origin has to be checked. The signature covers the entry's
-kind and key, so that no entry can replace another. Nothing is decompressed, decoded or loaded
+kind and key, so no entry can replace another. Nothing is decompressed, decoded or loaded
 before the signature is verified.
 """
 

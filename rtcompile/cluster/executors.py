@@ -53,7 +53,7 @@ class RemoteFuture(Future[ObjectCode]):
         self._theirs.cancel()
         if not super().cancel():
             return self.cancelled()
-        self.set_running_or_notify_cancel()  # tells who waits in as_completed()
+        self.set_running_or_notify_cancel()  # wakes up as_completed()
         return True
 
     def _take(self, theirs: Future[_Answer]) -> None:

@@ -56,7 +56,7 @@ class RayExecutor(Executor):
             if cancel_futures:
                 future.cancel()
             elif wait:
-                with suppress(BaseException):  # who has the future is told
+                with suppress(BaseException):  # the future's holder is notified
                     future.exception()
 
 

@@ -76,7 +76,7 @@ class Lease:
             question(store)
             return True
 
-        # Where warnings are errors, this one has no caller to be told.
+        # Where warnings are errors, this one has no caller to reach.
         with suppress(RtcompileWarning):
             return bool(self._tier.ask(answered, waiting=False, act=act))
         return False

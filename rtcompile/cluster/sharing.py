@@ -1,7 +1,7 @@
 """A build as it travels between machines: its object, and a manifest of what it read.
 
 The manifest says which headers a build read; it answers only where the same headers with the same
-contents are found, and then the object is used. A build that hangs on where it was made is never
+contents are found, and then the object is used. A build that depends on its path is never
 shared.
 """
 

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 0.25
 ANSWER_SECONDS = 0.75
 
 # What becomes of a wish to build: the lease is ours; another process has it, and its result is to be
-# waited for; or it had it and shares no result, so that everybody builds.
+# waited for; or it had it and shares no result, so everybody builds.
 Claim = Literal["ours", "another's", "abandoned"]
 
 

@@ -31,7 +31,7 @@ class Warming:
 
     @classmethod
     def of(cls, builds: Any, overrides: Mapping[str, Any]) -> Warming:
-        """Read what was given; raise `InvalidRequest` for what is neither record nor build."""
+        """Read what was given; raise `InvalidRequest` for anything but a record or a build."""
         if isinstance(builds, (str, os.PathLike)):
             return cls(recording.read(os.fspath(builds)), (), overrides)
         requests = []

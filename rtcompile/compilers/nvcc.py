@@ -36,7 +36,7 @@ _TARGET_FLAGS = {
     "fatbin": ("--fatbin",),
 }
 _HOST_COMPILER_FLAGS = ("-ccbin", "--compiler-bindir")
-# NVCC's linker tells the kind of an input by the suffix of its file.
+# NVCC's linker recognises the kind of an input by the suffix of its file.
 _SUFFIXES = {
     "cubin": ".cubin",
     "ptx": ".ptx",

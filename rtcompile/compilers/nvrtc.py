@@ -31,7 +31,7 @@ _FIRST_WITH_SEED = (12, 9)
 _FIRST_WITH_PCH = (12, 8)
 # The first NVRTC whose code with `--minimal` was compared with that without, byte by byte.
 _FIRST_COMPARED = (12, 9)
-# Options that name a folder. They are not in the seed, so that machines agree on it.
+# Options that name a folder. They are not in the seed, so machines agree on it.
 _PLACES = ("-I", "--include-path", "-include", "--pre-include")
 
 

@@ -91,7 +91,7 @@ def worth_waiting(builds: float, front_end: float) -> bool:
 def patience(front_end: float) -> float:
     """Return the seconds that a build waits for a header that is being made: what it spares it.
 
-    So a wait in vain costs no more than the header would have spared. Where no build has told how
+    So a wait in vain costs no more than the header would have spared. Where no build has shown how
     long the source takes to read, the making does: less its start, it takes that long at least.
     """
     return max(0.0, _spared(front_end))

@@ -55,7 +55,7 @@ def path_bound(
 
     In the user's own files a mention of ``__FILE__`` is enough, because the program may have
     computed with it. A toolkit header uses it in assertions, where the path is visible in the code.
-    LTO-IR is compressed, so that no path in it can be seen.
+    LTO-IR is compressed, so no path in it can be seen.
     """
     if _names_its_place(question):
         return True

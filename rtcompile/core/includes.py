@@ -86,7 +86,7 @@ def spellings(path: str, search: Sequence[SearchDir]) -> list[tuple[int, str]]:
 def pch_prefix(source: str) -> str:
     """Return the directives that open `source`, up to its last leading include; ``""`` if none.
 
-    Comments and blank lines are left out, so that sources which differ only in those share a
+    Comments and blank lines are left out, so sources which differ only in those share a
     precompiled header. ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes none there.
     """
     return split_prefix(source)[0]

@@ -96,7 +96,7 @@ class Question:
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
         """Return the object's key: the compiler's build and the contents that it read.
 
-        No path is in it unless `path_bound` is True, so that two virtual environments share an
+        No path is in it unless `path_bound` is True, so two virtual environments share an
         object.
         """
         alone = not path_bound and dependencies.is_empty
@@ -122,7 +122,7 @@ class Question:
 
         Several builds share it, for several architectures and compilers; each states its own. The
         toolkit's directories are left out, since there may be no toolkit. So is rtcompile's
-        version, so that a wheel's builds outlive an upgrade; the number stands for the options'
+        version, so a wheel's builds outlive an upgrade; the number stands for the options'
         normal form.
         """
         own = tuple(directory for directory in self.search if directory.is_own)

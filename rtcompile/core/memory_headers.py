@@ -1,6 +1,6 @@
 """Headers that are given as texts, and that no folder holds: the compiler reads them from memory.
 
-Their path has the digest of them all, so that a path never stands for two texts: keys have the path
+Their path has the digest of them all, so a path never stands for two texts: keys have the path
 or the label of their folder, and nothing has to be checked later.
 """
 

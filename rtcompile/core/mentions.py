@@ -63,7 +63,7 @@ def scan(text: str) -> Mentions:
 
 
 def _asked(directive: cxx.Directive) -> Iterator[str]:
-    """Yield what is asked of ``__has_include``, directly or through a macro named for it.
+    """Yield the operands of ``__has_include``, directly or through a macro named for it.
 
     ``#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)`` passes its parameter on: the macro's uses
     count, its definition does not. The uses of a macro whose name does not contain ``HAS_INCLUDE``

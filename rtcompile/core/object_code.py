@@ -118,7 +118,7 @@ class BuildInfo(Value):
         return self._headers  # type: ignore[return-value]
 
     def _arguments(self) -> tuple[Any, ...]:
-        # The files, so that a copy decodes no headers and can still be checked.
+        # The files, so a copy decodes no headers and can still be checked.
         files = self.headers if self._files is None else self._files
         return tuple([files if n == "headers" else getattr(self, n) for n in self._fields])
 

@@ -34,8 +34,8 @@ class Spec(NamedTuple):
     `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing",
     "boolean", "number", "value" or "values" (comma-separated, gathered over all occurrences);
     `implied` is the value when none follows. `nvrtc` is the first release that takes it, None
-    where none does. `why` tells the user why a compiler is not given the option; it is empty where
-    that compiler behaves so anyway.
+    where none does. `why` explains to the user why a compiler is not given the option; it is empty
+    where that compiler behaves so anyway.
     """
 
     name: str

@@ -58,7 +58,7 @@ def reads_no_file(source: str, options: Sequence[str]) -> bool:
 
 
 def _may_read(text: str) -> bool:
-    """Look at comments and strings too, so that no odd spelling of theirs can hide a directive."""
+    """Look at comments and strings too, so no odd spelling of theirs can hide a directive."""
     if "__has_" in text or (("##" in text or "%:%:" in text) and cxx.has_word(text, _PASTED)):
         return True
     if "asm" in text and ".include" in "".join(text.replace('"', "").split()):

@@ -50,7 +50,7 @@ class Compiled(NamedTuple):
     """The output of one run of a compiler.
 
     `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
-    None where the compiler does not say, so that a later change of them cannot be noticed.
+    None where the compiler does not say, so a later change of them cannot be noticed.
     `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `files` is all that the compiler read and looked for, as it was at that moment; None where only `trace` is
     known.
     """

@@ -45,7 +45,7 @@ _CLANGS = Arch(8, 0)
 
 
 class Entry(NamedTuple):
-    """A file that clangd is told of: its path, the place it came from, and the compiler's options."""
+    """A file of clangd's database: its path, the place it came from, and the compiler's options."""
 
     file: str
     origin: str
@@ -175,7 +175,7 @@ def _parsed(options: Sequence[str]) -> Options:
 
 
 def _flags(options: Options, arch: Arch, settings: Settings, beside: str = "") -> tuple[str, ...]:
-    """Return clang's options for what NVRTC would be told."""
+    """Return clang's options for those of NVRTC."""
     search = toolkit.current(settings).search
     prelude = next(
         (

@@ -22,7 +22,7 @@ _DEDENT = frozenset({"dedent", "cleandoc"})
 class Piece(NamedTuple):
     """A part of a source: the line of the Python file in which it begins, and its text.
 
-    The text has as many lines as the literal has in the file, where it can, so that lines agree.
+    The text has as many lines as the literal has in the file, where it can, so lines agree.
     """
 
     line: int
@@ -172,7 +172,7 @@ class _File:
         """Return the text with its lines where the file has them.
 
         Of a plain literal they are there already. One with ``\\n`` in it, or made of several, has other
-        lines than the file: its text is given on one line where it can be, so that no place is wrong by a
+        lines than the file: its text is given on one line where it can be, so no place is wrong by a
         line.
         """
         if text.count("\n") == (node.end_lineno or node.lineno) - node.lineno:

@@ -197,7 +197,7 @@ def _in_forked_children(forget: Callable[[], None]) -> None:
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal, so that its parent sees what ended it."""
+    """End this process by a signal, so its parent sees what ended it."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

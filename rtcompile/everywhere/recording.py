@@ -1,4 +1,4 @@
-"""Records every build of a program, so that another machine can make the same builds.
+"""Records every build of a program, so another machine can make the same builds.
 
 While the program runs, each request is appended to ``FILE.part`` as one line of JSON in one write.
 Forked children append to the same file, and a killed program leaves its requests there. At the
@@ -91,7 +91,7 @@ class Recorder:
                 if header.label.startswith("user"):
                     self._keep(header.path, header.digest)
             self._append_once(entry, milliseconds=round(code.build.compiled_in, 1))
-        except OSError as error:  # The disk is full: the program goes on, and `finish` tells.
+        except OSError as error:  # The disk is full: the program goes on, and `finish` reports it.
             self._problem = error
 
     def _keep(self, path: str, digest: str) -> None:

@@ -24,7 +24,7 @@ from rtcompile.storage import places
 __all__ = ["Installation", "install", "uninstall"]
 
 _NAME = "_compile_module_with_cache"
-# As in CuPy 14.0 to 14.2, of which 14.2 is tested.
+# As in CuPy 14.0 to 14.2; 14.2 is tested.
 _MAJOR = 14
 _PARAMETERS = (
     "source",

@@ -179,7 +179,7 @@ class _Place:
             return request
         number, state = self._state_with(own)
         folder = os.path.join(self._folder, str(number))
-        # All directories are moved together, so that they stay nested as they were.
+        # All directories are moved together, so they stay nested as they were.
         for path, digest in own.items():
             if path not in state:
                 self._write(folder + path, path, digest)
@@ -193,7 +193,7 @@ class _Place:
         return request.replace(options=compiler_options.with_directories(request.options, moved))
 
     def _state_with(self, own: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-        """Return a folder's number and headers, none of which is another than those given."""
+        """Return a folder's number and headers, all equal to those given where it has them."""
         for number, state in enumerate(self._states):
             if all(state.get(path, digest) == digest for path, digest in own.items()):
                 return number, state

@@ -1,6 +1,6 @@
 """When the times of a file show every change of it, and when its contents have to be compared.
 
-The file clock ticks every 4 ms (CONFIG_HZ=250), so that two writes within one tick leave the same
+The file clock ticks every 4 ms (CONFIG_HZ=250), so two writes within one tick leave the same
 time. Some file systems keep coarser times: ext4 with inodes of 128 bytes whole seconds, FAT two
 seconds, some NFS and FUSE servers milliseconds. Images that are mounted read-only (squashfs, erofs)
 may be built with one time for all files; another image under the same path then has the same sizes,
@@ -71,7 +71,7 @@ def changed_ns(status: os.stat_result) -> int:
 def trusted(header: Header, device: int, read_ns: int) -> Header:
     """Return a header that was read from a device at a time, with times that show every change.
 
-    They are 0 where the file may change without a change of them, so that the next check compares
+    They are 0 where the file may change without a change of them, so the next check compares
     its contents. Of images without times of their own only the user's files are compared that way.
     """
     times = header.mtime_ns, header.ctime_ns

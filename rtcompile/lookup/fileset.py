@@ -278,7 +278,7 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
     """Return the header at a path, its contents and its status.
 
     Named pipes and devices, whose reading may never end, raise `OSError`. The stat is taken before
-    the contents, so that a change in between is noticed at the next check.
+    the contents, so a change in between is noticed at the next check.
     """
     from rtcompile.core.header import Header
     from rtcompile.lookup import clocks

@@ -299,10 +299,9 @@ def decide(
 ) -> Decision:
     """Decide what to do about a source that NVRTC refused.
 
-    One error that is a limit of NVRTC sends the whole source to NVCC, since only NVCC can tell what
-    else is wrong with it. Without such an error the first error decides. An error in a device
-    function may be correct host code; `declared` tells names that NVCC would know from misspelled
-    ones.
+    One error that is a limit of NVRTC sends the whole source to NVCC, since only NVCC can report
+    what else is wrong with it. Without such an error the first error decides. An error in a device
+    function may be correct host code; `declared` has the names that NVCC would know.
     """
     given = tuple(options)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]

@@ -13,7 +13,7 @@ __all__ = ["line_in_source"]
 def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     """Return the line of a source that a message is about, from 1, or 0 where there is none.
 
-    ``#line`` may number several lines alike. Then it is the one whose text the compiler printed,
+    ``#line`` may give several lines one number. Then it is the one whose text the compiler printed,
     and else the last.
     """
     if diagnostic.line <= 0:

@@ -1,6 +1,6 @@
 """A table of the standard header that declares each name, for sources that forgot the include.
 
-NVCC's own headers include much of the standard library, so that code written for NVCC often
+NVCC's own headers include much of the standard library, so code written for NVCC often
 includes less than it uses. NVRTC includes nothing; of these headers we have versions for the
 device.
 """

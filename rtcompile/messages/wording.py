@@ -47,7 +47,7 @@ def spelled(text: str, face: str) -> str:
 def told(error: RtcompileError, face: str, *, width: int = 100) -> Styled:
     """Return an error's message, hints and advice, with options spelled as `face` spells them.
 
-    Where a compiler named a place, the first line begins with it, so that editors can jump to it.
+    Where a compiler named a place, the first line begins with it, so editors can jump to it.
     """
     pieces = error.styled()
     if isinstance(error, CompileError) and error.diagnostics:

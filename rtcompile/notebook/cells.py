@@ -48,7 +48,7 @@ class Cell:
         column = 0
         if 0 < diagnostic.column <= len(places):
             line, column = places[diagnostic.column - 1]
-        # The compiler's excerpt shows `source`. It is dropped, so that the cell's own line is
+        # The compiler's excerpt shows `source`. It is dropped, so the cell's own line is
         # shown.
         return replace(diagnostic, line=line, column=column, excerpt="", notes=notes)
 

@@ -38,7 +38,7 @@ class Session:
         text = cells.without_comments(text)
         with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
             if file.read() == text:
-                return  # unchanged, so that no build has to check it again
+                return  # unchanged, so no build has to check it again
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

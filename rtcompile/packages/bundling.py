@@ -241,7 +241,7 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
 
 def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
     for work in works:
-        request = planned.with_headers(work.request, work.settings())
+        request = planned.with_headers(work.request)
         work = replace(work, request=request, asked=work.asked or work.request)
         if request.arch is not None or compiler_options.parse(request.options).arch:
             yield work

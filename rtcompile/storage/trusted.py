@@ -3,8 +3,7 @@
 The contents of a cache are run: as code on the device, or as libraries in this process. The rule:
 
 - A folder is used if it belongs to this user or root and no other user may write to it. It is
-opened
-  without following a link, and checked by the descriptor through which its files are opened.
+  opened without following a link, and checked by the descriptor through which its files are opened.
 - A file is used if it is a regular file in such a folder, belongs to this user or root, may be
   written by no other user, and has no second hard link. The last two matter where the folder was
   writable by others before: files that they made still belong to them, and a file of this user that

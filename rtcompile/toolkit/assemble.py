@@ -60,7 +60,7 @@ def assemble(
     """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims.
 
     The search path has CUDA first, then CUTLASS, CuPy and other packages, and rtcompile's shims
-    last, so that a shim never hides a real header. Before all of them comes a folder that forwards
+    last, so a shim never hides a real header. Before all of them comes a folder that forwards
     ``<cccl/X>``, as CUTLASS 4 spells it for CUDA 13, to ``<X>``: the runtime headers' folder may
     hold another folder ``cccl`` than the chosen one.
     """

@@ -2,7 +2,7 @@
 
 NVRTC reports an unknown name. If a header of CUDA or of the host compiler declares it, NVCC can
 compile the source; else the name is misspelled. Without a host compiler NVCC cannot be used. Then
-only members of namespace std count as declared, so that the user is told what NVCC needs.
+only members of namespace std count as declared, so the message names what NVCC needs.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _paths(directories: Iterable[str], names: Sequence[str]) -> Iterator[str]:
 
 
 def _mentioned(name: str, files: Iterable[str]) -> bool:
-    # The plain search comes first, so that comments are removed from few files only.
+    # The plain search comes first, so comments are removed from few files only.
     return any(
         cxx.has_word(_read(file), (name,)) and cxx.has_word(_text(file), (name,)) for file in files
     )

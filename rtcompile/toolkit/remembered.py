@@ -1,8 +1,8 @@
 """The toolchain of this environment, searched for once and remembered in a small file.
 
 The search is repeated only when something that it looked at has changed, which some forty `stat`s
-tell without cuda.pathfinder, CuPy or package metadata. Of PATH only the programs count that it
-leads to, so that a shell, a service and a scheduler share one result where those are the same.
+show without cuda.pathfinder, CuPy or package metadata. Of PATH only the programs count that it
+leads to, so a shell, a service and a scheduler share one result where those are the same.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The order of places is cuda.pathfinder's: this environment's wheels, conda, CUDA_PATH/CUDA_HOME,
 the system. cuda.pathfinder searches for each part by itself and takes it from the first place that
-has it, so that NVRTC of one version can end up with headers of another. Therefore rtcompile walks
+has it, so NVRTC of one version can end up with headers of another. Therefore rtcompile walks
 the places itself and asks cuda.pathfinder last, for the loader's own paths and for newer layouts.
 
 The first place with a complete set wins. A part that a place lacks, or has in another version, is

@@ -145,7 +145,7 @@ def of_source(
     shared_mem: int | Callable[[int], int],
     bounds: tuple[int, int] | None,
 ) -> list[Advice]:
-    """Advise on the kernels of a source, built so that ptxas tells of spills, and with `bounds`."""
+    """Advise on the kernels of a source, built with ptxas's report of spills, and with `bounds`."""
     telling = request.replace(options=(*request.options, TELL_SPILLS))
     found = advise(build(telling), kernel=kernel, shared_mem=shared_mem, source=request.source)
     if bounds is None:

@@ -3,7 +3,7 @@
 The first compile is as any other, and its phases are the profile's. Another writes the compiler's time
 trace, which names templates and the optimiser's passes; since the trace itself takes time, up to that of
 the compile, its times are scaled to those of the first. When NVRTC reads each header is measured by a
-third, see `header_times`; NVCC's trace tells it.
+third, see `header_times`; NVCC's trace has it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_WITH_PCH = (12, 8)
 
 
 class Event(NamedTuple):
-    """Something that the trace tells of, in microseconds since the compile began."""
+    """An event of the trace, in microseconds since the compile began."""
 
     name: str
     begin: float

@@ -96,7 +96,7 @@ class Profile:
         Milliseconds of the front end for the source's own text, and what it instantiates.
     finish : float
         Milliseconds of the front end after the last line, when it finishes what headers and source
-        declared and instantiated; which of them, no compiler tells.
+        declared and instantiated; no compiler reports which of them.
     templates : tuple of TemplateCost
         The most expensive first.
     spared : float

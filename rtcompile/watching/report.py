@@ -18,7 +18,7 @@ from rtcompile.errors import InvalidRequest, shown
 from rtcompile.messages import absent
 from rtcompile.text.tables import table
 
-TELL_SPILLS = "-Xptxas=-v"  # the option with which ptxas tells of spills
+TELL_SPILLS = "-Xptxas=-v"  # the option with which ptxas reports spills
 SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
 
 __all__ = [

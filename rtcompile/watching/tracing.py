@@ -68,7 +68,7 @@ def _append(
 
     process = os.getpid()
     events: list[dict[str, Any]] = []
-    # A row's number is computed from its name, so that threads need not agree on one.
+    # A row's number is computed from its name, so threads need not agree on one.
     number = sum(byte << 8 * (i % 3) for i, byte in enumerate(row.encode(errors="replace")))
     if (path, process, row) not in _named:
         _named.add((path, process, row))

@@ -2,13 +2,12 @@
 
 A job has a child to itself: what it leaves in its process, and what happens to that, is gone with
 it. *Plain* jobs are the exception: builds by NVRTC whose options are forgotten with them. NVRTC opens
-every header again for each compile, so that none is as another build found it. To be the next of the
+every header again for each compile, so none is as another build found it. To be the next of the
 same process spares such a job the pages of the compiler's memory: 10 of 28 ms of a small kernel, a
 seventh of CuTe's 1.5 s. They share no more than that memory:
 
-- A child goes on only after what went well. One that served before and dies, or tells of what may not
-  be the source's fault, is not believed: the zygote gives the job to a child of its own, whose word
-  holds.
+- A child goes on only after a success. Where one that served before dies, or reports what may not
+  be the source's fault, the zygote runs the job again in a child of its own, whose result counts.
 - Between two jobs the folders and what was written on stderr are emptied; a child that finds
   anything else there does not go on, nor does one that has grown or has served many.
 - Jobs with a limit of time or memory are never plain.
@@ -229,7 +228,7 @@ def _serve(desk: _socket.socket) -> int:
         size = _resident_bytes()
         stays = well and served + 1 < _MOST_JOBS and size < _MOST_BYTES
         if stays:
-            # Before the caller is told: when he hangs up, the zygote knows that all is well.
+            # Before the caller gets the reply: when he hangs up, the zygote knows that all is well.
             protocol.send(desk, (protocol.ANSWER,))
         protocol.send(socket, (protocol.ANSWER,), (answer,))
         if not stays:
@@ -247,7 +246,7 @@ def _send_parts(desk: _socket.socket, socket: _socket.socket, parts: Any, *, sta
             break
         free = stays and not more and _resident_bytes() < _MOST_BYTES
         if free:
-            protocol.send(desk, (protocol.ANSWER,))  # before the caller is told, as above
+            protocol.send(desk, (protocol.ANSWER,))  # before the caller gets the reply, as above
         protocol.send_value(socket, protocol.PART, part)
         if free:
             return True

@@ -12,7 +12,7 @@ from types import ModuleType
 
 def main() -> None:
     """Find the package's worker-side modules and serve."""
-    # An empty module replaces the package, so that its `__init__` and its imports are not loaded.
+    # An empty module replaces the package, so its `__init__` and its imports are not loaded.
     package = ModuleType("rtcompile")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["rtcompile"] = package

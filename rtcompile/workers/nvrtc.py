@@ -180,8 +180,8 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
 
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
     of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out),
-    ``plain`` (whether this process may go on to another job), ``nested`` (whether the trace has to tell
-    what includes what, which `probes` cannot), and what `probes` takes. Returns
+    ``plain`` (whether this process may go on to another job), ``nested`` (whether the trace has to
+    show what includes what, which `probes` cannot), and what `probes` takes. Returns
     ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
     ``lowered_names``, ``asked`` (of `probes`; None where these do not work), ``trace`` (None where
     this NVRTC gives none), ``pch`` (whether the header was used; None if it could not even be
@@ -379,7 +379,7 @@ def _pch_message(log: str) -> tuple[str, bool]:
 
 
 def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
-    """Compile; reply also with what the compiler asked of the file system, or at least what it read."""
+    """Compile; reply also with the paths that the compiler looked for, or at least what it read."""
     if _is_observed and not job.get("nested"):
         probes.begin(job)
         reply = {}

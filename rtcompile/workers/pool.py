@@ -2,7 +2,7 @@
 
 One zygote per compiler, started by the first job that needs it, or ahead of it by `process.start`;
 see `protocol` for what a job is.
-The caller's own thread waits on the job's socket, so that Ctrl-C raises its exception there at
+The caller's own thread waits on the job's socket, so Ctrl-C raises its exception there at
 once. Leaving the call, in whatever way, kills the job.
 """
 
@@ -91,7 +91,7 @@ class Crash(NamedTuple):
 
 
 class Cancelled(BaseException):
-    """The job was cancelled. It is no `Exception`, so that no code takes it for a failure."""
+    """The job was cancelled. It is no `Exception`, so no code takes it for a failure."""
 
 
 class Cancellation:

@@ -1,7 +1,7 @@
 """Starts the process that jobs are forked from, and ends it: the caller's end of a `zygote`.
 
 A build that needs a compiler calls `start` before it imports and decides anything: the process takes
-as long to come up as all of that. What it has to load is told to it when that is known.
+as long to come up as all of that. It gets what it has to load when that is known.
 
 This module imports little, since nothing may come before the start.
 """
@@ -53,7 +53,7 @@ class ZygoteProcess:
         self.control, theirs = socket_pair()
         self._identities = self._identify()
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        # High numbers are used, so that no dup2 overwrites the source of a later one.
+        # High numbers are used, so no dup2 overwrites the source of a later one.
         sources = [above_standard(d) for d in (null, self._stderr, theirs.fileno())]
         command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
         try:
@@ -149,7 +149,7 @@ _ahead_lock = threading.Lock()
 
 
 def start(loads: str = "") -> None:
-    """Start a zygote for the first job of this process, without waiting; tell it which NVRTC to load.
+    """Start a zygote for the first job of this process, without waiting; name the NVRTC to load.
 
     Called again when that is known. Where any zygote runs already, the first job of another
     compiler starts its own.

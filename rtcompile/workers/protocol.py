@@ -7,14 +7,14 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
        │                        │ forks, per job
        └──── job socket ──── child: function(arguments) -> plain value
 
-The caller first tells the zygote on its control socket what to load: a function's name and its
-argument. To run a job, it sends there the function's name, the limits, and
-two descriptors: one end of a fresh *job socket* and a memfd with the arguments. The first message
-on the job socket decides: ``ANSWER`` from the child, with a memfd that holds the returned value, or
-``CRASH`` from the zygote, with its kind, the number of the signal or of the system's error, and what
-the child wrote on its stderr. A function that is a generator
-sends a ``PART`` for each value before that, and an empty answer. The end of file without a
-message means that the zygote itself is gone. The caller cancels by closing its end.
+The caller first sends, on the zygote's control socket, what to load: a function's name and its
+argument. To run a job, it sends there the function's name, the limits, and two descriptors: one
+end of a fresh *job socket* and a memfd with the arguments. The first message on the job socket
+decides: ``ANSWER`` from the child, with a memfd that holds the returned value, or ``CRASH`` from
+the zygote, with its kind, the number of the signal or of the system's error, and what the child
+wrote on its stderr. A function that is a generator sends a ``PART`` for each value before that, and
+an empty answer. The end of file without a message means that the zygote itself is gone. The caller
+cancels by closing its end.
 
 The function finds itself in an empty working directory, with a TMPDIR of its own, stdout closed to
 ``/dev/null``, stderr in a memfd (`stderr_text` reads it), as the leader of a process group. All of

@@ -77,7 +77,7 @@ class Zygote:
         self.postponed: list[Order] = []
         self.serial = 0
         self.warm = False  # whether what `improve` does for the jobs that ask for it was done
-        self.deaf: set[int] = set()  # children that said no more on their desk's socket
+        self.deaf: set[int] = set()  # children whose channel has nothing more
         # Processes that wait would be missing where there are few: no more than have something to
         # do.
         self.roomy = self.ahead = _processes_allowed() >= _ROOMY
@@ -143,7 +143,7 @@ class Zygote:
             try:
                 self._fork(self.prepare())
             except Exception:
-                self.ahead = False  # The job that needs one is told why.
+                self.ahead = False  # The job that needs one gets the reason.
         if idle >= _KEEP:
             self._dismiss(lambda child: child.served > 0)
 
@@ -316,7 +316,7 @@ class Zygote:
         return child
 
     def _reap_and_report(self, child: Child, status: int) -> None:
-        """Clean up after a child; if it crashed, tell the caller, unless an answer came first."""
+        """Clean up after a child; if it crashed, notify the caller, unless an answer came first."""
         del self.children[child.pid]
         if child.pid in self.deaf:
             self.deaf.discard(child.pid)
@@ -362,7 +362,7 @@ class Zygote:
             os.waitpid(child.pid, 0)
             self._reap_and_report(
                 child, 0
-            )  # Whoever still waits is told by the end of file: not a crash.
+            )  # Whoever still waits sees the end of file: not a crash.
         if self.scratch is not None:
             self.scratch.remove()
 

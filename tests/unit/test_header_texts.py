@@ -166,9 +166,9 @@ def test_a_batch_takes_requests_with_texts(tmp_path, monkeypatch):
 
 def test_the_texts_are_found_in_one_folder():
     request = CompileRequest(SOURCE, arch="sm_80", headers={"tile.cuh": ""}, backend="nvcc")
-    placed = planned.with_headers(request, Settings.from_environ())
+    placed = planned.with_headers(request)
     assert placed.options == (f"-I{memory_headers.folder(request.headers)}",)
-    assert planned.with_headers(placed, Settings.from_environ()) == placed
+    assert planned.with_headers(placed) == placed
 
 
 def test_a_module_and_a_kernel_take_texts(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ Both need ``rtcompile`` and a toolkit in ``build-system.requires`` and a table i
     bundle = "mykernels/kernels.rtcb"
     archs = ["sm_80", "sm_90a", "compute_90"]
 
-Before a wheel is done its files are tried where nothing may be compiled, so that no wheel is made whose
+Before a wheel is done its files are tried where nothing may be compiled, so no wheel is made whose
 bundle does not answer. An editable install gets no bundle: its kernels are compiled when called, since its
 sources change.
 """
@@ -128,7 +128,7 @@ _FIELDS: Mapping[str, type] = {"targets": list, "bundle": str, "archs": list, "s
 
 @contextmanager
 def _importable(folder: str) -> Iterator[None]:
-    # It comes first, so that an installed version of the project is not built instead.
+    # It comes first, so an installed version of the project is not built instead.
     sys.path.insert(0, folder)
     try:
         yield

@@ -1,6 +1,6 @@
 """The hook for setuptools, configured by ``[tool.rtcompile.bundle]``.
 
-Setuptools packs Python files only, unless it is told otherwise. So the hook names the kernels' sources and
+Setuptools packs Python files only, by default. So the hook names the kernels' sources and
 headers as data of the packages that are bundled: they go into the sdist, which a wheel may be built from,
 and into the wheel, whose bundle answers only for the sources and headers that it was made from.
 """
@@ -66,7 +66,7 @@ def finalize(distribution: Any) -> None:
 
 @contextmanager
 def _errors_without_traceback() -> Iterator[None]:
-    """Raise errors of rtcompile as setuptools' own, of which it shows the message alone."""
+    """Raise errors of rtcompile as setuptools' own: it shows only their message."""
     from setuptools.errors import SetupError
 
     from rtcompile.errors import RtcompileError
