@@ -11,7 +11,6 @@ import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, toolkit
 from rtcompile.building import planned
 from rtcompile.core import memory_headers
-from rtcompile.settings import Settings
 from rtcompile.workers import nvrtc as workers_nvrtc
 
 SOURCE = """
