@@ -45,24 +45,11 @@ def compile(
     search: Sequence[SearchDir],
     meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
-    """Compile a unit with the given NVRTC.
+    """Compile a unit, whose flags are NVRTC's own, with the given NVRTC.
 
-    Parameters
-    ----------
-    unit : TranslationUnit
-        What to compile; its flags are NVRTC's own.
-    library : Library
-        The NVRTC to use.
-    limits : Limits
-        Seconds and bytes before the compiler is killed.
-    pch : bool
-        Whether a precompiled header may be used or made.
-    cache_dir : str or None
-        Where precompiled headers are kept; None: nowhere.
-    search : sequence of SearchDir
-        The header search path, for the dependencies of a precompiled header.
-    meanwhile : callable, optional
-        Called while the compiler runs; more than once, if it has to run again.
+    With `pch` a precompiled header may be used or made, and kept in `cache_dir`; `search` is for
+    its dependencies. `meanwhile` is called while the compiler runs; more than once, if it has to
+    run again.
     """
     prefix = _prefix(unit, library, cache_dir, search) if pch and cache_dir else None
     if prefix is None:
@@ -132,10 +119,7 @@ def precompile(
 def observe(
     function: str, unit: TranslationUnit, library: Library, limits: Limits
 ) -> tuple[dict[str, Any] | CompileFailure, float]:
-    """Have a worker compile a unit by one of its functions, without a precompiled header.
-
-    Returns its reply, or how it died, and the seconds that the unit waited for a worker.
-    """
+    """Have a worker compile a unit by one of its functions; return its reply and seconds in queue."""
     arguments = {
         "source": unit.source.encode(),
         "name": unit.name.encode(),
@@ -153,13 +137,7 @@ def observe(
 
 
 def identify(library: Library) -> str:
-    """Return the compiler's real build, ``"12.9.86 CL-36037853"``, from the PTX that it writes.
-
-    Raises
-    ------
-    ToolkitNotFound
-        The library cannot be loaded or does not work.
-    """
+    """Return the compiler's real build, ``"12.9.86 CL-36037853"``, from the PTX that it writes."""
     which = library.to_load()
     with _identifying:  # by one thread of a batch
         build = _builds.get(which)

@@ -61,23 +61,11 @@ def file_set(
     texts: Iterable[tuple[str, str]] = (),
     before: FileSet = _NOTHING,
 ) -> FileSet:
-    """Return what a compile depends on.
+    """Return what a compile depends on, by what `probes.end` returned.
 
-    Parameters
-    ----------
-    asked : mapping
-        What `probes.end` returned.
-    search : sequence of SearchDir
-        The directories that were searched, for the labels of the headers.
-    texts : iterable of (str, str)
-        The headers that were given as texts, by their paths.
-    before : FileSet
-        The files of the precompiled header that was used.
-
-    Returns
-    -------
-    FileSet
-        `newest_ns` is 0 if everything is still as the compiler saw it, else the present.
+    `texts` are the headers that were given as texts, by their paths, and `before` the files of the
+    precompiled header that was used. `newest_ns` is 0 if everything is still as the compiler saw
+    it, else the present.
     """
     place = placing(search)
     headers = {header.path: header for header in before.headers}
@@ -141,9 +129,8 @@ def file_set(
 
 
 def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
-    """Return the digest of a toolkit's header and what it mentions.
-
-    Raises `OSError` where it is no longer the file that the compiler opened.
+    """Return a toolkit header's digest and mentions; OSError where it is not as the compiler saw
+    it.
     """
     key = (path, *stats)
     known = _digests.get(key)

@@ -57,20 +57,11 @@ siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblin
 def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
     """Say whether a prefix is worth a precompiled header: the one rule.
 
-    As many builds are expected as there were, and what is spared in both must be worth the making,
-    which reads the headers twice. The seconds of a process that gives way to all others count half.
-    So the second build has one made from a tenth of a second on, and the third one of CuPy's own
-    kernels, whose headers take 80 ms. One build alone never has, but for CuPy's own kernels, which
-    programs build by tens: theirs is begun beside the first (`everywhere.ahead`).
-
-    Parameters
-    ----------
-    builds : int
-        The builds that had to do without, since a file of the prefix changed last.
-    front_end : float
-        The least seconds that one of them spent on reading its source.
-    makings : int
-        How often one was begun and came to nothing: each time the next must be worth twice as much.
+    As many builds are expected as there were without one, and the seconds that it saves in both
+    must be worth making it, which reads the headers twice; at low priority these count half. So the
+    second build has one made if reading takes 0.1 s or more, and the third one of CuPy's own
+    kernels, whose headers take 80 ms (programs build tens of them: see `everywhere.ahead`). After
+    each failed making it must be worth twice as much.
     """
     spared = _spared(front_end)
     if builds < 2 or spared < _LEAST_SPARED:
@@ -80,11 +71,7 @@ def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
 
 
 def worth_waiting(builds: float, front_end: float) -> bool:
-    """Say whether so many builds, one after the other, are sooner done if they wait for the header.
-
-    When the first of a batch has shown how long the source takes to read, the making that was begun
-    beside it has that long to go once more.
-    """
+    """Say whether so many builds, one after another, are done sooner if they wait for the header."""
     return builds * _spared(front_end) > _START + front_end
 
 
@@ -279,10 +266,7 @@ class Prefix:
             Record(REFUSED, reason=reason).write(self._record, self.search)
 
     def _wait_for_maker(self) -> None:
-        """Wait for a header that this process has had begun, as long as it is worth it.
-
-        Of the builds that need one header, only one waits in vain.
-        """
+        """Wait for a header that this process began, so of its builds only one waits in vain."""
         began = _making.get(self.key, _IN_VAIN)
         arrived = time.monotonic()
         so_far = min(arrived - began - _START, _MOST_ASSUMED)

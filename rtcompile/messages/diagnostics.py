@@ -156,19 +156,10 @@ _FRAME = re.compile(
 
 
 def parse(log: str) -> tuple[Diagnostic, ...]:
-    """Read a compiler's log.
+    """Read a log of compilers and linkers, or its two ends beyond 8 MiB. Anything may be in it.
 
-    Parameters
-    ----------
-    log : str
-        The log of any of the compilers and linkers, or of several, one after the other. Anything
-        may be in it; of a log beyond 8 MiB the two ends are read.
-
-    Returns
-    -------
-    tuple of Diagnostic
-        Errors first, then warnings, then remarks, each in the log's order, but what another error
-        caused after its cause. Text in no known format comes last, unchanged, in one note.
+    Errors come first, then warnings, then remarks, each in the log's order, but what another error
+    caused after its cause. Text in no known format comes last, unchanged, in one note.
     """
     drafts: list[_Draft] = []
     context: list[Diagnostic] = []

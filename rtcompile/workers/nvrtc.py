@@ -215,10 +215,10 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_units(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Compile several units that read no file, one after the other, as `compile_unit` does each.
+    """Compile units that read no file one after another: the common job, and `units` of their own.
 
-    Takes what they have in common, and ``units``: what each has of its own. Its own ``options``
-    follow those of all. The values say at what ``index`` their unit is, and whether there are more.
+    Options of a unit follow the common ones. A value has the unit's ``index``, and if there are
+    more.
     """
     common = {key: value for key, value in job.items() if key != "units"}
     last = len(job["units"]) - 1

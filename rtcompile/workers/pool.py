@@ -160,9 +160,8 @@ class Pool:
     ) -> Answer | Crash:
         """Run the job when a slot is free; an exception here (Ctrl-C) kills it.
 
-        A callable is called when the slot is had: for what may change while the job is queued.
-        `meanwhile` is called once the job is under way, a second time if it has to be started
-        again.
+        A callable is called once there is a slot: for what may change while the job is queued.
+        `meanwhile` is called when the job has started, and when it has to start again.
         """
         begin = time.monotonic()
         cancellation = Cancellation.current.get()
@@ -175,10 +174,10 @@ class Pool:
         return outcome
 
     def parts(self, job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | None]:
-        """Run a job with an answer in parts when a slot is free, and yield each part as it comes.
+        """Run a job when a slot is free, and yield the chunks of its reply; leaving kills it.
 
-        Yields None whenever `MAX_WAIT_SECONDS` passed without one. Ends early where the job did, for
-        whatever reason, and once one of the `cancellations` is cancelled. To leave it kills the job.
+        Yields None whenever `MAX_WAIT_SECONDS` passed without one. Ends early where the job did,
+        and once one of the `cancellations` is cancelled.
         """
         begin = time.monotonic()
         with ExitStack() as stack:

@@ -326,10 +326,7 @@ def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any
 
 
 def install(path: str) -> bool:
-    """Make the slots of a loaded library lead to the callbacks; say whether that worked.
-
-    Where anything about the library, the C library or the machine is not as expected, nothing is changed.
-    """
+    """Make the slots of a loaded library lead to the callbacks if all is as expected; say whether."""
     try:
         return _install(path)
     except (OSError, LookupError, ValueError, AttributeError, MemoryError, struct.error):

@@ -32,11 +32,7 @@ _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
 
 
 class ZygoteProcess:
-    """The caller's end of one zygote process.
-
-    `control` takes jobs, and what to load for them: see `protocol`. `last_words` is what it wrote
-    on its stderr before it ended: why it could not start.
-    """
+    """The caller's end of one zygote: `control` takes jobs, and `last_words` is its last stderr."""
 
     alive: ClassVar[set[ZygoteProcess]] = set()
     all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
@@ -149,10 +145,9 @@ _ahead_lock = threading.Lock()
 
 
 def start(loads: str = "") -> None:
-    """Start a zygote for the first job of this process, without waiting; name the NVRTC to load.
+    """Start a zygote for this process's first job, without waiting, and name the NVRTC to load.
 
-    Called again when that is known. Where any zygote runs already, the first job of another
-    compiler starts its own.
+    Called again when that is known. Where a zygote runs already, another compiler gets its own.
     """
     global _ahead
     with _ahead_lock:

@@ -105,10 +105,7 @@ def _machine() -> str:
 
 
 def claim(temporary: str, name: str) -> Scratch:
-    """Make a zygote's folder, locked for as long as this process or a child lives.
-
-    `temporary` is the caller's TMPDIR, or "", and `name` is from `new_name`.
-    """
+    """Make a zygote's folder below TMPDIR, locked for as long as this process or a child lives."""
     problems = []
     for place in _places(temporary):
         try:
