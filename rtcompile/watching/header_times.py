@@ -84,6 +84,7 @@ def _copied(
     """Copy the headers below `folder`; return the directories they are from, and the unit."""
     beside = os.path.dirname(unit.name)
     searched = [*([beside] if os.path.isabs(beside) else []), *directories]
+    texts = dict(unit.texts)
     placed = placing([SearchDir("", directory) for directory in searched])
     os.makedirs(os.path.join(folder, _MARKERS))
     for number, path in enumerate(trace):
@@ -93,8 +94,11 @@ def _copied(
         target = os.path.join(folder, str(position), rest)
         os.makedirs(os.path.dirname(target.partition("/..")[0]), exist_ok=True)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(path, "rb") as header:
-            text = header.read()
+        if path in texts:
+            text = texts[path].encode()
+        else:
+            with open(path, "rb") as header:
+                text = header.read()
         with open(target, "wb") as header:
             header.write(text + f'\n#include "{_MARKERS}/{number}"\n'.encode())
         with open(os.path.join(folder, _MARKERS, str(number)), "wb"):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rtcompile.building.plan import Plan
 from rtcompile.compilers import nvcc, nvrtc
-from rtcompile.core import command_lines, includes
+from rtcompile.core import command_lines, includes, memory_headers
 from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.watching import header_times
@@ -72,6 +72,7 @@ def by_nvrtc(plan: Plan, settings: Settings) -> Measured | CompileFailure:
             plan.request.name_expressions,
             target,
             plan.choice.arch,
+            memory_headers.paths(plan.request.headers),
         )
 
     limits = Limits(settings.timeout, settings.memory_limit)

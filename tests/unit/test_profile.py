@@ -235,6 +235,15 @@ def test_a_profile_is_saved_as_html_or_json_alone(folder: Path):
         found.save(folder / "no" / "p.html")
 
 
+def test_headers_that_are_texts_are_timed_as_files_are(folder: Path):
+    texts = {path.name: path.read_text() for path in folder.glob("*.cuh")}
+    found = _profile(folder, options=(), headers=texts)
+    assert found.note == ""
+    names = {Path(header.path).name for header in found.headers}
+    assert {"outer.cuh", "slow.cuh", "quick.cuh"} <= names
+    assert found.headers[0].own > 0
+
+
 def test_a_module_has_a_profile(folder: Path):
     rtcompile = pytest.importorskip("rtcompile.modules", exc_type=ImportError)
     options = (f"-I{folder}",)
