@@ -30,11 +30,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Settings(Value):
-    """What the environment asks for; every field can be overridden by an argument.
-
-    `timeout` is in seconds, `cache_size` and `memory_limit` are in bytes, and an argument alone
-    sets `recompile`.
-    """
+    """What the environment asks for, in seconds and bytes; `recompile` is set by an argument only."""
 
     __slots__ = (
         "bundles",

@@ -41,11 +41,7 @@ def needed_option(links: Sequence[LinkInput]) -> str:
 
 
 def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> CompileRequest | None:
-    """Return the request that links a PTX file with options.
-
-    None where the file is no PTX, or the options do not concern a linker: the driver loads it, as
-    CuPy has it do with every file, whatever the options.
-    """
+    """Return the request that links a PTX file; None if it is no PTX, or no option is a linker's."""
     from rtcompile.core import command_lines
 
     parsed = compiler_options.parse(options)

@@ -42,10 +42,7 @@ class AnotherCapabilityError(Exception):
 def compile_once(
     plan: Plan, settings: Settings, store: Store, *, confirmed: bool = False
 ) -> ObjectCode:
-    """Build a plan that is not in the cache; of all processes of this machine one compiles it.
-
-    Raises `AnotherCapabilityError` unless the plan's capability is `confirmed` by cuda-python.
-    """
+    """Build a plan in one process of this machine; its capability is checked unless `confirmed`."""
     request = plan.request
     plan = identified(plan, settings)
     shared = bool(settings.remote) and not settings.recompile
@@ -184,11 +181,7 @@ class Miss:
         return _error(failure, self.plan)
 
     def _add(self, decision: Decision) -> bool:
-        """Add a decision's flags to the earlier ones; return whether there is a new one.
-
-        The build is cached under the question without these flags, so the next process finds
-        it.
-        """
+        """Add a decision's flags, which are not in the cache key; return whether there is a new one."""
         new = [flag for flag in decision.flags if flag not in self.added]
         if new:
             self.added += new

@@ -118,11 +118,7 @@ def plan(
     links: tuple[LinkInput, ...] = (),
     link_option: str = "",
 ) -> Plan:
-    """Decide everything except the target.
-
-    `links` are the elements of `request.link`, compiled or read; to be linked with them, the unit
-    must be compiled with `link_option`.
-    """
+    """Decide everything except the target; `link_option` is what inputs for the linker need."""
     options, toolchain, backend, choice = chosen
     if link_option and not (options.rdc or options.lto):
         options = options.adding(link_option)

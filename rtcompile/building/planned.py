@@ -252,11 +252,7 @@ def _kept(
 def index(
     request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
 ) -> None:
-    """Have an index entry lead from a request to what the cache has for it; nothing if it has none.
-
-    `capability` is that of the devices that will look for it, where the request names no
-    architecture.
-    """
+    """Have an index entry lead from a request, on such a device, to what the cache has for it."""
     decided = plan(request, settings, None if capability is None else lambda: capability)
     store = Store.open(settings)
     code = store.find(decided.question)
@@ -272,11 +268,7 @@ def plan(
     *,
     link_settings: Settings | None = None,
 ) -> Plan:
-    """Return the plan of a build. It compiles only sources in ``link=``.
-
-    With `link_settings` that forbid compiling, it raises `JitDisabled` if such a source is not
-    cached.
-    """
+    """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
     request = with_headers(request)
     if request.may_pass_over_arch:
         request = for_this_device(request, settings)

@@ -163,11 +163,7 @@ _shapes: dict[tuple[str, ...], _Shape | None] = {}
 
 
 def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
-    """Return a digest of a request that is the same wherever its folders lie, and these folders.
-
-    None where it depends on more than these: an option may name a path in another way, or quote
-    something.
-    """
+    """Return a request's digest without its folders, and these; None if it depends on more."""
     request = query.request
     if depends_on_place(request) or "/" in request.name or request.link or request.headers:
         return None

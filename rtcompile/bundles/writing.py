@@ -70,11 +70,7 @@ def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
 
 
 def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
-    """Write a bundle of `builds`, and of what was left out of it.
-
-    Of several builds with one key, architecture, kind and CUDA the last stays. An existing file is
-    unchanged after an error.
-    """
+    """Write a bundle in one step; of builds with one key, architecture, kind and CUDA the last stays."""
     last = {(b.row.key, b.row.arch, b.row.kind, b.row.cuda): b for b in builds}
     blobs: dict[bytes, int] = {}
     size = 0

@@ -43,10 +43,7 @@ def find(cache_dir: str, name: str) -> str | None:
 
 
 def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | None:
-    """Have `write` fill a new folder and put it in place by rename; return its path.
-
-    Returns None where other users could exchange it. Raises OSError where nothing can be written.
-    """
+    """Have `write` fill a new folder, rename it, and return its path; None if others could replace it."""
     folder = Folder(cache_dir)
     folder.prepare()
     if trusted.can_be_swapped(cache_dir):

@@ -122,11 +122,7 @@ class _Opened:
 
 
 class Folder:
-    """A directory tree.
-
-    With `keep`, descriptors of its folders are kept open for a second. In one that is not
-    `writable` no use is noted and no damaged file removed.
-    """
+    """A directory tree; with `keep`, descriptors of its folders are kept open for a second."""
 
     def __init__(self, path: str, *, writable: bool = True, keep: bool = False) -> None:
         self.path = path
@@ -184,10 +180,7 @@ class Folder:
             kept.let_go()
 
     def read(self, kind: str, name: str) -> bytes | None:
-        """Return a file's bytes and note its use; None if there is none.
-
-        Remove an untrusted one.
-        """
+        """Return a file's bytes and note its use; None if there is none. Remove an untrusted one."""
         try:
             with self.opened(kind) as folder:
                 return self._read(folder, name)

@@ -80,10 +80,7 @@ def objects_of(key: str, data: bytes) -> list[str]:
 
 
 def merged(key: str, newer: bytes, older: bytes | None) -> bytes:
-    """Return a manifest for other machines, with the builds of two, those of the newer first.
-
-    The headers' stats, which say nothing there, are left out.
-    """
+    """Return the portable manifest of two manifests' builds, the newer first, without stats."""
     builds = _groups(key, newer)
     for object_key, group in (_groups(key, older) if older is not None else {}).items():
         builds.setdefault(object_key, group)

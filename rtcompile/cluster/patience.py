@@ -31,10 +31,7 @@ class Unanswered(Exception):
 
 
 class Patience:
-    """How long the builds of a process still wait for all slow answers of one store.
-
-    Threads that wait at the same time use up that time once.
-    """
+    """The time left for slow answers of one store; threads that wait at once share it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -55,11 +55,7 @@ class Lease:
             self._ask(lambda store: store.renew(self._key, self._token, LEASE_SECONDS), "write")
 
     def end(self, shared: bool) -> None:
-        """Give it back, and say whether who waits for the build finds it in the store.
-
-        If not, all who wait build at once. One after the other would take, and wait for, this lease
-        otherwise.
-        """
+        """Give it back; unless the build is `shared`, all who wait build at once, not one by one."""
         if self._ended.is_set():
             return
         self._ended.set()

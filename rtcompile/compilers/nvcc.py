@@ -100,10 +100,7 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
 def link(
     inputs: Sequence[LinkInput], arch: Arch, toolchain: Toolchain, *, limits: Limits
 ) -> Compiled | CompileFailure:
-    """Link inputs to one cubin with NVCC's own linker, which adds the device runtime by itself.
-
-    LTO-IR needs an nvJitLink of the same toolkit beside it.
-    """
+    """Link inputs with NVCC's linker, which adds the device runtime, and needs nvJitLink for LTO-IR."""
     nvcc = _Nvcc(toolchain, limits)
     files: dict[str, bytes] = {}
     for i, given in enumerate(inputs):
@@ -142,10 +139,7 @@ def observe(
 
 
 def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
-    """Say why the driver (as `cuDriverGetVersion` counts, 12090) cannot load this NVCC's cubins.
-
-    Empty if it can: since CUDA 11 a driver loads those of every release of its major version.
-    """
+    """Say why a driver (12090 is 12.9) cannot load this NVCC's cubins: its major version is older."""
     major, minor = driver // 1000, driver % 1000 // 10
     if nvcc[0] <= major:
         return ""

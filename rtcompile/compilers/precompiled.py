@@ -89,10 +89,7 @@ def _spared(front_end: float) -> float:
 
 
 class Precompiled(NamedTuple):
-    """A precompiled header that is there and current.
-
-    `trace` lists the headers in it, `dependencies` says what they were when it was looked for.
-    """
+    """A current precompiled header, the headers in it, and their state when it was looked for."""
 
     path: str
     trace: tuple[str, ...]

@@ -178,11 +178,7 @@ class _Elf:
         ]
 
     def arch(self) -> Arch:
-        """Return what it was compiled for.
-
-        From ABI 8 (sm_100 in 12.9, everything in 13) the flags hold the number alone, and the
-        suffix is in the note that ptxas leaves about its command line.
-        """
+        """Return what it was compiled for; from ABI 8 on the suffix is only in ptxas's note."""
         said = re.search(rb"-arch[ =](sm_\d+[af]?)", self.section(".note.nv.tkinfo"))
         if said is not None:
             return Arch.parse(said[1].decode())

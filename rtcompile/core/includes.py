@@ -35,10 +35,7 @@ def parse_trace(raw: bytes) -> tuple[str, ...]:
 
 
 def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
-    """Return the index of the search directory that holds `path`, and the rest; (-1, path) if none.
-
-    Of nested directories the innermost counts: ``include/cccl`` rather than ``include``.
-    """
+    """Return the index of the innermost search directory of `path`, and the rest; else (-1, path)."""
     return placing(search)(path)
 
 

@@ -94,11 +94,7 @@ class Question:
         return made
 
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
-        """Return the object's key: the compiler's build and the contents that it read.
-
-        No path is in it unless `path_bound` is True, so two virtual environments share an
-        object.
-        """
+        """Return the object's key: compiler build and contents, and paths only if `path_bound`."""
         alone = not path_bound and dependencies.is_empty
         made = self._made.get(f"alone {backend}") if alone else None
         if made is not None:

@@ -22,10 +22,7 @@ _PASTED = ("__ha", "__has", "s_include", "as_include")
 
 
 class Mentions(NamedTuple):
-    """What a file's text mentions that the result of a build may depend on.
-
-    Mentions in comments and in branches not taken count too, where that only costs an extra check.
-    """
+    """What a file mentions that a build may depend on, also in comments if that costs only a check."""
 
     quoted: tuple[str, ...]  # names in ``#include "…"``
     computed: bool  # whether a macro is included: any name may have been meant

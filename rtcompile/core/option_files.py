@@ -23,10 +23,7 @@ _NAMES_FILES = re.compile(r"--?(?:options-file|optf)(?:(?:=|\s+)(.*))?", re.DOTA
 
 
 def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tuple[str, ...]:
-    """Return options with each ``--options-file FILE`` replaced by the words in the file.
-
-    What is known of each file that was read is appended to `headers`.
-    """
+    """Return options with the words of each ``--options-file`` in its place, and note it in `headers`."""
     read: list[str] = []
     rest = iter(options)
     for option in rest:

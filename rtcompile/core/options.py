@@ -92,10 +92,7 @@ class Options(NamedTuple):
         return self.get("generate-line-info") is not None
 
     def arch_for(self, capability: tuple[int, int] | None) -> ArchOption | None:
-        """Return the requested architecture that the device runs best; None if no option names any.
-
-        Without a device, when cross-compiling, the last one given is taken.
-        """
+        """Return the requested architecture that a device runs best (no device: the last), or None."""
         if not self.arch:
             return None
         if capability is None:

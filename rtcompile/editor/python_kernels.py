@@ -20,10 +20,7 @@ _DEDENT = frozenset({"dedent", "cleandoc"})
 
 
 class Piece(NamedTuple):
-    """A part of a source: the line of the Python file in which it begins, and its text.
-
-    The text has as many lines as the literal has in the file, where it can, so lines agree.
-    """
+    """A part of a source: its first line in the Python file, and its text, line for line if possible."""
 
     line: int
     text: str

@@ -45,11 +45,7 @@ def _build(name: str, code: ObjectCode) -> KernelUse:
 
 
 class Tally:
-    """The requests of a run, those of its other processes after `collect`.
-
-    `of_run` is the `of_children` of the run that this process is part of, and the process that
-    began it.
-    """
+    """The requests of a run, also those of its other processes after `collect`."""
 
     def __init__(self, of_run: tuple[str, int] | None = None) -> None:
         self.builds: list[KernelUse] = []  # what was requested and found or built

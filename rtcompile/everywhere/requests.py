@@ -30,10 +30,7 @@ def request_of_cupy(
     names: Sequence[str],
     ptx: bool,
 ) -> CompileRequest:
-    """Return the request for what CuPy's function was given, with CuPy's implicit options.
-
-    `arch_flag` is ``"-arch=sm_80"``, and `kind` is ``"cubin"`` or ``"ptx"``.
-    """
+    """Return the request for CuPy's arguments; `arch_flag` is ``"-arch=sm_80"``, `kind` ``"cubin"``."""
     source, options = _with_pass_in_text(source, tuple(options))
     return CompileRequest(
         source,

@@ -66,10 +66,7 @@ def warm(
     archs: Sequence[str] = (),
     progress: bool | Callable[[int, int, Any], Any] | None = None,
 ) -> list[ObjectCode]:
-    """Build everything in a record, in parallel, into the cache; return it in the record's order.
-
-    `archs` replace those of the recorded run, but not those that the program chose itself.
-    """
+    """Build a record in parallel into the cache, for `archs` where the program did not choose one."""
     from rtcompile.many import compile_many
 
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:

@@ -140,11 +140,7 @@ class FileSet:
     # --- checking ------------------------------------------------------------------------
 
     def unchanged(self, recent: bool = False) -> bool:
-        """Say by stat alone whether every file is as it was recorded, and none has come or gone.
-
-        With `recent` True what lies in the toolkit's folders, and was found unchanged within the
-        last second, is not looked at again.
-        """
+        """Say by stat alone whether all is unchanged; `recent` trusts the toolkit's files for 1 s."""
         if not self.own_unchanged():
             return False
         provided = tuple(self._fields[_PROVIDED])

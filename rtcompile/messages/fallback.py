@@ -128,11 +128,7 @@ def _in_std(match: re.Match[str], case: _Case) -> bool:
 
 
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
-    """Whether the name that the caret points at is looked for in std, not in cuda::std.
-
-    For NVRTC with the shims both are the same. For NVCC they differ, and cuda::std has no name more
-    than it has for NVRTC.
-    """
+    """Whether the caret's name is looked for in std, not cuda::std: NVCC has no more in the latter."""
     line, __, caret = case.error.excerpt.partition("\n")
     at = caret.find("^")
     name = re.match(r"\w+", line[at:])

@@ -25,11 +25,7 @@ def render(
     width: int = 100,
     color: bool = False,
 ) -> str:
-    """Return the message of a failed build: the cause, the user's line, the hint, further errors.
-
-    Without `source` the compiler's excerpt is shown. `width` wraps the hint and shortens long
-    lines.
-    """
+    """Return a failed build's message: the cause, the user's line or the excerpt, the hint, the rest."""
     return styling.painted(story(diagnostics, source=source, name=name, width=width), color)
 
 

@@ -45,10 +45,7 @@ def spelled(text: str, face: str) -> str:
 
 
 def told(error: RtcompileError, face: str, *, width: int = 100) -> Styled:
-    """Return an error's message, hints and advice, with options spelled as `face` spells them.
-
-    Where a compiler named a place, the first line begins with it, so editors can jump to it.
-    """
+    """Return an error's message, hints and advice with `face`'s options; a file and line come first."""
     pieces = error.styled()
     if isinstance(error, CompileError) and error.diagnostics:
         story = rendering.story(

@@ -81,10 +81,7 @@ class Compilation:
         raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
 
     def _instance(self, text: KernelText, expression: str) -> CellKernel:
-        """Build the cell again for one more instance of a template.
-
-        A cell with variables is refused, since the instance would get its own copies of them.
-        """
+        """Build the cell for one more instance, refused if it has variables: they would be copied."""
         built = self._build([expression])
         shared = {name for one in self._built for name in one.variables() & built.variables()}
         if shared:

@@ -52,10 +52,7 @@ def has_folder(parent: str, name: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Return the absolute path of what may be relative to the working directory.
-
-    A ``..`` in it stays, since ``link/..`` is the folder above the link's target.
-    """
+    """Return the absolute path, with every ``..`` kept: ``link/..`` is above the link's target."""
     full = path if path[:1] == "/" else os.path.join(working_directory(path), path)
     return full if "/.." in full else os.path.abspath(full)
 

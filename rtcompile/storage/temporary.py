@@ -11,10 +11,7 @@ __all__ = ["folder"]
 
 
 def folder(what_for: str) -> str:
-    """Make a folder that only this user can enter, and that is removed when this process ends.
-
-    Its name holds `what_for`, to tell the purpose of a folder left by a killed process.
-    """
+    """Make a folder for this user alone, removed when this process ends; `what_for` is in its name."""
     path = tempfile.mkdtemp(prefix=f"rtcompile-{what_for}-")
     atexit.register(_remove, path, os.getpid())
     return path

@@ -98,10 +98,7 @@ def can_be_swapped(path: str) -> bool:
 def open_regular(
     path: str, *, dir_fd: int | None = None, follow: bool = True
 ) -> tuple[int, os.stat_result]:
-    """Return a descriptor and the status of a regular file of any owner.
-
-    Anything else raises UntrustedError, since reading a named pipe or a device may never end.
-    """
+    """Return a regular file's descriptor and status; a pipe, whose reading may never end, is refused."""
     flags = _FILE if follow else _FILE | os.O_NOFOLLOW
     descriptor = os.open(path, flags, dir_fd=dir_fd)
     try:

@@ -48,11 +48,7 @@ _in_this_process: dict[tuple[str, str], Known] = {}  # by toolchain key and PATH
 
 
 def current(settings: Settings | None = None) -> Toolchain:
-    """Return the toolchain of this environment.
-
-    A missing part raises no error here: `Toolchain.problems` lists it, and `require_nvrtc` and its
-    like raise when the part is needed.
-    """
+    """Return the toolchain of this environment; a missing part raises only when it is required."""
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
     environment = environments.current()

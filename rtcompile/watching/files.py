@@ -16,11 +16,7 @@ _Stamp = tuple[int, int, int, int, int]
 
 
 class Files:
-    """The files that a build read, as they were before it.
-
-    `begin` is called before each build and `note` after it: what is edited meanwhile counts as
-    changed, and is built again.
-    """
+    """The files that a build read, as they were when `begin` was called, before the build."""
 
     def __init__(self, *paths: str) -> None:
         self._began = 0

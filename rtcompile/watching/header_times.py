@@ -59,10 +59,7 @@ def measure(
     library: Library,
     limits: Limits,
 ) -> Frame | str:
-    """Return the source's own frame, with all inclusions below it; or why there is none.
-
-    `trace` lists the headers that it reads; `unit`'s flags name `directories`.
-    """
+    """Return the source's own frame, with the headers in `trace` below it; or why there is none."""
     folder = tempfile.mkdtemp(prefix="rtcompile-profile-")
     try:
         searched, copy = _copied(unit, directories, trace, folder)

@@ -29,10 +29,7 @@ _SECONDS_BETWEEN_CHANGES = 0.1
 def shown(
     progress: bool | Callable[[int, int, Outcome], Any] | None, total: int
 ) -> Iterator[Callable[[Outcome], None]]:
-    """Show the progress of `total` builds; yield the function to call with each outcome.
-
-    True also prints lines where stderr is no terminal, None shows the bar only, and False nothing.
-    """
+    """Show builds' progress; True: also as lines, None: only a bar. Yield what takes each outcome."""
     tally = _Tally(total)
     in_place = takes_escapes(sys.stderr) or in_notebook()
     display: AbstractContextManager[Callable[[Outcome], None]]

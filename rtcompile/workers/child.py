@@ -66,11 +66,7 @@ class Order:
 
 
 class Child:
-    """A child as the zygote sees it: at work on its `order`, or waiting for one (None).
-
-    `served` counts the jobs that it did before; `warm` says that it was forked from a zygote that
-    was made ready for jobs that ask for that.
-    """
+    """A child as the zygote sees it: its `order` or None, jobs `served`, and if `warm` ones fit it."""
 
     __slots__ = (
         "deadline",

@@ -80,11 +80,7 @@ class ZygoteProcess:
         return [_identity(self.control.fileno()), _identity(self._stderr)]
 
     def is_reachable(self) -> bool:
-        """Say whether its descriptors are ours still.
-
-        Some applications close all descriptors that are not their own, and others of theirs get the
-        numbers. The zygote ends then, as it does where its caller does.
-        """
+        """Say whether its descriptors are still ours: applications may close and reuse them."""
         return self._identify() == self._identities
 
     def load(self, prepare: str, argument: str) -> None:
@@ -145,10 +141,7 @@ _ahead_lock = threading.Lock()
 
 
 def start(loads: str = "") -> None:
-    """Start a zygote for this process's first job, without waiting, and name the NVRTC to load.
-
-    Called again when that is known. Where a zygote runs already, another compiler gets its own.
-    """
+    """Start a zygote without waiting, before this process's first job, and name the NVRTC once known."""
     global _ahead
     with _ahead_lock:
         if not ZygoteProcess.alive and not ZygoteProcess.all_ended:
