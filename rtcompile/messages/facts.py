@@ -1,4 +1,4 @@
-"""Fills the templates of the catalogue's rows: tables of facts, and functions that look them up.
+"""The values of the catalogue's templates that a row's pattern alone does not give.
 
 Each function takes the match of a row's pattern and the `BuildContext`. It returns values for the
 row's templates, or None where the row does not fit this build.
@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 from rtcompile.core import arch as archs
 from rtcompile.core.arch import Arch
-from rtcompile.core.symbols import simple_name
 from rtcompile.errors import UnsupportedArch
-from rtcompile.messages import missing_includes
 from rtcompile.messages.context import BuildContext
 
 Values = Mapping[str, str]
 Match = re.Match[str]
-_T = TypeVar("_T")
-
-
-def nothing_more(match: Match, context: BuildContext) -> Values | None:
-    """Add nothing: the row fits every build."""
-    return {}
+Fill = Callable[[Match, BuildContext], Values | None]
 
 
 def of_build(context: BuildContext) -> Values:
@@ -38,74 +30,41 @@ def of_build(context: BuildContext) -> Values:
         "device": "the device"
         + (" (compute capability {}.{})".format(*capability) if capability else ""),
         "compiler": context.describe(context.backend),
+        "given_std": _standard(context)[0] or "an older standard",
     }
 
 
-def _table(*rows: tuple[_T, str]) -> dict[str, _T]:
-    return {name: answer for answer, names in rows for name in names.split()}
+def found_in(table: Mapping[str, object], **value: str) -> Fill:
+    """Return a function that fills in what a table has for the name in a group of the pattern.
+
+    ``found_in(HEADERS, header="identifier")`` gives ``{header}``; a name that is not in the table
+    does not fit.
+    """
+    ((name, group),) = value.items()
+
+    def fill(match: Match, context: BuildContext) -> Values | None:
+        answer = table.get(match[group])
+        return None if answer is None else {name: f"{answer}"}
+
+    return fill
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_NVCC_ONLY = re.compile(
-    r"-O\d?$|-Xcompiler|--compiler-options|-Xlinker|-gencode|--generate-code|--expt-|-ccbin"
-    r"|--?extended-lambda|-cubin|-fatbin|-dc$|-c$|-W"
-)
-
-# option -> the first NVRTC that takes it
-_FIRST_NVRTC = _table(
-    ("12.8", "--pch -pch --create-pch -create-pch --use-pch -use-pch"),
-    ("13.3", "--use-bundled-headers"),
-)
-
-# identifier -> the header that declares it for device code, besides those of `missing_includes`
-_DECLARED_IN = _table(
-    (
-        "<cstdint>",
-        "uint8_t uint16_t uint32_t uint64_t uintptr_t intptr_t "
-        "INT32_MAX INT64_MAX UINT32_MAX UINT64_MAX",
-    ),
-    ("<cuda_fp16.h>", "half half2 __half __half2 __float2half __half2float"),
-    ("<cuda_bf16.h>", "__nv_bfloat16 __nv_bfloat162 nv_bfloat16"),
-    ("<cuda_fp8.h>", "__nv_fp8_e4m3 __nv_fp8_e5m2 __nv_fp8_e8m0"),
-    ("<cfloat>", "FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON"),
-    ("<math_constants.h>", "CUDART_INF_F CUDART_NAN_F CUDART_PI_F CUDART_INF CUDART_NAN CUDART_PI"),
-    ("<curand_kernel.h>", "curandState curand_init curandStatePhilox4_32_10_t"),
-    ("<cooperative_groups.h>", "cooperative_groups"),
-    (
-        "<cuda_device_runtime_api.h>",
-        "cudaGridDependencySynchronize cudaTriggerProgrammaticLaunchCompletion",
-    ),
-    ("<cupy/complex.cuh>", "complex"),
-    ("<cuComplex.h>", "cuFloatComplex cuDoubleComplex cuComplex"),
-    ("<mma.h>", "nvcuda wmma"),
-)
+FIRST_NVRTC = {  # an option -> the first NVRTC that takes it
+    **dict.fromkeys(["--pch", "-pch", "--create-pch", "-create-pch"], "12.8"),
+    **dict.fromkeys(["--use-pch", "-use-pch"], "12.8"),
+    "--use-bundled-headers": "13.3",
+}
 
 # device function -> the first compute capability that has it
-_NEEDS_ARCH = _table(
-    (70, "__nanosleep __match_any_sync __match_all_sync"),
-    (80, "__reduce_add_sync __reduce_min_sync __reduce_max_sync"),
-    (80, "__reduce_and_sync __reduce_or_sync __reduce_xor_sync"),
-    (90, "this_cluster cluster_group __cluster_dims__"),
-)
-
-# functions removed with compute capability 7.0; the ones with _sync and a mask replace them
-_NEEDS_MASK = _words("__shfl __shfl_up __shfl_down __shfl_xor __ballot __any __all")
-
-_HOST_HEADERS = _words(
-    "vector string map unordered_map set list deque iostream fstream thread mutex future random "
-    "regex filesystem memory_resource format"
-)
-
-# CUB's algorithms, each with a header of its name
-_CUB = {
-    "block": _words(
-        "reduce scan load store exchange radix_sort merge_sort histogram discontinuity shuffle "
-        "adjacent_difference run_length_decode radix_rank"
-    ),
-    "warp": _words("reduce scan load store exchange merge_sort"),
+_NEEDS_ARCH = {
+    name: needs
+    for needs, names in (
+        (70, "__nanosleep __match_any_sync __match_all_sync"),
+        (80, "__reduce_add_sync __reduce_min_sync __reduce_max_sync"),
+        (80, "__reduce_and_sync __reduce_or_sync __reduce_xor_sync"),
+        (90, "this_cluster cluster_group __cluster_dims__"),
+    )
+    for name in names.split()
 }
 
 # WMMA's element types: their shapes (m, n, k) and the first compute capability
@@ -152,13 +111,12 @@ _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "
 
 def supported_by(match: Match, context: BuildContext) -> Values:
     nvrtc = context.version_pair("nvrtc")
-    support = "`rtcompile doctor` lists what this one compiles for."
-    if context.arch and nvrtc:
-        try:
+    try:
+        if context.arch and nvrtc:
             archs.check(context.arch, context.target, nvrtc)
-        except UnsupportedArch as error:
-            support = f"{error}."
-    return {"support": support}
+    except UnsupportedArch as error:
+        return {"support": f"{error}."}
+    return {"support": "`rtcompile doctor` lists what this one compiles for."}
 
 
 def arch_options(match: Match, context: BuildContext) -> Values:
@@ -166,20 +124,9 @@ def arch_options(match: Match, context: BuildContext) -> Values:
     return {"given": " and ".join(given) or "the -arch options"}
 
 
-def nvcc_only(match: Match, context: BuildContext) -> Values | None:
-    return {} if _NVCC_ONLY.match(match["option"]) else None
-
-
-def too_new(match: Match, context: BuildContext) -> Values | None:
-    needs = _FIRST_NVRTC.get(match["option"].partition("=")[0])
-    return {"needs": needs} if needs else None
-
-
 def leak(match: Match, context: BuildContext) -> Values:
-    folder = context.user_dir_of(match.string)
-    if not folder:
-        hosts = [d for d in context.user_dirs() if d.startswith(("/usr/include", "/usr/lib/gcc"))]
-        folder = hosts[0] if hosts else ""
+    hosts = [d for d in context.user_dirs() if d.startswith(("/usr/include", "/usr/lib/gcc"))]
+    folder = context.user_dir_of(match.string) or next(iter(hosts), "")
     return {"leak": f"-I{folder}" if folder else "the -I that leads there"}
 
 
@@ -194,10 +141,6 @@ def linker(match: Match, context: BuildContext) -> Values:
     return {"step": advice.step if advice else general}
 
 
-def host_header(match: Match, context: BuildContext) -> Values | None:
-    return {} if match["header"] in _HOST_HEADERS else None
-
-
 def searched(match: Match, context: BuildContext) -> Values:
     if not context.search:
         return {"searched": "No include directory was given"}
@@ -207,30 +150,11 @@ def searched(match: Match, context: BuildContext) -> Values:
     }
 
 
-def declared(match: Match, context: BuildContext) -> Values | None:
-    name = match["identifier"]
-    header = _DECLARED_IN.get(name) or _in_brackets(missing_includes.GLOBAL.get(name))
-    return {"header": header} if header else None
-
-
-def needs_mask(match: Match, context: BuildContext) -> Values | None:
-    return {} if match["identifier"] in _NEEDS_MASK else None
-
-
 def beyond_arch(match: Match, context: BuildContext) -> Values | None:
     needs = _NEEDS_ARCH.get(match["identifier"])
     if needs is None or (context.arch is not None and context.arch.number >= needs):
         return None
     return {"needs": f"sm_{needs}"}
-
-
-def std_on_device(match: Match, context: BuildContext) -> Values | None:
-    header = _in_brackets(missing_includes.STD.get(match["member"]))
-    return {"header": header} if header else None
-
-
-def _in_brackets(header: str | None) -> str:
-    return f"<{header}>" if header else ""
 
 
 def namespace(match: Match, context: BuildContext) -> Values:
@@ -264,10 +188,6 @@ def fragment(match: Match, context: BuildContext) -> Values:
     return {"why": f"{name} {shape} needs sm_{needs}: was mma.h read for {context.arch}?"}
 
 
-def standard(match: Match, context: BuildContext) -> Values:
-    return {"given": _standard(context)[0] or "an older standard"}
-
-
 def before_cpp17(match: Match, context: BuildContext) -> Values | None:
     given, year = _standard(context)
     return {"given": given} if year and year < 17 else None
@@ -296,21 +216,15 @@ def umbrella(match: Match, context: BuildContext) -> Values | None:
     header = match["header"] or (included[1] if included else "")
     if not header:
         return None
-    used = re.findall(r"\b(Block|Warp)([A-Z]\w+?)\b", context.source)
-    names = dict.fromkeys(
-        f"<cub/{level.lower()}/{level.lower()}_{_snake(what)}.cuh>"
-        for level, what in used
-        if _snake(what) in _CUB[level.lower()]
-    )
-    listed = " and ".join(names) or (
+    used = re.findall(r"\b(?:Block|Warp)[A-Z]\w*", context.source)
+    snake = (re.sub(r"\B([A-Z])", r"_\1", name).lower() for name in used)
+    named = dict.fromkeys(f"cub/{name.partition('_')[0]}/{name}.cuh" for name in snake)
+    there = [h for h in named if any(os.path.isfile(f"{d.path}/{h}") for d in context.search)]
+    listed = " and ".join(f"<{header}>" for header in there) or (
         "the block- or warp-level headers that you need, <cub/block/block_reduce.cuh> or "
         "<cub/warp/warp_scan.cuh>"
     )
     return {"umbrella": header, "instead": f"Include {listed} instead"}
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
 def mixed(match: Match, context: BuildContext) -> Values:
@@ -340,11 +254,6 @@ def cutlass(match: Match, context: BuildContext) -> Values:
         )
     name = f"CUTLASS of {own[0]}" if own else context.describe("cutlass")
     return {"found": f"{name} and {context.describe('cccl')}", "step": step}
-
-
-def copied_type(match: Match, context: BuildContext) -> Values:
-    kind = match["type"]
-    return {"type": f"cp.async of one {kind}" if kind else "A cp.async of this size"}
 
 
 def expression(match: Match, context: BuildContext) -> Values:
@@ -385,30 +294,12 @@ def above(match: Match, context: BuildContext) -> Values:
     return {"do": f"Compile with arch='{needs}' for a device of {needs.major}.{needs.minor} or up."}
 
 
-def shared(match: Match, context: BuildContext) -> Values:
-    used, most = int(match["used"], 16), int(match["most"], 16)
-    return {"size": f"{used}", "limit": f"{most}"}
-
-
-def symbol(match: Match, context: BuildContext) -> Values:
-    return {"name": simple_name(match["symbol"])}
-
-
-def device_runtime(match: Match, context: BuildContext) -> Values | None:
-    return {} if re.match(r"cuda[A-Z]", match["symbol"]) else None
-
-
 def ptx(match: Match, context: BuildContext) -> Values:
     def release(version: str) -> str:
         known = _PTX_RELEASE.get(version)
         return f"PTX {version}" + (f" (CUDA {known})" if known else "")
 
     return {"newer": release(match["ptx"]), "own": release(match["known"])}
-
-
-def nvrtc_option(match: Match, context: BuildContext) -> Values | None:
-    ours = ("device-as-default", "pch", "create-pch", "use-pch", "device-int128", "minimal")
-    return {} if match["option"].lstrip("-").startswith(ours) else None
 
 
 def signal(match: Match, context: BuildContext) -> Values:

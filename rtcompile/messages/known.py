@@ -7,12 +7,11 @@ pattern, and from the result of the row's `values` function (in `facts`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtcompile.messages import facts
 from rtcompile.messages.context import BuildContext
-from rtcompile.messages.facts import Match, Values
+from rtcompile.messages.facts import Fill, Match
 
 __all__ = ["KnownMessage", "row"]
 
@@ -28,11 +27,11 @@ class KnownMessage:
     fix: str
     since: str  # the earliest release that was seen to print it
     # Further names for the templates; None where the row does not fit this build after all.
-    values: Callable[[Match, BuildContext], Values | None]
+    values: Fill | None
 
     def hint(self, match: Match, context: BuildContext) -> str:
         """Fill in the templates; an empty string where the row does not fit this build."""
-        values = self.values(match, context)
+        values = {} if self.values is None else self.values(match, context)
         if values is None:
             return ""
         groups = {name: text or "" for name, text in match.groupdict().items()}
@@ -41,12 +40,7 @@ class KnownMessage:
 
 
 def row(
-    id_: str,
-    pattern: str,
-    cause: str,
-    fix: str,
-    since: str,
-    values: Callable[[Match, BuildContext], Values | None] = facts.nothing_more,
+    id_: str, pattern: str, cause: str, fix: str, since: str, values: Fill | None = None
 ) -> KnownMessage:
     """Return a row of the catalogue, its pattern compiled."""
     return KnownMessage(id_, re.compile(pattern), cause, fix, since, values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["GLOBAL", "STD"]
+__all__ = ["DECLARED", "GLOBAL", "STD"]
 
 
 def _by_name(headers: Mapping[str, str]) -> dict[str, str]:
@@ -95,6 +95,28 @@ _GLOBAL = {
     "cstdint": "int16_t int32_t int64_t int8_t",
 }
 
+# Names of CUDA and of C that NVCC does not declare by itself either.
+_DECLARED = {
+    "cstdint": (
+        "uint8_t uint16_t uint32_t uint64_t uintptr_t intptr_t INT32_MAX INT64_MAX UINT32_MAX "
+        "UINT64_MAX"
+    ),
+    "cuda_fp16.h": "half half2 __half __half2 __float2half __half2float",
+    "cuda_bf16.h": "__nv_bfloat16 __nv_bfloat162 nv_bfloat16",
+    "cuda_fp8.h": "__nv_fp8_e4m3 __nv_fp8_e5m2 __nv_fp8_e8m0",
+    "cfloat": "FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON",
+    "math_constants.h": ("CUDART_INF_F CUDART_NAN_F CUDART_PI_F CUDART_INF CUDART_NAN CUDART_PI"),
+    "curand_kernel.h": "curandState curand_init curandStatePhilox4_32_10_t",
+    "cooperative_groups.h": "cooperative_groups",
+    "cuda_device_runtime_api.h": (
+        "cudaGridDependencySynchronize cudaTriggerProgrammaticLaunchCompletion"
+    ),
+    "cupy/complex.cuh": "complex",
+    "cuComplex.h": "cuFloatComplex cuDoubleComplex cuComplex",
+    "mma.h": "nvcuda wmma",
+}
+
 # Name to header, for namespace std and for the global namespace.
 STD = _by_name(_STD)
 GLOBAL = _by_name(_GLOBAL)
+DECLARED = {**GLOBAL, **_by_name(_DECLARED)}

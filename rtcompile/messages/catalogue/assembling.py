@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rtcompile.core.symbols import simple_name
 from rtcompile.messages import facts
 from rtcompile.messages.known import KnownMessage, row
 
@@ -40,7 +41,10 @@ ROWS: tuple[KnownMessage, ...] = (
         "Declare it `extern __shared__`, launch with shared_mem={size}, and set "
         "kernel.max_dynamic_shared_size_bytes first.",
         "ptxas 12.9",
-        facts.shared,
+        lambda match, _: {
+            "size": f"{int(match['used'], 16)}",
+            "limit": f"{int(match['most'], 16)}",
+        },
     ),
     row(
         "constant-memory",
@@ -51,11 +55,10 @@ ROWS: tuple[KnownMessage, ...] = (
     ),
     row(
         "device-runtime-missing",
-        r"(?:Unresolved extern function|Undefined reference to) '(?P<symbol>cuda\w+)'",
+        r"(?:Unresolved extern function|Undefined reference to) '(?P<symbol>cuda[A-Z]\w*)'",
         "{symbol} is in the device runtime, libcudadevrt.a, which was not linked.",
         "Through rtcompile it is linked when a kernel launches a kernel; else add it to link=.",
         "ptxas 12.4",
-        facts.device_runtime,
     ),
     row(
         "undefined-symbol",
@@ -64,7 +67,7 @@ ROWS: tuple[KnownMessage, ...] = (
         "Give its source or its object in link=[...]; both sides need -rdc=true, and the "
         "definition the same signature (C or C++ linkage).",
         "ptxas 12.4, nvJitLink 12.9, nvlink 13.0",
-        facts.symbol,
+        lambda match, _: {"name": simple_name(match["symbol"])},
     ),
     row(
         "asm-label",

@@ -39,11 +39,11 @@ ROWS: tuple[KnownMessage, ...] = (
     ),
     row(
         "header-host-only",
-        r"open (?:source )?file \"(?P<header>\w+)\"",
+        r"open (?:source )?file \"(?P<header>vector|string|map|unordered_map|set|list|deque|iostream|fstream"
+        r"|thread|mutex|future|random|regex|filesystem|memory_resource|format)\"",
         "<{header}> has no version for device code.",
         "Keep host code out of the source (#ifndef __CUDACC_RTC__), or use backend='nvcc'.",
         "NVRTC 12.4",
-        facts.host_header,
     ),
     row(
         "header-of-package",
@@ -81,10 +81,9 @@ ROWS: tuple[KnownMessage, ...] = (
     row(
         "standard-too-old",
         r"(?P<library>libcu\+\+|CUB|Thrust|CCCL) requires at least C\+\+ ?17",
-        "{library} of this version needs C++17; the options have {given}.",
+        "{library} of this version needs C++17; the options have {given_std}.",
         "Use -std=c++17, which is rtcompile's default.",
         "CCCL 2.8",
-        facts.standard,
     ),
     row(
         "umbrella-header",

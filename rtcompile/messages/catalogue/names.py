@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rtcompile.messages import facts
+from rtcompile.messages import facts, missing_includes
 from rtcompile.messages.known import KnownMessage, row
 
 __all__ = ["ROWS"]
@@ -44,11 +44,10 @@ ROWS: tuple[KnownMessage, ...] = (
     ),
     row(
         "identifier-removed",
-        r"identifier \"(?P<identifier>\w+)\" is undefined",
+        r"identifier \"(?P<identifier>__shfl(?:_up|_down|_xor)?|__ballot|__any|__all)\" is undefined",
         "{identifier} went with sm_70: the warp's threads run apart since.",
         "Use {identifier}_sync with a mask of the threads that take part (0xffffffff for all).",
         "NVRTC 12.4",
-        facts.needs_mask,
     ),
     row(
         "identifier-beyond-arch",
@@ -69,10 +68,10 @@ ROWS: tuple[KnownMessage, ...] = (
     row(
         "identifier-declared-in",
         r"identifier \"(?P<identifier>\w+)\" is undefined",
-        "{identifier} is declared in {header}.",
+        "{identifier} is declared in <{header}>.",
         "#include it.",
         "NVRTC 12.4",
-        facts.declared,
+        facts.found_in(missing_includes.DECLARED, header="identifier"),
     ),
     row(
         "host-api",
@@ -84,10 +83,10 @@ ROWS: tuple[KnownMessage, ...] = (
     row(
         "std-on-device",
         r"namespace \"std\" has no member \"(?P<member>\w+)\"",
-        "std::{member} exists for device code in {header}, which is not included.",
+        "std::{member} exists for device code in <{header}>, which is not included.",
         "#include it, or use cuda::std::{member}.",
         "NVRTC 12.4",
-        facts.std_on_device,
+        facts.found_in(missing_includes.STD, header="member"),
     ),
     row(
         "std-host-only",

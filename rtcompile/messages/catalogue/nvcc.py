@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rtcompile.messages import facts
 from rtcompile.messages.known import KnownMessage, row
 
 __all__ = ["ROWS"]
@@ -18,11 +17,10 @@ ROWS: tuple[KnownMessage, ...] = (
     ),
     row(
         "nvcc-given-nvrtc-option",
-        r"Unknown option '(?P<option>[^']+)'",
+        r"Unknown option '(?P<option>-*(?:device-as-default|(?:create-|use-)?pch|device-int128|minimal)[^']*)'",
         "{option} is an option of NVRTC; nvcc has none of that name.",
         "Through rtcompile it is left out for nvcc.",
         "nvcc 13.0",
-        facts.nvrtc_option,
     ),
     row(
         "nvcc-option-unknown",

@@ -41,20 +41,20 @@ ROWS: tuple[KnownMessage, ...] = (
     ),
     row(
         "option-of-nvcc",
-        r"unrecognized option (?P<option>\S+) found",
+        r"unrecognized option (?P<option>-O\d?|-dc|-c|(?:-Xcompiler|--compiler-options|-Xlinker|-gencode"
+        r"|--generate-code|--expt-|-ccbin|--?extended-lambda|-cubin|-fatbin|-W)\S*) found",
         "{option} is an option of nvcc; NVRTC has none of that name.",
         "Leave it out (NVRTC optimises by default and compiles no host code), or use "
         "backend='nvcc'.",
         "NVRTC 12.4",
-        facts.nvcc_only,
     ),
     row(
         "option-too-new",
-        r"unrecognized option (?P<option>\S+) found",
+        r"unrecognized option (?P<option>(?P<name>[^\s=]+)\S*) found",
         "{option} needs NVRTC {needs} or newer; this is {nvrtc}.",
         "Leave it out, or upgrade NVRTC and its headers together.",
         "NVRTC 12.4",
-        facts.too_new,
+        facts.found_in(facts.FIRST_NVRTC, needs="name"),
     ),
     row(
         "option-unknown",
@@ -66,10 +66,9 @@ ROWS: tuple[KnownMessage, ...] = (
     row(
         "std-unknown",
         r"invalid value for --std|Value '[^']*' is not defined for option 'std'",
-        "{given} is no language standard that {compiler} knows; NVRTC has no GNU dialects.",
+        "{given_std} is no language standard that {compiler} knows; NVRTC has no GNU dialects.",
         "Use -std=c++17 or -std=c++20.",
         "NVRTC 12.4, nvcc 13.0",
-        facts.standard,
     ),
     row(
         "nvrtc-builtins",

@@ -29,12 +29,12 @@ ROWS: tuple[KnownMessage, ...] = (
     row(
         "cp-async-in-cute",
         r"cp\.async sizeof\(TS\) is not supported(?:[\s\S]*?TS=(?P<type>[^,\]]+))?",
-        "{type} is illegal: the hardware copies 4, 8 or 16 bytes (CACHEGLOBAL: 16 only).",
+        "cp.async of one {copied} is illegal: the hardware copies 4, 8 or 16 bytes (CACHEGLOBAL: 16 only).",
         "Give the atom a wider type, Copy_Atom<SM80_CP_ASYNC_CACHEALWAYS<uint32_t>, T> or "
         "<cute::uint128_t>, with threads that hold that many neighbours; or use UniversalCopy, or "
         "rtcompile::copy_async of <rtcompile/async_copy.cuh>, which chooses for any element type.",
         "CUTLASS 3.5",
-        facts.copied_type,
+        lambda match, _: {"copied": match["type"] or "element of this size"},
     ),
     row(
         "copy-partitioning",
