@@ -7,12 +7,14 @@ import os
 import platform
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
 from rtcompile._version import __version__
+from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
 from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure
@@ -22,7 +24,7 @@ from rtcompile.storage.digest import content_digest
 __all__ = ["advice", "write"]
 
 _MOST_FOLDERS = 20
-_MOST_BYTES = 64 << 20  # of a header
+_SCRIPT = os.path.join(os.path.dirname(__file__), "reproduce_nvrtc.txt")
 _OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
 
 _ADVICE = {
@@ -91,23 +93,26 @@ def write(
         "README.txt": _readme(failure, report),
         "run.sh": _script(report, is_nvrtc=is_nvrtc),
     }
-    if is_nvrtc:
-        texts["reproduce.py"] = _REPRODUCE_NVRTC
     try:
+        if is_nvrtc:
+            with open(_SCRIPT, encoding="utf-8") as file:
+                texts["reproduce.py"] = file.read()
         folder.prepare()
         with folder.opened("reproducers") as reproducers:
-            with _new_folder(home, reproducers) as place:
+            # By descriptor, since others may be able to replace the cache directory.
+            with _new_folder(home, f"/proc/self/fd/{reproducers}") as place:
                 for path, target in places:
-                    if path in memory:
-                        _write_below(memory[path].encode(), target, place)
-                    elif path in headers:
-                        _copy(path, target, place)
-                    else:
-                        _make(target, place)
-                for file, text in texts.items():
-                    data = text.encode("utf-8", "surrogateescape")
-                    _write(file, data, place, mode=0o700 if file == "run.sh" else 0o600)
-            _forget_oldest(folder, keep=home)
+                    with suppress(OSError):  # it was removed, or another path has the same name
+                        if path in memory:
+                            _write(f"{place}/{target}", memory[path].encode())
+                        elif path in headers:
+                            _write(f"{place}/{target}", trusted.read_given(path))
+                        else:
+                            os.makedirs(f"{place}/{target}", exist_ok=True)
+                for file_name, text in texts.items():
+                    _write(f"{place}/{file_name}", text.encode("utf-8", "surrogateescape"))
+                os.chmod(f"{place}/run.sh", 0o700)
+            _forget_oldest(folder, f"/proc/self/fd/{reproducers}", keep=home)
     except (OSError, UnicodeEncodeError):
         return None
     return folder.file("reproducers", home)
@@ -134,88 +139,29 @@ def _places(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str
 
 
 @contextmanager
-def _new_folder(name: str, parent: int) -> Iterator[int]:
+def _new_folder(name: str, parent: str) -> Iterator[str]:
     """Yield a new folder, and rename it at the end, replacing an older one of the same name."""
-    new, old = f".{name}-{os.getpid()}", f".{name}-{os.getpid()}.old"
-    os.mkdir(new, 0o700, dir_fd=parent)
+    new = f"{parent}/.{name}-{os.getpid()}"
+    os.mkdir(new, 0o700)
     try:
-        descriptor = trusted.open_folder(new, dir_fd=parent)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        yield new
         with suppress(FileNotFoundError):
-            os.rename(name, old, src_dir_fd=parent, dst_dir_fd=parent)
-        os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)
+            os.rename(f"{parent}/{name}", f"{new}.old")
+        os.rename(new, f"{parent}/{name}")
     finally:
-        for left in (new, old):
-            _remove(left, parent)
+        for left in (new, f"{new}.old"):
+            _remove(left)
 
 
-def _below(names: Sequence[str], folder: int) -> int:
-    """Return a descriptor of a folder below, made component by component without following links."""
-    descriptor = os.dup(folder)
-    for name in names:
-        with suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=descriptor)
-        parent = descriptor
-        try:
-            descriptor = trusted.open_folder(name, dir_fd=parent)
-        finally:
-            os.close(parent)
-    return descriptor
-
-
-def _make(target: str, folder: int) -> None:
-    with suppress(OSError):  # a copied header has the same name
-        os.close(_below(target.split("/"), folder))
-
-
-def _write_below(data: bytes, target: str, folder: int) -> None:
-    *names, name = target.split("/")
-    parent = _below(names, folder)
-    try:
-        _write(name, data, parent)
-    finally:
-        os.close(parent)
-
-
-def _copy(path: str, target: str, folder: int) -> None:
-    with suppress(OSError):  # it was removed, is no file, or a folder has the same name
-        source, status = trusted.open_regular(path)
-        try:
-            data = trusted.contents(source, min(status.st_size, _MOST_BYTES))
-        finally:
-            os.close(source)
-        _write_below(data, target, folder)
-
-
-def _write(name: str, data: bytes, folder: int, mode: int = 0o600) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(name, flags, mode, dir_fd=folder), "wb") as file:
+def _write(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "xb") as file:
         file.write(data)
 
 
-def _remove(name: str, parent: int) -> None:
-    """Remove a folder with its contents, without following links."""
-    try:
-        folder = trusted.open_folder(name, dir_fd=parent)
-    except OSError:  # it does not exist, or is a link
-        with suppress(OSError):
-            os.unlink(name, dir_fd=parent)
-        return
-    try:
-        for entry in os.listdir(folder):
-            try:
-                os.unlink(entry, dir_fd=folder)
-            except IsADirectoryError:
-                _remove(entry, folder)
-            except OSError:
-                continue
-    finally:
-        os.close(folder)
-    with suppress(OSError):
-        os.rmdir(name, dir_fd=parent)
+def _remove(path: str) -> None:
+    files.discard(path)  # a link in its place, which is not followed
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _script(report: Mapping[str, Any], *, is_nvrtc: bool) -> str:
@@ -248,45 +194,7 @@ def _readme(failure: CompileFailure, report: Mapping[str, Any]) -> str:
     )
 
 
-def _forget_oldest(folder: Folder, keep: str) -> None:
+def _forget_oldest(folder: Folder, parent: str, keep: str) -> None:
     homes = [found for found in folder.listing("reproducers") if found[0] != keep]
-    with folder.opened("reproducers") as reproducers:
-        for name, _ in sorted(homes, key=lambda found: -found[1].st_mtime)[_MOST_FOLDERS - 1 :]:
-            _remove(name, reproducers)
-
-
-_REPRODUCE_NVRTC = '''\
-"""Give NVRTC what killed it: reproduce.py [path of libnvrtc.so]. Needs nothing but Python."""
-
-import ctypes
-import glob
-import json
-import os
-import sys
-
-os.chdir(os.path.dirname(os.path.abspath(__file__)))
-with open("report.json") as file:
-    report = json.load(file)
-path = sys.argv[1] if len(sys.argv) > 1 else report["compiler"]
-for builtins in glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so*")):
-    ctypes.CDLL(builtins)
-nvrtc = ctypes.CDLL(path)
-
-with open(report["program"], "rb") as file:
-    source = file.read()
-program = ctypes.c_void_p()
-name = report["program"].encode()
-nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, name, 0, None, None)
-for expression in report["name_expressions"]:
-    nvrtc.nvrtcAddNameExpression(program, expression.encode())
-options = [option.encode() for option in report["options"]]
-result = nvrtc.nvrtcCompileProgram(
-    program, len(options), (ctypes.c_char_p * len(options))(*options)
-)
-size = ctypes.c_size_t()
-nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-log = ctypes.create_string_buffer(size.value or 1)
-nvrtc.nvrtcGetProgramLog(program, log)
-print(log.value.decode("utf-8", "replace"))
-print("nvrtcCompileProgram returned", result)
-'''
+    for name, _ in sorted(homes, key=lambda found: -found[1].st_mtime)[_MOST_FOLDERS - 1 :]:
+        _remove(f"{parent}/{name}")
