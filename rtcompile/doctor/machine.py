@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 
 from rtcompile._version import __version__
@@ -17,7 +18,7 @@ from rtcompile.errors import UnsupportedArch
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
-__all__ = ["devices", "packages", "system"]
+__all__ = ["Driver", "devices", "packages", "system"]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _IMPORT_SECONDS = 60.0
@@ -33,6 +34,29 @@ _CU_INIT = {
 }
 
 
+class Driver:
+    """libcuda, which is called without CuPy and cuda-python, since either may be broken."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+
+    def __call__(self, name: str, *arguments: object) -> None:
+        """Call a function; an error is an OSError whose `errno` is the driver's number."""
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            text = ctypes.c_char_p()
+            with suppress(AttributeError):  # an old stub of libcuda
+                self._library.cuGetErrorName(code, ctypes.byref(text))
+            raise OSError(code, f"{name}: {(text.value or b'').decode()} ({code})")
+
+    def capability(self, ordinal: int) -> tuple[int, int]:
+        """Return the compute capability of a device."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self("cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, ordinal)
+        self("cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, ordinal)
+        return major.value, minor.value
+
+
 def system() -> Iterator[Check]:
     """Report rtcompile, Python and the platform."""
     here = f"rtcompile {__version__}, Python {platform.python_version()}, {platform.platform()}"
@@ -46,21 +70,21 @@ def system() -> Iterator[Check]:
 def devices(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Report the driver and each device, with the architecture that is compiled for it."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        driver = Driver()
     except OSError:
         yield Check("driver", "note", "no NVIDIA driver: kernels compile with arch=, none run here")
         return
-    version = ctypes.c_int()
-    driver.cuDriverGetVersion(ctypes.byref(version))
-    pair = (version.value // 1000, version.value % 1000 // 10)
-    yield _driver(pair, toolchain)
-    code = driver.cuInit(0)
-    if code != 0:
+    version, count = ctypes.c_int(), ctypes.c_int()
+    driver("cuDriverGetVersion", ctypes.byref(version))
+    yield _driver((version.value // 1000, version.value % 1000 // 10), toolchain)
+    try:
+        driver("cuInit", 0)
+    except OSError as error:
+        code = error.errno or 0
         status = "note" if code == 100 else "error"
         yield Check("device", status, f"cuInit gave {code}", _CU_INIT.get(code, ""))
         return
-    count = ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
+    driver("cuDeviceGetCount", ctypes.byref(count))
     for ordinal in range(count.value):
         yield _device(driver, ordinal, toolchain)
 
@@ -76,15 +100,12 @@ def _driver(version: tuple[int, int], toolchain: Toolchain) -> Check:
     return Check("driver", "ok", detail)
 
 
-def _device(driver: ctypes.CDLL, ordinal: int, toolchain: Toolchain) -> Check:
+def _device(driver: Driver, ordinal: int, toolchain: Toolchain) -> Check:
     name = ctypes.create_string_buffer(100)
     memory = ctypes.c_size_t()
-    numbers = ctypes.c_int(), ctypes.c_int()
-    driver.cuDeviceGetName(name, 100, ordinal)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), ordinal)
-    for number, attribute in zip(numbers, (_MAJOR, _MINOR), strict=True):
-        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, ordinal)
-    capability = numbers[0].value, numbers[1].value
+    driver("cuDeviceGetName", name, 100, ordinal)
+    driver("cuDeviceTotalMem_v2", ctypes.byref(memory), ordinal)
+    capability = driver.capability(ordinal)
     label = f"device {ordinal}"
     detail = "{}, compute capability {}.{}, {:.0f} GiB".format(
         name.value.decode(errors="replace"), *capability, memory.value / 2**30

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rtcompile.building import pipeline
 from rtcompile.compilers import nvrtc
@@ -19,6 +19,7 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest
 from rtcompile.core.units import Limits
 from rtcompile.doctor.check import Check
+from rtcompile.doctor.machine import Driver
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Library, Toolchain
@@ -31,76 +32,30 @@ _FIRST_WITH_PCH = (12, 8)
 _WITHOUT_PCH = "Builds go on without, header-heavy ones three to ten times slower."
 
 
-@dataclass(frozen=True, slots=True)
-class _Probe:
+_SOURCES = os.path.join(os.path.dirname(__file__), "probes")
+
+
+class _Probe(NamedTuple):
     """A source that must compile, and the parts of the toolkit that it needs."""
 
     name: str
-    source: str
-    needs: tuple[str, ...] = ()
+    file: str
+    needs: str
     backend: str = "nvrtc"
     options: tuple[str, ...] = ()
     name_expressions: tuple[str, ...] = ()
 
 
 _PROBES = (
-    _Probe(
-        "compile plain CUDA",
-        "template<class T> __global__ void k(T* x) { *x = 42; }",
-        name_expressions=("k<int>",),
-    ),
-    _Probe(
-        "compile std headers",
-        "#include <cstdint>\n#include <limits>\n#include <type_traits>\n"
-        "__global__ void k(std::uint32_t* x) { *x = std::numeric_limits<std::uint32_t>::max(); }",
-        needs=("cccl",),
-    ),
-    _Probe(
-        "compile WMMA",
-        "#include <mma.h>\nusing namespace nvcuda::wmma;\n__global__ void k(float* x) {\n"
-        "  fragment<accumulator, 16, 16, 16, float> c;\n  fill_fragment(c, 1.0f);\n"
-        "  store_matrix_sync(x, c, 16, mem_row_major);\n}",
-        needs=("cudart", "crt"),
-    ),
-    _Probe(
-        "compile cooperative groups",
-        "#include <cooperative_groups.h>\n"
-        "__global__ void k() { cooperative_groups::this_thread_block().sync(); }",
-        needs=("cudart", "crt", "cccl"),
-    ),
-    _Probe(
-        "compile CUB",
-        "#include <cub/block/block_reduce.cuh>\n__global__ void k(int* x) {\n"
-        "  using Reduce = cub::BlockReduce<int, 128>;\n  __shared__ Reduce::TempStorage storage;\n"
-        "  *x = Reduce(storage).Sum(threadIdx.x);\n}",
-        needs=("cudart", "cccl"),
-    ),
-    _Probe(
-        "compile CuTe",
-        "#include <cute/tensor.hpp>\n__global__ void k(float* x) {\n"
-        "  auto t = cute::make_tensor(x, cute::make_shape(cute::Int<8>{}));\n  cute::clear(t);\n}",
-        needs=("cudart", "crt", "cccl", "cutlass"),
-    ),
-    _Probe(
-        "link with the device runtime",
-        "__global__ void child(int* x) { *x = 1; }\n"
-        "__global__ void k(int* x) { child<<<1, 1>>>(x); }",
-        needs=("cudart", "crt", "nvjitlink", "cudadevrt"),
-    ),
-    _Probe(
-        "link LTO-IR",
-        "__device__ __noinline__ int f(int x) { return x + 1; }\n"
-        "__global__ void k(int* x) { *x = f(*x); }",
-        needs=("nvjitlink",),
-        options=("-dlto",),
-    ),
-    _Probe(
-        "compile with NVCC",
-        "#include <vector>\n__global__ void k(int* x) { *x = 42; }\n"
-        "int main() { return std::vector<int>(1, 0)[0]; }",
-        needs=("nvcc", "host_compiler"),
-        backend="nvcc",
-    ),
+    _Probe("compile plain CUDA", "plain.cu", "", name_expressions=("k<int>",)),
+    _Probe("compile std headers", "std_headers.cu", "cccl"),
+    _Probe("compile WMMA", "wmma.cu", "cudart crt"),
+    _Probe("compile cooperative groups", "cooperative_groups.cu", "cudart crt cccl"),
+    _Probe("compile CUB", "cub.cu", "cudart cccl"),
+    _Probe("compile CuTe", "cute.cu", "cudart crt cccl cutlass"),
+    _Probe("link with the device runtime", "device_runtime.cu", "cudart crt nvjitlink cudadevrt"),
+    _Probe("link LTO-IR", "lto.cu", "nvjitlink", options=("-dlto",)),
+    _Probe("compile with NVCC", "nvcc.cu", "nvcc host_compiler", backend="nvcc"),
 )
 
 
@@ -156,29 +111,31 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
 def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Compile each kind of source without the cache; launch one kernel if there is a device."""
     settings = settings.replace(cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
-    device = _Device.open()
-    arch = _arch_for(device, toolchain)
+    driver = _driver()
+    arch = _arch_for(driver, toolchain)
     # Not more at once than there are workers, since the reported time includes waiting for one.
     with ThreadPoolExecutor(pool.slots()) as threads:
         waiting = [threads.submit(_run, probe, settings, toolchain, arch) for probe in _PROBES]
         for result in waiting:
             yield result.result()
-    if device is not None:
-        yield _launch(device, settings, arch)
+    if driver is not None:
+        yield _launch(driver, settings, arch)
 
 
 def _run(probe: _Probe, settings: Settings, toolchain: Toolchain, arch: Arch) -> Check:
     compiler = () if probe.backend == "nvcc" else ("nvrtc",)
-    lacking = [part for part in (*compiler, *probe.needs) if part in toolchain.missing]
+    lacking = [part for part in (*compiler, *probe.needs.split()) if part in toolchain.missing]
     if lacking:
         return Check(probe.name, "note", f"not tried without {', '.join(lacking)}")
+    with open(os.path.join(_SOURCES, probe.file), encoding="utf-8") as file:
+        source = file.read()
     request = CompileRequest(
-        source=probe.source,
+        source=source,
         options=probe.options,
         arch=arch,
         name_expressions=probe.name_expressions,
         backend=probe.backend,
-        name="doctor.cu",
+        name=probe.file,
     )
     try:
         code = pipeline.build(request, settings)
@@ -196,68 +153,54 @@ def _failed(name: str, error: RtcompileError) -> Check:
     return Check(name, "error", fact, step.strip())
 
 
-def _arch_for(device: _Device | None, toolchain: Toolchain) -> Arch:
-    if device is not None and toolchain.nvrtc is not None:
+def _arch_for(driver: Driver | None, toolchain: Toolchain) -> Arch:
+    if driver is not None and toolchain.nvrtc is not None:
         try:
-            return archs.choose(device.capability, toolchain.nvrtc.version_pair).arch
+            return archs.choose(driver.capability(0), toolchain.nvrtc.version_pair).arch
         except RtcompileError:
             pass
     return Arch(8, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """The first device, used through the driver alone, since CuPy may be broken."""
-
-    driver: ctypes.CDLL
-    capability: tuple[int, int]
-
-    @classmethod
-    def open(cls) -> _Device | None:
-        try:
-            driver = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            return None
-        major, minor, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-        if driver.cuInit(0) or driver.cuDeviceGetAttribute(ctypes.byref(major), 75, 0):
-            return None
-        driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, 0)
-        if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0):
-            return None
-        driver.cuCtxSetCurrent(context)
-        return cls(driver, (major.value, minor.value))
-
-    def run(self, code: bytes, name: bytes) -> int:
-        """Load the code, run the kernel in one thread, and return the int that it wrote."""
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        address, answer = ctypes.c_uint64(), ctypes.c_int()
-        self._call("cuModuleLoadData", ctypes.byref(module), code)
-        self._call("cuModuleGetFunction", ctypes.byref(function), module, name)
-        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4))
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(address))
-        self._call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
-        self._call("cuMemcpyDtoH_v2", ctypes.byref(answer), address, ctypes.c_size_t(4))
-        self._call("cuMemFree_v2", address)
-        return answer.value
-
-    def _call(self, name: str, *arguments: object) -> None:
-        code = getattr(self.driver, name)(*arguments)
-        if code:
-            text = ctypes.c_char_p()
-            self.driver.cuGetErrorName(code, ctypes.byref(text))
-            raise OSError(f"{name}: {(text.value or b'').decode()} ({code})")
+def _driver() -> Driver | None:
+    """Return the driver with a context on the first device; None where that cannot be had."""
+    context = ctypes.c_void_p()
+    try:
+        driver = Driver()
+        driver("cuInit", 0)
+        driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        driver("cuCtxSetCurrent", context)
+    except OSError:
+        return None
+    return driver
 
 
-def _launch(device: _Device, settings: Settings, arch: Arch) -> Check:
+def _answer(driver: Driver, code: bytes, name: bytes) -> int:
+    """Load the code, run the kernel in one thread, and return the int that it wrote."""
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    address, answer = ctypes.c_uint64(), ctypes.c_int()
+    driver("cuModuleLoadData", ctypes.byref(module), code)
+    driver("cuModuleGetFunction", ctypes.byref(function), module, name)
+    driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4))
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(address))
+    driver("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
+    driver("cuMemcpyDtoH_v2", ctypes.byref(answer), address, ctypes.c_size_t(4))
+    driver("cuMemFree_v2", address)
+    return answer.value
+
+
+def _launch(driver: Driver, settings: Settings, arch: Arch) -> Check:
     name = "launch a kernel"
     source = 'extern "C" __global__ void k(int* x) { *x = 42; }'
     try:
         code = pipeline.build(CompileRequest(source=source, arch=arch), settings)
-        answer = device.run(code.code, b"k")
+        answer = _answer(driver, code.code, b"k")
     except RtcompileError as error:
         return _failed(name, error)
     except OSError as error:
-        return Check(name, "error", str(error), "The driver refused a kernel that compiled.")
+        return Check(
+            name, "error", f"{error.strerror}", "The driver refused a kernel that compiled."
+        )
     if answer != 42:
         return Check(name, "error", f"it wrote {answer}, not 42")
     return Check(name, "ok", f"compiled for {code.arch}, wrote 42")
