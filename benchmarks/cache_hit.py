@@ -19,8 +19,9 @@ from benchmarks import _machine
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
+from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question
-from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
+from rtcompile.core.request import BuildInfo, ObjectCode
 from rtcompile.storage.digest import content_digest
 
 ROUNDS = 40

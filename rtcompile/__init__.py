@@ -15,7 +15,9 @@ _NAMES = {
     "bundles": "use_bundle",
     "core.arch": "Arch",
     "core.occupancy": "Occupancy",
-    "core.request": "BuildInfo CompileRequest Header ObjectCode",
+    "core.header": "Header",
+    "core.object_code": "BuildInfo ObjectCode",
+    "core.request": "CompileRequest",
     "errors": (
         "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError ExecutorError "
         "InvalidRequest JitDisabled JitifyError LinkError RtcompileError RtcompileWarning "

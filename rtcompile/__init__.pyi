@@ -7,11 +7,11 @@ from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
 from rtcompile.bundles import use_bundle as use_bundle
 from rtcompile.core.arch import Arch as Arch
+from rtcompile.core.header import Header as Header
+from rtcompile.core.object_code import BuildInfo as BuildInfo
+from rtcompile.core.object_code import ObjectCode as ObjectCode
 from rtcompile.core.occupancy import Occupancy as Occupancy
-from rtcompile.core.request import BuildInfo as BuildInfo
 from rtcompile.core.request import CompileRequest as CompileRequest
-from rtcompile.core.request import Header as Header
-from rtcompile.core.request import ObjectCode as ObjectCode
 from rtcompile.errors import BatchError as BatchError
 from rtcompile.errors import CompileError as CompileError
 from rtcompile.errors import CompilerCrashed as CompilerCrashed

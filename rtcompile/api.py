@@ -6,7 +6,6 @@ from rtcompile.building import pipeline
 from rtcompile.core.request import DEFAULT_NAME, CompileRequest
 from rtcompile.errors import public
 from rtcompile.lookup import environment
-from rtcompile.watching import logs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,6 +124,8 @@ def compile(
         recompile=recompile,
     )
     if log_stream is not None:
+        from rtcompile.watching import logs
+
         logs.check_stream(log_stream)
     if trace is None:
         code = pipeline.build(request, settings)

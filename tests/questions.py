@@ -8,8 +8,9 @@ from typing import Any
 from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
+from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question
-from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
+from rtcompile.core.request import BuildInfo, ObjectCode
 from rtcompile.lookup.fileset import FileSet
 
 COMPILERS = {"nvrtc": "12.9.86 CL-36037853", "nvcc": "12.9.86 at /usr/local/cuda"}

@@ -18,7 +18,8 @@ from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
 from rtcompile.core import command_lines, memory_headers
-from rtcompile.core.request import BuildInfo, ObjectCode, SearchDir
+from rtcompile.core.header import SearchDir
+from rtcompile.core.request import BuildInfo, ObjectCode
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
 from rtcompile.lookup import clocks, device

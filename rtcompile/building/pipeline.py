@@ -9,7 +9,6 @@ import sys
 
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.query import query_of
-from rtcompile.watching import logs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ def find(query: Query | None, request: CompileRequest, settings: Settings) -> Ob
     if found is not None:
         if settings.trace or "rtcompile.watching.tracing" in sys.modules:
             _trace(request, found)
-        if logs.listeners or settings.log or "logging" in sys.modules:
-            logs.announce(request, found, settings.log)
+        lookup.report(request, found, settings.log)
     return found
 
 

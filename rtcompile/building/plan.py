@@ -15,9 +15,10 @@ from rtcompile.core import arch as archs
 from rtcompile.core import memory_headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch, Choice
+from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question
 from rtcompile.core.options import Options
-from rtcompile.core.request import CompileRequest, SearchDir
+from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
 from rtcompile.lookup import device
 from rtcompile.settings import Settings

@@ -20,7 +20,6 @@ from rtcompile.lookup import find as lookup
 from rtcompile.lookup.query import Query, query_of
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
-from rtcompile.watching.logs import announce, report_failure
 
 if TYPE_CHECKING:
     from rtcompile.workers.pool import Cancellation
@@ -134,7 +133,7 @@ def _announced(
 ) -> ObjectCode:
     milliseconds = (time.perf_counter() - started) * 1e3
     code = replace(code, build=replace(code.build, milliseconds=milliseconds))
-    announce(request, code, settings.log)
+    lookup.report(request, code, settings.log)
     return code
 
 
@@ -174,7 +173,7 @@ def _or_shipped(
 
             return shipped.instead(request, settings, lacking)
     except RtcompileError as error:
-        report_failure(request, error)
+        lookup.report(request, error)
         raise
 
 

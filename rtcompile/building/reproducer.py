@@ -16,7 +16,7 @@ from typing import Any
 from rtcompile._version import __version__
 from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.core.units import CompileFailure
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest

@@ -11,8 +11,8 @@ from rtcompile.bundles import checks as all_checks
 from rtcompile.bundles.parts import Parts, Place, UnusableError, number
 from rtcompile.cache import manifests, objects
 from rtcompile.core.arch import Arch
-from rtcompile.core.header import Header
-from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.core.header import Header, SearchDir
+from rtcompile.core.request import ObjectCode
 from rtcompile.core.value import replace
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.lookup.fileset import FileSet

@@ -17,8 +17,7 @@ from rtcompile.cache import objects
 from rtcompile.core.architecture import SUFFIXES
 from rtcompile.core.object_code import BuildInfo, ObjectCode
 from rtcompile.lookup.environment import digest
-from rtcompile.lookup.memory import Found
-from rtcompile.lookup.query import Query, depends_on_place, flat
+from rtcompile.lookup.query import Found, Query, depends_on_place, flat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from rtcompile.bundles.file import Contents, LeftOut, Row
 from rtcompile.bundles.parts import HEAD, INDEX, MAGIC
 from rtcompile.cache import files, manifests, objects
 from rtcompile.core import includes
-from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.core.header import SearchDir
+from rtcompile.core.request import ObjectCode
 from rtcompile.core.value import replace
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage.digest import content_digest

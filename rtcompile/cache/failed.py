@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rtcompile.cache import headers
+from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question
-from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure
 from rtcompile.lookup.fileset import FileSet
 

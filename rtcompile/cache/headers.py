@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rtcompile.core import includes
-from rtcompile.core.header import Header
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import Header, SearchDir
 from rtcompile.lookup import clocks, fileset
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage.digest import stat_of

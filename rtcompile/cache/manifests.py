@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rtcompile.cache import files
-from rtcompile.core.header import Header
+from rtcompile.core.header import Header, SearchDir
 from rtcompile.core.includes import placing
-from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.core.request import ObjectCode
 from rtcompile.core.value import replace
 from rtcompile.lookup.fileset import FileSet
 

@@ -23,8 +23,9 @@ from rtcompile.cache.manifests import ManifestEntry, hit
 from rtcompile.cache.memory import Memory
 from rtcompile.cache.refusals import Refusals
 from rtcompile.cache.upkeep import Upkeep
+from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question, linked_by
-from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.core.request import ObjectCode
 from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
 from rtcompile.lookup import clocks
 from rtcompile.lookup.fileset import FileSet

@@ -15,8 +15,8 @@ from rtcompile.cli import output
 from rtcompile.cli.requests import requests
 from rtcompile.compilers import nvrtc
 from rtcompile.core import command_lines, cxx
+from rtcompile.core.header import SearchDir
 from rtcompile.core.includes import labelled, place
-from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.settings import Settings

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile.compilers import crashes, observed
 from rtcompile.core import includes, small
+from rtcompile.core.header import SearchDir
 from rtcompile.core.key import digest, field
-from rtcompile.core.request import SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.lookup.fileset import FileSet

@@ -24,8 +24,8 @@ from rtcompile.cache import files, locks
 from rtcompile.compilers import precompiled_files as disk
 from rtcompile.compilers import precompiled_maker as maker
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
+from rtcompile.core.header import SearchDir
 from rtcompile.core.key import digest, field
-from rtcompile.core.request import SearchDir
 from rtcompile.core.units import TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.workers import heap, pool

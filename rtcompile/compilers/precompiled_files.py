@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from rtcompile.cache import files, locks, manifests
 from rtcompile.cache.folder import Folder
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.lookup import clocks
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage import trusted

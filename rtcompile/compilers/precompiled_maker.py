@@ -30,7 +30,7 @@ from rtcompile.compilers import observed
 from rtcompile.compilers import precompiled_files as disk
 from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
 from rtcompile.core import environment
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.core.units import Limits
 from rtcompile.lookup import clocks
 from rtcompile.workers import pool, process, protocol

@@ -7,9 +7,10 @@ import os
 from typing import TYPE_CHECKING
 
 from rtcompile.core import mentions
+from rtcompile.core.header import SearchDir
 from rtcompile.core.includes import placing
 from rtcompile.core.key import Question
-from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.core.request import ObjectCode
 
 if TYPE_CHECKING:
     from rtcompile.lookup.fileset import FileSet

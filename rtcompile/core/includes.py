@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rtcompile.core import cxx
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 
 __all__ = [
     "labelled",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rtcompile._version import __version__
 from rtcompile.core import small
 from rtcompile.core.arch import Arch
+from rtcompile.core.header import Header, SearchDir
 from rtcompile.core.includes import placing
-from rtcompile.core.request import Header, SearchDir
 from rtcompile.storage.digest import content_digest
 
 if TYPE_CHECKING:

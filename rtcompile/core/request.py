@@ -10,7 +10,6 @@ from _collections_abc import Mapping  # `collections.abc` is the same, and loads
 from rtcompile.core import value as values
 from rtcompile.core.architecture import Arch
 from rtcompile.core.checks import items, one_of, path, strings, text, truth, whole
-from rtcompile.core.header import Header, SearchDir
 from rtcompile.core.object_code import TARGETS, BuildInfo, ObjectCode
 from rtcompile.core.value import Value
 from rtcompile.errors import InvalidRequest, public, shown
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
+    from rtcompile.core.header import Header
+
 __all__ = [
     "BuildInfo",
     "CompileRequest",
-    "Header",
     "ObjectCode",
-    "SearchDir",
     "header_texts",
     "items",
     "one_of",

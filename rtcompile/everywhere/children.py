@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rtcompile.everywhere.counting import Tally
-from rtcompile.watching import logs
+from rtcompile.lookup.find import listeners
 
 __all__ = ["invite", "take_part"]
 
@@ -57,7 +57,7 @@ _tallies: list[Tally] = []
 def _join(run: dict[str, Any]) -> Tally:
     """Count and record this process's requests for a run that another process began."""
     tally = Tally((run["requests"], run["process"]))
-    logs.listeners.append(tally.note)
+    listeners.append(tally.note)
     if run["record"]:
         from rtcompile.everywhere.recording import Recorder
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
-from rtcompile.watching import logs
+from rtcompile.lookup.find import listeners
 
 if TYPE_CHECKING:
     from rtcompile.core.request import CompileRequest, ObjectCode
@@ -165,8 +165,8 @@ def _is_running(process: int) -> bool:
 def counting() -> Iterator[Tally]:
     """Count the requests of all threads meanwhile."""
     tally = Tally()
-    logs.listeners.append(tally.note)
+    listeners.append(tally.note)
     try:
         yield tally
     finally:
-        logs.listeners.remove(tally.note)
+        listeners.remove(tally.note)

@@ -27,10 +27,10 @@ from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.units import LinkInput
 from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.lookup.find import listeners
 from rtcompile.lookup.query import depends_on_place
 from rtcompile.storage import places, trusted
 from rtcompile.storage.digest import content_digest
-from rtcompile.watching import logs
 
 __all__ = ["FORMAT", "Record", "Recorder", "read"]
 
@@ -56,16 +56,16 @@ class Recorder:
         os.close(os.open(self._part, flags, 0o644))
         self._process = os.getpid()
         self._append({"format": FORMAT, **loaded_versions()})
-        logs.listeners.append(self._note)
+        listeners.append(self._note)
 
     def join(self) -> None:
         """Record this process's requests too, in a record that another process started and finishes."""
-        logs.listeners.append(self._note)
+        listeners.append(self._note)
 
     def finish(self) -> Record:
         """Stop, and write the whole record. A forked child leaves the writing to its parent."""
         with contextlib.suppress(ValueError):
-            logs.listeners.remove(self._note)
+            listeners.remove(self._note)
         self._append_once({"format": FORMAT, **loaded_versions()})
         record = read(self._part)
         if os.getpid() == self._process:

@@ -16,7 +16,6 @@ from rtcompile._version import __version__
 from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
 from rtcompile.errors import InvalidRequest
-from rtcompile.lookup.memory import Memory
 from rtcompile.settings import Settings
 from rtcompile.storage import places
 from rtcompile.storage.digest import content_digest
@@ -25,6 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
+
+    from rtcompile.lookup.query import Memory
 
 __all__ = ["VARIABLES", "Environment", "current", "digest", "note_toolchain", "packed", "signature"]
 
@@ -154,7 +155,7 @@ class Environment:
             self.toolchain_key = ""
         self.key = digest("environment", [*counted, self.toolchain_key])
         self.folder = Folder(self._settings.cache_dir, writable=self._settings.jit, keep=True)
-        self.memory = Memory()
+        self.memory: Memory | None = None
         self.loads = ""
         self._record: Sequence[bytes] | None = None
         self._path_folders: dict[str, tuple[int, int]] | None = None
@@ -208,7 +209,7 @@ class Environment:
         self._record = fields
         noted = digest("toolchain", [self.toolchain_key, *fields[:2]])
         if noted != self._noted:
-            self.memory = Memory()  # what another toolchain made is not found any more
+            self.memory = None  # what another toolchain made is not found any more
         self._signature = self._noted = noted
         self.loads = os.fsdecode(fields[2])
         self._path_folders = None

@@ -16,16 +16,37 @@ from rtcompile.cache.folder import count_hit
 from rtcompile.core.object_code import BuildInfo, ObjectCode
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.fileset import PACKED_FIELDS, FileSet
-from rtcompile.lookup.memory import Found
-from rtcompile.lookup.query import INDEX, Query
+from rtcompile.lookup.query import INDEX, Found, Memory, Query
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["find", "keep"]
+    from rtcompile.core.request import CompileRequest
+    from rtcompile.errors import RtcompileError
+
+    Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
+
+__all__ = ["find", "keep", "listeners", "report"]
 
 SEAL = "index entry"  # the kind of the files in it
+
+
+# Functions that are called with each request and its result, in the thread of the request.
+listeners: list[Listener] = []
+
+
+def report(
+    request: CompileRequest, outcome: ObjectCode | RtcompileError, level: str | None = None
+) -> None:
+    """Call the listeners with a request's result, and log it; `level` also shows it on stderr."""
+    for listen in tuple(listeners):
+        listen(request, outcome)
+    # If `logging` is not imported, no handler can exist, and a hit should not import it.
+    if isinstance(outcome, ObjectCode) and (level is not None or "logging" in sys.modules):
+        from rtcompile.watching import logs
+
+        logs.announce(request, outcome, level)
 
 
 def find(query: Query) -> ObjectCode | None:
@@ -35,9 +56,17 @@ def find(query: Query) -> ObjectCode | None:
         found = level(query)
         if found is not None:
             if where != "memory":
-                query.environment.memory.keep(query.identity, found)
+                _memory_of(query).keep(query.identity, found)
             return _as_hit(found, where, (time.perf_counter() - started) * 1e3)
     return None
+
+
+def _memory_of(query: Query) -> Memory:
+    """Return what was found in the query's environment."""
+    memory = query.environment.memory
+    if memory is None:
+        memory = query.environment.memory = Memory()
+    return memory
 
 
 def _as_hit(found: Found, where: str, milliseconds: float) -> ObjectCode:
@@ -60,7 +89,8 @@ def _as_hit(found: Found, where: str, milliseconds: float) -> ObjectCode:
 
 
 def _in_memory(query: Query) -> Found | None:
-    found = query.environment.memory.find(query.identity)
+    memory = query.environment.memory
+    found = None if memory is None else memory.find(query.identity)
     if found is None or not (found.files.is_empty or found.files.unchanged(query.recent)):
         return None
     if found.obj.build.hit == "bundle":
@@ -136,6 +166,6 @@ def keep(
     name = query.name()
     if not name:
         return
-    query.environment.memory.keep(query.identity, Found(obj, read))
+    _memory_of(query).keep(query.identity, Found(obj, read))
     notes = "\0".join(obj.build.notes).encode("utf-8", "surrogateescape")
     publish(INDEX, name, files.seal(SEAL, name, [object_key.encode(), notes, *packed]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.packages import HeaderAdvice

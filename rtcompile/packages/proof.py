@@ -11,7 +11,8 @@ from rtcompile.building import pipeline, shipped
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cache import manifests, objects
 from rtcompile.core import arch as archs
-from rtcompile.core.request import ObjectCode, SearchDir
+from rtcompile.core.header import SearchDir
+from rtcompile.core.request import ObjectCode
 from rtcompile.errors import InvalidRequest
 from rtcompile.packages import bundling
 from rtcompile.storage.digest import content_digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.toolkit import cutlass, fingerprints, providers, versions
 from rtcompile.toolkit.catalogue import (
     CUTLASS_ENVIRONMENT,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.errors import ToolkitNotFound
 
 __all__ = ["Library", "Program", "Toolchain"]

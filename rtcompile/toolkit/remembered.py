@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import SEAL, TOOLCHAINS
 from rtcompile.settings import Settings

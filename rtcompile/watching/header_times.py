@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rtcompile.compilers import nvrtc
+from rtcompile.core.header import SearchDir
 from rtcompile.core.includes import placing
-from rtcompile.core.request import SearchDir
 from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.toolkit import Library
 

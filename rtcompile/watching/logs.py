@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-
-from rtcompile.errors import InvalidRequest, RtcompileError, shown
+from rtcompile.errors import InvalidRequest, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable
     from typing import IO
 
     from rtcompile.core.request import CompileRequest, ObjectCode
 
-    Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
-
-__all__ = ["announce", "check_stream", "listeners", "report_failure"]
-
-# Functions that are called with each request and its result, in the thread of the request.
-listeners: list[Listener] = []
+__all__ = ["announce", "check_stream"]
 
 
 def check_stream(stream: IO[str] | None) -> None:
@@ -34,24 +26,12 @@ def check_stream(stream: IO[str] | None) -> None:
         ) from None
 
 
-def report_failure(request: CompileRequest, error: RtcompileError) -> None:
-    """Call the listeners with the error of a build."""
-    for listen in tuple(listeners):
-        listen(request, error)
-
-
 def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
     """Log a finished build at INFO to the logger ``rtcompile``; `level` also shows it on stderr.
 
     The record has the fields of the line as attributes too (``extra``): ``program``, ``arch``,
     ``backend``, ``hit``, ``why``, ``notes``, ``milliseconds``, ``code_bytes``.
     """
-    if listeners:
-        for listen in tuple(listeners):
-            listen(request, code)
-    # If `logging` is not imported, no handler can exist, and a hit should not import it.
-    if level is None and "logging" not in sys.modules:
-        return
     import logging
 
     logger = logging.getLogger("rtcompile")

@@ -19,7 +19,8 @@ from rtcompile.building.failures import as_error
 from rtcompile.building.miss import Miss
 from rtcompile.cache.store import Store
 from rtcompile.core import cxx, includes
-from rtcompile.core.request import CompileRequest, SearchDir
+from rtcompile.core.header import SearchDir
+from rtcompile.core.request import CompileRequest
 from rtcompile.core.request import path as checked_path
 from rtcompile.core.units import CompileFailure
 from rtcompile.errors import InvalidRequest, JitDisabled, public

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.cache import files, headers, manifests, objects
-from rtcompile.core.request import Header, SearchDir
+from rtcompile.core.header import Header, SearchDir
 from rtcompile.lookup.fileset import FileSet
 from tests.questions import Place, make_object, make_question, open_store
 from tests.trials.record import record, times

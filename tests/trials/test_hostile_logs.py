@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.messages import diagnostics, hints, rendering
 from rtcompile.messages.context import BuildContext
 from tests.provoked import AS_REPORTED, BY_NVCC, BY_NVJITLINK, BY_NVRTC

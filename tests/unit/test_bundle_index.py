@@ -21,7 +21,6 @@ from rtcompile.everywhere import recording, warming  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.query import Query, query_of  # noqa: E402
 from rtcompile.packages import bundling, proof  # noqa: E402
-from rtcompile.watching import logs  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 
 WITH_HEADER = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k() {}'
@@ -108,7 +107,9 @@ def test_in_other_folders_it_is_found_there_too(program):
 
 def listened(program) -> list[rtcompile.ObjectCode]:
     codes: list[rtcompile.ObjectCode] = []
-    program.monkeypatch.setattr(logs, "listeners", [lambda r, code: codes.append(code)])
+    program.monkeypatch.setattr(
+        "rtcompile.lookup.find.listeners", [lambda r, code: codes.append(code)]
+    )
     return codes
 
 

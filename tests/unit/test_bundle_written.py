@@ -12,7 +12,8 @@ from rtcompile.building import shipped as search
 from rtcompile.bundles.file import Bundle
 from rtcompile.compilers import nvrtc
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import CompileRequest, SearchDir
+from rtcompile.core.header import SearchDir
+from rtcompile.core.request import CompileRequest
 from rtcompile.errors import (
     BatchError,
     InvalidRequest,

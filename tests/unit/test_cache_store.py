@@ -14,8 +14,8 @@ import pytest
 from rtcompile.cache import manifests, memory
 from rtcompile.cache.store import Store
 from rtcompile.core.arch import Arch
+from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question
-from rtcompile.core.request import SearchDir
 from rtcompile.lookup import clocks, fileset
 from rtcompile.settings import Settings
 from tests.questions import Place, add, make_object, make_question, open_store

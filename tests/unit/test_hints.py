@@ -16,7 +16,7 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.core.silent import check_code
 from rtcompile.core.units import Compiled, Limits, TranslationUnit
 from rtcompile.messages import diagnostics, hints

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rtcompile.core.header import SearchDir
 from rtcompile.core.includes import parse_trace, pch_prefix, place, spellings, split_prefix
 from rtcompile.core.mentions import scan
-from rtcompile.core.request import SearchDir
 
 # As NVRTC 12.9.86 and 13.0.88 wrote it.
 TRACE = b"""\

@@ -9,8 +9,8 @@ import pytest
 
 from rtcompile.core import key
 from rtcompile.core.arch import Arch
+from rtcompile.core.header import Header, SearchDir
 from rtcompile.core.key import Question, digest, field
-from rtcompile.core.request import Header, SearchDir
 from rtcompile.lookup.fileset import FileSet
 from tests.questions import make_question
 

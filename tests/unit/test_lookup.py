@@ -471,7 +471,7 @@ def test_nothing_is_written_where_compiling_is_forbidden(cache, monkeypatch):
 def test_listeners_see_every_build_and_every_hit(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "rtcompile.watching.logs.listeners", [lambda r, code: seen.append(code.build.hit)]
+        "rtcompile.lookup.find.listeners", [lambda r, code: seen.append(code.build.hit)]
     )
     for _ in range(3):
         build(CODE % 1)

@@ -21,7 +21,7 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc, precompiled, precompiled_maker
 from rtcompile.core.arch import Arch
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.workers import pool
 

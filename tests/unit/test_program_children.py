@@ -251,7 +251,7 @@ def test_a_process_that_is_no_part_of_a_run_counts_nothing(environ, said):
     environ["RTCOMPILE_RUN"] = said
 
     python(
-        "import rtcompile.building.pipeline, rtcompile.watching.logs as l; assert not l.listeners",
+        "import rtcompile.building.pipeline, rtcompile.lookup.find as l; assert not l.listeners",
         environ,
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.doctor import installation
 from rtcompile.settings import Settings
 from rtcompile.toolkit import providers

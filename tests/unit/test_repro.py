@@ -14,7 +14,7 @@ import pytest
 import rtcompile
 from rtcompile.building import reproducer as repro
 from rtcompile.cache.folder import Folder
-from rtcompile.core.request import SearchDir
+from rtcompile.core.header import SearchDir
 from rtcompile.core.units import CompileFailure
 from rtcompile.errors import CompilerCrashed, CompileTimeout
 
