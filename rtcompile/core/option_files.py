@@ -7,19 +7,21 @@ the cache key.
 from __future__ import annotations
 
 import os
-import re
-import shlex
-from collections.abc import Iterable, Iterator
 
-from rtcompile.core.header import Header
 from rtcompile.errors import InvalidRequest
 from rtcompile.lookup import fileset
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rtcompile.core.header import Header
 
 __all__ = ["read_in"]
 
 _DEEPEST = 8
-# An element that is nothing else: "--options-file=a,b", "-optf a". Its value may be the next one.
-_NAMES_FILES = re.compile(r"--?(?:options-file|optf)(?:(?:=|\s+)(.*))?", re.DOTALL)
+_OPTIONS = {f"{dashes}{name}" for dashes in ("-", "--") for name in ("options-file", "optf")}
+_QUOTES = "\"'\\"  # without them a text's words are what stands between blanks
 
 
 def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tuple[str, ...]:
@@ -27,11 +29,14 @@ def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tu
     read: list[str] = []
     rest = iter(options)
     for option in rest:
-        match = _NAMES_FILES.fullmatch(option.strip())
-        if match is None:
+        # An element that is nothing else: "--options-file=a,b", "-optf a", or "-optf" before "a".
+        name, _, value = option.strip().partition("=")
+        if name not in _OPTIONS:
+            name, value = (*option.split(None, 1), "", "")[:2]
+        if name not in _OPTIONS:
             read.append(option)
             continue
-        names = match[1] or next(rest, "")
+        names = value or next(rest, "")
         if not names:
             raise InvalidRequest(f"{option!r} names no file")
         if depth >= _DEEPEST:
@@ -41,7 +46,7 @@ def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tu
     return tuple(read)
 
 
-def _words(path: str, headers: list[Header]) -> Iterator[str]:
+def _words(path: str, headers: list[Header]) -> list[str]:
     try:
         header, data, _ = fileset.read(os.path.abspath(path), "user", path)
         headers.append(header)
@@ -50,7 +55,13 @@ def _words(path: str, headers: list[Header]) -> Iterator[str]:
         raise InvalidRequest(f"--options-file={path} cannot be read: {error}") from None
     if "\0" in text:
         raise InvalidRequest(f"--options-file={path}: it holds a NUL byte")
+    if not any(character in text for character in _QUOTES):
+        for blank in "\t\r\n":
+            text = text.replace(blank, " ")
+        return [word for word in text.split(" ") if word]
+    import shlex  # which takes longer to import than all else of a hit
+
     try:
-        yield from shlex.split(text)
+        return shlex.split(text)
     except ValueError as error:
         raise InvalidRequest(f"--options-file={path}: {error}") from None

@@ -133,6 +133,19 @@ def test_an_import_loads_nothing_heavy(statement: str, forbidden: set[str]):
     assert not loaded_by(statement) & forbidden
 
 
+@pytest.mark.parametrize("spelling", ["'-DN=1'", "['-DN=1']", "'--options-file=options.txt'"])
+def test_a_hit_loads_no_more_for_any_spelling(
+    spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    Path("options.txt").write_text("-DN=1 -DM=1\n")
+    ask = f"import rtcompile; rtcompile.compile('', options={spelling}, arch='sm_80')"
+    loaded_by(ask)
+
+    assert not loaded_by(ask) & {"re", "shlex", "json", "typing", "inspect", "dataclasses"}
+
+
 @pytest.mark.parametrize("name", rtcompile.__all__)
 def test_every_public_name_is_there(name: str):
     if name in ("RawKernel", "RawModule"):
