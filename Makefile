@@ -68,7 +68,7 @@ test-gpu:
 sanitize:
 	$(PYTHON) -m pytest tests/gpu/test_sanitizer.py
 
-# Twenty environments from the package index, ten builds in each: half an hour, 2 GB at a time.
+# Thirty environments from the package index, ten builds in each: an hour, 2 GB at a time.
 environments: $(VENV)/.made
 	$(BIN)/python -m benchmarks.environments
 

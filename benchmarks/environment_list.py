@@ -61,6 +61,14 @@ PYTORCH = {
         "cuda-bindings<14,>=13.0.3",
         "cuda-toolkit[cudart,curand,nvjitlink,nvrtc,nvtx]==13.0.2",
     ],
+    "2.13.0": [
+        "cuda-bindings<14,>=13.0.3",
+        "cuda-toolkit[cudart,curand,nvjitlink,nvrtc,nvtx]==13.0.3",
+    ],
+    "2.14.0": [
+        "cuda-bindings<14,>=13.0.3",
+        "cuda-toolkit[cudart,curand,nvjitlink,nvrtc,nvtx]==13.0.3",
+    ],
     "2.15.0": [
         "cuda-bindings<14,>=13.0.3",
         "cuda-toolkit[cudart,nvjitlink,nvrtc,nvtx]==13.2.2",
@@ -81,7 +89,10 @@ ENVIRONMENTS = (
             f"cuda-toolkit {version}",
             [f"pip install rtcompile nvidia-cutlass cuda-toolkit[{parts}]=={version}.*"],
         )
-        for version, parts in (("12.9", ALL12), ("13.0", ALL13), ("13.5", ALL13))
+        for version, parts in (
+            *((version, ALL12) for version in ("12.4", "12.6", "12.9")),
+            *((version, ALL13) for version in ("13.0", "13.2", "13.3", "13.5")),
+        )
     ),
     *(
         Environment(
@@ -98,7 +109,18 @@ ENVIRONMENTS = (
             ),
             ("2.12.1", "first", ["pip install TORCH", "pip install rtcompile[cuda13,cutlass]"]),
             ("2.12.1", "first, ours alone", ["pip install TORCH", CUPY13]),
+            ("2.13.0", "beside", ["pip install TORCH rtcompile[cuda13,cutlass]"]),
+            ("2.14.0", "beside", ["pip install TORCH rtcompile[cuda13,cutlass]"]),
+            ("2.15.0", "beside", ["pip install TORCH rtcompile[cuda13,cutlass]"]),
             ("2.15.0", "first", ["pip install TORCH", "pip install rtcompile[cuda13]"]),
+            (
+                "2.15.0",
+                "and FlashInfer",
+                [
+                    "pip install TORCH rtcompile[cuda13]",
+                    "pip install --no-deps flashinfer-python nvidia-cutlass",
+                ],
+            ),
         )
     ),
     Environment(
@@ -122,16 +144,18 @@ ENVIRONMENTS = (
         [f"{CUPY13} cuda-toolkit[cudart,crt,curand,nvcc,nvjitlink,nvrtc,nvvm]==13.0.*"],
     ),
     Environment(
-        "parts of two versions",
-        [
-            "pip install rtcompile[cuda13,cutlass]",
-            "pip install nvidia-cuda-crt==13.5.* nvidia-cuda-nvcc==13.5.*",
-        ],
-    ),
-    Environment(
         "conda's layout",
         [f"pip install rtcompile nvidia-cutlass cuda-toolkit[{ALL13}]==13.0.*"],
         arrange=conda_like,
+    ),
+    Environment("NVRTC alone", ["pip install rtcompile nvidia-cuda-nvrtc"]),
+    Environment("minimal,cutlass", ["pip install rtcompile[minimal,cutlass]"]),
+    Environment(
+        "all but nvcc",
+        [
+            "pip install rtcompile[minimal,cutlass] "
+            "cuda-toolkit[cudart,curand,nvjitlink,nvrtc]==13.5.*"
+        ],
     ),
     Environment("no toolkit", ["pip install rtcompile"]),
     Environment(

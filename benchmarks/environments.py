@@ -68,19 +68,24 @@ class Venv:
         )
         if done.returncode:
             raise SystemExit(done.stderr)
-        return json.loads(done.stdout.splitlines()[-1].replace(str(self.prefix), "venv"))
+        said = done.stdout.splitlines()[-1].replace(str(self.prefix), "venv")
+        return json.loads(said.replace(f"{self.prefix.parent}/", ""))
 
 
 def run(environment: Environment, folder: Path) -> dict[str, object]:
     """Make an environment, build in it, do what its failures say, and build again."""
     begin = time.monotonic()
     venv = Venv(environment, folder)
+    empty, start = bytes_in(venv.prefix), time.monotonic()
     for command in environment.commands:
         problem = venv.type(command)
         if problem:
             raise SystemExit(f"{environment.name}: {command}: {problem}")
+    installing = time.monotonic() - start
+    size = bytes_in(venv.prefix) - empty
     environment.arrange(venv.prefix)
     report = venv.build(list(BUILDS))
+    report["install"] = {"megabytes": round(size / 1e6), "seconds": round(installing)}
     report["advice"] = []
     failed = {name: found for name, found in report["builds"].items() if "error" in found}
     tried: set[str] = set()
@@ -101,6 +106,11 @@ def run(environment: Environment, folder: Path) -> dict[str, object]:
     return report
 
 
+def bytes_in(folder: Path) -> int:
+    """Return the bytes of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def markdown(report: dict) -> str:
     """Return the page of the docs."""
     results = report["results"]
@@ -113,11 +123,12 @@ def markdown(report: dict) -> str:
         " the command of that number, which the error names, mends it; ✗: it failed, and the error"
         " says which toolkit to install, for no wheel of CUDA 12 has nvcc and none of CUDA 12.8 the"
         " device runtime. PyTorch stands for its exact requirements, without itself; conda's layout"
-        " is made of wheels. *doctor* is its verdict before: 0 all is well, 1 a look is due, 2"
+        " is made of wheels. *MB* and *s* are what the commands installed and the seconds that they took, on"
+        f" {report['machine']}. *doctor* is its verdict before: 0 all is well, 1 a look is due, 2"
         " something that kernels need does not work.",
         "",
-        "| environment | " + " | ".join(BUILDS) + " | doctor |",
-        "|---" * (len(BUILDS) + 2) + "|",
+        "| environment | " + " | ".join(BUILDS) + " | doctor | MB | s |",
+        "|---" * (len(BUILDS) + 4) + "|",
     ]
     notes = []
     for environment in ENVIRONMENTS:
@@ -134,7 +145,9 @@ def markdown(report: dict) -> str:
             backend = found["builds"][name].get("backend", "")
             good = "✓ nvcc" if backend == "nvcc" else "✓"
             cells.append(good if backend else numbers.get(name, "✗"))
-        lines.append(f"| {environment.name} | {' | '.join(cells)} | {found['doctor']} |")
+        cost = found.get("install", {"megabytes": "", "seconds": ""})
+        cells += map(str, [found["doctor"], *cost.values()])
+        lines.append(f"| {environment.name} | {' | '.join(cells)} |")
         parts = ("nvrtc", "cudart", "crt", "cccl", "curand", "nvjitlink", "nvcc", "cutlass")
         has = ", ".join(f"{p} {found['versions'][p]}" for p in parts if p in found["versions"])
         typed = [f"`{line}`" for line in environment.commands]
@@ -166,7 +179,8 @@ def main(names: Sequence[str]) -> None:
             results[environment.name] = run(environment, folder)
             shutil.rmtree(folder)
             print(environment.name, json.dumps(results[environment.name], indent=1), flush=True)
-            report = {"date": str(date.today()), "results": results}
+            machine = f"{os.cpu_count()} shared processors"
+            report = {"date": str(date.today()), "machine": machine, "results": results}
             saved.write_text(json.dumps(report, indent=1) + "\n")
             (ROOT / "docs/environments.md").write_text(markdown(report))
     finally:

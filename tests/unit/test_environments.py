@@ -28,5 +28,24 @@ def test_what_failed_and_can_be_mended_by_pip_was_mended_by_what_the_error_says(
     assert [text for text in found["left"].values() if "Install the CUDA toolkit" not in text] == []
 
 
+def built(name):
+    """The builds that an environment did at once."""
+    return {kind for kind, found in REPORT["results"][name]["builds"].items() if "backend" in found}
+
+
+def test_cute_compiles_beside_every_cuda_that_cutlass_is_installed_beside():
+    beside = [e.name for e in ENVIRONMENTS if "cutlass" in " ".join(e.commands)]
+    assert len(beside) > 20
+    assert [name for name in beside if "CuTe" not in built(name)] == []
+
+
+def test_nvrtcs_wheel_alone_builds_what_its_own_headers_are_enough_for():
+    alone = built("NVRTC alone")
+    assert alone == {"plain", "WMMA", "CUB block", "std"}
+    assert built("minimal,cutlass") == alone | {"CuTe"}
+    # The other two need nvcc.
+    assert set(BUILDS) - built("all but nvcc") == {"CUB device", "NVCC"}
+
+
 def test_the_results_name_no_folder_of_the_machine_that_they_come_from():
     assert "/tmp/" not in json.dumps(REPORT)
