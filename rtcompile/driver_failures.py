@@ -13,8 +13,6 @@ from rtcompile.messages import driver
 if TYPE_CHECKING:
     from rtcompile.lazy_code import LazyCode
 
-__all__ = ["of_kernel", "of_variable", "read", "refused"]
-
 _NOT_FOUND = 500
 _NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
 

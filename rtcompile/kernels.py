@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from rtcompile.watching.profiling import Profile
     from rtcompile.watching.report import Report
 
-__all__ = ["Built", "RawKernel"]
-
 
 class Built:
     """The properties that a kernel and a module share: the code, and how it was built."""

@@ -28,8 +28,6 @@ from rtcompile.tensors import bindings, device_array
 if TYPE_CHECKING:
     from rtcompile.kernels import RawKernel
 
-__all__ = ["launch", "refused"]
-
 runtime = cupy.cuda.runtime
 _PORTABLE_CLUSTER = 8  # blocks; every device that has clusters has these
 _CLUSTER_MAX = 16  # with the attribute for a size that is not portable

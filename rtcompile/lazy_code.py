@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from rtcompile.watching.profiling import Profile
     from rtcompile.watching.report import Report
 
-__all__ = [
-    "ARGUMENTS",
-    "CUDADriverError",
-    "CUDARuntimeError",
-    "LazyCode",
-    "code_of",
-    "current_device",
-    "ordinal",
-]
-
 adopt_cupy()
 current_device = cupy.cuda.runtime.getDevice
 CUDADriverError = cupy.cuda.driver.CUDADriverError

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rtcompile.core.arch import Arch
     from rtcompile.watching.report import Report
 
-__all__ = ["RawModule"]
-
 
 class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     """A module of CUDA kernels: `cupy.RawModule`, built by rtcompile.

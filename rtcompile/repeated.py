@@ -17,8 +17,6 @@ from typing import Any
 import cupy
 import numpy as np
 
-__all__ = ["Repeated"]
-
 _KEPT = 64  # configurations, and kinds of arguments, of one kernel
 _UNIT = 16  # bytes; where the host's copy of each parameter begins
 _INTEGERS = {1: "b", 2: "h", 4: "i", 8: "q"}

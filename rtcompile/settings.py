@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-__all__ = ["Settings", "flag", "seconds"]
-
 FALLBACKS = ("auto", "never", "always")
 # A larger limit is the same as none, and overflows timers and the limits of processes.
 _SECONDS_MAX = 1e8  # three years

@@ -16,8 +16,6 @@ import numpy as np
 from rtcompile.core.request import items, whole
 from rtcompile.errors import InvalidRequest, ToolkitNotFound, public, shown
 
-__all__ = ["DeviceArray", "bindings", "device_array", "tensor_map"]
-
 # DLPack's numbers of devices whose memory a kernel can read: CUDA, pinned host memory, managed.
 _DLPACK_DEVICES = (2, 3, 13)
 # The driver's limits for a tensor map.

@@ -23,8 +23,6 @@ from rtcompile.lookup.query import Query
 from rtcompile.settings import Settings
 from rtcompile.workers import pool
 
-__all__ = ["Batch", "BuildFuture", "Task"]
-
 # Beside each running build one more is prepared and waits for its slot, so no slot is empty
 # while finished results are being stored.
 _THREADS_PER_SLOT = 2

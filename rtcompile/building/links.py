@@ -17,8 +17,6 @@ from rtcompile.errors import InvalidRequest, shown
 from rtcompile.settings import Settings
 from rtcompile.storage import trusted
 
-__all__ = ["given", "inputs", "needed_option", "of_ptx"]
-
 BuildFunction = Callable[[CompileRequest, Settings], ObjectCode]
 
 _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")

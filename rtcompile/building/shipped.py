@@ -26,8 +26,6 @@ from rtcompile.storage.digest import content_digest
 if TYPE_CHECKING:
     from rtcompile.core.units import LinkInput
 
-__all__ = ["effective_options", "find", "instead", "question"]
-
 
 def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
     """Return the bundled build of exactly this request, None if there is none."""

@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CHECKS", "read_checks"]
-
 CHECKS = "bundle checks"  # the kind of the sealed blob that `read_checks` reads
 
 

@@ -20,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rtcompile.bundles.file import Bundle
 
-__all__ = ["HEAD", "INDEX", "MAGIC", "Parts", "Place", "UnusableError", "number"]
-
 MAGIC = b"rtcompile bundle 4\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"

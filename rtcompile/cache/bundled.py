@@ -17,8 +17,6 @@ from rtcompile.cache.files import USE_RESOLUTION
 from rtcompile.cache.folder import Folder
 from rtcompile.storage import trusted
 
-__all__ = ["KIND", "discard", "find", "is_in_use", "publish", "stored"]
-
 KIND = "headers"
 _IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
 # A build that begins within the clock's tick in which a header was written is not kept.

@@ -13,16 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "USE_RESOLUTION",
-    "discard",
-    "is_of_another_version",
-    "note_use",
-    "publish",
-    "seal",
-    "unseal",
-]
-
 _SCHEMA = 5
 USE_RESOLUTION = 3600.0  # seconds; the last use is noted once an hour, so few hits write
 

@@ -17,8 +17,6 @@ from functools import partial
 from rtcompile.cache import files
 from rtcompile.errors import RtcompileWarning
 
-__all__ = ["TABLE", "SingleFlight", "hand_over", "machine_wide", "of_key", "release", "take"]
-
 PATIENCE = 900.0  # seconds to wait for another process's build; then this one builds too
 
 TABLE = "table"  # the file of the locks of keys

@@ -11,8 +11,6 @@ from rtcompile.cache import manifests
 from rtcompile.cache.manifests import ManifestEntry
 from rtcompile.core.request import ObjectCode
 
-__all__ = ["Known", "Memory"]
-
 _MOST_BYTES = 128 << 20
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from rtcompile.cache.manifests import ManifestEntry
 
-__all__ = ["asked", "decode", "encode", "found_elsewhere"]
-
 
 def encode(
     key: str,

@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from rtcompile.cache.folder import Folder, Notes, take_hits
 
-__all__ = ["Upkeep"]
-
 # The books are updated once all processes together have written so many records, or so large a part
 # of the limit, which is what eviction leaves free.
 _MOST_NOTED = 512

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from rtcompile._version import __version__
 from rtcompile.cli import author_arguments, parsing, program_arguments
 
-__all__ = ["parse", "parser"]
-
 _Add = Callable[[argparse.ArgumentParser], None]
 
 _DESCRIPTION = "Compile CUDA C++, and look at what was compiled. Needs neither a GPU nor CuPy."

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_clangd", "add_profile", "add_proof"]
-
 
 def add_clangd(sub: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``rtcompile clangd``."""

@@ -15,8 +15,6 @@ from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
 from rtcompile.packages import bundling, proof
 
-__all__ = ["run"]
-
 
 def run(given: Namespace) -> int:
     """Build a bundle, or describe one."""

@@ -10,8 +10,6 @@ from rtcompile.core.arch import Arch
 from rtcompile.editor import database
 from rtcompile.settings import Settings
 
-__all__ = ["run"]
-
 
 def run(given: Namespace) -> int:
     """Write the database and say what is in it."""

@@ -21,8 +21,6 @@ from rtcompile.messages.wording import spelled
 from rtcompile.watching.files import Files
 from rtcompile.watching.report import kernel_symbols
 
-__all__ = ["run"]
-
 _EXTENSIONS = {"cubin": ".cubin", "ptx": ".ptx", "ltoir": ".ltoir", "fatbin": ".fatbin"}
 _MOST_WARNINGS = 5
 

@@ -7,8 +7,6 @@ from argparse import Namespace
 from rtcompile.cli.arguments import parser
 from rtcompile.errors import ToolkitNotFound
 
-__all__ = ["run"]
-
 
 def run(given: Namespace) -> int:
     """Print the completion script."""

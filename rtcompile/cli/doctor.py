@@ -10,8 +10,6 @@ from rtcompile.cli import output
 from rtcompile.doctor import Check, examine, verdict
 from rtcompile.text.styling import filled
 
-__all__ = ["run"]
-
 _MARKS = {"ok": "✓", "note": "·", "warning": "!", "error": "✗"}
 _NAME_WIDTH = 28
 _WIDTH = 100  # where there is no terminal

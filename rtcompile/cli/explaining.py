@@ -20,8 +20,6 @@ from rtcompile.messages.context import BuildContext
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.toolkit.packages import missing_header
 
-__all__ = ["run"]
-
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
 
 

@@ -11,8 +11,6 @@ from rtcompile import toolkit
 from rtcompile.core.request import ObjectCode
 from rtcompile.errors import LinkError, ToolkitNotFound
 
-__all__ = ["combine"]
-
 
 def combine(cubins: Sequence[ObjectCode]) -> bytes:
     """Return a fatbin of cubins for different architectures, made by nvcc's ``fatbinary``."""

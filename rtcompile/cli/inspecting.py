@@ -24,8 +24,6 @@ from rtcompile.settings import Settings
 from rtcompile.watching.advice import Advice, advise, bounds_of, of_source
 from rtcompile.watching.report import TELL_SPILLS, report
 
-__all__ = ["disassembled", "run"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Subject:

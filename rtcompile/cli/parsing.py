@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["Help", "Joined", "Parser", "read"]
-
 
 class Help(argparse.HelpFormatter):
     """Wraps the paragraphs of help to the terminal; lines that begin with two blanks stay."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["message_in"]
-
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # The last part of a traceback of Python or IPython begins with the error's class, dotted or not.
 _RAISED = re.compile(

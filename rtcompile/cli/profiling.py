@@ -12,8 +12,6 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 from rtcompile.watching.profiling import profile
 
-__all__ = ["run"]
-
 
 def run(given: Namespace) -> int:
     """Print a profile per architecture, or one JSON object of them."""

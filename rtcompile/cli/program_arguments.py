@@ -6,8 +6,6 @@ import argparse
 
 from rtcompile.cli import parsing
 
-__all__ = ["add_run", "add_warm"]
-
 
 def add_run(sub: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``rtcompile run``."""

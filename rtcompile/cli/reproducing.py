@@ -13,8 +13,6 @@ from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 
-__all__ = ["run"]
-
 
 def run(given: Namespace) -> int:
     """List the reproducers, show one, or run one and return the compiler's exit code."""

@@ -12,8 +12,6 @@ from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
 from rtcompile.watching.files import decoded
 
-__all__ = ["obey_jobs", "overrides", "read_source", "requests"]
-
 
 def requests(given: Namespace, file: str, *more_options: str) -> Iterator[CompileRequest]:
     """Yield one request for each requested architecture."""

@@ -19,8 +19,6 @@ from rtcompile.everywhere.program import Program, end_by
 if TYPE_CHECKING:
     from rtcompile.everywhere.recording import Record, Recorder
 
-__all__ = ["run"]
-
 _INCOMPLETE = 1
 _NOT_RECORDED = 2
 

@@ -9,8 +9,6 @@ from rtcompile.cli import output
 from rtcompile.cli.requests import obey_jobs
 from rtcompile.everywhere import recording, warming
 
-__all__ = ["mention_differences", "run"]
-
 
 def run(given: Namespace) -> int:
     """Build everything in the records into the cache."""

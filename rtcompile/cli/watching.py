@@ -22,8 +22,6 @@ from rtcompile.settings import Settings
 from rtcompile.watching.files import Files, read_text
 from rtcompile.watching.report import TELL_SPILLS, KernelReport, report
 
-__all__ = ["run"]
-
 _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
     ("registers", lambda kernel: kernel.registers),
     ("stack B", lambda kernel: kernel.stack_bytes),

@@ -8,8 +8,6 @@ from rtcompile.cluster.settings import RemoteSettings
 from rtcompile.cluster.stores import SharedStore, without_password
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["open_store"]
-
 
 def open_store(address: str, settings: RemoteSettings | None = None) -> SharedStore:
     """Return the client for an address; it connects when it is first used."""

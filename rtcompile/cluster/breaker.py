@@ -22,8 +22,6 @@ from rtcompile.cluster.stores import (
 )
 from rtcompile.errors import RtcompileWarning
 
-__all__ = ["Act", "Tier"]
-
 _CLOSED_SECONDS = 60.0  # for which a store that failed is not asked
 _MOST_WAITED_SECONDS = 1.0  # for slow answers of one store, in the life of a process
 _PROMPT_SECONDS = 0.1  # an answer in this time is not slow

@@ -24,8 +24,6 @@ from rtcompile.cluster.stores import (
     without_password,
 )
 
-__all__ = ["CloudStore"]
-
 # What S3, Azure and Google say if not the object, but all that it would lie in is missing.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 

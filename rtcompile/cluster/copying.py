@@ -14,8 +14,6 @@ from rtcompile.cluster.settings import RemoteSettings
 from rtcompile.cluster.stores import StoreError
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["Copied", "Kept", "kept", "pull", "push", "stores"]
-
 _OBJECTS, _MANIFESTS = ("objects", "object"), ("portable", "manifest")
 
 

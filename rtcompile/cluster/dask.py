@@ -13,8 +13,6 @@ from distributed import WorkerPlugin
 from rtcompile.cluster.warming import Warming
 from rtcompile.errors import public
 
-__all__ = ["WarmUp"]
-
 
 class WarmUp(WorkerPlugin):  # type: ignore[misc]
     """A plugin that fills a worker's cache when it starts.

@@ -14,8 +14,6 @@ import stat
 
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["BadEntryError", "Envelope", "read_key"]
-
 _MAGIC = b"rtcompile entry 1\n"
 _MAC_BYTES = 32
 _UNSIGNED = bytes(_MAC_BYTES)

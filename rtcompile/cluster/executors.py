@@ -22,8 +22,6 @@ from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, alone, shown
 from rtcompile.settings import Settings
 
-__all__ = ["Job", "RemoteFuture", "executor_of", "submit"]
-
 
 class Job(NamedTuple):
     """One build of a batch, as it travels."""

@@ -26,8 +26,6 @@ from rtcompile.cluster.stores import (
     holder,
 )
 
-__all__ = ["FolderStore"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
-__all__ = ["Patience", "Unanswered", "own_seconds", "within"]
-
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25  # how often a thread that gave no answer yet is looked at

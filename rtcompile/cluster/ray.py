@@ -10,8 +10,6 @@ from typing import Any
 from rtcompile.cluster.warming import Warming
 from rtcompile.errors import InvalidRequest, public
 
-__all__ = ["RayExecutor", "warm_up"]
-
 
 class RayExecutor(Executor):
     """Run functions as Ray's tasks: ``compile_many(builds, executor=RayExecutor())``.

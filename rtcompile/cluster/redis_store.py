@@ -19,8 +19,6 @@ from rtcompile.cluster.stores import (
     without_password,
 )
 
-__all__ = ["RedisStore"]
-
 _T = TypeVar("_T")
 
 _ABANDONED = b"abandoned"

@@ -26,8 +26,6 @@ from rtcompile.cluster.settings import RemoteSettings
 from rtcompile.cluster.stores import Claim, LeasesUnsupportedError, SharedStore
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 
-__all__ = ["Entry", "Lease", "Remote", "remote"]
-
 LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
 _FLUSH_SECONDS = 2.0  # at the process's end

@@ -10,8 +10,6 @@ from rtcompile.core.request import one_of
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import flag, seconds
 
-__all__ = ["RemoteSettings"]
-
 _MODES = ("rw", "ro", "anonymous")
 _TTL_SECONDS = 30 * 86400.0
 _MIN_SECONDS = 0.05

@@ -19,8 +19,6 @@ from rtcompile.core.request import ObjectCode
 if TYPE_CHECKING:
     from rtcompile.cache.store import Store
 
-__all__ = ["Packed", "pack", "packed", "unpack", "usable"]
-
 
 class Packed(NamedTuple):
     """A build's object with its key, and the manifest, which is sealed under the portable key."""

@@ -12,20 +12,6 @@ from collections.abc import Iterator
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
-__all__ = [
-    "ANSWER_SECONDS",
-    "CONNECT_SECONDS",
-    "Claim",
-    "LeasesUnsupportedError",
-    "SharedStore",
-    "StoreError",
-    "encode_lease",
-    "first_line",
-    "has_expired",
-    "holder",
-    "without_password",
-]
-
 CONNECT_SECONDS = 0.25
 ANSWER_SECONDS = 0.75
 

@@ -21,8 +21,6 @@ from rtcompile.core.request import ObjectCode
 if TYPE_CHECKING:
     from rtcompile.cache.store import Store
 
-__all__ = ["fetch", "find", "find_or_build"]
-
 
 def find(question: Question, store: Store) -> ObjectCode | None:
     """Return what a shared store has for `question`, and write it to the local cache."""

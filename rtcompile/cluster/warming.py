@@ -13,8 +13,6 @@ from rtcompile.everywhere import recording, warming
 from rtcompile.everywhere.recording import Record
 from rtcompile.many import compile_many, request_of
 
-__all__ = ["Warming"]
-
 
 class Warming:
     """A record or a list of requests, to be built on each machine that it comes to."""

@@ -7,8 +7,6 @@ import signal
 from rtcompile.core.units import CompileFailure, Limits
 from rtcompile.workers.pool import Crash
 
-__all__ = ["failure"]
-
 # NVRTC maps files in its temporary folder, and gets this signal if they cannot be written.
 _MEANINGS: dict[int, str] = {
     signal.SIGBUS: ": it may be that the folder for temporary files (TMPDIR) is full"

@@ -23,8 +23,6 @@ from rtcompile.workers import pool
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Toolchain
 
-__all__ = ["kind_of", "link"]
-
 _WORKER = "rtcompile.workers.nvjitlink"
 # The first nvJitLink that makes these of its inputs.
 _FIRST_WITH = {"object": (13, 2), "ltoir": (13, 3)}

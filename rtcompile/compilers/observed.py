@@ -22,8 +22,6 @@ from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.workers import probes
 
-__all__ = ["file_set", "for_probes", "headers_read"]
-
 _NOTHING = FileSet()
 _OWN_PATH, _CLOCK = 1, 2  # of `probes.mentions`
 

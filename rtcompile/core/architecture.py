@@ -5,8 +5,6 @@ from __future__ import annotations
 from rtcompile.core.value import Value
 from rtcompile.errors import InvalidRequest, shown
 
-__all__ = ["SUFFIXES", "Arch", "exact"]
-
 # Of code for exactly one generation of devices the first of these is preferred.
 SUFFIXES = ("a", "f", "")
 

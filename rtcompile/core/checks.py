@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["items", "one_of", "path", "strings", "text", "truth", "whole"]
-
 _ITEMS_MAX = 1_000_000  # items read from an iterable without a length, which may be endless
 
 

@@ -22,8 +22,6 @@ from rtcompile.core.option_table import (
 from rtcompile.core.options import Options
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["for_nvcc", "for_nvjitlink", "for_nvrtc", "nvcc_path"]
-
 
 def for_nvrtc(
     options: Options, arch: Arch, target: str, nvrtc: Version, include_dirs: Sequence[str]

@@ -14,15 +14,6 @@ from dataclasses import dataclass
 
 from rtcompile.core.arch import Arch
 
-__all__ = [
-    "Cubin",
-    "Kernel",
-    "Symbol",
-    "kernels",
-    "most_shared_bytes",
-    "read",
-]
-
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")

@@ -11,19 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator
 
-__all__ = [
-    "BLANKS",
-    "Directive",
-    "Text",
-    "blanked",
-    "has_word",
-    "readings",
-    "renumbered",
-    "replace_include",
-    "word_at",
-    "words_with",
-]
-
 BLANKS = " \t\v\f\r"
 _Piece = tuple[str, int, int]
 _CODE, _COMMENT, _LITERAL, _HASH, _END = "code", "comment", "literal", "hash", "end"
@@ -352,19 +339,6 @@ def blanked(source: str, *, literals: bool = False, directives: bool = False) ->
             at = stop
     parts.append(source[at:])
     return "".join(parts)
-
-
-def replace_include(source: str, header: str, by: str) -> str:
-    """Return a text that includes ``<by>`` where it included ``<header>``."""
-    text = Text(source)
-    parts = []
-    at = 0
-    for directive in text.directives() if header in source else ():
-        name = directive.included
-        if directive.name == "include" and name[:1] == "<" and name[1:-1].strip(BLANKS) == header:
-            parts += [source[at : text.origin(directive.start)], f"#include <{by}>"]
-            at = text.origin(directive.end - 1) + 1
-    return "".join([*parts, source[at:]])
 
 
 def word_at(text: str, at: int) -> str:

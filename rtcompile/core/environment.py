@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["for_nvcc", "for_workers", "nvcc_words"]
-
 # They decide how bytes of a path become text, which must be the same in a worker and its caller.
 _ENCODING = ("LANG", "LC_ALL", "LC_CTYPE")
 # Interpreters and compilers from environment modules need it to find their shared libraries.

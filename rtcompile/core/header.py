@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     R = TypeVar("R", bound="_Row")
 
-__all__ = ["PROVIDED", "Header", "SearchDir"]
-
 # What the labels of directories begin with that installed packages provide.
 PROVIDED = "headers:"
 

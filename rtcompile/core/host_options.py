@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["refuse_files", "split"]
-
 # Options of the host compiler, which is nvcc's preprocessor, that nvcc has options of its own for.
 _OWN = ("isystem", "idirafter", "include", "I", "D", "U")
 _WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")

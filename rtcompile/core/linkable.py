@@ -8,8 +8,6 @@ from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
 from rtcompile.core.units import LinkInput
 
-__all__ = ["from_newer_toolkit", "kind_of", "misfit", "unfit"]
-
 _ELF = b"\x7fELF"
 _EM_CUDA = 190
 _ET_EXEC = 2

@@ -10,8 +10,6 @@ import functools
 
 from rtcompile.storage.digest import content_digest
 
-__all__ = ["FOLDER", "folder", "label", "paths"]
-
 # Nothing is looked for on disk below it: see `workers.probes`.
 FOLDER = "/rtcompile-headers/"
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from rtcompile.core import cxx
 
-__all__ = ["Mentions", "scan"]
-
 _CLOCK = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _OWN_PATH = ("__FILE", "__BASE_FILE__", "__builtin_FILE", "source_location")
 _WRAPPER = re.compile("has_include|HAS_INCLUDE")

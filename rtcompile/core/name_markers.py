@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Markers"]
-
 _FIRST_EXPRESSION = 2
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rtcompile.core.header import Header
     from rtcompile.lookup.fileset import FileSet
 
-__all__ = ["TARGETS", "BuildInfo", "ObjectCode", "files_of"]
-
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 _NAMES_SHOWN = 3  # of a code's names
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from rtcompile.core.arch import Arch
 
-__all__ = ["THREADS_MAX", "Limits", "Occupancy", "best_blocks", "limits_of", "occupancy"]
-
 THREADS_MAX = 1024  # in a block
 _WARP = 32
 _KIB = 1024

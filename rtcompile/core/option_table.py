@@ -5,26 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = [
-    "BY_NAME",
-    "BY_SPELLING",
-    "COSTLY",
-    "DROPPED_EVERYWHERE",
-    "FIRST_WITH_TILE",
-    "JOINED",
-    "LTO_FLAGS",
-    "REFUSED",
-    "SHORTHANDS",
-    "SIDE_FILES",
-    "SPECS",
-    "STANDARDS",
-    "TILE",
-    "TILE_IS_OFF",
-    "Spec",
-    "Version",
-    "dropped",
-]
-
 Version = tuple[int, int]
 
 

@@ -7,8 +7,6 @@ from collections.abc import Container, Iterable, Iterator
 
 from rtcompile.core.option_table import BY_SPELLING, JOINED, SHORTHANDS
 
-__all__ = ["QUOTES", "all_words", "name_and_value", "unquoted"]
-
 # Their values may hold white space: it belongs to them until a next option begins.
 _FREE_TEXT = frozenset({"D", "define-macro", "I", "include-path", "isystem", "system-include",
                         "idirafter", "include", "pre-include"})  # fmt: skip

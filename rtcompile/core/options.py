@@ -27,8 +27,6 @@ from rtcompile.core.option_table import (
 from rtcompile.core.option_words import QUOTES, all_words, name_and_value, unquoted
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 
-__all__ = ["ArchOption", "Options", "parse", "with_directories"]
-
 _T = TypeVar("_T")
 
 

@@ -11,8 +11,6 @@ import re
 from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
 
-__all__ = ["check_code"]
-
 _TRAPS = re.compile(
     rb"Attempting to use (?P<what>[ -~]{1,80}?) without (?P<needs>[ -~]{1,60})"
     rb"|Arch conditional MMA instruction used without targeting (?P<arch>[ -~]{1,60})"

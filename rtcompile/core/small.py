@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from rtcompile.core import cxx
 
-__all__ = ["is_forgotten", "needs_no_declarations", "reads_no_file"]
-
 # What a source must say to have a file read, beside `__has_include`: `#include`, `#include_next`,
 # `#embed`, something of them in a macro or a pragma, all on one line; `import` of a module.
 _READING = ("include", "import", "embed", "pch")

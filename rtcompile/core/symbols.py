@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["demangled", "names_in", "simple_name"]
-
 
 def simple_name(symbol: str) -> str:
     """Return the name in a mangled symbol, without namespaces: ``k`` of ``_ZN2ns1kEPf``."""

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from rtcompile.core.arch import Arch
     from rtcompile.lookup.fileset import FileSet
 
-__all__ = ["CompileFailure", "Compiled", "Limits", "LinkInput", "TranslationUnit"]
-
 # NamedTuples here and in what else a first build imports: to define a dataclass takes four times as long,
 # 0.3 to 0.8 ms.
 

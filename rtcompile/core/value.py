@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     V = TypeVar("V", bound="Value")
 
-__all__ = ["Value", "replace"]
-
 
 class Value:
     """A value whose fields, also of its constructor, are its class's `_fields`, or its `__slots__`."""

@@ -10,8 +10,6 @@ from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 from rtcompile.toolkit.catalogue import PARTS
 
-__all__ = ["checks"]
-
 # part -> the status of a check when it is missing
 _PARTS = {
     "nvrtc": "error",

@@ -15,8 +15,6 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
-__all__ = ["checks"]
-
 _SLOW_SECONDS = 0.1  # builds wait for such answers a second in all
 _MOST_SKEW_SECONDS = 2.0  # leases in files and objects end by the nodes' clocks
 

@@ -14,8 +14,6 @@ from rtcompile.doctor.check import Check
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
-__all__ = ["checks"]
-
 # File systems on which locks between machines are slow or unreliable.
 _SHARED = frozenset(
     [

@@ -20,8 +20,6 @@ from rtcompile.editor.python_kernels import Piece
 from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 
-__all__ = ["FOLDER", "Entry", "write"]
-
 FOLDER = ".rtcompile"  # of the project: the files of kernels that are strings
 _DATABASE = "compile_commands.json"
 _CONFIGURATION = ".clangd"

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["KernelString", "Piece", "find"]
-
 _MARKS = ("__global__", "__device__")
 # Methods whose result has the lines of what they are called on, and nearly its text.
 _KEEP_THE_TEXT = frozenset({"replace", "strip", "lstrip", "rstrip"})

@@ -18,8 +18,6 @@ from rtcompile.errors import RtcompileError
 from rtcompile.everywhere.requests import CUB_INCLUDES
 from rtcompile.settings import Settings
 
-__all__ = ["MAKER", "begin"]
-
 MAKER = "rtcompile-ahead"  # the name of the thread that has the headers made
 # One core is the program's and its compiler's. CUB's headers keep another busy for two seconds.
 _LEAST_CORES, _CORES_FOR_CUB = 2, 4

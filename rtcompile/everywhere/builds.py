@@ -12,8 +12,6 @@ from rtcompile.everywhere import ahead
 from rtcompile.lookup.query import Query
 from rtcompile.settings import Settings
 
-__all__ = ["build"]
-
 _missing_toolkit_was_said = False
 
 

@@ -24,8 +24,6 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.everywhere import seam
 from rtcompile.everywhere.started.sitecustomize import COMPILER, Finder
 
-__all__ = ["Program", "end_by"]
-
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 

@@ -11,8 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CUB_INCLUDES", "program_name", "request_of_cupy"]
-
 _KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
 
 # Of `cupy/_core/_cub_reduction.pyx`.

@@ -21,8 +21,6 @@ from rtcompile.lookup import environment
 from rtcompile.lookup.query import query_of
 from rtcompile.storage import places
 
-__all__ = ["Installation", "install", "uninstall"]
-
 _NAME = "_compile_module_with_cache"
 # As in CuPy 14.0 to 14.2; 14.2 is tested.
 _MAJOR = 14

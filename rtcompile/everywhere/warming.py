@@ -22,8 +22,6 @@ from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
 from rtcompile.workers import process
 
-__all__ = ["Asked", "Wanted", "requests", "start_compiler", "warm"]
-
 _FOLDER = "rtcompile-warm-"
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from rtcompile.core.header import Header
 
-__all__ = ["changed_ns", "file_clock_ns", "next_tick", "trusted"]
-
 _MAX_WAIT_SECONDS = 0.1
 _COARSE_NS = 1_000_000  # times that are multiples of this may come from a coarse clock
 _COARSEST_NS = 2 * 10**9

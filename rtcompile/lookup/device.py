@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["compute_capability", "confirmed_compute_capability", "driver_version", "no_device"]
-
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*, the same in cudaDevAttr*
 _known: dict[int, tuple[int, int]] = {}
 _confirmed: dict[int, tuple[int, int]] = {}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from rtcompile.core.header import Header
 
-__all__ = ["PACKED_FIELDS", "FileSet"]
-
 _STAT = struct.Struct("<4q")  # `digest.stat_of`
 _ORIGIN = struct.Struct("<?hH")  # of a header: is it provided, which label, how long its name
 _DIGEST_BYTES = 32

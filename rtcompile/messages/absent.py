@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from rtcompile.core import cubin, cxx
 from rtcompile.core.symbols import demangled, simple_name
 
-__all__ = ["kernel_absent", "kernel_symbols", "no_kernels", "variable_absent"]
-
 _MOST_LISTED = 10
 _PTX_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry ([\w$]+)", re.MULTILINE)
 # Between __global__ and the kernel's name these may stand, which have parentheses too.

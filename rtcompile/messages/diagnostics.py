@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Diagnostic", "parse", "place_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:

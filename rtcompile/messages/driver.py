@@ -13,8 +13,6 @@ from rtcompile.errors import DriverError
 from rtcompile.messages import hints
 from rtcompile.messages.context import BuildContext
 
-__all__ = ["driver_error", "launch_error"]
-
 
 def driver_error(
     said: str,

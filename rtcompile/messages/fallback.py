@@ -14,8 +14,6 @@ from rtcompile.messages import missing_includes, spaces
 from rtcompile.messages.diagnostics import Diagnostic, parse
 from rtcompile.messages.line_directives import line_in_source
 
-__all__ = ["Decision", "HostDeclarations", "decide", "decide_nvcc"]
-
 
 class HostDeclarations(Protocol):
     """What the headers that NVCC reads declare; `toolkit.declared` searches those of this machine."""

@@ -15,8 +15,6 @@ from rtcompile.messages.context import BuildContext
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.known import KnownMessage
 
-__all__ = ["BuildContext", "KnownMessage", "annotate", "explain", "hint_for"]
-
 _MOST_ANNOTATED = 50  # a log of a thousand errors has one cause, which the first ones show
 _LONGEST_SUBJECT = 20_000
 

@@ -7,8 +7,6 @@ import os.path
 from rtcompile.core import cxx
 from rtcompile.messages.diagnostics import Diagnostic
 
-__all__ = ["line_in_source"]
-
 
 def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     """Return the line of a source that a message is about, from 1, or 0 where there is none.

@@ -11,8 +11,6 @@ from rtcompile.messages.line_directives import line_in_source
 from rtcompile.text import styling
 from rtcompile.text.styling import Piece, Styled, printable
 
-__all__ = ["html", "render", "story"]
-
 _MOST_NOTES = 3
 _MOST_OTHER_ERRORS = 4
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from rtcompile.core import cxx
 
-__all__ = ["says_device"]
-
 _MARKS = (
     "__device__",
     "__global__",

@@ -9,8 +9,6 @@ from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.many import submit_many
 from rtcompile.watching.progress import changing_line
 
-__all__ = ["build"]
-
 _QUIET_SECONDS = 0.5
 _SECONDS_BETWEEN_CHANGES = 0.25
 

@@ -16,8 +16,6 @@ from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook import definitions
 from rtcompile.notebook.definitions import KernelText
 
-__all__ = ["PROGRAM", "Cell", "read", "without_comments"]
-
 # The cell's number is not in the name, since the position of a cell must not change its key.
 PROGRAM = "cell.cu"
 

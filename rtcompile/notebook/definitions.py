@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from rtcompile.packages.signature import split
 
-__all__ = ["KernelText", "find"]
-
 _STRUCTURE = re.compile(
     r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(?P<directive>\w*)(?:\\\r?\n|[^\n])*|[{};]|\b__global__\b",
     re.MULTILINE,

@@ -19,8 +19,6 @@ from rtcompile.notebook.symbols import own_variables
 from rtcompile.packages.signature import Parameter, parse, split
 from rtcompile.watching.report import KernelReport, kernel_symbols, report
 
-__all__ = ["Built", "CellKernel", "CellModule", "CellTemplate"]
-
 
 class Built:
     """One build of a cell. It is loaded when one of its kernels is first launched."""

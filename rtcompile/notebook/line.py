@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["Line"]
-
 _OURS = ("--arch", "--backend", "--module")
 
 

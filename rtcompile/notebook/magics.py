@@ -14,8 +14,6 @@ from rtcompile.notebook.line import Line
 from rtcompile.notebook.session import Session
 from rtcompile.text import styling
 
-__all__ = ["CudaMagics", "load"]
-
 
 @magics_class
 class CudaMagics(Magics):  # type: ignore[misc]

@@ -12,8 +12,6 @@ from rtcompile.notebook.kernels import CellModule
 from rtcompile.notebook.line import Line
 from rtcompile.storage import temporary
 
-__all__ = ["Session"]
-
 
 class Session:
     """One notebook: its header cells, and the options of all its cells."""

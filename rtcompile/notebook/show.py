@@ -15,8 +15,6 @@ from rtcompile.notebook.kernels import CellKernel, CellModule, CellTemplate
 from rtcompile.text.tables import table
 from rtcompile.watching.report import KernelReport, report
 
-__all__ = ["as_html", "as_text"]
-
 _BLOCKS = range(32, 1025, 32)
 _BARS = " ▁▂▃▄▅▆▇█"
 # This colour is readable on light and dark backgrounds.

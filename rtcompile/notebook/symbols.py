@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from rtcompile.core.cubin import Symbol
 from rtcompile.core.symbols import names_in
 
-__all__ = ["own_variables"]
-
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
 _CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")

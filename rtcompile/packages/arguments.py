@@ -13,8 +13,6 @@ from rtcompile.core.request import items
 from rtcompile.errors import InvalidRequest
 from rtcompile.packages.signature import Parameter
 
-__all__ = ["convert"]
-
 
 def convert(parameters: Sequence[Parameter], args: Sequence[Any], kernel: str) -> tuple[Any, ...]:
     """Return `args` as `RawKernel` takes them: device pointers, and numbers of the right type."""

@@ -30,8 +30,6 @@ from rtcompile.storage.digest import content_digest
 if TYPE_CHECKING:
     from rtcompile.packages.library import Kernel
 
-__all__ = ["Built", "Work", "bundle", "resolve", "works"]
-
 
 _OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from rtcompile.core.request import CompileRequest, ObjectCode
     from rtcompile.packages.signature import Parameter
 
-__all__ = ["Kernel", "KernelLibrary", "KernelModule"]
-
 
 class KernelLibrary:
     """The kernels of one Python package.

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["Parameter", "parse", "split"]
-
 POINTER_BYTES = 8
 
 # C++'s names of types to NumPy's.

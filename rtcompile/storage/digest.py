@@ -9,8 +9,6 @@ try:  # hashlib loads OpenSSL: 2.5 ms in front of a cache hit of less than one
 except ImportError:
     from hashlib import blake2b
 
-__all__ = ["content_digest", "stat_at", "stat_of"]
-
 
 def content_digest(data: bytes | memoryview) -> str:
     """Return the digest of a file's bytes, in hexadecimal."""
@@ -19,13 +17,4 @@ def content_digest(data: bytes | memoryview) -> str:
 
 def stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
     """Return the size, mtime, ctime (ns) and inode: one of them differs once a file was changed."""
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
-def stat_at(path: str | bytes) -> tuple[int, int, int, int]:
-    """Return `stat_of` the file at a path; -1 four times where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return (-1, -1, -1, -1)
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino

@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["absolute", "cache_dir", "folder", "has_folder", "site_folders", "working_directory"]
-
 
 def cache_dir(env: Mapping[str, str]) -> str:
     """Return the absolute path of the cache's directory."""

@@ -7,8 +7,6 @@ import os
 import shutil
 import tempfile
 
-__all__ = ["folder"]
-
 
 def folder(what_for: str) -> str:
     """Make a folder for this user alone, removed when this process ends; `what_for` is in its name."""

@@ -24,20 +24,6 @@ from __future__ import annotations
 import os
 import stat
 
-__all__ = [
-    "UntrustedError",
-    "can_be_swapped",
-    "contents",
-    "judge_folder",
-    "open_file",
-    "open_folder",
-    "open_path",
-    "open_regular",
-    "read",
-    "read_given",
-    "read_path",
-]
-
 MOST_BYTES = 1 << 30  # rtcompile writes no larger file
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -7,20 +7,6 @@ import sys
 from collections.abc import Iterable
 from typing import IO
 
-__all__ = [
-    "Piece",
-    "Styled",
-    "as_ansi",
-    "as_html",
-    "as_text",
-    "as_traceback",
-    "filled",
-    "in_notebook",
-    "painted",
-    "printable",
-    "takes_escapes",
-]
-
 Piece = tuple[str, str]  # a style's name, "" for none, and a text
 Styled = tuple[Piece, ...]
 

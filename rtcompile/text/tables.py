@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["table"]
-
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = 0) -> str:
     """Return a table with numbers aligned to the right, without columns that are empty.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rtcompile.settings import Settings
     from rtcompile.toolkit.places import Hit
 
-__all__ = ["unpack"]
-
 _FIRST = Version("13.3")
 _SECONDS = 120.0  # it takes 0.3
 _SCRIPT = os.path.join(

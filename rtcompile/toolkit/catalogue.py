@@ -20,16 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = [
-    "CUDA_ENVIRONMENT",
-    "CUTLASS_ENVIRONMENT",
-    "HEADER_PARTS",
-    "PARTS",
-    "TARGETS",
-    "USUAL_ROOTS",
-    "Part",
-]
-
 # The toolkit's own names for a machine's targets, newest first.
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("x86_64-linux",),

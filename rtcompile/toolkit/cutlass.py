@@ -19,8 +19,6 @@ from rtcompile.toolkit.catalogue import CUTLASS_ENVIRONMENT
 from rtcompile.toolkit.places import Surroundings, conda_prefixes
 from rtcompile.toolkit.sentences import given
 
-__all__ = ["MARKER", "PACKAGES", "PAIRS", "Cutlass", "Found", "find", "pair"]
-
 MARKER = "cutlass/version.h"
 
 _USUAL = "4.2"  # assumed of headers that state no version

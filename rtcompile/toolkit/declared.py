@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from rtcompile.core import cxx
 from rtcompile.toolkit.model import Toolchain
 
-__all__ = ["Declared"]
-
 _RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h", "cuda_device_runtime_api.h")
 _DRIVER = ("cuda.h",)
 # The C headers that cuda_runtime.h includes, which every source for NVCC therefore has.

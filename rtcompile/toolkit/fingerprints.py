@@ -14,8 +14,6 @@ from rtcompile.core.key import digest, field
 from rtcompile.storage.digest import content_digest
 from rtcompile.toolkit.model import Library, Program
 
-__all__ = ["files_of_nvcc", "of_file", "of_host_compiler", "of_nvcc", "of_nvjitlink"]
-
 # Wrappers, profiles and drivers are read whole. Of the compilers themselves (tens of megabytes) the
 # size and both ends are read, where the build's number and the table of sections are.
 _READ_WHOLE = 4 << 20

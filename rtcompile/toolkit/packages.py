@@ -10,8 +10,6 @@ from rtcompile.toolkit.sentences import wheel_version
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Program, Toolchain
 
-__all__ = ["HeaderAdvice", "missing_header"]
-
 
 @dataclass(frozen=True, slots=True)
 class Package:

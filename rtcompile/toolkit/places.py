@@ -12,18 +12,6 @@ from rtcompile.toolkit import versions
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, PARTS, Part
 from rtcompile.toolkit.programs import which
 
-__all__ = [
-    "LAST_STEPS",
-    "STEPS",
-    "Hit",
-    "Place",
-    "Step",
-    "Surroundings",
-    "conda_prefixes",
-    "cupy_cccl",
-    "cupy_major",
-]
-
 _PART = {part.name: part for part in PARTS}
 
 

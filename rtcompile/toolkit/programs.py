@@ -12,8 +12,6 @@ from rtcompile.errors import limit_reached
 from rtcompile.toolkit.model import Library, Program
 from rtcompile.workers import process
 
-__all__ = ["architectures", "describe_nvcc", "which"]
-
 _ARCHITECTURES = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "workers", "architectures.py"
 )

@@ -20,8 +20,6 @@ from importlib import metadata
 
 from rtcompile.core.header import PROVIDED, SearchDir
 
-__all__ = ["GROUP", "Provided", "provided"]
-
 GROUP = "rtcompile.headers"
 
 

@@ -35,8 +35,6 @@ from rtcompile.toolkit.places import (
 )
 from rtcompile.toolkit.toolset import choose
 
-__all__ = ["find"]
-
 
 def find(
     environ: Mapping[str, str],

@@ -10,17 +10,6 @@ from rtcompile.toolkit.model import version_pair
 from rtcompile.toolkit.places import Hit, Place, Surroundings, conda_prefixes
 from rtcompile.toolkit.toolset import Toolset
 
-__all__ = [
-    "INSTALL_ANYTHING",
-    "given",
-    "install",
-    "install_nvcc",
-    "looked_in",
-    "useless_variables",
-    "wheel_version",
-    "why_missing",
-]
-
 INSTALL_ANYTHING = (
     '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'
 )

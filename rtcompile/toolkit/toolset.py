@@ -15,8 +15,6 @@ from rtcompile.toolkit.catalogue import HEADER_PARTS, PARTS
 from rtcompile.toolkit.model import version_pair
 from rtcompile.toolkit.places import Hit, Place
 
-__all__ = ["Toolset", "choose", "unfit"]
-
 _MAJOR_OF_WHEELS = {"wheels12": 12, "wheels13": 13}
 
 

@@ -8,15 +8,6 @@ from collections.abc import Callable, Mapping
 
 from rtcompile.toolkit.catalogue import Part
 
-__all__ = [
-    "of_cccl",
-    "of_conda",
-    "of_cutlass",
-    "of_part",
-    "of_toolkit",
-    "of_wheels",
-]
-
 # The version macros stand near the top, after the licence: cuda_runtime_api.h alone is 600 KB.
 _HEAD = 64 << 10
 

@@ -17,8 +17,6 @@ from rtcompile.core.request import CompileRequest, ObjectCode, whole
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.watching.report import SHARED_MAX, TELL_SPILLS, KernelReport, Spills, report
 
-__all__ = ["Advice", "advise", "bounds_of", "of_source"]
-
 _OPT_IN = 48 << 10  # bytes of shared memory that a block has without asking for more
 _BLOCKS_MAX = 64  # more than any multiprocessor holds
 

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 
 from rtcompile.errors import InvalidRequest
 
-__all__ = ["Files", "decoded", "read_text"]
-
 _POLL_SECONDS = 0.1
 _Stamp = tuple[int, int, int, int, int]
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from rtcompile.watching.header_times import Frame
     from rtcompile.watching.profiling import Profile
 
-__all__ = ["html"]
-
 _NARROWEST = 0.0005  # of the whole: what is narrower cannot be seen
 _COLORS = 6
 

@@ -21,8 +21,6 @@ from rtcompile.settings import Settings
 from rtcompile.watching import header_times
 from rtcompile.watching.header_times import Frame
 
-__all__ = ["Event", "Measured", "by_nvcc", "by_nvrtc"]
-
 _HEADER = "Processing Header File"
 _FRONT_END = "CUDA C++ Front-End"
 _FIRST_WITH_PCH = (12, 8)

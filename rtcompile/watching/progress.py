@@ -18,8 +18,6 @@ from rtcompile.core.request import ObjectCode
 from rtcompile.errors import RtcompileError
 from rtcompile.text.styling import in_notebook, takes_escapes
 
-__all__ = ["Outcome", "changing_line", "shown"]
-
 Outcome = ObjectCode | RtcompileError
 _SECONDS_BETWEEN_LINES = 1.0
 _SECONDS_BETWEEN_CHANGES = 0.1

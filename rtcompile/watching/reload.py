@@ -21,8 +21,6 @@ from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
 from rtcompile.lazy_code import ARGUMENTS, LazyCode
 from rtcompile.watching.files import Files, read_text
 
-__all__ = ["ReloadedCode", "source_of"]
-
 _POLL_SECONDS = 0.05
 _GONE_SECONDS = 0.5  # an editor may take a file away for a moment to put another in its place
 

@@ -21,16 +21,6 @@ from rtcompile.text.tables import table
 TELL_SPILLS = "-Xptxas=-v"  # the option with which ptxas reports spills
 SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
 
-__all__ = [
-    "SHARED_MAX",
-    "TELL_SPILLS",
-    "KernelReport",
-    "Report",
-    "Spills",
-    "kernel_symbols",
-    "report",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Spills:

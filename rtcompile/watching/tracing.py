@@ -17,8 +17,6 @@ from typing import Any
 from rtcompile.core.request import path as checked_path
 from rtcompile.errors import RtcompileWarning
 
-__all__ = ["add", "into", "span"]
-
 _file: contextvars.ContextVar[str | None] = contextvars.ContextVar("rtcompile_trace", default=None)
 _OPENING, _CLOSING = b"[\n", b"\n]\n"
 _named: set[tuple[str, int, str]] = set()  # (file, process, row) whose names have been written

@@ -24,18 +24,6 @@ from rtcompile.watching import tracing
 from rtcompile.workers import process, protocol
 from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
-__all__ = [
-    "Answer",
-    "Cancellation",
-    "Cancelled",
-    "Crash",
-    "Job",
-    "Pool",
-    "parts",
-    "run",
-    "run_beside",
-]
-
 _ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 # A signal that arrives just before Python begins to wait is handled only when that wait ends.
 MAX_WAIT_SECONDS = 0.25

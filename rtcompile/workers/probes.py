@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["MEMORY", "begin", "end", "install", "mentions", "signature"]
-
 # The folder, which must not exist, of the headers that are given as texts.
 MEMORY = b"/rtcompile-headers/"
 
@@ -48,7 +46,6 @@ _CLOCK_WORDS = ((b"DATE", (b"__DATE__",)), (b"TIME", (b"__TIME",)))
 _RECENT_NS = 3 * 10**9  # a file that is younger than this may change without a change of its times
 _PAGE = 4096
 _READ_WRITE = 3  # PROT_READ | PROT_WRITE
-_SMALL = 1 << 20
 
 _P, _S, _I = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ClassVar
 
-__all__ = ["NVRTC", "SIGNALS", "ZygoteProcess", "above_standard", "interpreter", "start", "take"]
-
 IDLE_SECONDS = 300.0
 NVRTC = "rtcompile.workers.nvrtc:load"  # prepares a zygote for NVRTC
 SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP

@@ -115,16 +115,6 @@ def test_blanks_take_the_place_of_comments() -> None:
     assert bare == f"a     \n{' ' * 15}\n \n{' ' * 13}\nR  \n   g"
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["#include <old.h>", " #\\\n include < old.h > // why", "%:include /*\n*/ <old.h> /* a\nb */"],
-)
-def test_an_include_is_replaced_and_nothing_else(line: str) -> None:
-    text = '// #include <old.h>\n{}\n#include "old.h"\nauto a = R"(\n#include <old.h>\n)";\n'
-    replaced = cxx.replace_include(text.format(line), "old.h", "new.h")
-    assert replaced == text.format(line[: len(line) - len(line.lstrip())] + "#include <new.h>")
-
-
 # --- what is decided by it ------------------------------------------------------------------------
 
 
@@ -342,7 +332,6 @@ def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> Non
         mentions.scan(source)
         small.needs_no_declarations(source, (), "cubin")
         cxx.blanked(source, literals=True, directives=True)
-        cxx.replace_include(source, "a", "b")
         return time.process_time() - start
 
     # What is squared would take 64 times as long.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from rtcompile.messages.known import KnownMessage, row
 
-__all__ = ["ROWS"]
-
 _FIND = (
     "Run with CUDA_LAUNCH_BLOCKING=1, so that the error is raised at the launch that caused it; "
     "`compute-sanitizer python script.py` names the kernel and the thread, with -lineinfo the line."

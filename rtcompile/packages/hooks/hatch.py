@@ -15,8 +15,6 @@ from rtcompile.errors import RtcompileError
 from rtcompile.packages.hooks import Table
 from rtcompile.storage import temporary
 
-__all__ = ["BundleHook", "hatch_register_build_hook"]
-
 
 class BundleHook(BuildHookInterface):  # type: ignore[misc]
     """Builds the bundle, includes it in the wheel, and tries the wheel."""

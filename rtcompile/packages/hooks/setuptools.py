@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["finalize"]
-
 _SOURCES = ("cu", "cuh", "h", "hpp", "hxx", "hh", "inl", "ipp", "inc")
 _ADVICE = (
     f"The hook adds the packages' files that end in .{', .'.join(_SOURCES)}. Name others, for example "
