@@ -66,6 +66,7 @@ def file_set(
     it, else the present.
     """
     place = placing(search)
+    toolkit = tuple(f"{d.path.rstrip('/')}/" for d in search if not d.is_own)
     headers = {header.path: header for header in before.headers}
     present, answers = dict.fromkeys(before.present), {*before.answers}
     own_path = dict.fromkeys(before.own_path)
@@ -93,7 +94,7 @@ def file_set(
         known = headers.get(path)
         if known is not None and known.digest != digest:
             has_changed = True
-        headers[path] = clocks.trusted(header, stats[4], asked["begun_ns"])
+        headers[path] = clocks.trusted(header, stats[4], asked["begun_ns"], toolkit)
         if mentioned & _OWN_PATH:
             own_path[label] = None
         if mentioned & _CLOCK and not uncacheable:

@@ -66,15 +66,18 @@ def changed_ns(status: os.stat_result) -> int:
     return status.st_ctime_ns + _coarseness_ns(status.st_mtime_ns, status.st_ctime_ns)
 
 
-def trusted(header: Header, device: int, read_ns: int) -> Header:
+def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
     """Return a header that was read from a device at a time, with times that show every change.
 
-    They are 0 where the file may change without a change of them, so the next check compares
+    They are 0 where the file may change without a change of them, so that the next check compares
     its contents. Of images without times of their own only the user's files are compared that way.
+    What is below a folder of `toolkit` is none of them, also where an option names the folder, as
+    CuPy's options do.
     """
     times = header.mtime_ns, header.ctime_ns
     is_new = max(times) + _coarseness_ns(*times) >= read_ns
-    if is_new or (header.is_own and _is_in_image(*times, device)):
+    is_own = header.is_own and not header.path.startswith(toolkit)
+    if is_new or (is_own and _is_in_image(*times, device)):
         return header._replace(mtime_ns=0, ctime_ns=0)
     return header
 

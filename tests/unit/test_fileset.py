@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import rtcompile
+from rtcompile import toolkit
 from rtcompile.core.header import Header
 from rtcompile.lookup import clocks, fileset
 from rtcompile.lookup.fileset import PACKED_FIELDS, FileSet
+from rtcompile.settings import Settings
 
 OWN, TOOLKIT = "own/a.h", "toolkit/b.h"
 
@@ -226,6 +229,25 @@ def test_an_image_with_one_time_for_all_is_compared_by_contents(
     assert clocks.trusted(other, 77, now) == other
     monkeypatch.setattr(clocks, "_image_devices", lambda: frozenset([77]))
     assert clocks.trusted(other, 77, now).ctime_ns == 0
+
+
+def test_in_an_image_the_toolkit_is_trusted_where_an_option_names_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CuPy names CuPy's and the toolkit's folders with -I, in every request under `install()`."""
+    monkeypatch.setattr(clocks, "_is_in_image", lambda *given: True)
+    own = tmp_path / "own.cuh"
+    own.write_text("")
+    toolchain = toolkit.current(Settings.from_environ())
+    [folder] = {d.path for d in toolchain.search if d.label == "cudart"}
+    code = rtcompile.compile(
+        '#include <cuda_fp16.h>\n#include "own.cuh"\n__global__ void k() {}',
+        options=(f"-I{folder}", f"-I{tmp_path}"),
+        arch="sm_80",
+    )
+    trusted = {h.path: h.mtime_ns > 0 for h in code.build.headers if h.label.startswith("user")}
+    assert trusted[str(own)] is False
+    assert trusted[f"{folder}/cuda_fp16.h"] is True
 
 
 @pytest.mark.parametrize(
