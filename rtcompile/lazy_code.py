@@ -81,6 +81,8 @@ class LazyCode:
     __slots__ = (
         "_environment",
         "_folder",
+        "_is_shared",
+        "_made_in",
         "_overrides",
         "_request",
         "_settings",
@@ -103,7 +105,9 @@ class LazyCode:
         self.functions: dict[str, dict[int, Any]] = {}
         self.objects: dict[int | None, ObjectCode] = {}
         self._overrides = {name: arguments[name] for name in _OVERRIDES}
-        self._environment: Environment | None = None
+        self._environment: Environment | None = None  # of the settings
+        self._made_in: Environment | None = None  # of the objects
+        self._is_shared = True
         self._settings: Settings | None = None
         request = self._request
         # The working directory, where it is part of what is asked for.
@@ -113,7 +117,9 @@ class LazyCode:
 
     def is_valid(self) -> bool:
         """Say whether nothing has changed, so another kernel of the same arguments may share this."""
-        if self._environment is not None and self._environment is not environments.current():
+        if not self._is_shared:
+            return False
+        if self._made_in is not None and self._made_in is not environments.current():
             return False
         if self._folder and self._folder != _working_directory():
             return False
@@ -172,7 +178,7 @@ class LazyCode:
             code = self.compiled(request)
             if log_stream is not None:
                 log_stream.write(code.build.log)
-            self.objects[self._place()] = code
+            self._keep(code)
             names = tuple(code.lowered_names.items())
             module = _loaded(_load, code.code, names, program=request.name)
         self.modules[place] = module
@@ -232,8 +238,17 @@ class LazyCode:
             return None
         place = self._place()
         if place not in self.objects:
-            self.objects[place] = self.compiled(request)
+            self._keep(self.compiled(request))
         return self.objects[place]
+
+    def _keep(self, code: ObjectCode) -> None:
+        """Keep the code for the current device; what two environments or folders made is not shared."""
+        if self._made_in not in (None, self._environment):
+            self._is_shared = False
+        if self._folder and self._folder != _working_directory():
+            self._is_shared = False
+        self._made_in = self._environment
+        self.objects[self._place()] = code
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
         """Report on the code for the current device, or on the file's."""
@@ -292,6 +307,7 @@ def code_of(*given: Any) -> LazyCode:
         tuple(link) if type(link) is list else link,
         tuple(headers.items()) if type(headers) is dict else headers,
         *rest,
+        *[type(each) is bool for each in rest],  # True equals 1, and is no time limit
     )
     try:
         cell = _cells(*shown)

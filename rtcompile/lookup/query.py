@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from _thread import allocate_lock
 
 from rtcompile.core.object_code import ObjectCode
@@ -161,7 +162,7 @@ def _links(request: CompileRequest) -> tuple[object, ...] | None:
 # --- what was found --------------------------------------------------------------------------------
 
 _MAX_BYTES = 128 << 20
-_OVERHEAD = 2048  # bytes of an entry besides code and source
+_OVERHEAD = 2048  # bytes of an entry besides its code and texts
 
 
 class Found:
@@ -193,9 +194,14 @@ class Memory:
         with self._guard:
             before = self._found.pop(identity, None)
             if before is not None:
-                self._bytes -= len(before.obj.code) + _OVERHEAD
+                self._bytes -= _size(identity, before)
             self._found[identity] = found
-            self._bytes += len(found.obj.code) + _OVERHEAD
+            self._bytes += _size(identity, found)
             while self._bytes > _MAX_BYTES and len(self._found) > 1:
-                oldest = self._found.pop(next(iter(self._found)))
-                self._bytes -= len(oldest.obj.code) + _OVERHEAD
+                oldest = next(iter(self._found))
+                self._bytes -= _size(oldest, self._found.pop(oldest))
+
+
+def _size(identity: tuple[object, ...], found: Found) -> int:
+    texts = sum(map(sys.getsizeof, flat(identity)))
+    return _OVERHEAD + len(found.obj.code) + len(found.obj.build.log) + texts

@@ -154,6 +154,40 @@ def test_arguments_that_describe_no_build_are_errors_each_time(kernel, options):
             kernel(CODE % 1, "k", options)
 
 
+@pytest.mark.parametrize("name", ["timeout", "memory_limit"])
+def test_what_equals_an_argument_that_was_given_before_is_an_error_still(kernel, name):
+    kernel(CODE % 1, "k", **{name: 1})
+
+    with pytest.raises(InvalidRequest, match="True"):
+        kernel(CODE % 1, "k", **{name: True})
+
+
+def test_a_kernel_first_used_in_another_folder_is_not_that_of_the_folder_it_was_made_in(
+    kernel, value_header, monkeypatch
+):
+    elsewhere = value_header.parents[1] / "first"
+    (elsewhere / "value.h").write_text("#define VALUE 2\n")
+    monkeypatch.chdir(value_header.parent)
+    one = kernel(WITH_HEADER, "k", ("-I.",))
+    monkeypatch.chdir(elsewhere)
+    there = one.kernel
+
+    monkeypatch.chdir(value_header.parent)
+
+    assert kernel(WITH_HEADER, "k", ("-I.",)).kernel != there
+
+
+def test_a_kernel_that_was_looked_at_in_another_environment_is_not_that_environments(
+    kernel, monkeypatch
+):
+    one = kernel(CODE % 1, "k")
+    before = one.kernel
+    monkeypatch.setenv("CUPY_CUDA_COMPILE_WITH_DEBUG", "1")
+    one.profile()
+
+    assert kernel(CODE % 1, "k").kernel != before
+
+
 def test_an_edited_options_file_is_noticed(kernel, tmp_path):
     file = tmp_path / "options"
     found = set()

@@ -14,14 +14,15 @@ import pytest
 import rtcompile
 from rtcompile.building import pipeline, planned
 from rtcompile.cache.folder import Folder
-from rtcompile.core.object_code import files_of
+from rtcompile.core.architecture import Arch
+from rtcompile.core.object_code import ObjectCode, files_of
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
 from rtcompile.everywhere import recording, warming
-from rtcompile.lookup import environment, fileset
+from rtcompile.lookup import environment, fileset, query
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.fileset import FileSet
-from rtcompile.lookup.query import query_of
+from rtcompile.lookup.query import Found, Memory, query_of
 from tests.lookups import CODE, WITH_HEADER, build, found, look
 
 pytestmark = pytest.mark.usefixtures("asked")
@@ -552,3 +553,14 @@ def test_a_read_only_entry_that_was_not_used_for_hours_is_found(cache, monkeypat
 
     monkeypatch.setattr(os, "utime", read_only)
     assert found(request)
+
+
+def test_what_is_remembered_of_large_sources_is_limited_too():
+    kept = Memory()
+    found = Found(ObjectCode(b"", "cubin", Arch(8, 0)), FileSet())
+
+    for number in range(5):
+        kept.keep((str(number) * (query._MAX_BYTES // 3), ("-DN=1",)), found)
+
+    assert kept.find(("0" * (query._MAX_BYTES // 3), ("-DN=1",))) is None
+    assert kept.find(("4" * (query._MAX_BYTES // 3), ("-DN=1",))) is found
