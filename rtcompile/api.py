@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rtcompile.core.architecture import Arch
     from rtcompile.core.object_code import ObjectCode
 
-__all__ = ["compile"]
-
 
 @public
 def compile(

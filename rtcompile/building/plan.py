@@ -29,25 +29,6 @@ from rtcompile.toolkit import Toolchain
 if TYPE_CHECKING:
     from rtcompile.core.units import LinkInput
 
-__all__ = [
-    "Plan",
-    "Planner",
-    "Target",
-    "asked_architecture",
-    "choose_architecture",
-    "for_nvcc",
-    "for_this_device",
-    "header_search",
-    "last_directories",
-    "nvcc_setting",
-    "own_directories",
-    "plan",
-    "source_path",
-    "target",
-    "wanted_backend",
-    "with_toolchain",
-]
-
 _PLANNED_SECONDS = 1.0
 
 _passed_over: set[tuple[str, Arch]] = set()  # the ignored options that were warned about

@@ -21,8 +21,6 @@ from rtcompile.core.units import CompileFailure
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
 
-__all__ = ["advice", "write"]
-
 _MOST_FOLDERS = 20
 _SCRIPT = os.path.join(os.path.dirname(__file__), "reproduce_nvrtc.txt")
 _OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")

@@ -17,8 +17,6 @@ from rtcompile.core.value import replace
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.lookup.fileset import FileSet
 
-__all__ = ["Bundle", "Contents", "LeftOut", "Row", "listed"]
-
 
 class Row(NamedTuple):
     """One build in a bundle's index; as a dataclass it would take 0.7 of a first hit's 2 ms."""

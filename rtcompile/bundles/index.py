@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rtcompile.core.header import Header
     from rtcompile.lookup.fileset import FileSet
 
-__all__ = ["digest_of", "find"]
-
 _QUOTES_AND_LISTS = frozenset("\"'\\,")
 _MAX_KNOWN = 8192
 

@@ -16,8 +16,6 @@ from rtcompile.core.value import replace
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage.digest import content_digest
 
-__all__ = ["contents", "write"]
-
 
 def contents(
     row: Row,

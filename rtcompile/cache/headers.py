@@ -16,8 +16,6 @@ from rtcompile.storage.digest import stat_of
 if TYPE_CHECKING:
     from rtcompile.core.mentions import Mentions
 
-__all__ = ["record"]
-
 
 def record(
     trace: Iterable[str],

@@ -20,8 +20,6 @@ from rtcompile.core.request import ObjectCode
 from rtcompile.core.value import replace
 from rtcompile.lookup.fileset import FileSet
 
-__all__ = ["MOST_BUILDS", "ManifestEntry", "decode", "encode", "hit", "merged", "objects_of"]
-
 MOST_BUILDS = 4  # enough for an edit and its revert, each with two compilers
 
 

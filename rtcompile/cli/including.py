@@ -21,8 +21,6 @@ from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.settings import Settings
 
-__all__ = ["run"]
-
 
 @dataclass(slots=True)
 class _Header:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rtcompile.compilers.precompiled import Precompiled, Prefix
     from rtcompile.toolkit.model import Library
 
-__all__ = ["compile", "compile_alike", "identify", "job_of", "observe", "precompile"]
-
 # The first NVRTC that can be told what to name internal symbols after; before, it is the process
 # id.
 _FIRST_WITH_SEED = (12, 9)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from rtcompile.lookup.fileset import FileSet
     from rtcompile.toolkit.model import Library
 
-__all__ = ["MAKER", "Precompiled", "Prefix", "siblings", "worth_making", "worth_waiting"]
-
 # Options that neither the front end sees nor NVRTC compares: one header serves all their values.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 MAKER = "rtcompile-pch"  # the name of the threads that wait while a header is made

@@ -18,19 +18,6 @@ from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest, stat_of
 
-__all__ = [
-    "READY",
-    "REFUSED",
-    "SEEN",
-    "Record",
-    "changed_since",
-    "checksum",
-    "evict",
-    "image",
-    "private_folder",
-    "sweep",
-]
-
 _MOST_BYTES = 1 << 34
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096

@@ -35,8 +35,6 @@ from rtcompile.core.units import Limits
 from rtcompile.lookup import clocks
 from rtcompile.workers import pool, process, protocol
 
-__all__ = ["NICE", "NICE_WHEN_AWAITED", "start"]
-
 # Of a core that another program keeps busy, 15 gets a thirtieth: a build beside it takes a fiftieth
 # longer, and up to a tenth longer where this is 12. With SCHED_IDLE no header would ever be finished
 # there. Linux derives the priority on disks from it.

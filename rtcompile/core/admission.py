@@ -15,8 +15,6 @@ from rtcompile.core.request import ObjectCode
 if TYPE_CHECKING:
     from rtcompile.lookup.fileset import FileSet
 
-__all__ = ["holds_elsewhere", "may_travel", "path_bound", "portable", "reason_against"]
-
 scan = functools.lru_cache(maxsize=64)(mentions.scan)  # a build asks thrice of the same few texts
 
 

@@ -10,17 +10,6 @@ from collections.abc import Callable, Sequence
 from rtcompile.core import cxx
 from rtcompile.core.header import SearchDir
 
-__all__ = [
-    "labelled",
-    "parse_trace",
-    "pch_prefix",
-    "place",
-    "placing",
-    "spellings",
-    "split_prefix",
-]
-
-
 # --- the compiler's include trace ------------------------------------------------------------
 
 

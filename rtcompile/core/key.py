@@ -23,8 +23,6 @@ from rtcompile.storage.digest import content_digest
 if TYPE_CHECKING:
     from rtcompile.lookup.fileset import FileSet
 
-__all__ = ["Question", "digest", "field"]
-
 
 def field(label: str, value: str) -> bytes:
     """Return one field of a key: ``field("nvrtc", "12.9.86")``."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from rtcompile.core.header import Header
 
-__all__ = ["read_in"]
-
 _DEEPEST = 8
 _OPTIONS = {f"{dashes}{name}" for dashes in ("-", "--") for name in ("options-file", "optf")}
 _QUOTES = "\"'\\"  # without them a text's words are what stands between blanks

@@ -18,8 +18,6 @@ from rtcompile.errors import UnsupportedArch
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
-__all__ = ["Driver", "devices", "packages", "system"]
-
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _IMPORT_SECONDS = 60.0
 

@@ -25,8 +25,6 @@ from rtcompile.settings import Settings
 from rtcompile.toolkit import Library, Toolchain
 from rtcompile.workers import pool
 
-__all__ = ["probes", "workers"]
-
 _SECONDS = 120.0  # for one probe, also on a slow machine
 _FIRST_WITH_PCH = (12, 8)
 _WITHOUT_PCH = "Builds go on without, header-heavy ones three to ten times slower."

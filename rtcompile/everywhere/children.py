@@ -17,8 +17,6 @@ from typing import Any
 from rtcompile.everywhere.counting import Tally
 from rtcompile.lookup.find import listeners
 
-__all__ = ["invite", "take_part"]
-
 _VARIABLE = "RTCOMPILE_RUN"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started")
 

@@ -14,8 +14,6 @@ from rtcompile.lookup.find import listeners
 if TYPE_CHECKING:
     from rtcompile.core.request import CompileRequest, ObjectCode
 
-__all__ = ["KernelUse", "Tally", "counting"]
-
 
 _PREFIX = "rtcompile-run-"
 _ABANDONED_SECONDS = 24 * 3600.0

@@ -32,8 +32,6 @@ from rtcompile.lookup.query import depends_on_place
 from rtcompile.storage import places, trusted
 from rtcompile.storage.digest import content_digest
 
-__all__ = ["FORMAT", "Record", "Recorder", "read"]
-
 FORMAT = "rtcompile record 2"
 
 

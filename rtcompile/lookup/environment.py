@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from rtcompile.lookup.query import Memory
 
-__all__ = ["VARIABLES", "Environment", "current", "digest", "note_toolchain", "packed", "signature"]
-
 # Every environment variable that rtcompile reads to make a build, and how it counts:
 # - "toolchain": it decides which compilers and headers are found, or what they do;
 # - "settings": `Settings` has its value, and a look-up counts what can change a result.

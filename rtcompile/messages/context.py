@@ -13,8 +13,6 @@ from rtcompile.core.header import SearchDir
 if TYPE_CHECKING:
     from rtcompile.toolkit.packages import HeaderAdvice
 
-__all__ = ["BuildContext"]
-
 _NAMES = {
     "nvrtc": "NVRTC",
     "nvcc": "nvcc",

@@ -13,8 +13,6 @@ from rtcompile.messages import facts
 from rtcompile.messages.context import BuildContext
 from rtcompile.messages.facts import Fill, Match
 
-__all__ = ["KnownMessage", "row"]
-
 
 @dataclass(frozen=True, slots=True)
 class KnownMessage:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["DECLARED", "GLOBAL", "STD"]
-
 
 def _by_name(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: header for header, names in headers.items() for name in names.split()}

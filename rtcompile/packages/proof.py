@@ -18,8 +18,6 @@ from rtcompile.packages import bundling
 from rtcompile.storage.digest import content_digest
 from rtcompile.workers import pool
 
-__all__ = ["Rebuilt", "Served", "matrix", "provenance", "rebuild"]
-
 Version = tuple[int, int]
 
 # The first Linux driver branch of each CUDA release, from the release notes of the CUDA toolkit.

@@ -27,8 +27,6 @@ from rtcompile.toolkit.sentences import (
 )
 from rtcompile.toolkit.toolset import Toolset, unfit
 
-__all__ = ["assemble"]
-
 _PART = {part.name: part for part in PARTS}
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple, NoReturn
 from rtcompile.core.header import SearchDir
 from rtcompile.errors import ToolkitNotFound
 
-__all__ = ["Library", "Program", "Toolchain"]
-
 
 def version_pair(version: str) -> tuple[int, int]:
     """Return ``(12, 9)`` for ``"12.9.86"``; what a version leaves out is 0."""

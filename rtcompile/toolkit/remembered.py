@@ -22,8 +22,6 @@ from rtcompile.lookup.environment import SEAL, TOOLCHAINS
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library, Program, Toolchain
 
-__all__ = ["current", "remember_build"]
-
 _MOST_REMEMBERED = 32  # files
 _DOUBT_SECONDS = 60.0
 

@@ -19,8 +19,6 @@ from rtcompile.core.includes import placing
 from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.toolkit import Library
 
-__all__ = ["Frame", "measure"]
-
 _MARKERS = "rtcompile_ends_here"
 # What NVRTC reads after the source: the names to be lowered. The end of the unit is the source's own.
 _AFTER_THE_SOURCE = "__nv_name_map"

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from rtcompile.core.request import CompileRequest, ObjectCode
 
-__all__ = ["announce", "check_stream"]
-
 
 def check_stream(stream: IO[str] | None) -> None:
     """Raise `InvalidRequest`, before anything is built, if `stream` cannot be written to."""

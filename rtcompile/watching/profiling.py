@@ -29,8 +29,6 @@ from rtcompile.text.tables import table
 from rtcompile.watching.header_times import Frame
 from rtcompile.watching.measured import Event, Measured, by_nvcc, by_nvrtc
 
-__all__ = ["HeaderCost", "Profile", "TemplateCost", "profile"]
-
 _SHOWN = 15  # rows of a table
 _FINISH = "Wrapping up translation unit"
 _BUILTIN = "__nv_nvrtc_builtin_header.h"

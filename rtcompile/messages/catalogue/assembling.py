@@ -6,8 +6,6 @@ from rtcompile.core.symbols import simple_name
 from rtcompile.messages import facts
 from rtcompile.messages.known import KnownMessage, row
 
-__all__ = ["ROWS"]
-
 ROWS: tuple[KnownMessage, ...] = (
     row(
         "instruction-needs-suffix",

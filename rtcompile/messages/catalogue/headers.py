@@ -5,8 +5,6 @@ from __future__ import annotations
 from rtcompile.messages import facts
 from rtcompile.messages.known import KnownMessage, row
 
-__all__ = ["ROWS"]
-
 ROWS: tuple[KnownMessage, ...] = (
     row(
         "host-headers",

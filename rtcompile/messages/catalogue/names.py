@@ -5,8 +5,6 @@ from __future__ import annotations
 from rtcompile.messages import facts, missing_includes
 from rtcompile.messages.known import KnownMessage, row
 
-__all__ = ["ROWS"]
-
 ROWS: tuple[KnownMessage, ...] = (
     row(
         "cpp20",

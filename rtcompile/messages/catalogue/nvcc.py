@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rtcompile.messages.known import KnownMessage, row
 
-__all__ = ["ROWS"]
-
 ROWS: tuple[KnownMessage, ...] = (
     row(
         "nvcc-arch",
