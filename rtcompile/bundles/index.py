@@ -17,7 +17,7 @@ from rtcompile.cache import objects
 from rtcompile.core.architecture import SUFFIXES
 from rtcompile.core.object_code import BuildInfo, ObjectCode
 from rtcompile.lookup.environment import digest
-from rtcompile.lookup.query import Found, Query, depends_on_place, flat
+from rtcompile.lookup.query import Found, Query, depends_on_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
         return None
     options, folders = shape
     assert query.identity[1] is request.options
-    return digest("asked", flat((*query.identity[:1], options, *query.identity[2:]))), folders
+    return digest("asked", [repr((*query.identity[:1], options, *query.identity[2:]))]), folders
 
 
 def _shape_of(options: tuple[str, ...]) -> _Shape | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from _thread import allocate_lock
 
 from rtcompile.core.object_code import ObjectCode
@@ -13,13 +12,11 @@ from rtcompile.lookup.environment import Environment, digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from rtcompile.core.request import CompileRequest
     from rtcompile.lookup.fileset import FileSet
     from rtcompile.settings import Settings
 
-__all__ = ["INDEX", "Found", "Memory", "Query", "depends_on_place", "flat", "query_of"]
+__all__ = ["INDEX", "Found", "Memory", "Query", "depends_on_place", "query_of"]
 
 INDEX = "index"  # the cache's folder of index entries
 
@@ -94,14 +91,8 @@ class Query:
         signature = self.environment.signature()
         if not signature:
             return ""
-        return digest(INDEX, [self.environment.key, signature, *flat(self.identity)])
-
-
-def flat(value: Any) -> list[str]:
-    """Return the texts of nested tuples, with the length of each tuple before its elements."""
-    if not isinstance(value, tuple):
-        return [str(value)]
-    return [str(len(value)), *[text for each in value for text in flat(each)]]
+        # The repr of nested tuples of texts, numbers and None is another one for each of them.
+        return digest(INDEX, [self.environment.key, signature, repr(self.identity)])
 
 
 def depends_on_place(request: CompileRequest) -> bool:
@@ -203,5 +194,4 @@ class Memory:
 
 
 def _size(identity: tuple[object, ...], found: Found) -> int:
-    texts = sum(map(sys.getsizeof, flat(identity)))
-    return _OVERHEAD + len(found.obj.code) + len(found.obj.build.log) + texts
+    return _OVERHEAD + len(found.obj.code) + len(found.obj.build.log) + len(repr(identity))
