@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from rtcompile.storage import places
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rtcompile.bundles.file import Bundle
@@ -116,7 +118,7 @@ def cuda_major() -> int | None:
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
-    path = tuple(sys.path)
+    path = tuple(places.import_folders())
     if path not in _installed:
         _installed[path] = next(filter(None, map(_cuda_of_wheel, path)), None)
     return _installed[path]

@@ -134,7 +134,7 @@ class Environment:
             self._settings = Settings.from_environ()
         except InvalidRequest as error:
             self._problem = error
-        self.site_dirs = places.site_folders(sys.path)
+        self.site_dirs = places.site_folders()
         self._folders = _package_folders()
         given = {n: os.fsdecode(v) for n, v in zip(VARIABLES, values, strict=True) if v}
         listed = [path for name in _LISTS for path in given.get(name, "/").split(os.pathsep)]
@@ -142,7 +142,7 @@ class Environment:
         relative += [path for path in (*listed, *self._folders) if path[:1] != "/"]
         # A relative entry of sys.path, as in an interactive session, becomes a folder of packages
         # where the working directory has some.
-        placed = relative or [path for path in sys.path if path[:1] != "/"]
+        placed = relative or [path for path in places.import_folders() if path[:1] != "/"]
         self._where = _working_directory() if placed else None
         counted = [f"{name}={given[name]}" for name in _TOOLCHAIN if name in given]
         counted += [sys.prefix, *self._folders, (self._where or "") if relative else ""]
@@ -362,9 +362,9 @@ def _package_folders() -> list[str]:
     another folder built is found. Without a CuPy in one of them, a CuPy that only an import hook
     finds may count, so all entries do.
     """
-    folders = places.site_folders(sys.path)
+    folders = places.site_folders()
     has_cupy = any(places.has_folder(folder, "cupy") for folder in folders)
-    return folders if has_cupy else sys.path[:]
+    return folders if has_cupy else places.import_folders()
 
 
 def _working_directory() -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from rtcompile.errors import InvalidRequest, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
 def cache_dir(env: Mapping[str, str]) -> str:
@@ -32,11 +33,16 @@ def cache_dir(env: Mapping[str, str]) -> str:
     )
 
 
-def site_folders(sys_path: Sequence[str]) -> list[str]:
+def import_folders() -> list[str]:
+    """Return sys.path without what imports ignore, such as a `pathlib.Path` that was added to it."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
+def site_folders() -> list[str]:
     """Return the entries of sys.path that packages are installed in, but not folders of scripts."""
     return [
         entry
-        for entry in sys_path
+        for entry in import_folders()
         if entry.endswith(_OF_PACKAGES) or has_folder(entry, "nvidia") or has_folder(entry, "cupy")
     ]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
+from rtcompile import bundles
 from rtcompile.building import pipeline, planned
 from rtcompile.cache.folder import Folder
 from rtcompile.core.architecture import Arch
@@ -334,6 +335,18 @@ def test_the_folder_of_a_script_is_part_of_no_query(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     assert found(request) is not None
+
+
+@pytest.mark.parametrize("entry", [Path("/packages"), b"/packages", None], ids=str)
+def test_what_is_no_text_in_the_search_path_is_ignored_as_imports_do(monkeypatch, entry):
+    request = build(CODE % 1)
+    key = environment.current().key
+    monkeypatch.setattr(sys, "path", [*sys.path, entry])
+
+    assert environment.current().key == key
+    assert found(request)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    assert bundles.cuda_major() in (12, 13, None)
 
 
 def test_no_use_is_noted_where_nothing_may_be_written(cache, monkeypatch):
