@@ -6,8 +6,8 @@ messages, places in that source are turned back into places in the cell.
 
 from __future__ import annotations
 
+import itertools
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,6 @@ PROGRAM = "cell.cu"
 _NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
 # Matches a line number in a message that refers to the message's own file.
 _AT_LINE = re.compile(r"\bat line (\d{1,9})\b(?! of )")
-_Place = tuple[int, int]  # a line of the cell, and a column in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,8 @@ class Cell:
     text: str  # as it was written
     source: str  # what the compiler reads
     kernels: tuple[KernelText, ...]
-    _places: tuple[tuple[int, tuple[_Place, ...]], ...]  # of each line and each of its characters
+    # Of each line of `source` the line of the cell, and where in `text` each of its characters stands.
+    _places: tuple[tuple[int, list[int]], ...]
 
     def in_cell(self, diagnostic: Diagnostic) -> Diagnostic:
         """Return a diagnostic with places in the cell instead of places in `source`."""
@@ -42,10 +42,11 @@ class Cell:
         diagnostic = replace(diagnostic, message=message)
         if diagnostic.file != PROGRAM or not 0 < diagnostic.line <= len(self._places):
             return replace(diagnostic, notes=notes)
-        line, places = self._places[diagnostic.line - 1]
+        line, offsets = self._places[diagnostic.line - 1]
         column = 0
-        if 0 < diagnostic.column <= len(places):
-            line, column = places[diagnostic.column - 1]
+        if 0 < diagnostic.column <= len(offsets):
+            offset = offsets[diagnostic.column - 1]
+            line, column = _line(self.text, offset), offset - self.text.rfind("\n", 0, offset)
         # The compiler's excerpt shows `source`. It is dropped, so the cell's own line is
         # shown.
         return replace(diagnostic, line=line, column=column, excerpt="", notes=notes)
@@ -67,21 +68,22 @@ def read(text: str, *, keep_lines: bool = False) -> Cell:
         for piece, (_, _, kind) in zip(texts, pieces, strict=True)
     )
     keep_lines = keep_lines or _NUMBERED.search(stripped) is not None
-    origin, verbatim = _origin(text, pieces), _verbatim(text, pieces)
+    origins = ((a,) if kind == "comment" else range(a, b) for a, b, kind in pieces)
+    offsets = [*itertools.chain.from_iterable(origins), len(text)]
+    verbatim = _verbatim(text, pieces)
     lines: list[str] = []
-    places: list[tuple[int, tuple[_Place, ...]]] = []
+    places: list[tuple[int, list[int]]] = []
     at = 0
     for line in stripped.split("\n"):
-        here = origin[at : at + len(line) + 1]
+        here = offsets[at : at + len(line) + 1]
         at += len(line) + 1
-        blanks = len(line) - len(line.lstrip())
-        number = here[min(blanks, len(here) - 1)][0] if here else 0
+        number = _line(text, here[len(line) - len(line.lstrip())])
         if not line.strip() and number not in verbatim:
             continue
         if keep_lines:
             missing = number - 1 - len(lines)
             lines += [""] * missing
-            places += [(len(places) + 1 + i, ()) for i in range(missing)]
+            places += [(len(places) + 1 + i, []) for i in range(missing)]
         lines.append(line if number in verbatim else line.rstrip())
         places.append((number, here))
     source = "\n".join(lines) + "\n"
@@ -97,15 +99,8 @@ def _pieces(source: str) -> Iterator[tuple[int, int, str]]:
         yield start, at, kind
 
 
-def _origin(source: str, pieces: Sequence[tuple[int, int, str]]) -> tuple[_Place, ...]:
-    starts = [0, *(match.end() for match in re.finditer("\n", source))]
-    offsets = (
-        offset
-        for start, end, kind in pieces
-        for offset in ((start,) if kind == "comment" else range(start, end))
-    )
-    lines = ((bisect_right(starts, offset), offset) for offset in offsets)
-    return tuple((line, offset - starts[line - 1] + 1) for line, offset in lines)
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
 
 
 def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[int]:
@@ -116,13 +111,3 @@ def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[
             first = source.count("\n", 0, start) + 1
             lines.update(range(first, first + source.count("\n", start, end) + 1))
     return frozenset(lines)
-
-
-def without_comments(source: str) -> str:
-    """Return a header's text without its comments, with all lines in their places."""
-
-    text = "".join(
-        " " + "\n" * source.count("\n", start, end) if kind == "comment" else source[start:end]
-        for start, end, kind in _pieces(source)
-    )
-    return "\n".join(line.rstrip() for line in text.split("\n"))

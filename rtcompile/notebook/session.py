@@ -33,7 +33,7 @@ class Session:
         if not name or os.path.isabs(name) or ".." in name.split("/"):
             raise InvalidRequest(f"%%cuda_header {name}: give a name to include it by: shapes.cuh")
         path = os.path.join(self.folder, name)
-        text = cells.without_comments(text)
+        text = cells.read(text, keep_lines=True).source
         with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
             if file.read() == text:
                 return  # unchanged, so no build has to check it again

@@ -83,9 +83,15 @@ def test_with_line_information_every_line_stays():
     assert kept.source == "\n\nint x;\n"
 
 
+def test_a_headers_raw_string_keeps_its_blanks():
+    header = 'const char* s = R"(a  \n\nb)";\n'
+    kept = cells.read(header, keep_lines=True).source
+    assert kept == header
+
+
 def test_a_headers_lines_stay_where_they_are():
     header = "// one\nint a; // two\n/* three\nfour */ int b;\n"
-    assert cells.without_comments(header) == "\nint a;\n\n int b;\n"
+    assert cells.read(header, keep_lines=True).source == "\nint a;\n\n  int b;\n"
 
 
 # --- definitions ---------------------------------------------------------------------------------
