@@ -12,7 +12,7 @@ import pytest
 
 import rtcompile
 from rtcompile import errors
-from rtcompile.building import pipeline
+from rtcompile.building import planned
 from rtcompile.building.failures import as_error
 from rtcompile.core.units import CompileFailure
 from rtcompile.messages.catalogue import MESSAGES
@@ -79,7 +79,7 @@ def failed(log: str, kind: str = "error", **more: str) -> errors.CompileError:
     """Return the error of a build whose compiler wrote `log`."""
     request = rtcompile.CompileRequest("int x;", arch="sm_80")
     failure = CompileFailure(kind, log, ("nvcc", "-cubin", "kernel.cu"), "nvcc")
-    return as_error(failure, pipeline.plan(request, Settings.from_environ()), **more)
+    return as_error(failure, planned.plan(request, Settings.from_environ()), **more)
 
 
 @pytest.mark.parametrize("log", ["", "\n\n", " \t\n", "kernel.cu(1): warning #177-D: unused\n"])
