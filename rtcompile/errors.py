@@ -53,12 +53,10 @@ _ERRORS_SHOWN = 5  # of a batch
 class RtcompileError(Exception):
     """Base of every error that rtcompile raises."""
 
-    _face = "python"  # "cell" where a notebook shows it with options as a ``%%cuda`` line has them
-
     def __str__(self) -> str:
         return printable(super().__str__())
 
-    def styled(self, width: int = 100) -> Styled:
+    def styled(self) -> Styled:
         """Return the message as terminals and notebooks show it, its words in styles."""
         first, newline, rest = str(self).partition("\n")
         return ("error", f"{type(self).__name__}: "), ("place", first), ("", newline + rest)
@@ -66,10 +64,9 @@ class RtcompileError(Exception):
     def _render_traceback_(self) -> list[str]:
         # IPython asks an exception for this before it formats a traceback: the message, and the
         # caller's line that led to it, without a frame of ours.
-        from rtcompile.messages import wording  # only what is shown pays for it
-        from rtcompile.text import styling
+        pieces = [*self.styled(), *_caller(self)]
+        from rtcompile.text import styling  # only what is shown pays for it
 
-        pieces = (*wording.told(self, self._face), *_caller(self))
         return styling.as_traceback(pieces).split("\n")
 
 
@@ -214,6 +211,8 @@ class CompileError(_BuildError):
         where the reproducer is.
     """
 
+    _story: Styled = ()
+
     def __init__(
         self,
         msg: str,
@@ -232,23 +231,18 @@ class CompileError(_BuildError):
         self.advice = advice
 
     @classmethod
-    def of_log(cls, *args: Any, **more: Any) -> Any:
-        """Return an error whose message is made of its diagnostics and advice."""
+    def told(cls, story: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any) -> Any:
+        """Return an error whose message is the styled text `story` followed by `advice`."""
+        pieces = (*story, *(("", f"\n{paragraph}") for paragraph in advice))
         from rtcompile.text import styling
 
-        error = cls("", *args, **more)
-        error._msg = printable(styling.as_text(error.styled()))
-        error.args = (error._msg,)
+        error = cls(styling.as_text(pieces), *args, advice=advice, **more)
+        error._story = pieces
         return error
 
-    def styled(self, width: int = 100) -> Styled:
+    def styled(self) -> Styled:
         """Return the message as terminals and notebooks show it, its words in styles."""
-        if not self.diagnostics:
-            return super().styled()
-        from rtcompile.messages import rendering
-
-        story = rendering.story(self.diagnostics, source=self.source, name=self.name, width=width)
-        return (*story, *(("", f"\n{paragraph}") for paragraph in self.advice))
+        return self._story or super().styled()
 
     def __repr__(self) -> str:
         return self._msg
@@ -258,7 +252,7 @@ class CompileError(_BuildError):
         """The message as HTML for a notebook; empty where only plain text exists."""
         from rtcompile.text import styling
 
-        return styling.as_html(self.styled()) if self.diagnostics else ""
+        return styling.as_html(self._story) if self._story else ""
 
     def _repr_html_(self) -> str | None:
         return self.html or None  # None: a notebook shows the text

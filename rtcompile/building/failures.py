@@ -16,7 +16,7 @@ from rtcompile.errors import (
     CompileTimeout,
     LinkError,
 )
-from rtcompile.messages import diagnostics, hints
+from rtcompile.messages import diagnostics, hints, rendering
 from rtcompile.messages.context import BuildContext
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.settings import Settings
@@ -58,7 +58,8 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         hinted = any(diagnostic.hint for diagnostic in parsed)
         advice += [] if hinted else [repro.advice(failure)]
         advice += [f"Reproducer: {folder}"]
-    error: CompileError = kind.of_log(
+    error: CompileError = kind.told(
+        rendering.story(parsed, source=request.source, name=name),
         request.source,
         name,
         failure.command,

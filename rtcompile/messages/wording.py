@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from rtcompile.errors import RtcompileError
+from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.messages import rendering
 from rtcompile.text.styling import Styled
 
 __all__ = ["spelled", "told"]
@@ -44,8 +45,11 @@ def spelled(text: str, face: str) -> str:
 
 
 def told(error: RtcompileError, face: str, *, width: int = 100) -> Styled:
-    """Return an error's message, hints and advice, with options spelled as `face` spells them.
-
-    Where a compiler named a place, the first line begins with it, so that editors can jump to it.
-    """
-    return tuple((style, spelled(text, face)) for style, text in error.styled(width))
+    """Return an error's message, hints and advice with `face`'s options; a file and line come first."""
+    pieces = error.styled()
+    if isinstance(error, CompileError) and error.diagnostics:
+        story = rendering.story(
+            error.diagnostics, source=error.source, name=error.name, width=width
+        )
+        pieces = (*story, *(("", f"\n{paragraph}") for paragraph in error.advice))
+    return tuple((style, spelled(text, face)) for style, text in pieces)

@@ -9,6 +9,7 @@ from rtcompile.core import options
 from rtcompile.core.request import CompileRequest
 from rtcompile.core.symbols import simple_name
 from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest
+from rtcompile.messages import rendering, wording
 from rtcompile.notebook import building, cells
 from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.definitions import KernelText
@@ -94,16 +95,18 @@ class Compilation:
 
     def _in_cell(self, error: CompileError) -> CompileError:
         """Return the error with the cell's own lines in it, and options as a cell spells them."""
-        here: CompileError = type(error).of_log(
+        found = tuple(map(self._cell.in_cell, error.diagnostics))
+        story = rendering.story(found, source=self._cell.text, name=PROGRAM)
+        here: CompileError = type(error).told(
+            tuple((style, wording.spelled(text, "cell")) for style, text in story),
             self._cell.text,
             PROGRAM,
             error.options,
             error.backend,
-            diagnostics=tuple(map(self._cell.in_cell, error.diagnostics)),
+            diagnostics=found,
             log=error.log,
-            advice=error.advice,
+            advice=tuple(wording.spelled(paragraph, "cell") for paragraph in error.advice),
         )
-        here._face = "cell"
         if isinstance(error, CompilerCrashed) and isinstance(here, CompilerCrashed):
             here.reproducer = error.reproducer
         return here

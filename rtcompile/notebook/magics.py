@@ -7,10 +7,12 @@ from typing import Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from rtcompile.errors import RtcompileError, public
+from rtcompile.messages import wording
 from rtcompile.notebook import show
 from rtcompile.notebook.kernels import CellModule
 from rtcompile.notebook.line import Line
 from rtcompile.notebook.session import Session
+from rtcompile.text import styling
 
 
 @magics_class
@@ -79,12 +81,15 @@ class _readable:  # noqa: N801  # a statement's word
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: Any
     ) -> None:
-        if isinstance(error, RtcompileError):
-            error._face = "cell"
-        elif isinstance(error, KeyboardInterrupt):
-            # IPython calls this method of an exception instead of formatting a traceback.
-            text = "Interrupted: nothing is being compiled any longer."
-            error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
+        if isinstance(error, KeyboardInterrupt):
+            _show_as(error, "Interrupted: nothing is being compiled any longer.")
+        elif isinstance(error, RtcompileError):
+            _show_as(error, styling.as_traceback(wording.told(error, "cell")))
+
+
+def _show_as(error: BaseException, text: str) -> None:
+    # IPython calls this method of an exception instead of formatting a traceback.
+    error._render_traceback_ = lambda: text.split("\n")  # type: ignore[attr-defined]
 
 
 def load(shell: Any) -> None:
