@@ -169,7 +169,7 @@ def sweep(folder: Folder) -> None:
     for name, status in folder.listing(bundled.KIND):
         if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(folder.file(bundled.KIND, name), ignore_errors=True)
-    # Locks of which each is a file, as where no byte of a file can be locked.
+    # Locks that are a file each, as where no byte of a file can be locked.
     for name in {name for name, _ in folder.listing("locks")} - {locks.TABLE}:
         with locks.machine_wide(folder.file("locks", name), patience=0.0):
             pass  # no process held it; leaving the block removes it

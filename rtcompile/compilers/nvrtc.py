@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rtcompile.compilers.precompiled import Precompiled, Prefix
     from rtcompile.toolkit.model import Library
 
-# The first NVRTC that can be told what to name internal symbols after; before, it is the process
+# The first NVRTC with an option for the names of internal symbols; before, it is the process
 # id.
 _FIRST_WITH_SEED = (12, 9)
 _FIRST_WITH_PCH = (12, 8)

@@ -1,4 +1,4 @@
-"""Makes a `FileSet` of what NVRTC asked of the file system, as `workers.probes` observed it.
+"""Makes a `FileSet` of the paths that NVRTC looked for, as `workers.probes` observed them.
 
 What was seen is looked at once more, after the build: where anything is not as the compiler saw it,
 the set is as new as this moment, and the build is not kept. What the compiler saw between two

@@ -9,7 +9,7 @@ seventh of CuTe's 1.5 s. They share no more than that memory:
 - A child goes on only after a success. Where one that served before dies, or reports what may not
   be the source's fault, the zygote runs the job again in a child of its own, whose result counts.
 - Between two jobs the folders and what was written on stderr are emptied; a child that finds
-  anything else there does not go on, nor does one that has grown or has served many.
+  anything else there does not go on. One that has grown or has served many does not either.
 - Jobs with a limit of time or memory are never plain.
 
 Worker side.
