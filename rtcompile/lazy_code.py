@@ -86,6 +86,7 @@ class LazyCode:
         "_overrides",
         "_request",
         "_settings",
+        "_toolchain",
         "arguments",
         "for_cupy",
         "functions",
@@ -107,6 +108,7 @@ class LazyCode:
         self._overrides = {name: arguments[name] for name in _OVERRIDES}
         self._environment: Environment | None = None  # of the settings
         self._made_in: Environment | None = None  # of the objects
+        self._toolchain = ""  # its signature then
         self._is_shared = True
         self._settings: Settings | None = None
         request = self._request
@@ -117,9 +119,10 @@ class LazyCode:
 
     def is_valid(self) -> bool:
         """Say whether nothing has changed, so another kernel of the same arguments may share this."""
-        if not self._is_shared:
+        here = environments.current()
+        if not self._is_shared or self._made_in not in (None, here):
             return False
-        if self._made_in is not None and self._made_in is not environments.current():
+        if self._toolchain and self._toolchain != here.signature():
             return False
         if self._folder and self._folder != _working_directory():
             return False
@@ -248,6 +251,7 @@ class LazyCode:
         if self._folder and self._folder != _working_directory():
             self._is_shared = False
         self._made_in = self._environment
+        self._toolchain = "" if self._made_in is None else self._made_in.signature()
         self.objects[self._place()] = code
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:

@@ -188,6 +188,18 @@ def test_a_kernel_that_was_looked_at_in_another_environment_is_not_that_environm
     assert kernel(CODE % 1, "k").kernel != before
 
 
+def test_what_another_toolchain_made_is_not_shared(kernel, tmp_path):
+    one = kernel(CODE % 1, "k")
+    assert one.kernel
+    assert kernel(CODE % 1, "k")._build is one._build
+    (tmp_path / "part").write_text("of another toolkit")
+
+    stamps = {str(tmp_path / "part"): environment.signature(tmp_path / "part")}
+    environment.current().note(environment.packed(stamps, ""))
+
+    assert kernel(CODE % 1, "k")._build is not one._build
+
+
 def test_an_edited_options_file_is_noticed(kernel, tmp_path):
     file = tmp_path / "options"
     found = set()
