@@ -12,7 +12,6 @@ import operator
 import struct
 import sys
 import threading
-from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ import numpy as np
 from rtcompile.core.request import items, truth, whole
 from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, alone, shown
 from rtcompile.lazy_code import CUDARuntimeError, ordinal
-from rtcompile.repeated import Repeated
+from rtcompile.repeated import Repeated, room
 from rtcompile.tensors import bindings, device_array
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ _CLUSTER_MAX = 16  # with the attribute for a size that is not portable
 _GRID_MAX = (1 << 31) - 1
 _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
-_PARAMETER_UNIT = 16  # bytes; where the host's copy of each parameter begins
 
 
 _NEVER: dict[int, _Loaded] = {}  # of a kernel that was never launched
@@ -107,10 +105,10 @@ def launch(
         config.attrs = attributes
         config.numAttrs = len(attributes)
 
-    values_at, pointers = _laid_out(packed)
-    (status,) = driver.cuLaunchKernelEx(
-        config, driver.CUfunction(loaded.handle), pointers.buffer_info()[0], 0
-    )
+    values_at, addresses, pointers = room(map(len, packed))
+    for address, data in zip(addresses, packed, strict=False):  # the last address is the end
+        ctypes.memmove(address, data, len(data))
+    (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(loaded.handle), pointers, 0)
     del values_at  # not before: the driver has read it now
     if int(status):
         raise call.error(status)
@@ -291,18 +289,6 @@ def _packed(kernel: str, values: list[Any], sizes: tuple[int, ...] | None) -> li
 
 class _MisfitError(Exception):
     """What is wrong with an argument, as the end of a sentence."""
-
-
-def _laid_out(packed: list[bytes]) -> tuple[Any, array[int]]:
-    """Return the parameters' bytes in one place, and the address of each."""
-    places, end = [], 0
-    for data in packed:
-        places.append(end)
-        end += (len(data) + _PARAMETER_UNIT - 1) & -_PARAMETER_UNIT
-    padded = [data.ljust((len(data) + _PARAMETER_UNIT - 1) & -_PARAMETER_UNIT) for data in packed]
-    values = ctypes.create_string_buffer(b"".join(padded), end + 1)
-    start = ctypes.addressof(values)
-    return values, array("Q", [start + place for place in places] or [0])
 
 
 def _bytes_of(value: Any, size: int | None) -> bytes:

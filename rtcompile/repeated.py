@@ -11,7 +11,8 @@ import ctypes
 import operator
 import struct
 from array import array
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import cupy
@@ -70,10 +71,11 @@ class Repeated:
 class _Arguments:
     """Where the bytes of arguments of certain types go."""
 
-    __slots__ = ("_format", "_take", "free")
+    __slots__ = ("_format", "_sizes", "_take", "free")
 
-    def __init__(self, form: str, take: list[Callable[[Any], Any]]) -> None:
+    def __init__(self, form: str, take: list[Callable[[Any], Any]], sizes: tuple[int, ...]) -> None:
         self._format = struct.Struct(form)
+        self._sizes = sizes
         self._take = take
         # Places for the bytes: what holds them, each one's address, and where these addresses are. Two
         # threads that launch at once have one each.
@@ -91,14 +93,14 @@ class _Arguments:
                 return None
             form += f"{how[0]}{-size % _UNIT}x"
             take.append(how[1])
-        return cls(form, take)
+        return cls(form, take, sizes)
 
     def put(self, args: Sequence[Any]) -> tuple[Any, array[int], int] | None:
         """Return a place with the arguments' bytes; None if one does not fit."""
         try:
             place = self.free.pop()
         except IndexError:
-            place = self._place()
+            place = room(self._sizes)
         try:
             values = [take(value) for take, value in zip(self._take, args, strict=True)]
             self._format.pack_into(place[0], 0, *values)
@@ -106,20 +108,15 @@ class _Arguments:
             return None
         return place
 
-    def _place(self) -> tuple[Any, array[int], int]:
-        values = ctypes.create_string_buffer(self._format.size + 1)
-        start, at, addresses = ctypes.addressof(values), 0, array("Q", [])
-        for size in map(struct.calcsize, _fields(self._format.format)):
-            addresses.append(start + at)
-            at += size
-        addresses.append(0)  # a kernel without parameters has an array of none
-        return values, addresses, addresses.buffer_info()[0]
 
-
-def _fields(form: str) -> list[str]:
-    """Return the format of each parameter, its padding included: ``"=Q8xi12x"`` has two."""
-    fields = form[1:].split("x")
-    return [f"={field}x" for field in fields if field]
+def room(sizes: Iterable[int]) -> tuple[Any, array[int], int]:
+    """Return memory for parameters of these sizes, each one's address, and where the addresses are."""
+    ends = list(accumulate((size + -size % _UNIT for size in sizes), initial=0))
+    values = ctypes.create_string_buffer(ends[-1] + 1)
+    start = ctypes.addressof(values)
+    # The last is the end, so that a kernel without parameters has an array too.
+    addresses = array("Q", [start + end for end in ends])
+    return values, addresses, addresses.buffer_info()[0]
 
 
 def _way(kind: type, size: int) -> tuple[str, Callable[[Any], Any]] | None:
