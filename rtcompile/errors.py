@@ -209,9 +209,13 @@ class CompileError(_BuildError):
     advice : tuple of str
         What the message says after the compiler's errors, a paragraph each: what else was tried,
         where the reproducer is.
+    cached : bool
+        Whether no compiler was asked, because an earlier build failed in this way and nothing that
+        it read has changed since. ``recompile=True`` asks it.
     """
 
     _story: Styled = ()
+    cached = False
 
     def __init__(
         self,

@@ -46,16 +46,24 @@ MUTATIONS = (
     Mutation(
         "what NVRTC refused is never remembered",
         "rtcompile/building/miss.py",
-        "        self.store.refusals.remember(self.plan.question, reason)\n",
-        "        pass\n",
+        "        self._remember(refused, reason)\n",
+        "",
         "tests/unit/test_fallback_end_to_end.py::test_a_refusal_is_remembered_when_the_code_is_gone",
     ),
     Mutation(
-        "a refusal is remembered by this process alone",
-        "rtcompile/cache/refusals.py",
-        "        self._ask(lambda books: books.remember_refusal(key, reason))\n",
-        "",
-        "tests/unit/test_cache_books.py::test_a_refusal_is_known_to_the_next_process",
+        "a failure is remembered by this process alone",
+        "rtcompile/cache/negative.py",
+        "        if not self._publish(KIND, key, _encoded(key, remembered)):\n",
+        "        if True:\n",
+        "tests/unit/test_negative.py::test_a_failure_is_the_same_value_for_the_next_process",
+    ),
+    Mutation(
+        "a failure of other files is taken for one of these",
+        "rtcompile/cache/negative.py",
+        "        if len(now) < len(known.depends):\n            return None\n",
+        "        now = known.depends\n",
+        "tests/unit/test_negative.py::test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it"
+        "_missed_are_not_there",
     ),
     Mutation(
         "the file of a precompiled header is not compared with its record",

@@ -64,8 +64,6 @@ def compile_alike(
         misses: list[tuple[int, Miss, ExitStack]] = []
         for at, plan in enumerate(plans):
             right = held.enter_context(ExitStack())
-            if store.failed.find(plan.question) or store.refusals.find(plan.question):
-                continue
             if right.enter_context(store.building(plan.question, reads=False, waits=False)) == 0.0:
                 right.close()
                 continue

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["as_error"]
 
 _LONGEST_COMMAND = 300
+_CACHED = (
+    "Cached: an earlier build failed like this, and nothing that it read has changed; "
+    "recompile=True asks the compiler again."
+)
 _KINDS: dict[str, type[CompileError]] = {
     "link": LinkError,
     "crash": CompilerCrashed,
@@ -36,8 +40,13 @@ _KINDS: dict[str, type[CompileError]] = {
 }
 
 
-def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:
-    """Return the error for a failed build; `then` says what else was tried, and with what result."""
+def as_error(
+    failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
+) -> CompileError:
+    """Return the error for a failed build.
+
+    `then` says what else was tried, and with what result; `cached` whether no compiler was asked.
+    """
     request = plan.request
     name = plan.question.name
     context = BuildContext(
@@ -51,7 +60,7 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
         package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
     )
     parsed = hints.annotate(_parsed(failure), context)
-    advice = [then] if then else []
+    advice = [each for each in (then, _CACHED if cached else "") if each]
     kind = _KINDS.get(failure.kind, CompileError)
     folder = _reproducer(failure, plan) if issubclass(kind, CompilerCrashed) else None
     if folder is not None:
@@ -70,6 +79,7 @@ def as_error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileE
     )
     if isinstance(error, CompilerCrashed):
         error.reproducer = folder
+    error.cached = cached
     return error
 
 

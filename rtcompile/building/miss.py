@@ -28,6 +28,7 @@ from rtcompile.watching import tracing
 
 if TYPE_CHECKING:
     from rtcompile.errors import CompileError
+    from rtcompile.lookup.fileset import FileSet
     from rtcompile.messages.fallback import Decision
 
 # Modules that only some builds need (NVCC, the linker, reading errors) are imported there.
@@ -56,9 +57,6 @@ def compile_once(
         if code is None:
             raise JitDisabled(store.why(plan.question) or "recompile=True asks for a compiler")
         return code
-    failure = None if settings.recompile else store.failed.find(plan.question)
-    if failure is not None:
-        raise _error(failure, plan)
     with (
         tracing.span("build", program=request.name),
         store.building(
@@ -126,19 +124,26 @@ class Miss:
         self.added: list[str] = []  # flags that were added because of errors
         self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
+        self.depends: tuple[FileSet, ...] = ()  # what a failure depends on besides
         self.begun_ns = clocks.file_clock_ns()
         self.confirmed = confirmed
 
     def run(self) -> ObjectCode:
         plan = self.plan
+        negative = self.store.negative
+        if self.settings.recompile:
+            negative.forget(plan.question)
+        known = negative.find(plan.question)
+        if known is not None and not known.why_nvcc:  # another process found out meanwhile
+            raise _error(known.failure, plan, cached=True)
         if plan.question.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
         if plan.backend == "nvcc":
             return self._with_nvcc(self.why_missed())
-        refusal = self.store.refusals.find(plan.question) if plan.backend == "auto" else None
-        if refusal:
-            return self._with_nvcc(refusal)
+        if known is not None and plan.backend == "auto":
+            self.depends = known.depends
+            return self._with_nvcc(known.why_nvcc)
         outcome = self._until_nothing_helps(self._nvrtc)
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome, self.plan.search)
@@ -166,20 +171,21 @@ class Miss:
                 return outcome
 
     def _refused(self, failure: CompileFailure) -> CompileError:
-        """Return the error; remember it if it depends only on the request and the files read."""
-        from rtcompile.cache import failed
+        """Return the error, and remember it."""
+        self._remember(failure)
+        return _error(failure, self.plan)
 
-        read = []
+    def _remember(self, failure: CompileFailure, why_nvcc: str = "") -> None:
+        """Keep a failure in the negative cache, unless more than files decided it, or one changed."""
+        from rtcompile.cache.negative import Remembered, dependencies_of
+
+        question = self.plan.question
+        depends = list(self.depends)
         for each in self.failures:
             searched = self.plan.search if each.backend == "nvrtc" else self._nvcc_searched(each)
-            dependencies = failed.dependencies_of(
-                each, searched, source=self.plan.request.source, name=self.plan.question.name
-            )
-            if dependencies is None or dependencies.newest_ns >= self.begun_ns:
-                return _error(failure, self.plan)
-            read.append(dependencies)
-        self.store.failed.remember(self.plan.question, failure, read)
-        return _error(failure, self.plan)
+            depends.append(dependencies_of(each, searched, self.plan.request.source, question.name))
+        if not any(each.uncacheable or each.newest_ns >= self.begun_ns for each in depends):
+            self.store.negative.remember(question, Remembered(failure, why_nvcc, tuple(depends)))
 
     def _add(self, decision: Decision) -> bool:
         """Add a decision's flags, which are not in the cache key; return whether there is a new one."""
@@ -255,7 +261,7 @@ class Miss:
             raise _error(
                 refused, self.plan, then=f"NVCC could build it ({reason}): {missing}"
             ) from None
-        self.store.refusals.remember(self.plan.question, reason)
+        self._remember(refused, reason)
         return code
 
     def _with_nvcc(self, why: str) -> ObjectCode:
@@ -330,6 +336,17 @@ class Miss:
         log = compiled.log
         code = compiled.code
         question = plan.question
+        is_known = compiled.trace is not None or compiled.files is not None
+        dependencies = compiled.files
+        if dependencies is None:
+            with tracing.span("headers", program=plan.request.name):
+                texts = (text for _, text in plan.request.headers)
+                dependencies = headers.record(
+                    compiled.trace or (),
+                    searched,
+                    source="\n".join([plan.request.source, *texts]),
+                    name=plan.question.name,
+                )
         if plan.must_link:
             from rtcompile.compilers import nvjitlink
 
@@ -347,7 +364,9 @@ class Miss:
                 target=plan.choice.target,
             )
             if isinstance(linked, CompileFailure):
-                raise _error(linked, plan)
+                files = dependencies if is_known else None
+                self.failures.append(linked._replace(trace=None, files=files))
+                raise self._refused(linked)
             code, log = linked.code, log + linked.log
             milliseconds += _working(linked.milliseconds)
             question = question.linked(backend)
@@ -356,16 +375,6 @@ class Miss:
         for problem in check_code(code, plan.choice.arch):
             warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
             log += f"{plan.request.name}: warning: {problem}\n"
-        dependencies = compiled.files
-        if dependencies is None:
-            with tracing.span("headers", program=plan.request.name):
-                texts = (text for _, text in plan.request.headers)
-                dependencies = headers.record(
-                    compiled.trace or (),
-                    searched,
-                    source="\n".join([plan.request.source, *texts]),
-                    name=plan.question.name,
-                )
         question = replace(question, fixups=tuple(self.added))
         if self.store.changed_meanwhile(question, dependencies):
             # Which contents the compiler read is not known, so no bundle has them.
@@ -386,7 +395,7 @@ class Miss:
                 compiled_in=milliseconds,
             ),
         )
-        if compiled.trace is not None or compiled.files is not None:
+        if is_known:
             with tracing.span("store", program=plan.request.name):
                 self.store.add(question, built, dependencies)
         return built
@@ -429,10 +438,12 @@ def _working(milliseconds: Mapping[str, float]) -> float:
     return sum(milliseconds.values()) - milliseconds.get("queue", 0.0)
 
 
-def _error(failure: CompileFailure, plan: Plan, *, then: str = "") -> CompileError:
+def _error(
+    failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
+) -> CompileError:
     from rtcompile.building.failures import as_error
 
-    return as_error(failure, plan, then=then)
+    return as_error(failure, plan, then=then, cached=cached)
 
 
 # Matches the folders that includes are relative to: .../include/cccl, /usr/include/c++/12.

@@ -26,7 +26,8 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     found = find(query, request, settings)
     if found is not None:
         return found
-    _start_compiler(settings)
+    if query is None or not query.failed:
+        _start_compiler(settings)
     from rtcompile.building import planned
 
     return planned.build(request, settings, query)

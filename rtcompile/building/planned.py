@@ -14,7 +14,7 @@ from rtcompile.core import memory_headers
 from rtcompile.core.option_table import dropped
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.value import replace
-from rtcompile.errors import JitDisabled, RtcompileError, ToolkitNotFound
+from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.lookup import device
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.query import Query, query_of
@@ -90,7 +90,10 @@ class Missing:
         if self._may_share is None:
             from rtcompile.building import alike
 
-            self._may_share = alike.may_share(self.plan, self.settings)
+            # What failed before, or is NVCC's, is not compiled beside others.
+            self._may_share = alike.may_share(self.plan, self.settings) and not (
+                Store.open(self.settings).negative.find(self.plan.question)
+            )
         return self._may_share
 
 
@@ -205,14 +208,26 @@ def _found(
 def _compiled(query: Query | None, decided: Plan, settings: Settings) -> ObjectCode:
     """Return the code of a plan that is not in the cache."""
     store = Store.open(settings)
-    _start_compiler(decided, settings)
-    from rtcompile.building import miss  # with compilers and workers, which hits do not need
-
     try:
-        code = miss.compile_once(decided, settings, store)
-    except miss.AnotherCapabilityError:
-        decided = plan(decided.request, settings, device.confirmed_compute_capability)
-        code = miss.compile_once(decided, settings, store, confirmed=True)
+        if settings.jit and not settings.recompile:
+            failure = store.negative.failure(decided.question)
+            if failure is not None:
+                from rtcompile.building.failures import as_error
+
+                raise as_error(failure, decided, cached=True)
+        _start_compiler(decided, settings)
+        from rtcompile.building import miss  # with compilers and workers, which hits do not need
+
+        decided = miss.identified(decided, settings)
+        try:
+            code = miss.compile_once(decided, settings, store)
+        except miss.AnotherCapabilityError:
+            decided = plan(decided.request, settings, device.confirmed_compute_capability)
+            code = miss.compile_once(decided, settings, store, confirmed=True)
+    except CompileError:
+        if query and not query.failed and store.negative.failure(decided.question):
+            lookup.note_failure(query, store.publish)
+        raise
     return _kept(code, query, decided, settings, store)
 
 

@@ -1,8 +1,8 @@
-"""The cache's books: counts of hits and builds, and the sources that NVRTC refused.
+"""The cache's books: counts of hits and builds.
 
 diskcache keeps them in SQLite. No hit reads them. Damaged books are replaced by empty ones, which
-loses statistics and refusals; the size limit does not depend on them. Values are bytes, and nothing
-is ever unpickled.
+loses statistics; the size limit does not depend on them. Values are bytes, and nothing is ever
+unpickled.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 
 import diskcache
 
-from rtcompile.cache.folder import REFUSALS, Folder, Notes
+from rtcompile.cache.folder import Folder, Notes
 
 __all__ = ["Books", "BooksError", "Usage"]
 
 _LOCK_SECONDS = 1.0  # to wait for another process's transaction, which takes milliseconds
-_REFUSAL_SECONDS = 30 * 86400.0  # after which NVRTC is tried again, as its headers may be others
 
 _T = TypeVar("_T")
 
@@ -88,13 +87,16 @@ class _Database(diskcache.Cache):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cache's statistics: bytes on disk and counts; `fetched` is what shared stores had."""
+    """The cache's statistics: bytes on disk and counts.
+
+    `fetched` counts builds out of shared stores, `failures` those in the negative cache.
+    """
 
     size: int
     hits: int
     misses: int
     fetched: int
-    refusals: int
+    failures: int
 
 
 class Books:
@@ -142,10 +144,10 @@ class Books:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
 
-    def statistics(self, more: Notes = _NONE) -> tuple[int, int, int, int]:
-        """Add the notes of processes; return how many hits, builds, fetched builds and refusals."""
+    def statistics(self, more: Notes = _NONE) -> tuple[int, int, int]:
+        """Add the notes of processes; return how many hits, builds and fetched builds."""
 
-        def count(cache: Any) -> tuple[int, int, int, int]:
+        def count(cache: Any) -> tuple[int, int, int]:
             totals = []
             for name in ("hits", "misses", "fetched"):
                 added = getattr(more, name)
@@ -153,29 +155,6 @@ class Books:
                 totals.append((_NUMBER.unpack(row)[0] if row else 0) + added)
                 if added:
                     cache.set(name, _NUMBER.pack(totals[-1]))
-            refusals = sum(key.startswith("refusal ") for key in cache)
-            return totals[0], totals[1], totals[2], refusals
+            return totals[0], totals[1], totals[2]
 
         return self._transact(count)
-
-    def refusals(self) -> dict[str, str]:
-        """Return the sources that NVRTC is known to refuse, and why."""
-
-        def read(cache: Any) -> dict[str, str]:
-            found = {}
-            for key in list(cache):
-                reason = cache.get(key) if key.startswith("refusal ") else None
-                if reason is not None:  # not expired
-                    found[key.removeprefix("refusal ")] = reason.decode("utf-8", "replace")
-            return found
-
-        return self._transact(read)
-
-    def remember_refusal(self, key: str, reason: str) -> None:
-        """Note for a month that NVRTC refused a source."""
-
-        def write(cache: Any) -> None:
-            cache.set(f"refusal {key}", reason.encode(), expire=_REFUSAL_SECONDS)
-            self._folder.publish(*REFUSALS, b"")  # marks that the books hold refusals
-
-        self._transact(write)

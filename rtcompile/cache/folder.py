@@ -19,7 +19,6 @@ from rtcompile.storage.trusted import UntrustedError
 __all__ = [
     "FOLDERS",
     "NOTES",
-    "REFUSALS",
     "Folder",
     "UntrustedError",
     "count_hit",
@@ -27,10 +26,10 @@ __all__ = [
 ]
 
 NOTES = ("books", "notes")
-REFUSALS = ("books", "refusals")  # an empty file, which exists if the books hold refusals
 FOLDERS = (
     "index",
     "objects",
+    "negative",
     "manifests",
     "portable",
     "pch",

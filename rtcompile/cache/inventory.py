@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
-_KINDS = {**_PORTABLE, "index": "index entry"}
+_KINDS = {**_PORTABLE, "index": "index entry", "negative": "negative entry"}
 _SEALED = {**_KINDS, "toolchains": "toolchain"}
 _KEEP = 0.9  # part of the limit that eviction leaves in use, to make room for the next builds
 _ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any more
@@ -50,7 +50,7 @@ class Entry:
 
 
 def stored(folder: Folder) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path below the directory, stat) of every object, manifest and answer."""
+    """Yield (path below the directory, stat) of every object, manifest, index entry and negative entry."""
     yield from _stored(folder, _KINDS)
 
 
@@ -95,15 +95,15 @@ def remove_damaged(folder: Folder) -> list[str]:
     return [folder.file(path) for path in found]
 
 
-def usage(folder: Folder, counts: tuple[int, int, int, int]) -> Usage:
-    """Return the statistics, with the books' counts of hits, builds, fetched builds and refusals."""
+def usage(folder: Folder, counts: tuple[int, int, int]) -> Usage:
+    """Return the statistics, with the books' counts of hits, builds and fetched builds."""
     from rtcompile.cache.books import Usage
 
-    return Usage(size(folder), *counts)
+    return Usage(size(folder), *counts, len(folder.listing("negative")))
 
 
 def size(folder: Folder) -> int:
-    """Return the bytes of objects, manifests and answers, and of the headers out of NVRTC."""
+    """Return the bytes of what `stored` yields, and of the headers out of NVRTC."""
     headers = sum(size for _, _, size in bundled.stored(folder))
     return headers + sum(status.st_size for _, status in stored(folder))
 
@@ -161,7 +161,7 @@ def empty(folder: Folder) -> None:
 
 def sweep(folder: Folder) -> None:
     """Remove what killed processes left: old temporary files, and locks that no process holds."""
-    for kind in ("index", "objects", "manifests", "portable", "toolchains", "sources", "books"):
+    for kind in (*_SEALED, "sources", "books"):
         for name, status in folder.listing(kind):
             temporary = name.startswith((".", f"{NOTES[1]}-"))
             if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:

@@ -14,14 +14,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from rtcompile.cache import manifests, objects
 from rtcompile.cache.folder import Folder, UntrustedError
 from rtcompile.cache.manifests import ManifestEntry, hit
 from rtcompile.cache.memory import Memory
-from rtcompile.cache.refusals import Refusals
 from rtcompile.cache.upkeep import Upkeep
 from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question, linked_by
@@ -33,9 +32,9 @@ from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
     from rtcompile.cache.books import Books, Usage
-    from rtcompile.cache.failed import Failed
     from rtcompile.cache.inventory import Entry
     from rtcompile.cache.locks import SingleFlight
+    from rtcompile.cache.negative import Negative
 
 __all__ = ["Store"]
 
@@ -70,11 +69,9 @@ class Store:
         self._memory = Memory()
         self._flights: SingleFlight | None = None  # created by the first build
         self._started: dict[str, int] = {}
-        self.refusals = Refusals(self._folder, self._ask_books)
         self._upkeep = Upkeep(
             self._folder, size, lambda notes: self._ask_books(lambda books: books.statistics(notes))
         )
-        self._failed: Failed | None = None  # created by the first miss
         if on_disk:
             try:
                 self._folder.check()
@@ -411,14 +408,12 @@ class Store:
         """Note that files are read from now on: what changes while a build runs is not kept."""
         self._started[question.lookup_key()] = clocks.next_tick()
 
-    @property
-    def failed(self) -> Failed:
-        """The sources that compilers refused in this process."""
-        if self._failed is None:
-            from rtcompile.cache.failed import Failed
+    @cached_property
+    def negative(self) -> Negative:
+        """The builds that failed and would fail again."""
+        from rtcompile.cache.negative import Negative  # a hit does not need it
 
-            self._failed = Failed()
-        return self._failed
+        return Negative(self._folder, self._readable, self.publish)
 
     # --- books and upkeep ----------------------------------------------------------------
 
@@ -464,8 +459,7 @@ class Store:
 
         with self._guard:
             self._memory.clear()
-            self.refusals.forget()
-            self._failed = None
+            self.__dict__.pop("negative", None)
         inventory.empty(self._folder)
 
     def export(self, path: str) -> int:

@@ -75,7 +75,7 @@ def _info(given: Namespace, settings: Settings, store: Store) -> int:
     if usage is not None:
         size, limit = output.human_size(usage.size), output.human_size(settings.cache_size)
         lines.append(f"{size} of {limit}; {usage.hits} hits, {usage.misses} builds")
-        lines.append(f"{usage.refusals} sources known to be beyond NVRTC")
+        lines.append(f"{usage.failures} failures of compilers remembered")
         if usage.fetched:
             lines.append(f"{usage.fetched} builds fetched from shared stores")
     if precompiled:

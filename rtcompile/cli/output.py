@@ -160,6 +160,7 @@ def error_fields(error: Exception) -> dict[str, Any]:
     fields: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
     if isinstance(error, CompileError):
         fields["log"] = error.log
+        fields["cached"] = error.cached
         fields["diagnostics"] = [asdict(diagnostic) for diagnostic in error.diagnostics]
     if isinstance(error, BatchError):
         fields["errors"] = {

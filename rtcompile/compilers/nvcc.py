@@ -78,7 +78,8 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     try:
         names, unmarked = markers.read(ptx.code.decode("utf-8", "surrogateescape"))
     except ValueError as error:
-        return CompileFailure("error", f"{ptx.log}{error}\n", nvcc.command, "nvcc")
+        log = f"{ptx.log}{error}\n"
+        return CompileFailure("error", log, nvcc.command, "nvcc", trace=ptx.trace)
     code = unmarked.encode("utf-8", "surrogateescape")
     stays = unit.target == "ltoir" or markers.prefix in unmarked
     notes = (f"variables {markers.prefix}* for its name expressions are in the code",) * stays
@@ -87,7 +88,7 @@ def _compile_with_names(unit: TranslationUnit, nvcc: _Nvcc) -> Compiled | Compil
     # The markers cannot be removed from LTO-IR, and without them it would lack the templates.
     outcome = nvcc.compile(marked) if unit.target == "ltoir" else nvcc.assemble(unit, code)
     if isinstance(outcome, CompileFailure):
-        return outcome
+        return outcome._replace(trace=ptx.trace)
     return outcome._replace(
         lowered_names=names,
         log=outcome.log if unit.target == "ltoir" else ptx.log + outcome.log,
@@ -164,11 +165,13 @@ class _Nvcc:
         source, texts = _named(unit), _as_files(unit)
         flags = (*_TARGET_FLAGS[unit.target], *_moved(unit.flags), "-MD", "-MF", _TRACE)
         outcome = self.run(flags, {_SOURCE: source}, unit.target, texts)
+        if outcome.trace is None:
+            return outcome
         # NVCC takes the names in #line for files that were read.
         said = {unit.name, *(file for _, _, file in cxx.renumbered(unit.source) if file)}
         trace = tuple(
             path
-            for path in outcome.trace or ()
+            for path in outcome.trace
             if path not in said or (path != unit.name and os.path.isfile(path))
         )
         return outcome._replace(trace=trace)
@@ -212,7 +215,8 @@ class _Nvcc:
         reply = outcome.value
         log = _SCRATCH_NAME.sub("", reply["log"]).replace(_TEXTS, FOLDER)
         if reply["status"] != 0 or _RESULT not in reply["files"]:
-            return _failure(reply, log, self.command)._replace(trace=_trace(reply, files))
+            trace = _trace(reply, files) if _TRACE in reply["files"] else None
+            return _failure(reply, log, self.command)._replace(trace=trace)
         return Compiled(
             code=reply["files"][_RESULT],
             kind=kind,

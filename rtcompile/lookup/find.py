@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
 
-__all__ = ["find", "keep", "listeners", "report"]
+__all__ = ["find", "keep", "listeners", "note_failure", "report"]
 
 SEAL = "index entry"  # the kind of the files in it
 
@@ -124,6 +124,7 @@ def _in_index(query: Query) -> Found | None:
     data = folder.read(INDEX, name) if name else None
     fields = None if data is None else files.unseal(SEAL, name, data)
     if fields is None or len(fields) != 2 + PACKED_FIELDS:
+        query.failed = fields == []
         return None
     try:
         read = FileSet.unpacked(fields[2:])
@@ -169,3 +170,10 @@ def keep(
     _memory_of(query).keep(query.identity, Found(obj, read))
     notes = "\0".join(obj.build.notes).encode("utf-8", "surrogateescape")
     publish(INDEX, name, files.seal(SEAL, name, [object_key.encode(), notes, *packed]))
+
+
+def note_failure(query: Query, publish: Callable[[str, str, bytes], object]) -> None:
+    """Have the next process look for the failure of a build before it starts a compiler."""
+    name = query.name()
+    if name and query.environment is environments.current():
+        publish(INDEX, name, files.seal(SEAL, name, []))

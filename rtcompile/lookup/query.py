@@ -47,10 +47,11 @@ class Query:
     `identity` is everything that can change the result, besides files and the environment.
     `capability` is None where the request names its architecture, or there is no device. With
     `recent`, the toolkit's headers that were found unchanged within the last second count as
-    unchanged: CuPy's own kernels follow one another and share a hundred headers.
+    unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` says whether
+    the index knows that the last build failed: the negative cache tells how.
     """
 
-    __slots__ = ("capability", "environment", "identity", "recent", "request", "settings")
+    __slots__ = ("capability", "environment", "failed", "identity", "recent", "request", "settings")
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Query:
         self.environment = environment
         self.capability = capability
         self.recent = False
+        self.failed = False
         arch = request.arch
         gives_way = request.may_pass_over_arch and arch is None and _names_architecture(request)
         self.identity = (

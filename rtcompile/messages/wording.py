@@ -30,6 +30,7 @@ _ROWS = (
     (r"\btimeout=(?!\w)", "--timeout", "RTCOMPILE_TIMEOUT"),
     (r"\bmemory_limit=(?=')", "--memory-limit ", "RTCOMPILE_MEMORY_LIMIT="),
     (r"\bmemory_limit=(?!\w)", "--memory-limit", "RTCOMPILE_MEMORY_LIMIT"),
+    (r"recompile=True asks the compiler again", *["`rtcompile cache clear` forgets it"] * 2),
     (r"more in \.errors\b", "more; `--json` shows all", "more in `sys.last_value.errors`"),
     (r"`\.log` has", "`--json` shows", "`sys.last_value.log` has"),
 )

@@ -109,4 +109,5 @@ class Compilation:
         )
         if isinstance(error, CompilerCrashed) and isinstance(here, CompilerCrashed):
             here.reproducer = error.reproducer
+        here.cached = error.cached
         return here

@@ -1,4 +1,4 @@
-"""The books: sizes, eviction, statistics, refusals; lost without loss, and never unpickled."""
+"""The books: sizes, eviction, statistics; lost without loss, and never unpickled."""
 
 from __future__ import annotations
 
@@ -160,10 +160,8 @@ def test_prune_leaves_the_locks_of_builds_under_way(
 def test_clear_forgets_everything(cache: Path) -> None:
     kept = open_store(cache)
     question = build(kept, "a")
-    kept.refusals.remember(question, "no")
     kept.clear()
     assert kept.find(question) is None
-    assert kept.refusals.find(question) is None
     assert bytes_in(cache) == 0
 
 
@@ -254,32 +252,6 @@ def test_hits_of_a_process_that_built_nothing_are_counted_without_a_database(cac
     usage = open_store(cache).usage()
     assert usage is not None
     assert usage.hits == 2
-
-
-# --- refusals ----------------------------------------------------------------------------------
-
-
-def test_a_refusal_is_known_to_the_next_process(cache: Path) -> None:
-    open_store(cache).refusals.remember(make_question(), "host code")
-    assert open_store(cache).refusals.find(make_question()) == "host code"
-    assert open_store(cache).refusals.find(make_question(source="another")) is None
-
-
-def test_the_books_stay_shut_while_nothing_was_refused(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = open_store(cache)
-    build(first, "a")
-    first.settle()
-    assert (cache / "books" / "cache.db").exists()
-    monkeypatch.setattr(books, "Books", None)  # opening them would be an error
-    assert open_store(cache).refusals.find(make_question()) is None
-
-
-def test_a_refusal_is_of_one_compiler(cache: Path) -> None:
-    open_store(cache).refusals.remember(make_question(), "host code")
-    upgraded = make_question(compilers={"nvrtc": "13.0.88"})
-    assert open_store(cache).refusals.find(upgraded) is None
 
 
 # --- loss and damage ---------------------------------------------------------------------------
@@ -380,8 +352,6 @@ def test_locked_books_cost_one_warning_and_no_object(
         question = build(kept, "b")
         with pytest.warns(RtcompileWarning, match="database is locked"):
             kept.settle()
-        kept.refusals.remember(question, "kept in memory")  # a second warning would be an error
-        assert kept.refusals.find(question) == "kept in memory"
         assert open_store(cache).find(question)
     finally:
         other.close()

@@ -245,7 +245,7 @@ def test_a_file_that_another_could_have_made_is_not_used_and_is_replaced(
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-@pytest.mark.parametrize("name", ["notes", "cache.db", "refusals"])
+@pytest.mark.parametrize("name", ["notes", "cache.db"])
 @pytest.mark.filterwarnings("ignore::rtcompile.errors.RtcompileWarning")
 def test_what_is_no_file_among_the_books_costs_no_build_and_no_wait(
     cache: Path, make: Callable[[Path], None], name: str
@@ -257,8 +257,6 @@ def test_what_is_no_file_among_the_books_costs_no_build_and_no_wait(
     signal.alarm(20)
     try:
         kept = open_store(cache)
-        kept.refusals.find(make_question())
-        kept.refusals.remember(make_question(), "no")
         add(kept, make_question(source="another"))
         kept.usage()
     finally:

@@ -296,11 +296,12 @@ def test_what_was_refused_is_not_compiled_again_in_this_process(source, runs):
     for _ in range(2):
         with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
             compile(source)
-        errors.append(str(error.value))
+        errors.append(error.value)
         ran = list(runs)
 
     assert ran == (["nvrtc"] if source == TYPO else ["nvrtc", "nvcc"])
-    assert errors[0] == errors[1]
+    assert errors[0].diagnostics == errors[1].diagnostics
+    assert [error.cached for error in errors] == [False, True]
 
 
 @pytest.mark.parametrize("change", ["edit", "appear"])

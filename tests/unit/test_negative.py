@@ -1,0 +1,517 @@
+"""The negative cache: what failed, and would fail again, is found by the next process without a compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import diskcache
+import packaging
+import pytest
+
+import rtcompile
+from rtcompile import toolkit
+from rtcompile.building import pipeline, planned
+from rtcompile.cache import inventory
+from rtcompile.cache.folder import Folder
+from rtcompile.cache.negative import Remembered, dependencies_of
+from rtcompile.cache.store import Store
+from rtcompile.core.request import CompileRequest
+from rtcompile.core.units import CompileFailure
+from rtcompile.lookup import environment
+from rtcompile.settings import Settings
+from tests.questions import Place, make_question, open_store
+
+ERROR = "kernel.cu(3): error: identifier is undefined\n"
+PTXAS = "ptxas application ptx input, line 9; error   : Unknown symbol 'x'\n"
+ROOT = Path(__file__).parents[2]
+PYTHON: dict[str, list[str]] = {"options": []}  # of `another_process`
+TYPO = 'extern "C" __global__ void k(float* p) { p[treadIdx.x] = 1; }'
+
+
+def failure(
+    log: str = ERROR, *, kind: str = "error", trace: tuple[str, ...] | None = ()
+) -> CompileFailure:
+    return CompileFailure(kind, log, ("nvcc", "a b"), "nvcc", trace=trace)
+
+
+def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
+    return Remembered(failure(log), why_nvcc, ())
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(failure(kind="crash"), id="crash"),
+        pytest.param(failure(kind="timeout"), id="time limit"),
+        pytest.param(failure(kind="memory"), id="memory limit"),
+        pytest.param(failure(kind="start"), id="not started"),
+        pytest.param(failure(trace=None), id="nobody knows what was read"),
+        pytest.param(failure("nvcc: No space left on device"), id="the machine's"),
+        pytest.param(failure(ERROR + "No space left on device"), id="the machine's, too"),
+        pytest.param(failure("k.cu(3): catastrophic error: out of memory"), id="memory"),
+        pytest.param(failure("ptxas fatal   : Memory allocation failure"), id="ptxas' memory"),
+        pytest.param(failure("ptxas fatal   : Could not open input file"), id="ptxas' file"),
+        pytest.param(failure("nvrtc: error: failed to open libnvrtc-builtins.so"), id="library"),
+        pytest.param(failure("nvcc fatal   : Could not set up the environment"), id="nvcc's"),
+        pytest.param(
+            failure(ERROR + "fatal error: x.h: No such file or directory"), id="host header"
+        ),
+    ],
+)
+def test_what_may_go_well_the_next_time_is_not_remembered(other: CompileFailure) -> None:
+    assert dependencies_of(other, (), "", "kernel.cu").uncacheable
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        ERROR,
+        'k.cu(1): catastrophic error: could not open source file "x.h" (no directories in search',
+        PTXAS,
+        "ptxas error   : Entry function 'k' uses too much shared data",
+        "ptxas fatal   : Unresolved extern function 'f'",
+        "nvrtc: error: unrecognized option -foo found",
+    ],
+)
+def test_what_the_source_and_its_options_caused_is_remembered(log: str) -> None:
+    assert not dependencies_of(failure(log), (), "", "kernel.cu").uncacheable
+
+
+def test_a_linker_that_is_not_there_is_not_remembered() -> None:
+    for log, kind, is_kept in (
+        ("error : Undefined reference to 'f'", "link", True),
+        ("elfLink linker library load error", "link", False),
+        ("error : Undefined reference to 'f'", "crash", False),
+    ):
+        found = dependencies_of(failure(log, kind=kind), (), "", "kernel.cu")
+        assert (not found.uncacheable) is is_kept
+
+
+def test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it_missed_are_not_there(
+    cache: Path, tmp_path: Path
+) -> None:
+    place = Place(tmp_path, "user0", "user1")
+    read = place.write("user1/read.h", "old")
+    log = f'{ERROR}kernel.cu(4): catastrophic error: cannot open source file "missed.h"\n'
+    question = place.question()
+    refused = failure(log, trace=(read,))
+    found = dependencies_of(refused, place.search, "", "/project/kernel.cu")
+    open_store(cache).negative.remember(question, Remembered(refused, "", (found,)))
+
+    def finds(**other: Any) -> bool:
+        return open_store(cache).negative.failure(place.question(**other)) is not None
+
+    assert finds()
+    assert not finds(source="other")
+    assert not finds(compilers={"nvrtc": "another"})
+    assert not finds(linker="another")
+    assert not finds(allow_fixups=False)
+    place.write("user0/missed.h", "")
+    assert not finds()
+    (tmp_path / "user0/missed.h").unlink()
+    assert finds()
+    place.write("user1/read.h", "new and longer")
+    assert not finds()
+    place.write("user1/read.h", "old")
+    assert finds(), "its times are others, its contents are not"
+    (tmp_path / "user1/read.h").unlink()
+    assert not finds()
+
+
+def test_a_failure_is_the_same_value_for_the_next_process(cache: Path) -> None:
+    odd = "k\udce4.cu(1): error: “ä” is\0undefined\n"
+    open_store(cache).negative.remember(make_question(), remembered("host code", odd))
+
+    known = open_store(cache).negative.find(make_question())
+
+    assert known == remembered("host code", odd)
+    assert open_store(cache).negative.failure(make_question()) is None, "NVCC can make it"
+
+
+def test_what_the_time_of_the_build_decided_is_not_remembered(cache: Path) -> None:
+    question = make_question(source="static_assert(__TIME__[7] == '0');")
+    kept = open_store(cache)
+    kept.negative.remember(question, remembered())
+    assert kept.negative.find(question) is None
+
+
+@pytest.mark.parametrize("on_disk", [True, False], ids=["read-only", "in memory"])
+def test_where_nothing_may_be_written_the_latest_are_kept_in_memory(
+    cache: Path, on_disk: bool
+) -> None:
+    kept = Store(str(cache), on_disk=on_disk, size=1 << 30, writable=False)
+    questions = [make_question(source=str(number)) for number in range(300)]
+    for question in questions:
+        kept.negative.remember(question, remembered())
+    assert kept.negative.find(questions[0]) is None
+    assert kept.negative.find(questions[-1]) is not None
+    assert not cache.exists()
+
+
+# --- its folder ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"", id="emptied"),
+        pytest.param(lambda data: data[:40], id="cut in the head"),
+        pytest.param(lambda data: data[:-1], id="last byte cut"),
+        pytest.param(lambda data: data + b"\0", id="byte appended"),
+        pytest.param(lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], id="bit flipped"),
+        pytest.param(lambda data: b"\x80\x04" + data, id="a pickle"),
+        pytest.param(lambda data: re.sub(rb" \d\n", b" 0\n", data, count=1), id="another schema"),
+    ],
+)
+def test_a_damaged_entry_is_none(cache: Path, damage: Callable[[bytes], bytes]) -> None:
+    question = make_question()
+    open_store(cache).negative.remember(question, remembered())
+    (path,) = (cache / "negative").iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert open_store(cache).negative.find(question) is None
+    assert not path.exists()
+
+
+def test_an_entry_that_others_could_have_written_is_none(cache: Path) -> None:
+    question = make_question()
+    open_store(cache).negative.remember(question, remembered())
+    (path,) = (cache / "negative").iterdir()
+    path.chmod(0o620)
+    assert open_store(cache).negative.find(question) is None
+
+
+def test_an_entry_under_another_ones_key_is_none_and_verify_finds_it(cache: Path) -> None:
+    first, second = make_question(), make_question(source="2")
+    for question in (first, second):
+        open_store(cache).negative.remember(question, remembered())
+    a, b = (cache / "negative").iterdir()
+    shutil.copyfile(a, b)
+    assert open_store(cache).verify() == [str(b)]
+    assert sorted(open_store(cache).negative.find(q) is None for q in (first, second)) == [
+        False,
+        True,
+    ]
+
+
+def test_entries_count_are_evicted_and_cleared(cache: Path) -> None:
+    kept = open_store(cache)
+    for number in range(2):
+        kept.negative.remember(make_question(source=str(number)), remembered())
+    folder, (path, _) = Folder(str(cache)), (cache / "negative").iterdir()
+    usage = kept.usage()
+    assert usage is not None
+    assert (usage.failures, usage.size) == (2, inventory.size(folder))
+    assert usage.size >= 2 * path.stat().st_size
+    os.utime(path, (1, 1))
+    kept.prune(int(1.5 * path.stat().st_size))
+    assert not path.exists()
+    assert len(folder.listing("negative")) == 1
+    kept.clear()
+    assert not folder.listing("negative")
+
+
+# --- the next process ----------------------------------------------------------------------------
+
+CHILD = """
+import json, sys
+from rtcompile.workers import process
+import rtcompile
+started = []
+start = process.start
+process.start = lambda *given: started.append(1) or start(*given)
+given, allow_fixups = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+found = {}
+try:
+    if allow_fixups:
+        code = rtcompile.compile(**given)
+    else:
+        from rtcompile.building import pipeline
+        from rtcompile.settings import Settings
+        request = rtcompile.CompileRequest(**given).replace(allow_fixups=False)
+        code = pipeline.build(request, Settings.from_environ())
+    found["hit"] = code.build.hit
+except rtcompile.RtcompileError as error:
+    found.update(kind=type(error).__name__, said=str(error), cached=getattr(error, "cached", None))
+    found["log"] = getattr(error, "log", "")
+found["asked"] = bool(started) or "rtcompile.workers.pool" in sys.modules
+print(json.dumps(found))
+"""
+
+
+def another_process(source: str = TYPO, *, allow_fixups: bool = True, **given: Any) -> Any:
+    """Compile in a new process; return its error or where the code was, and whether it asked a compiler."""
+    given = {"source": source, "arch": "sm_90a", **given}
+    arguments = ["-c", CHILD, json.dumps(given), json.dumps(allow_fixups)]
+    command = [sys.executable, *PYTHON["options"], *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def needs_nvcc() -> None:
+    found = toolkit.current()
+    if found.nvcc is None or found.host_compiler is None:
+        pytest.skip("nvcc and a host compiler are needed")
+
+
+SHARED = "__global__ void k(int* x) { __shared__ int s[99999]; s[*x] = *x; *x = s[x[1]]; }"
+EXTERN = "extern __device__ float f(float); __global__ void k(float* x) { *x = f(*x); }"
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "kind"),
+    [
+        pytest.param(TYPO, {}, "CompileError", id="NVRTC's error"),
+        pytest.param(SHARED, {}, "CompileError", id="ptxas' error"),
+        pytest.param(EXTERN, {"options": ["-rdc=true"]}, "LinkError", id="the linker's error"),
+        pytest.param('#include "no.h"', {"options": ["-I/tmp"]}, "CompileError", id="no header"),
+        pytest.param("", {"options": ["-nonsense=1"]}, "CompileError", id="no such option"),
+        pytest.param(
+            "template <class T> __global__ void f(T* x) {}",
+            {"name_expressions": ["f<flaot>"]},
+            "CompileError",
+            id="no such name",
+        ),
+    ],
+)
+def test_a_failure_is_found_by_the_next_process_without_a_compiler(
+    source: str, given: dict[str, Any], kind: str
+) -> None:
+    first, second = (another_process(source, **given) for _ in range(2))
+
+    assert (first["kind"], first["cached"], first["asked"]) == (kind, False, True)
+    assert (second["kind"], second["cached"], second["asked"]) == (kind, True, False)
+    assert second["log"] == first["log"]
+    assert second["said"].partition("\nCached: ")[0] == first["said"]
+    assert "recompile=True" in second["said"]
+
+
+@pytest.mark.parametrize(
+    ("source", "given"),
+    [
+        pytest.param(TYPO, {"backend": "nvcc"}, id="NVCC alone"),
+        pytest.param(SHARED, {"backend": "nvcc"}, id="its ptxas"),
+        pytest.param(
+            SHARED + "\ntemplate <class T> __global__ void f(T* x) {}",
+            {"backend": "nvcc", "name_expressions": ["f<int>"]},
+            id="its ptxas, after names were read",
+        ),
+        pytest.param("#include <vector>\n" + TYPO, {}, id="NVCC after NVRTC"),
+    ],
+)
+def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
+    source: str, given: dict[str, Any], tmp_path: Path, needs_nvcc: None
+) -> None:
+    (tmp_path / "mine.h").write_text("// old")
+    given = {**given, "options": [f"-I{tmp_path}"]}
+    source = f'#include "mine.h"\n{source}'
+    time.sleep(0.02)  # what is written in the tick in which it is read is taken for changed
+    found = [another_process(source, **given) for _ in range(2)]
+    assert [(each["cached"], each["asked"]) for each in found] == [(False, True), (True, False)]
+
+    (tmp_path / "mine.h").write_text("// new and longer")
+    assert another_process(source, **given)["cached"] is False
+
+
+def write(path: Path, text: str) -> Callable[[], object]:
+    return lambda: path.write_text(text)
+
+
+def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]]:
+    """Return sources that fail for a file, their options, and what mends each."""
+    first, second = folder / "first", folder / "second"
+    header = second / "mine.h"
+    both = [f"-I{first}", f"-I{second}"]
+    options_file = folder / "options.txt"
+    options_file.write_text("-DBAD")
+    fails = '#include "mine.h"\n'
+    return {
+        "edited": (fails, both, write(header, "// fine")),
+        "shadowed": (fails, both, write(first / "mine.h", "// fine")),
+        "added": ('#include "late.h"\n', both, write(first / "late.h", "")),
+        "removed": ('#if __has_include("mine.h")\n#error\n#endif', both, header.unlink),
+        "asked for and added": (
+            '#if !__has_include("late.h")\n#error\n#endif',
+            both,
+            write(second / "late.h", ""),
+        ),
+        "folder replaced": (
+            fails,
+            both,
+            lambda: (second.rename(folder / "old"), second.mkdir(), header.write_text("")),
+        ),
+        "options file": (
+            "#ifdef BAD\n#error\n#endif",
+            [f"--options-file={options_file}"],
+            write(options_file, ""),
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "edited",
+        "shadowed",
+        "added",
+        "removed",
+        "asked for and added",
+        "folder replaced",
+        "options file",
+    ],
+)
+def test_after_each_kind_of_edit_the_compiler_is_asked_and_its_code_kept(
+    edit: str, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "second/mine.h").write_text("#error no\n")
+    source, options, mend = edits(tmp_path)[edit]
+    time.sleep(0.02)
+    found = [another_process(source, options=options) for _ in range(2)]
+    assert [each["cached"] for each in found] == [False, True]
+
+    mend()
+
+    found = [another_process(source, options=options) for _ in range(2)]
+    assert [(each["hit"], each["asked"]) for each in found] == [(None, True), ("disk", False)]
+
+
+def test_a_header_that_nvrtc_could_not_read_is_nvccs_until_it_is_edited(
+    tmp_path: Path, needs_nvcc: None
+) -> None:
+    header = tmp_path / "mine.h"
+    header.write_text("#include <vector>\n")
+    given: dict[str, Any] = {"arch": "sm_90a", "options": (f"-I{tmp_path}",)}
+    source = '#include "mine.h"\n__global__ void k() {}'
+    time.sleep(0.02)
+    assert rtcompile.compile(source, **given).build.backend == "nvcc"
+    header.write_text("#define NOTHING\n")
+    assert rtcompile.compile(source, **given).build.backend == "nvrtc"
+
+
+def test_recompile_asks_the_compiler_again() -> None:
+    another_process()
+    again = another_process(recompile=True)
+    assert (again["cached"], again["asked"]) == (False, True)
+    assert another_process()["cached"] is True
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings.from_environ().override(**changes)
+
+
+def test_recompile_removes_a_failure_that_no_longer_is_one() -> None:
+    source = "__global__ void k() {}"
+    request = CompileRequest(source, arch="sm_90a")
+    rtcompile.compile(source, arch="sm_90a")  # the compiler's build is known
+    question = planned.plan(request, settings()).question
+    store = Store.open(settings())
+    store.clear()
+    environment.forget()
+    store.negative.remember(question, remembered())
+    with pytest.raises(rtcompile.CompileError, match="identifier is undefined") as caught:
+        rtcompile.compile(source, arch="sm_90a")
+    assert caught.value.cached
+
+    assert rtcompile.compile(source, arch="sm_90a", recompile=True).build.hit is None
+    assert store.negative.find(question) is None
+
+
+def test_where_compiling_is_forbidden_nothing_is_found_or_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    another_process()
+    cache = Path(os.environ["RTCOMPILE_CACHE_DIR"])
+
+    def state() -> set[tuple[str, int]]:
+        return {(str(path), path.stat().st_mtime_ns) for path in cache.rglob("*")}
+
+    before = state()
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    assert another_process()["kind"] == "JitDisabled"
+    assert another_process(TYPO + "//")["kind"] == "JitDisabled"
+    assert state() == before
+
+
+def test_a_cache_in_memory_remembers_for_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
+    cached = []
+    for _ in range(2):
+        with pytest.raises(rtcompile.CompileError) as caught:
+            rtcompile.compile(TYPO, arch="sm_90a")
+        cached.append(caught.value.cached)
+    assert cached == [False, True]
+    assert not list(Path(os.environ["RTCOMPILE_CACHE_DIR"]).iterdir())
+
+
+def test_another_toolkits_failure_is_none(cuda13_prefix: Path, tmp_path: Path) -> None:
+    for package in (diskcache, packaging):
+        folder = Path(package.__path__[0])
+        (tmp_path / folder.name).symlink_to(folder)
+    source = "#if __CUDACC_VER_MAJOR__ < 13\n#error it is old\n#endif\n__global__ void k() {}"
+    assert [another_process(source)["cached"] for _ in range(2)] == [False, True]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{cuda13_prefix}:{tmp_path}:{ROOT}")
+        patch.setitem(PYTHON, "options", ["-S"])  # CuPy, and the toolkit for it, are not there
+        assert [another_process(source)["hit"] for _ in range(2)] == [None, "disk"]
+    assert another_process(source)["cached"] is True
+
+
+@pytest.mark.parametrize("asks_first", ["CuPy's hook", "compile"])
+def test_who_asked_first_does_not_decide_for_the_other(asks_first: str) -> None:
+    source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
+    for who in sorted(["CuPy's hook", "compile"] * 2, key=lambda each: each != asks_first):
+        found = another_process(source, allow_fixups=who == "compile")
+        assert ("hit" in found) == (who == "compile")
+    assert found["asked"] is False
+
+
+def test_who_waited_for_a_failing_build_of_another_process_does_not_try_it_too(
+    tmp_path: Path,
+) -> None:
+    source = "__global__ void k() {}"
+    rtcompile.compile("__global__ void first() {}", arch="sm_90a")
+    store = Store.open(settings())
+    question = planned.plan(CompileRequest(source, arch="sm_90a"), settings()).question
+    given = {"source": source, "arch": "sm_90a"}
+    command = [sys.executable, "-c", CHILD, json.dumps(given), "true"]
+    with store.building(question):
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(4)
+        store.negative.remember(question, remembered())
+    assert json.loads(other.communicate(timeout=60)[0])["cached"] is True
+
+
+def test_a_batch_finds_its_failures_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rtcompile.compilers import nvrtc
+
+    good = 'extern "C" __global__ void k(float* p) { *p = %d; }'
+    batch = [rtcompile.CompileRequest(TYPO, arch="sm_90a")]
+    batch += [rtcompile.CompileRequest(good % n, arch="sm_90a") for n in range(3)]
+    with pytest.raises(rtcompile.BatchError):
+        rtcompile.compile_many(batch)
+    for name in ("compile", "compile_alike"):
+        monkeypatch.setattr(nvrtc, name, lambda *_, **__: pytest.fail("a compiler was asked"))
+    with pytest.raises(rtcompile.BatchError) as caught:
+        rtcompile.compile_many(batch)
+    assert list(caught.value.errors) == [0]
+    assert caught.value.errors[0].cached
+
+
+def test_is_cached_is_false_for_a_failure() -> None:
+    another_process()
+    assert not pipeline.is_cached(CompileRequest(TYPO, arch="sm_90a"), settings())
