@@ -6,31 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from rtcompile.doctor.check import Check
 from rtcompile.errors import RtcompileError
 from rtcompile.settings import Settings
-from rtcompile.toolkit import Toolchain
 
 __all__ = ["Check", "examine", "verdict"]
 
 _VERDICTS = {"error": 2, "warning": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A group of checks; an exception in it becomes a failed check."""
-
-    name: str
-    run: Callable[[Settings, Toolchain], Iterable[Check]]
-
-    def checks(self, settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-        try:
-            yield from self.run(settings, toolchain)
-        except Exception as error:  # a broken installation can raise anything
-            yield Check(self.name, "error", f"the check itself failed: {error!r}")
 
 
 def examine(*, probes: bool = True) -> Iterator[Check]:
@@ -49,17 +33,20 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         yield Check("settings", "error", str(error), "Correct the variable, or unset it.")
         settings = Settings.from_environ({})
     toolchain = toolkit.current(settings)
-    parts = [
-        _Part("toolkit", installation.checks),
-        _Part("device", machine.devices),
-        _Part("packages", machine.packages),
-        _Part("cache", storage.checks),
-        _Part("shared stores", sharing.checks),
-    ]
+    parts = {
+        "toolkit": installation.checks,
+        "device": machine.devices,
+        "packages": machine.packages,
+        "cache": storage.checks,
+        "shared stores": sharing.checks,
+    }
     if probes:
-        parts += [_Part("workers", probing.workers), _Part("probes", probing.probes)]
-    for part in parts:
-        yield from part.checks(settings, toolchain)
+        parts |= {"workers": probing.workers, "probes": probing.probes}
+    for name, checks in parts.items():
+        try:
+            yield from checks(settings, toolchain)
+        except Exception as error:  # a broken installation can raise anything
+            yield Check(name, "error", f"the check itself failed: {error!r}")
 
 
 def verdict(checks: Iterable[Check]) -> int:
