@@ -23,28 +23,6 @@ if TYPE_CHECKING:
     R = TypeVar("R")
     E = TypeVar("E", bound="RtcompileError")
 
-__all__ = [
-    "BatchError",
-    "CompileError",
-    "CompileTimeout",
-    "CompilerCrashed",
-    "CupyNotFound",
-    "DriverError",
-    "InvalidRequest",
-    "JitDisabled",
-    "JitifyError",
-    "LinkError",
-    "RtcompileError",
-    "RtcompileWarning",
-    "ToolkitNotFound",
-    "UnsupportedArch",
-    "adopt_cupy",
-    "alone",
-    "limit_reached",
-    "public",
-    "shown",
-]
-
 _OURS = os.path.dirname(__file__) + os.sep
 _SHOWN = 60  # characters of a value in a message
 _ERRORS_SHOWN = 5  # of a batch

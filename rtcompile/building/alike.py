@@ -21,8 +21,6 @@ from rtcompile.settings import Settings
 if TYPE_CHECKING:
     from rtcompile.workers.pool import Cancellation
 
-__all__ = ["compile_alike", "may_share"]
-
 
 def may_share(plan: Plan, settings: Settings) -> bool:
     """Say whether a build may share a worker with others of the same options.

@@ -25,8 +25,6 @@ from rtcompile.toolkit.packages import missing_header
 if TYPE_CHECKING:
     from rtcompile.building.plan import Plan
 
-__all__ = ["as_error"]
-
 _LONGEST_COMMAND = 300
 _CACHED = (
     "Cached: an earlier build failed like this, and nothing that it read has changed; "

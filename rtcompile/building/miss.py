@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 # Modules that only some builds need (NVCC, the linker, reading errors) are imported there.
 # Importing them here would double the 40 ms that a first build spends on imports.
 
-__all__ = ["AnotherCapabilityError", "compile_once", "identified", "precompile"]
-
 
 class AnotherCapabilityError(Exception):
     """cuda-python reports another compute capability than CuPy, and its answer counts."""

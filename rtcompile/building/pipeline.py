@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rtcompile.lookup.query import Query
     from rtcompile.settings import Settings
 
-__all__ = ["build", "find", "is_cached"]
-
 
 def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     """Return the code of `request`, from a bundle, from the cache or from a compiler."""

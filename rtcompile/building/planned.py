@@ -24,8 +24,6 @@ from rtcompile.watching import tracing
 if TYPE_CHECKING:
     from rtcompile.workers.pool import Cancellation
 
-__all__ = ["Missing", "build", "index", "is_cached", "plan", "search", "with_headers"]
-
 
 _T = TypeVar("_T")
 Planner = Callable[[CompileRequest, Settings], Plan]

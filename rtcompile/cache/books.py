@@ -19,8 +19,6 @@ import diskcache
 
 from rtcompile.cache.folder import Folder, Notes
 
-__all__ = ["Books", "BooksError", "Usage"]
-
 _LOCK_SECONDS = 1.0  # to wait for another process's transaction, which takes milliseconds
 
 _T = TypeVar("_T")

@@ -16,20 +16,6 @@ from rtcompile.core.request import ObjectCode
 if TYPE_CHECKING:
     from rtcompile.cache.books import Usage
 
-__all__ = [
-    "Entry",
-    "empty",
-    "entries",
-    "evict",
-    "export",
-    "remove_damaged",
-    "size",
-    "stored",
-    "sweep",
-    "unusable",
-    "usage",
-]
-
 _PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
 _KINDS = {**_PORTABLE, "index": "index entry", "negative": "negative entry"}
 _SEALED = {**_KINDS, "toolchains": "toolchain"}

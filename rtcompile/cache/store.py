@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from rtcompile.cache.locks import SingleFlight
     from rtcompile.cache.negative import Negative
 
-__all__ = ["Store"]
-
 _T = TypeVar("_T")
 
 _NOTHING_READ = FileSet()
@@ -46,18 +44,9 @@ _stores: dict[tuple[str, bool, int, bool], Store] = {}
 
 
 class Store:
-    """The objects of a cache directory by question. `open` returns one store per directory.
+    """The objects of a cache directory by their key inputs; `open` returns one store per directory.
 
-    Parameters
-    ----------
-    path : str
-        The cache's directory.
-    on_disk : bool
-        Whether to use the directory; else only memory is used.
-    size : int
-        Bytes that the directory may hold.
-    writable : bool
-        Whether anything in it may be written, touched or removed.
+    Without `on_disk` only memory is used. In one that is not `writable` nothing is changed.
     """
 
     def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:

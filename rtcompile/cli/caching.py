@@ -18,8 +18,6 @@ from rtcompile.errors import InvalidRequest, JitDisabled
 from rtcompile.settings import Settings
 from rtcompile.watching.report import report
 
-__all__ = ["find_entry", "run"]
-
 _SHOWN_KEY = 16
 
 

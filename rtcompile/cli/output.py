@@ -17,19 +17,6 @@ from typing import IO, Any
 from rtcompile.errors import BatchError, CompileError, RtcompileError, RtcompileWarning
 from rtcompile.text import styling, tables
 
-__all__ = [
-    "NO_KERNELS",
-    "error_fields",
-    "failure",
-    "human_size",
-    "paint",
-    "print_json",
-    "say",
-    "table",
-    "uses_color",
-]
-
-
 NO_KERNELS = (
     "no kernel is in it: mark a function __global__; a template has only the instances that "
     "-n names, as -n 'f<float>'"

@@ -25,8 +25,6 @@ from rtcompile.workers import pool
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Toolchain
 
-__all__ = ["compile", "driver_problem", "link", "observe"]
-
 # The kinds of code that NVCC makes, and its flags for each.
 _TARGET_FLAGS = {
     "cubin": ("--cubin",),

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
 
-__all__ = ["find", "keep", "listeners", "note_failure", "report"]
-
 SEAL = "index entry"  # the kind of the files in it
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rtcompile.lookup.fileset import FileSet
     from rtcompile.settings import Settings
 
-__all__ = ["INDEX", "Found", "Memory", "Query", "depends_on_place", "query_of"]
-
 INDEX = "index"  # the cache's folder of index entries
 
 # Options that mean the same in every working directory: they name no path, or an absolute one.

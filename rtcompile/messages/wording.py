@@ -11,9 +11,6 @@ from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.messages import rendering
 from rtcompile.text.styling import Styled
 
-__all__ = ["spelled", "told"]
-
-
 # The spelling in Python, in a shell, and in a ``%%cuda`` line.
 _ROWS = (
     (r"backend='auto'", "--backend auto", "--backend auto"),

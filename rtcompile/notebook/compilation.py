@@ -17,8 +17,6 @@ from rtcompile.notebook.kernels import Built, CellKernel, CellModule, CellTempla
 from rtcompile.notebook.line import Line
 from rtcompile.watching.report import TELL_SPILLS
 
-__all__ = ["Compilation"]
-
 
 class Compilation:
     """The compilation of one cell. Templates keep it to compile further instances later."""
