@@ -5,6 +5,7 @@ A test compares them with those of ``__init__.py``.
 
 from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
+from rtcompile.building.batch import BuildFuture as BuildFuture
 from rtcompile.bundles import use_bundle as use_bundle
 from rtcompile.core.arch import Arch as Arch
 from rtcompile.core.header import Header as Header
@@ -31,7 +32,6 @@ from rtcompile.everywhere.seam import Installation as Installation
 from rtcompile.everywhere.seam import install as install
 from rtcompile.everywhere.seam import uninstall as uninstall
 from rtcompile.kernels import RawKernel as RawKernel
-from rtcompile.many import BuildFuture as BuildFuture
 from rtcompile.many import compile_many as compile_many
 from rtcompile.many import submit_many as submit_many
 from rtcompile.messages.diagnostics import Diagnostic as Diagnostic

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import queue
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
-from typing import Any
-
-from rtcompile.building import plan as plans
-from rtcompile.building import planned
-from rtcompile.building.batch import Batch, BuildFuture, Task
-from rtcompile.core.request import CompileRequest, ObjectCode, items, one_of
-from rtcompile.errors import (
-    BatchError,
-    InvalidRequest,
-    RtcompileError,
-    ToolkitNotFound,
-    UnsupportedArch,
-    public,
-    shown,
-)
+from rtcompile.core.checks import items, one_of
+from rtcompile.core.object_code import ObjectCode
+from rtcompile.core.request import CompileRequest
+from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, public, shown
+from rtcompile.lookup import environment as environments
+from rtcompile.lookup import find as lookup
 from rtcompile.lookup.query import query_of
-from rtcompile.settings import Settings
-from rtcompile.watching import tracing
-from rtcompile.watching.progress import Outcome
-from rtcompile.watching.progress import shown as showing
-from rtcompile.workers import pool
 
-__all__ = ["BuildFuture", "compile_many", "request_of", "submit_many"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+    from typing import Any
+
+    from rtcompile.building.batch import BuildFuture, Task
+    from rtcompile.settings import Settings
+    from rtcompile.watching.progress import Outcome
 
 _BUILDS = "CompileRequests, or RawModules and RawKernels with code"
 
@@ -67,6 +56,8 @@ def submit_many(
 def _submit_to(
     executor: Any, builds: Sequence[Any], overrides: Mapping[str, Any]
 ) -> Sequence[Future[ObjectCode]]:
+    from collections import Counter
+
     from rtcompile.cluster import executors
 
     engine = executors.executor_of(executor)
@@ -79,6 +70,8 @@ def _submit_to(
 
 
 def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
+    from rtcompile.building.batch import Batch
+
     # Here and not in the threads: "the current device" is that of the caller's thread.
     batch = Batch(_tasks(builds, overrides))
     try:
@@ -154,13 +147,20 @@ def compile_many(
             f"progress must be True, False, None or a function, not {shown(progress)}"
         )
     builds = items("builds", builds, _BUILDS)
+    overrides = {
+        "fallback": fallback,
+        "pch": pch,
+        "timeout": timeout,
+        "memory_limit": memory_limit,
+    }
+    if executor is None and not progress and trace is None:
+        found = _found(builds, overrides)
+        if found is not None:
+            return found
+    from rtcompile.watching import tracing
+    from rtcompile.watching.progress import shown as showing
+
     with tracing.into(trace), tracing.span("compile_many"):
-        overrides = {
-            "fallback": fallback,
-            "pch": pch,
-            "timeout": timeout,
-            "memory_limit": memory_limit,
-        }
         futures: Sequence[Future[ObjectCode]] = (
             _submit(builds, overrides)
             if executor is None
@@ -188,15 +188,21 @@ def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCo
     A Ctrl-C that arrives just before Python begins to wait is only handled when that wait ends,
     which was seen to take until the next build was done. So each wait here is short.
     """
+    import queue
+
+    from rtcompile.workers import pool
+
     done: queue.SimpleQueue[Future[ObjectCode]] = queue.SimpleQueue()
     pending = list(futures)
     for future in pending:
         future.add_done_callback(done.put)
     for _ in pending:
         while True:
-            with suppress(queue.Empty):
+            try:
                 yield done.get(timeout=pool.MAX_WAIT_SECONDS)
                 break
+            except queue.Empty:
+                pass
 
 
 def request_of(item: Any) -> CompileRequest | None:
@@ -226,33 +232,62 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
     raise error
 
 
-def _tasks(
-    builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
-) -> list[Task]:
-    """Read the items of a batch; what one was given itself comes before what holds for all.
+def _found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:
+    """Return the codes of a batch if the look-up has all of them, which imports nothing else."""
+    found = []
+    for request, settings, _ in _requests(builds, overrides):
+        query = None if settings.trace else query_of(request, settings)
+        code = None if query is None else lookup.find(query)
+        if code is None:
+            return None
+        found.append((request, code, settings.log))
+    for request, code, level in found:
+        lookup.report(request, code, level)
+    return [code for _, code, _ in found]
 
-    Built `elsewhere`, they are for the device there where here is none.
+
+def _requests(
+    builds: Sequence[Any], overrides: Mapping[str, Any]
+) -> Iterator[tuple[CompileRequest, Settings, Mapping[str, Any]]]:
+    """Yield the request, the settings and the given settings of each item of a batch.
+
+    What an item was given itself comes before what holds for all.
     """
-    plan = plans.Planner(planned.plan)
-    environment = Settings.from_environ()
+    environment = environments.current().settings
     common = environment.override(**overrides)
-    tasks = []
     for index, item in enumerate(builds):
         request = request_of(item)
         if request is None:
             raise InvalidRequest(f"builds[{index}] is {shown(item)}; a batch is of {_BUILDS}")
-        settings, given = common, overrides
-        if request is not item:
-            own = {name: item._build.arguments[name] for name in overrides}
-            given = {name: overrides[name] if own[name] is None else own[name] for name in own}
-            settings = environment.override(**given)
+        if request is item:
+            yield request, common, overrides
+            continue
+        own = {name: item._build.arguments[name] for name in overrides}
+        given = {name: overrides[name] if own[name] is None else own[name] for name in own}
+        yield request, environment.override(**given), given
+
+
+def _tasks(
+    builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
+) -> list[Task]:
+    """Read the items of a batch; built `elsewhere`, they are for the device there where here is none."""
+    from rtcompile.building import plan as plans
+    from rtcompile.building import planned
+    from rtcompile.building.batch import Task
+    from rtcompile.errors import ToolkitNotFound, UnsupportedArch
+
+    plan = plans.Planner(planned.plan)
+    tasks = []
+    for request, settings, given in _requests(builds, overrides):
         # What was asked for, before the architecture is fixed: a module made later asks for the same.
         query = query_of(request, settings)
         if request.arch is None:
             # There may be a bundle that answers.
             lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
-            with suppress(*lacking):
+            try:
                 choice = plan(request.replace(link=()), settings).choice
                 request = request.replace(arch=choice.arch, target=choice.target)
+            except lacking:
+                pass
         tasks.append(Task(request, settings, query, given, plan))
     return tasks

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.building import batch, pipeline
-from rtcompile.building.pipeline import Missing
+from rtcompile.building import batch, planned
+from rtcompile.building.planned import Missing
 from rtcompile.cache.store import Store
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, CompilerCrashed, JitDisabled
@@ -51,7 +51,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setenv("RTCOMPILE_FALLBACK", "never")
     rtcompile.compile("__global__ void first() {}", arch="sm_90")  # its compiler is known
     given: list[list[str]] = []
-    compile_alike = pipeline.compile_alike
+    compile_alike = planned.compile_alike
 
     def note(missing: Sequence[Missing], cancellations: Sequence[Any]) -> Any:
         given.append([each.request.source for each in missing])
@@ -61,7 +61,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         self._seconds = 60.0  # or a worker that waits for a processor would be called a slow one
         return 6
 
-    monkeypatch.setattr(pipeline, "compile_alike", note)
+    monkeypatch.setattr(planned, "compile_alike", note)
     monkeypatch.setattr(batch.Batch, "_most_together", six)
     return given
 
@@ -212,7 +212,7 @@ def test_what_another_process_builds_is_waited_for(together: list[list[str]]) ->
     settings = Settings.from_environ()
     elsewhere = Store(settings.cache_dir, on_disk=True, size=1 << 30)
     with ExitStack() as building:
-        building.enter_context(elsewhere.building(pipeline.plan(asked[2], settings).question))
+        building.enter_context(elsewhere.building(planned.plan(asked[2], settings).question))
         futures = submit_many(asked)
         assert all(future.result(60) for future in futures[:2] + futures[3:])
         assert not futures[2].done()
