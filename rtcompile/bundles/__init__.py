@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import os
-import sys
 
+from rtcompile.lookup.device import loaded
 from rtcompile.storage import places
 
 TYPE_CHECKING = False
@@ -115,7 +115,7 @@ def cuda_major() -> int | None:
     The toolkit's version is not used, since a machine may have no toolkit or one of another
     version. Where CuPy is not loaded, the name of the CuPy wheel that would be imported says it.
     """
-    cupy = sys.modules.get("cupy")
+    cupy = loaded("cupy")
     if cupy is not None:
         return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
     path = tuple(places.import_folders())

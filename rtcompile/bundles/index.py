@@ -8,7 +8,6 @@ needs.
 from __future__ import annotations
 
 import os
-import sys
 
 from rtcompile import bundles
 from rtcompile.bundles.checks import read_checks
@@ -16,6 +15,7 @@ from rtcompile.bundles.parts import Parts, UnusableError, number
 from rtcompile.cache import objects
 from rtcompile.core.architecture import SUFFIXES
 from rtcompile.core.object_code import BuildInfo, ObjectCode
+from rtcompile.lookup.device import loaded
 from rtcompile.lookup.environment import digest
 from rtcompile.lookup.query import Found, Query, depends_on_place
 
@@ -149,7 +149,7 @@ def _checked_files(
 
 def _folder_of_cupy() -> tuple[str, ...]:
     """Return the folder of CuPy's own headers, which count as a toolkit's: its kernels share a hundred."""
-    core = sys.modules.get("cupy._core.core")
+    core = loaded("cupy._core.core")
     return (f"{core._get_header_dir_path()}/",) if core is not None else ()
 
 

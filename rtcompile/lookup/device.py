@@ -19,9 +19,15 @@ _known: dict[int, tuple[int, int]] = {}
 _confirmed: dict[int, tuple[int, int]] = {}
 
 
+def loaded(name: str) -> Any:
+    """Return a module that is imported already; None while another thread is importing it still."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 def compute_capability() -> tuple[int, int]:
     """Return (major, minor) of the current device, from cuda-python or CuPy, whichever is loaded."""
-    cupy = sys.modules.get("cupy")
+    cupy = loaded("cupy")
     runtime = None if cupy is None else cupy.cuda.runtime
     if runtime is None:
         return confirmed_compute_capability()
@@ -42,7 +48,7 @@ def confirmed_compute_capability() -> tuple[int, int]:
     try:
         from cuda.bindings import driver
     except ImportError:
-        if "cupy" in sys.modules:
+        if loaded("cupy") is not None:
             return compute_capability()
         raise ToolkitNotFound(
             "the device's compute capability is read through cuda-python, which is not installed; "

@@ -15,6 +15,7 @@ from rtcompile.cache import files, objects
 from rtcompile.cache.folder import count_hit
 from rtcompile.core.object_code import BuildInfo, ObjectCode
 from rtcompile.lookup import environment as environments
+from rtcompile.lookup.device import loaded
 from rtcompile.lookup.fileset import PACKED_FIELDS, FileSet
 from rtcompile.lookup.query import INDEX, Found, Memory, Query
 
@@ -108,7 +109,7 @@ def _in_bundles(query: Query) -> Found | None:
 
 
 def _uses_bundles(query: Query) -> bool:
-    bundles = sys.modules.get("rtcompile.bundles")
+    bundles = loaded("rtcompile.bundles")
     if bundles is None:
         return bool(query.settings.bundles)
     return bool(bundles.are_in_use(query.settings.bundles))

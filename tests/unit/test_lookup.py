@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import re
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -20,13 +22,15 @@ from rtcompile.core.object_code import ObjectCode, files_of
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
 from rtcompile.everywhere import recording, warming
-from rtcompile.lookup import environment, fileset, query
+from rtcompile.lookup import device, environment, fileset, query
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.lookup.query import Found, Memory, query_of
-from tests.lookups import CODE, WITH_HEADER, build, found, look
+from tests.lookups import CAPABILITY, CODE, WITH_HEADER, build, found, look
 
 pytestmark = pytest.mark.usefixtures("asked")
+
+compute_capability = device.compute_capability  # which the fixture replaces
 
 
 def test_the_same_request_gets_the_same_code_and_how_it_was_built():
@@ -346,6 +350,19 @@ def test_what_is_no_text_in_the_search_path_is_ignored_as_imports_do(monkeypatch
     assert environment.current().key == key
     assert found(request)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    assert bundles.cuda_major() in (12, 13, None)
+
+
+def test_a_module_that_another_thread_is_importing_is_not_asked_yet(monkeypatch):
+    request = build(CODE % 1)
+    for name in ("rtcompile.bundles", "cupy"):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        module.__spec__._initializing = True
+        monkeypatch.setitem(sys.modules, name, module)
+
+    assert found(request)
+    assert compute_capability() == CAPABILITY
     assert bundles.cuda_major() in (12, 13, None)
 
 
