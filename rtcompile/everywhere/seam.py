@@ -195,13 +195,14 @@ def _compile(
         return by_cupy()
     if name_expressions is not None and backend != "nvrtc":
         raise NotImplementedError  # as CuPy does
+    searched: tuple[str, ...] = ()
     if jitify:  # it also searches the working directory, last of all
-        options = (*options, "-idirafter", places.working_directory("jitify=True"))
+        searched = ("-idirafter", places.working_directory("jitify=True"))
     flag, kind = compiler._get_arch_for_options_for_nvrtc(str(arch or compiler._get_arch()))
     settings = environment.current().settings
     request = request_of_cupy(
         source,
-        options,
+        (*options, *searched),
         arch_flag=flag,
         kind=kind,
         backend=backend,

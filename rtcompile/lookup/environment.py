@@ -138,7 +138,8 @@ class Environment:
         self._folders = _package_folders()
         given = {n: os.fsdecode(v) for n, v in zip(VARIABLES, values, strict=True) if v}
         listed = [path for name in _LISTS for path in given.get(name, "/").split(os.pathsep)]
-        relative = [given[n] for n in _FOLDERS if given.get(n, "/")[0] not in "/~"]
+        named = (*_FOLDERS, "CUPY_CACHE_DIR", "RTCOMPILE_CACHE_DIR")
+        relative = [given[n] for n in named if given.get(n, "/")[0] not in "/~"]
         relative += [path for path in (*listed, *self._folders) if path[:1] != "/"]
         # A relative entry of sys.path, as in an interactive session, becomes a folder of packages
         # where the working directory has some.

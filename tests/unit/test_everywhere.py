@@ -100,6 +100,18 @@ def test_lto_ir_is_left_to_cupy(monkeypatch, installed):
     monkeypatch.undo()
 
 
+def test_what_cupy_compiles_itself_has_the_options_that_it_was_given(monkeypatch, installed):
+    given = []
+    monkeypatch.setattr(seam, "_original", lambda source, options, **more: given.append(options))
+    monkeypatch.setattr(planned, "search", _no_toolkit)
+    monkeypatch.setattr("rtcompile.everywhere.builds._missing_toolkit_was_said", True)
+
+    installed(CODE, ("-DN=1",), jitify=True)
+
+    assert given == [("-DN=1",)]
+    monkeypatch.undo()
+
+
 def test_cupy_does_not_compile_what_may_not_be_compiled(monkeypatch, installed):
     monkeypatch.setattr(seam, "_original", lambda *given, **more: pytest.fail("it was compiled"))
     monkeypatch.setattr(planned, "search", _no_toolkit)

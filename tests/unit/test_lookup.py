@@ -561,6 +561,15 @@ def test_what_a_compiler_of_the_users_choice_preprocessed_is_planned_each_time(
     assert found(request) is None
 
 
+def test_a_relative_cache_is_another_one_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", "cache")
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        assert rtcompile.compile(CODE % 1, arch="sm_80").build.hit is None
+        assert (tmp_path / folder / "cache" / "index").is_dir()
+
+
 @pytest.mark.parametrize("name", ["RTCOMPILE_CUTLASS_PATH", "CUDA_HOME"])
 def test_a_relative_folder_in_a_variable_is_another_one_elsewhere(tmp_path, monkeypatch, name):
     for folder in ("one", "two"):
