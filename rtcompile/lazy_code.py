@@ -353,7 +353,8 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
     translate = truth("translate_cucomplex", code is not None and given["translate_cucomplex"])
     # Checked now, whatever the environment says when the build is made.
     overrides = {name: given[name] for name in _OVERRIDES}
-    Settings("").override(**overrides)
+    if any(value is not None and value is not False for value in overrides.values()):
+        Settings("").override(**overrides)
     request = CompileRequest(
         source="" if code is None else text("code", code),
         options=given["options"],
