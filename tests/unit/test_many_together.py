@@ -224,8 +224,11 @@ def test_a_known_refusal_is_not_asked_again(together: list[list[str]]) -> None:
     asked = [kernel(0), request(MISTAKE), kernel(1)]
     outcomes(*asked)
     before = len(together)
-    assert isinstance(outcomes(request(MISTAKE), kernel(3))[0], CompileError)
-    assert len(together) == before + 1
+    refused, code = outcomes(request(MISTAKE), kernel(3))
+    assert isinstance(refused, CompileError)
+    assert refused.cached
+    assert code.build.hit is None
+    assert not any(MISTAKE in group for group in together[before:])
 
 
 def test_nothing_is_built_where_nothing_may_be(

@@ -20,6 +20,7 @@ from rtcompile.compilers import nvrtc, observed
 from rtcompile.core.arch import Arch
 from rtcompile.core.header import SearchDir
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.lookup import environment
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
@@ -357,6 +358,7 @@ def test_a_build_that_saw_what_is_no_more_is_not_kept(
 
     def build() -> rtcompile.ObjectCode:
         store._stores.clear()  # as another process
+        environment.forget()
         options = (f"-I{folder}",)
         return rtcompile.compile(source, options=options, arch="sm_80", fallback="never")
 
