@@ -66,7 +66,7 @@ class Contents(NamedTuple):
     code: bytes  # its object's file
     record: bytes  # the record of its headers
     checks: bytes  # what to check of these: `checks.read_checks`
-    asked: tuple[str, ...]
+    queries: tuple[str, ...]
 
 
 # The places of its object, of the record of its headers, and of what has to be checked of these.
@@ -174,10 +174,10 @@ class Bundle:
         try:
             entries = self._entries(None)
             found = []
-            for (row, *blobs), words in zip(entries, self._asked(), strict=True):
+            for (row, *blobs), queries in zip(entries, self._queries(), strict=True):
                 code, record, checks = map(self._parts.blob, blobs)
                 all_checks.read_checks(checks, row.labels)
-                found.append(Contents(row, code, record, checks, words))
+                found.append(Contents(row, code, record, checks, queries))
         except UnusableError as error:
             raise InvalidRequest(f"{self.path} cannot be used: {error}") from None
         places = [place for _, *both in entries for place in both]
@@ -203,15 +203,15 @@ class Bundle:
         except (ValueError, IndexError, TypeError, RtcompileError) as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
 
-    def _asked(self) -> list[tuple[str, ...]]:
-        """Return the digests of words by row."""
+    def _queries(self) -> list[tuple[str, ...]]:
+        """Return the digests of the queries that each row serves."""
         found: list[list[str]] = [[] for _ in self._parts.rows]
-        for words, rows in self._parts.asked.items():
+        for query, rows in self._parts.queries.items():
             for row in rows:
                 if row >= len(found):
                     raise UnusableError(f"its index names row {row}, which it has not got")
-                found[row].append(words)
-        return [tuple(words) for words in found]
+                found[row].append(query)
+        return [tuple(queries) for queries in found]
 
     def _read(self, row: Row, own: tuple[SearchDir, ...]) -> tuple[ObjectCode, FileSet, FileSet]:
         entry = next((e for e in self._entries(row.key) if e[0] == row), None)

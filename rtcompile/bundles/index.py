@@ -82,7 +82,7 @@ def find(query: Query) -> Found | None:
 def _find_in(
     parts: Parts, asked: str, folders: tuple[str, ...], cuda: int, recent: bool
 ) -> Found | None:
-    rows = parts.asked.get(asked)
+    rows = parts.queries.get(asked)
     if rows is None:
         return None
     try:

@@ -43,7 +43,7 @@ class Parts:
         self.cuda: tuple[int, ...] = ()  # the major versions of CUDA that its builds were made with
         self.rows: list[bytes] = []
         # The digest of a request's fields to the rows that answer it.
-        self.asked: dict[str, list[int]] = {}
+        self.queries: dict[str, list[int]] = {}
         self.left_out: list[str] = []  # field by field: see `file.LeftOut`
         self.end_of_index = 0  # the position of the first blob
         self.reader: Bundle | None = None  # whoever reads it in this process, once somebody does
@@ -95,16 +95,16 @@ class Parts:
             fields = None
         if not fields or len(fields) < 3:
             raise UnusableError("it is damaged")
-        asked: dict[str, list[int]] = {}
+        queries: dict[str, list[int]] = {}
         try:
             cuda = tuple(number(text) for text in fields[0].decode().split())
             for line in fields[1].decode().splitlines():
-                words, *rows = line.split(" ")
-                asked[words] = [number(row) for row in rows]
+                query, *rows = line.split(" ")
+                queries[query] = [number(row) for row in rows]
             left_out = fields[2].decode().split("\0")[:-1]
         except ValueError as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
-        self.cuda, self.asked, self.left_out, self.rows = cuda, asked, left_out, fields[3:]
+        self.cuda, self.queries, self.left_out, self.rows = cuda, queries, left_out, fields[3:]
         self.end_of_index = HEAD.size + size
         self._is_open = True
 

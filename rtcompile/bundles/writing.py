@@ -22,9 +22,9 @@ def contents(
     obj: ObjectCode,
     read: FileSet,
     search: Sequence[SearchDir],
-    asked: Sequence[str] = (),
+    queries: Sequence[str] = (),
 ) -> Contents:
-    """Return what a bundle has of a build that read these headers, and answers words of these digests."""
+    """Return what a bundle has of a build; `queries` are the digests by which it is found."""
     own = [directory for directory in search if directory.is_own]
 
     def is_own(path: str) -> bool:
@@ -49,7 +49,7 @@ def contents(
         objects.encode(key, timeless, row.program),
         manifests.encode(key, builds, search),
         _checks(checked, own),
-        tuple(asked),
+        tuple(queries),
     )
 
 
@@ -74,10 +74,10 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
     blobs: dict[bytes, int] = {}
     size = 0
     rows: list[bytes] = []
-    asked: dict[str, list[int]] = {}
+    queries: dict[str, list[int]] = {}
     for _, build in sorted(last.items()):
-        for words in build.asked:
-            asked.setdefault(words, []).append(len(rows))
+        for query in build.queries:
+            queries.setdefault(query, []).append(len(rows))
         places = []
         for blob in (build.code, build.record, build.checks):
             if blob not in blobs:
@@ -86,7 +86,7 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
             places += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
         rows.append(_encode(build.row, places))
     cuda = sorted({key[3] for key in last})
-    lines = "".join(f"{words} {' '.join(map(str, at))}\n" for words, at in sorted(asked.items()))
+    lines = "".join(f"{query} {' '.join(map(str, at))}\n" for query, at in sorted(queries.items()))
     texts = "".join(f"{text}\0" for each in dict.fromkeys(left_out) for text in each)
     heads = [" ".join(map(str, cuda)), lines, texts]
     encoded = [head.encode("utf-8", "replace") for head in heads]

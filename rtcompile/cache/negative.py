@@ -1,7 +1,7 @@
-"""The negative cache: builds that failed, and would fail again, by question.
+"""The negative cache: the builds that failed and would fail again, by the digest of their `Question`.
 
-An entry has the compiler's words and everything that the failed build read or looked for. It holds
-while none of that has changed, for the same builds of the compilers and the linker. Where NVRTC
+An entry has the compiler's log and everything that the failed build read or looked for. It is valid
+while none of these files has changed, for the same builds of the compilers and the linker. Where NVRTC
 failed and NVCC made the code, the entry says why NVCC is asked at once. Only what the request, its
 files and the toolchain decided is kept: no crash, no limit, no missing tool.
 """

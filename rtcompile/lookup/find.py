@@ -1,9 +1,9 @@
 """Finds the code of a request without planning its build: in memory, in bundles, in the cache's index.
 
 Every way to ask for code goes through `find`, however its options are spelled. The levels are asked
-in order, and what one finds the levels before it keep. Each checks by `FileSet` that no file has
-changed. What none of them has is planned (`building.pipeline`), and `keep` writes the index entry of
-what comes of it: the name of an object of the cache, and the files that it depends on.
+in order, and what bundles or the index give is kept in memory. Each level checks by `FileSet` that no
+file has changed. If no level has the code, its build is planned (`building.pipeline`), and `keep` writes
+an index entry for the result: the name of an object of the cache, and the files that it depends on.
 """
 
 from __future__ import annotations

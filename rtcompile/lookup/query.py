@@ -1,4 +1,4 @@
-"""`Query`: a request in an environment, for a device, as the levels of the look-up are asked."""
+"""`Query`: what every level of the look-up is given: a request, its environment and its device."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Query:
     `capability` is None where the request names its architecture, or there is no device. With
     `recent`, the toolkit's headers that were found unchanged within the last second count as
     unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` says whether
-    the index knows that the last build failed: the negative cache tells how.
+    the index states that the last build failed; the negative cache then has its error.
     """
 
     __slots__ = ("capability", "environment", "failed", "identity", "recent", "request", "settings")

@@ -55,5 +55,5 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
         folder = temporary.folder("headers")
         write(folder)
     except (OSError, subprocess.SubprocessError):
-        return None  # it is then as if NVRTC had none: the error names the packages that have them
+        return None  # The error of a missing header names the packages that have it.
     return folder
