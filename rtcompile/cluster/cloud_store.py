@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import obstore
@@ -18,6 +19,7 @@ from rtcompile.cluster.stores import (
     LeasesUnsupportedError,
     StoreError,
     encode_lease,
+    errors_of_stores,
     first_line,
     has_expired,
     holder,
@@ -26,6 +28,7 @@ from rtcompile.cluster.stores import (
 
 # What S3, Azure and Google say if not the object, but all that it would lie in is missing.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+_errors = partial(errors_of_stores, BaseError, OSError, ValueError)
 
 
 class CloudStore:
@@ -48,6 +51,7 @@ class CloudStore:
         except BaseError as error:
             raise ValueError(first_line(error)) from None
 
+    @_errors()
     def get(self, key: str) -> bytes | None:
         try:
             return bytes(obstore.get(self._store, key).bytes())
@@ -55,15 +59,12 @@ class CloudStore:
             if any(code in str(error) for code in _NO_BUCKET):
                 raise StoreError(first_line(error)) from None
             return None
-        except (BaseError, OSError, ValueError) as error:
-            raise StoreError(first_line(error)) from None
 
+    @_errors()
     def put(self, key: str, data: bytes) -> None:
-        try:
-            obstore.put(self._store, key, data, use_multipart=False)
-        except (BaseError, OSError, ValueError) as error:
-            raise StoreError(first_line(error)) from None
+        obstore.put(self._store, key, data, use_multipart=False)
 
+    @_errors()
     def acquire(self, key: str, token: str, seconds: float) -> Claim:
         if self._leases is None:
             self._leases = self._keeps_conditions()
@@ -80,19 +81,16 @@ class CloudStore:
             return "ours" if taken else "another's"
         return "abandoned" if holder(held) == "" else "another's"
 
-    def renew(self, key: str, token: str, seconds: float) -> None:
+    @_errors()
+    def renew(self, key: str, token: str, seconds: float, *, abandon: bool = False) -> None:
         held, version = self._held(key)
         if holder(held) == token:
-            self._replace(key, encode_lease(token, seconds), version)
+            self._replace(key, encode_lease("" if abandon else token, seconds), version)
 
+    @_errors()
     def release(self, key: str, token: str) -> None:
         if holder(self.get(key)) == token:
             self.delete(key)
-
-    def abandon(self, key: str, token: str, seconds: float) -> None:
-        held, version = self._held(key)
-        if holder(held) == token:
-            self._replace(key, encode_lease("", seconds), version)
 
     def _held(self, key: str) -> tuple[bytes | None, dict[str, str]]:
         """Return a lease and which version of its object that is."""
@@ -102,8 +100,6 @@ class CloudStore:
             return bytes(found.bytes()), {name: tag for name, tag in version.items() if tag}
         except (NotFoundError, FileNotFoundError):
             return None, {}
-        except (BaseError, OSError, ValueError) as error:
-            raise StoreError(first_line(error)) from None
 
     def _replace(self, key: str, data: bytes, version: dict[str, str]) -> bool:
         """Replace an object if it still has this version, else another node was first."""
@@ -111,8 +107,6 @@ class CloudStore:
             obstore.put(self._store, key, data, mode=version, use_multipart=False)
         except (PreconditionError, NotFoundError, FileNotFoundError):
             return False
-        except (BaseError, OSError, ValueError) as error:
-            raise StoreError(first_line(error)) from None
         return True
 
     def _create(self, key: str, data: bytes) -> bool:
@@ -120,8 +114,6 @@ class CloudStore:
             obstore.put(self._store, key, data, mode="create", use_multipart=False)
         except (AlreadyExistsError, FileExistsError):
             return False
-        except (BaseError, OSError, ValueError) as error:
-            raise StoreError(first_line(error)) from None
         return True
 
     def _keeps_conditions(self) -> bool:
@@ -138,15 +130,11 @@ class CloudStore:
             obstore.delete(self._store, key)
 
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        try:
+        with _errors():
             for page in obstore.list(self._store, prefix=kind):
                 for found in page:
                     yield found["path"].rpartition("/")[2], found["size"]
-        except (BaseError, OSError, ValueError) as error:
-            raise StoreError(first_line(error)) from None
 
+    @_errors()
     def clock(self, key: str) -> float:
-        try:
-            return float(obstore.head(self._store, key)["last_modified"].timestamp())
-        except (BaseError, OSError, ValueError) as error:
-            raise StoreError(first_line(error)) from None
+        return float(obstore.head(self._store, key)["last_modified"].timestamp())

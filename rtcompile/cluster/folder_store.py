@@ -2,7 +2,7 @@
 
 What a network file system does is expected. A file that was replaced, or removed, or that another
 node holds (ESTALE, ENOENT, EBUSY) is a miss, whether it was to be read or to be written. A file
-that was not there a moment ago is looked for anew. A server that is gone holds nobody up.
+that was not there a moment ago is looked for anew.
 """
 
 from __future__ import annotations
@@ -11,52 +11,23 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Concatenate, ParamSpec, TypeVar
+from functools import partial
 
-from rtcompile.cluster import patience
 from rtcompile.cluster.stores import (
-    ANSWER_SECONDS,
     Claim,
     LeasesUnsupportedError,
-    StoreError,
     encode_lease,
+    errors_of_stores,
     has_expired,
     holder,
 )
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
 # Another node replaced, removed or holds the file.
 _LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
 _MODE_SECONDS = 0.05  # until who made a folder has given it its mode
-_WRITE_SECONDS = 5.0  # nobody waits for a file to be written
-
-
-def _bounded(
-    seconds: float,
-) -> Callable[
-    [Callable[Concatenate[FolderStore, _P], _T]], Callable[Concatenate[FolderStore, _P], _T]
-]:
-    """Return a decorator: a method takes `seconds` at most, and fails by `StoreError` alone."""
-
-    def decorate(
-        method: Callable[Concatenate[FolderStore, _P], _T],
-    ) -> Callable[Concatenate[FolderStore, _P], _T]:
-        def call(self: FolderStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-            try:
-                return patience.within(seconds, lambda: method(self, *args, **kwargs))
-            except patience.Unanswered as error:
-                raise StoreError(str(error)) from None
-            except OSError as error:
-                what = f"{error.filename}: " if error.filename else ""
-                raise StoreError(f"{what}{error.strerror or error}") from None
-
-        return call
-
-    return decorate
+_errors = partial(errors_of_stores, OSError)
 
 
 class FolderStore:
@@ -67,15 +38,15 @@ class FolderStore:
         self._path = path
         self._group = group
 
-    @_bounded(ANSWER_SECONDS)
+    @_errors()
     def get(self, key: str) -> bytes | None:
         return self._read(key)
 
-    @_bounded(_WRITE_SECONDS)
+    @_errors()
     def put(self, key: str, data: bytes) -> None:
         self._write(key, data)
 
-    @_bounded(ANSWER_SECONDS)
+    @_errors()
     def acquire(self, key: str, token: str, seconds: float) -> Claim:
         path = self._place(key)
         mine = f"{path}.{token}"
@@ -99,22 +70,17 @@ class FolderStore:
             raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
         return "another's"
 
-    @_bounded(_WRITE_SECONDS)
-    def renew(self, key: str, token: str, seconds: float) -> None:
+    @_errors()
+    def renew(self, key: str, token: str, seconds: float, *, abandon: bool = False) -> None:
         if holder(self._read(key)) == token:
-            self._write(key, encode_lease(token, seconds), durable=False)
+            self._write(key, encode_lease("" if abandon else token, seconds), durable=False)
 
-    @_bounded(_WRITE_SECONDS)
+    @_errors()
     def release(self, key: str, token: str) -> None:
         if holder(self._read(key)) == token:
             _discard(self._place(key))
 
-    @_bounded(_WRITE_SECONDS)
-    def abandon(self, key: str, token: str, seconds: float) -> None:
-        if holder(self._read(key)) == token:
-            self._write(key, encode_lease("", seconds), durable=False)
-
-    @_bounded(_WRITE_SECONDS)
+    @_errors()
     def delete(self, key: str) -> None:
         _discard(self._place(key))
 
@@ -124,7 +90,7 @@ class FolderStore:
                 if not entry.name.endswith(".tmp"):
                     yield entry.name, entry.stat().st_size
 
-    @_bounded(ANSWER_SECONDS)
+    @_errors()
     def clock(self, key: str) -> float:
         return os.stat(self._place(key)).st_mtime
 

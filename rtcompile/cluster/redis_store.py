@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rtcompile.cluster import patience
 from rtcompile.cluster.stores import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     Claim,
-    StoreError,
+    errors_of_stores,
     without_password,
 )
 
-_T = TypeVar("_T")
-
 _ABANDONED = b"abandoned"
-_RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end"
-_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end"
-_ABANDON = (
+_RENEW = (
     "if redis.call('get', KEYS[1]) == ARGV[1] then "
-    f"return redis.call('set', KEYS[1], '{_ABANDONED.decode()}', 'px', ARGV[2]) end"
+    "return redis.call('set', KEYS[1], ARGV[2], 'px', ARGV[3]) end"
 )
+_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end"
+_errors = partial(errors_of_stores, redis.RedisError, OSError, ValueError)
 
 
 class RedisStore:
@@ -36,7 +33,6 @@ class RedisStore:
     def __init__(self, address: str, ttl: float) -> None:
         self.name = without_password(address)
         self._ttl = round(ttl)
-        self._connected = False
         self._redis: Any = redis.Redis.from_url(
             address,
             socket_connect_timeout=CONNECT_SECONDS,
@@ -45,54 +41,43 @@ class RedisStore:
             retry_on_error=[],
         )
 
+    @_errors()
     def get(self, key: str) -> bytes | None:
-        found: bytes | None = self._ask(lambda: self._redis.get(_redis_key(key)))
+        found: bytes | None = self._redis.get(_redis_key(key))
         return found
 
+    @_errors()
     def put(self, key: str, data: bytes) -> None:
-        self._ask(lambda: self._redis.set(_redis_key(key), data, ex=self._ttl))
+        self._redis.set(_redis_key(key), data, ex=self._ttl)
 
+    @_errors()
     def acquire(self, key: str, token: str, seconds: float) -> Claim:
-        place, milliseconds = _redis_key(key), round(seconds * 1000)
-        if self._ask(lambda: self._redis.set(place, token, nx=True, px=milliseconds)):
+        if self._redis.set(_redis_key(key), token, nx=True, px=round(seconds * 1000)):
             return "ours"
-        held = self._ask(lambda: self._redis.get(place))
-        return "abandoned" if held == _ABANDONED else "another's"
+        return "abandoned" if self._redis.get(_redis_key(key)) == _ABANDONED else "another's"
 
-    def renew(self, key: str, token: str, seconds: float) -> None:
-        self._run(_RENEW, key, token, round(seconds * 1000))
+    @_errors()
+    def renew(self, key: str, token: str, seconds: float, *, abandon: bool = False) -> None:
+        left = _ABANDONED if abandon else token
+        self._redis.eval(_RENEW, 1, _redis_key(key), token, left, round(seconds * 1000))
 
+    @_errors()
     def release(self, key: str, token: str) -> None:
-        self._run(_RELEASE, key, token)
+        self._redis.eval(_RELEASE, 1, _redis_key(key), token)
 
-    def abandon(self, key: str, token: str, seconds: float) -> None:
-        self._run(_ABANDON, key, token, round(seconds * 1000))
-
+    @_errors()
     def delete(self, key: str) -> None:
-        self._ask(lambda: self._redis.delete(_redis_key(key)))
+        self._redis.delete(_redis_key(key))
 
     def listing(self, kind: str) -> Iterator[tuple[str, int]]:
-        pattern = _redis_key(f"{kind}/*")
-        found: Iterator[bytes] = self._redis.scan_iter(match=pattern, count=1000)
-        while (key := self._ask(lambda: next(found, None))) is not None:
-            yield key.decode().partition("/")[2], self._ask(partial(self._redis.strlen, key))
+        with _errors():
+            for key in self._redis.scan_iter(match=_redis_key(f"{kind}/*"), count=1000):
+                yield key.decode().partition("/")[2], self._redis.strlen(key)
 
+    @_errors()
     def clock(self, key: str) -> float:
-        seconds, microseconds = self._ask(lambda: self._redis.time())
+        seconds, microseconds = self._redis.time()
         return float(seconds + microseconds / 1e6)
-
-    def _run(self, script: str, key: str, *arguments: object) -> None:
-        self._ask(lambda: self._redis.eval(script, 1, _redis_key(key), *arguments))
-
-    def _ask(self, ask: Callable[[], _T]) -> _T:
-        try:
-            # The client's limits are for sockets. The look-up of a host's name has none.
-            answer = ask() if self._connected else patience.within(ANSWER_SECONDS, ask)
-        except (redis.RedisError, OSError, ValueError, patience.Unanswered) as error:
-            self._connected = False
-            raise StoreError(str(error) or type(error).__name__) from None
-        self._connected = True
-        return answer
 
 
 def _redis_key(key: str) -> str:

@@ -19,17 +19,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from rtcompile.cluster.addresses import open_store
-from rtcompile.cluster.breaker import Act, Tier
+from rtcompile.cluster.breaker import PROMPT_SECONDS, Act, Tier
 from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
-from rtcompile.cluster.settings import RemoteSettings
+from rtcompile.cluster.settings import RemoteSettings, open_store
 from rtcompile.cluster.stores import Claim, LeasesUnsupportedError, SharedStore
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 
 LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
 _FLUSH_SECONDS = 2.0  # at the process's end
-_FLUSH_LOOK_SECONDS = 0.05
 _MOST_HELD_SECONDS = 300.0  # then a lease ends, whatever its holder does
 _LEAST_PAUSE, _MOST_PAUSE = 0.02, 0.5
 _PART_PAUSED = 0.05  # of a wait so far, until the next question: what waiting may take longer by
@@ -59,7 +57,7 @@ class Lease:
         self._ended.set()
         # In a store that does not answer it ends by itself; one that is full removes, but keeps nothing.
         if shared or not self._ask(
-            lambda store: store.abandon(self._key, self._token, LEASE_SECONDS), "write"
+            lambda store: store.renew(self._key, self._token, LEASE_SECONDS, abandon=True), "write"
         ):
             self._ask(lambda store: store.release(self._key, self._token), "remove")
 
@@ -94,7 +92,7 @@ class Remote:
         self.tiers = [Tier(open_store(address, settings)) for address in settings.addresses]
         self._pending: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unfinished = 0
-        self._idle = threading.Condition()
+        self._progress = threading.Condition()
         self._writer: threading.Thread | None = None
 
     # --- reading -------------------------------------------------------------------------
@@ -144,7 +142,7 @@ class Remote:
 
     def later(self, task: Callable[[], None]) -> None:
         """Do something in the background, in the order in which it was asked for."""
-        with self._idle:
+        with self._progress:
             self._unfinished += 1
             if self._writer is None:
                 self._writer = threading.Thread(
@@ -158,7 +156,10 @@ class Remote:
         """Write entries to a store now; say whether it took them."""
         for kind, key, data in entries:
             place, sealed = f"{kind}/{key}", self._envelope.seal(kind, key, data)
-            if tier.ask(_putting(place, sealed), waiting=False, act="write") is None:
+            took_it = tier.ask(_putting(place, sealed), waiting=False, act="write")
+            with self._progress:
+                self._progress.notify_all()
+            if took_it is None:
                 return False
             tier.written += 1
         return True
@@ -172,23 +173,26 @@ class Remote:
                 with suppress(RtcompileWarning):  # an error where the caller's filter says so
                     warnings.warn(text, RtcompileWarning, stacklevel=2)
             finally:
-                with self._idle:
+                with self._progress:
                     self._unfinished -= 1
-                    self._idle.notify_all()
+                    self._progress.notify_all()
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything is written, or no longer than builds would; return whether it is."""
-        begin = time.monotonic()
-        deadline = begin + (_FLUSH_SECONDS if seconds is None else seconds)
-        bounding = self.tiers if seconds is None else []
-        for tier in bounding:
-            tier.flushed_since = begin
-        with self._idle:
+        """Wait until everything is written; return whether it is.
+
+        At the process's end, where no `seconds` are given, what is slow gets the time that builds
+        would have waited for it.
+        """
+        deadline = time.monotonic() + (_FLUSH_SECONDS if seconds is None else seconds)
+        slow_left = max(tier.left for tier in self.tiers) if seconds is None else seconds
+        with self._progress:
             while self._unfinished:
-                left = deadline - time.monotonic()
-                if left <= 0 or any(tier.patience.is_over(begin) for tier in bounding):
-                    return False
-                self._idle.wait(min(left, _FLUSH_LOOK_SECONDS))
+                begin = time.monotonic()
+                most = min(deadline - begin, slow_left)
+                if most <= 0 or not self._progress.wait(most):
+                    return not self._unfinished
+                took = time.monotonic() - begin
+                slow_left -= took if took > PROMPT_SECONDS else 0.0
         return True
 
     # --- one build in the whole cluster ----------------------------------------------------

@@ -1,7 +1,6 @@
 """What a shared store does: it keeps bytes under text keys, and may give leases.
 
-`StoreError` is the only error that the methods raise, within time limits: 0.25 s to connect, 0.75 s
-for an answer.
+`StoreError` is the only error that the methods raise. `breaker.Tier` limits the time of each.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -42,14 +42,14 @@ class SharedStore(Protocol):
     def acquire(self, key: str, token: str, seconds: float) -> Claim:
         """Take the lease `key` for some seconds, unless another process has or abandoned it."""
 
-    def renew(self, key: str, token: str, seconds: float) -> None:
-        """Extend the lease by some seconds, if `token` still holds it."""
+    def renew(self, key: str, token: str, seconds: float, *, abandon: bool = False) -> None:
+        """Extend the lease by some seconds, for which nobody waits for its holder that did `abandon` it.
+
+        Nothing is done unless `token` still holds it.
+        """
 
     def release(self, key: str, token: str) -> None:
         """Release the lease, if `token` still holds it."""
-
-    def abandon(self, key: str, token: str, seconds: float) -> None:
-        """Say for some seconds that nobody is to wait, if `token` still holds the lease."""
 
     def delete(self, key: str) -> None:
         """Remove what is under `key`, if anything is."""
@@ -85,8 +85,21 @@ def has_expired(held: bytes) -> bool:
         return True
 
 
+@contextmanager
+def errors_of_stores(*types: type[Exception]) -> Iterator[None]:
+    """Raise `StoreError` for errors of these types; it serves as a decorator too."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except types as error:
+        raise StoreError(first_line(error)) from None
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type's name."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -6,7 +6,9 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
+from rtcompile.cluster.breaker import PROMPT_SECONDS, within
 from rtcompile.cluster.remote import Remote
 from rtcompile.cluster.settings import RemoteSettings
 from rtcompile.cluster.stores import LeasesUnsupportedError, SharedStore, StoreError
@@ -15,7 +17,7 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
 
-_SLOW_SECONDS = 0.1  # builds wait for such answers a second in all
+_MOST_SECONDS = 5.0  # for all questions to one store
 _MOST_SKEW_SECONDS = 2.0  # leases in files and objects end by the nodes' clocks
 
 
@@ -32,11 +34,21 @@ def checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
         yield Check("shared stores", "error", str(error), "Builds go on without them.")
         return
     for tier in stores.tiers:
-        yield _try(tier.store, found.mode)
+        check, _, problem = within(_MOST_SECONDS, partial(_try, tier.store, found.mode))
+        yield check or _unreachable(tier.store, problem)
+
+
+def _unreachable(store: SharedStore, problem: str) -> Check:
+    step = "Builds go on without it. Is the server there, and are address and password right?"
+    return Check(_name(store), "error", f"{store.name}: {problem}", step)
+
+
+def _name(store: SharedStore) -> str:
+    return f"shared store {store.name.partition(':')[0]}"
 
 
 def _try(store: SharedStore, mode: str) -> Check:
-    name = f"shared store {store.name.partition(':')[0]}"
+    name = _name(store)
     probe = f"probe/{secrets.token_hex(8)}"
     begin = time.monotonic()
     try:
@@ -46,8 +58,7 @@ def _try(store: SharedStore, mode: str) -> Check:
         store.get(probe)
         seconds = min(seconds, time.monotonic() - begin)
     except StoreError as error:
-        step = "Builds go on without it. Is the server there, and are address and password right?"
-        return Check(name, "error", f"{store.name}: {error}", step)
+        return _unreachable(store, str(error))
     detail = f"{store.name}: {seconds * 1e3:.1f} ms a round trip; reads"
     if mode != "rw":
         return Check(name, "ok", f"{detail} (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)")
@@ -74,7 +85,7 @@ def _try(store: SharedStore, mode: str) -> Check:
         step = "Two nodes may build the same at once."
         return Check(name, "warning", f"{detail}; its leases do not hold", step)
     detail += "; gives leases"
-    if seconds > _SLOW_SECONDS:
+    if seconds > PROMPT_SECONDS:
         step = "Builds wait a second for it in all; one nearer by comes first in RTCOMPILE_REMOTE."
         return Check(name, "warning", detail, step)
     if abs(skew) > _MOST_SKEW_SECONDS and not store.name.startswith("redis"):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.cluster.addresses import open_store
 from rtcompile.cluster.remote import remote
+from rtcompile.cluster.settings import open_store
 from rtcompile.cluster.stores import LeasesUnsupportedError, SharedStore
 from rtcompile.doctor import sharing
 from rtcompile.settings import Settings
@@ -123,7 +123,7 @@ def test_a_lease_is_renewed_by_its_holder_alone(store: SharedStore):
 
 def test_a_lease_that_was_abandoned_holds_nobody_up(store: SharedStore):
     assert store.acquire("lease/quick", "mine", 30.0) == "ours"
-    store.abandon("lease/quick", "mine", 30.0)
+    store.renew("lease/quick", "mine", 30.0, abandon=True)
     assert [store.acquire("lease/quick", each, 30.0) for each in ("a", "b")] == ["abandoned"] * 2
 
 

@@ -19,7 +19,6 @@ pytest.importorskip("zstandard")
 import rtcompile
 from rtcompile.cluster.breaker import Tier
 from rtcompile.cluster.envelope import Envelope
-from rtcompile.cluster.patience import own_seconds
 from rtcompile.cluster.remote import Remote, remote
 from rtcompile.cluster.settings import RemoteSettings
 from tests import nodes, servers
@@ -163,17 +162,17 @@ def said(server: servers.Server, *words: str) -> None:
 
 @pytest.fixture
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the caller's thread waited for answers of stores, and not for a processor, in seconds."""
+    """What the caller's thread waited for answers of stores, in seconds."""
     waited: list[float] = []
     ask = Tier.ask
 
     def measured(self: Tier, *given: object, **more: object) -> object:
-        ours, begin = own_seconds(), time.monotonic()
+        begin = time.monotonic()
         try:
             return ask(self, *given, **more)  # type: ignore[arg-type]
         finally:
             if threading.current_thread() is threading.main_thread():
-                waited.append(time.monotonic() - begin - (own_seconds() - ours))
+                waited.append(time.monotonic() - begin)
 
     monkeypatch.setattr(Tier, "ask", measured)
     return waited

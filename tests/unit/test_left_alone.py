@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.cache.folder import Folder
-from rtcompile.cluster import breaker, patience
+from rtcompile.cluster import breaker
 from rtcompile.cluster import remote as stores_of
 from rtcompile.cluster.breaker import Tier
 from rtcompile.cluster.copying import pull
@@ -39,7 +39,7 @@ class Scripted:
         self.asked: list[str] = []
 
     def __getattr__(self, act: str) -> Callable[..., Any]:
-        def ask(*given: object) -> object:
+        def ask(*given: object, **_: object) -> object:
             self.asked.append(act)
             return self._acts.get(act, lambda *_: None)(*given)
 
@@ -74,6 +74,28 @@ def silence() -> Iterator[Callable[..., bool]]:
     over.set()
 
 
+def test_a_process_that_waits_for_a_processor_finds_no_store_slow(monkeypatch):
+    """Each tick of the thread that waits comes late there; the store answers after five of them."""
+    answered = threading.Event()
+    wait, ticks = threading.Event.wait, []
+
+    def late_wait(self: threading.Event, timeout: float | None = None) -> bool:
+        if timeout != breaker._TICK_SECONDS:
+            return wait(self, timeout)
+        ticks.append(timeout)
+        if len(ticks) == 5:
+            answered.set()
+            return wait(self, LONG)
+        time.sleep(0.1)
+        return False
+
+    stores, tier, _ = stores_with(get=lambda _: answered.wait(LONG) and None)
+    monkeypatch.setattr(breaker, "ANSWER_SECONDS", 0.2)  # of which five ticks are the half
+    monkeypatch.setattr(threading.Event, "wait", late_wait)
+    assert stores.get("object", "k") is None
+    assert (tier.left, tier.failures) == (1.0, 0)
+
+
 @pytest.fixture
 def patient(monkeypatch) -> None:
     for name in ("ANSWER_SECONDS", "_MOST_WAITED_SECONDS"):
@@ -96,16 +118,16 @@ def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(patient, silenc
 
 
 def test_threads_that_wait_at_the_same_time_lose_that_time_once():
-    patience_left = patience.Patience(1.0)
+    _, tier, _ = stores_with()
     for until, waited in ((0.5, 0.1), (0.6, 0.6), (0.9, 0.4), (2.0, 0.05)):
-        patience_left.spend(until, waited)
-    assert patience_left.left == pytest.approx(1.0 - 0.9 - 0.05)
+        tier.spend(until, waited)
+    assert tier.left == pytest.approx(1.0 - 0.9 - 0.05)
 
 
 def test_an_answer_is_waited_for_as_long_as_is_left(monkeypatch, silence):
     monkeypatch.setattr(breaker, "ANSWER_SECONDS", LONG)
     stores, tier, _ = stores_with(get=silence)
-    tier.patience.spend(time.monotonic(), 0.8)
+    tier.spend(time.monotonic(), 0.8)
     with pytest.warns(RtcompileWarning, match=r"from now on: no answer in 0\.2"):
         assert stores.get("object", "k") is None
 
@@ -123,7 +145,7 @@ def test_a_store_that_was_silent_for_a_while_is_asked_again(monkeypatch, silence
 
 def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
     stores, _, scripted = stores_with(
-        acquire=lambda *_: "ours", abandon=fails_late(2 * breaker._PROMPT_SECONDS)
+        acquire=lambda *_: "ours", renew=fails_late(2 * breaker.PROMPT_SECONDS)
     )
     leases = [stores.lease(str(n), lambda: None) for n in range(3)]
     with warnings.catch_warnings(record=True) as warned:
@@ -131,7 +153,7 @@ def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
         for lease in leases:
             assert isinstance(lease, Lease)
             lease.end(False)
-    assert scripted.asked == ["acquire"] * 3 + ["abandon"]
+    assert scripted.asked == ["acquire"] * 3 + ["renew"]
     assert len(warned) == 1
 
 
@@ -179,9 +201,7 @@ def test_where_no_thread_can_be_started_any_more_a_process_that_ends_asks_itself
     def none(_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(patience._Helper, "_idle", [])
     monkeypatch.setattr(threading.Thread, "start", none)
-    with pytest.raises(patience.Unanswered):
-        patience.within(1.0, lambda: "answer")
+    assert breaker.within(1.0, lambda: "answer") == (None, 0.0, "there is no thread to ask it with")
     monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
-    assert patience.within(1.0, lambda: "answer") == "answer"
+    assert breaker.within(1.0, lambda: "answer")[0] == "answer"

@@ -18,10 +18,9 @@ import pytest
 
 pytest.importorskip("zstandard")
 
-from rtcompile.cluster.addresses import open_store
 from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
 from rtcompile.cluster.remote import Lease, Remote
-from rtcompile.cluster.settings import RemoteSettings
+from rtcompile.cluster.settings import RemoteSettings, open_store
 from rtcompile.cluster.stores import SharedStore, StoreError
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 from tests import servers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 import threading
@@ -17,7 +16,6 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.cluster import patience
 from rtcompile.cluster.folder_store import FolderStore
 from rtcompile.cluster.remote import remote
 from rtcompile.cluster.stores import LeasesUnsupportedError, StoreError, holder
@@ -196,64 +194,6 @@ def test_doctor_names_a_server_that_is_gone(on, tmp_path, gone):
     on("a", f"file://{tmp_path}/shared")
     (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
     assert (check.status, "no answer" in check.detail) == ("error", True)
-
-
-def test_what_a_thread_computes_is_not_waited_for_in_vain():
-    def compute() -> str:
-        until = time.thread_time() + 0.4
-        while time.thread_time() < until:
-            pass
-        return "done"
-
-    begin = patience.own_seconds()
-    assert patience.within(0.1, compute) == "done"
-    assert patience.own_seconds() - begin >= 0.4
-
-
-def test_a_thread_that_would_run_has_not_failed_to_answer(monkeypatch):
-    monkeypatch.setattr(patience, "_ran", lambda thread: 0.0)  # as while it waits for a processor
-    data = bytes(1 << 26)
-
-    def compute() -> str:
-        hashlib.sha256(data)  # without Python's lock
-        return "done"
-
-    assert patience.within(0.001, compute) == "done"
-
-
-def test_who_looks_late_counts_what_the_other_thread_did_meanwhile(monkeypatch):
-    ran = patience._ran
-
-    def look_and_wait_for_a_processor(thread: str) -> float:
-        found = ran(thread)
-        if thread != "thread-self":
-            time.sleep(0.2)
-        return found
-
-    monkeypatch.setattr(patience, "_ran", look_and_wait_for_a_processor)
-
-    def compute() -> str:
-        until = time.thread_time() + 0.4
-        while time.thread_time() < until:
-            pass
-        return "done"
-
-    assert patience.within(0.1, compute) == "done"
-
-
-def test_an_error_of_the_other_thread_is_raised_here():
-    with pytest.raises(ZeroDivisionError):
-        patience.within(1.0, lambda: 1 / 0)
-
-
-def test_without_another_thread_there_is_no_answer(store, monkeypatch):
-    def none(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(patience._Helper, "_idle", [])
-    monkeypatch.setattr(threading.Thread, "start", none)
-    with pytest.raises(StoreError, match="no thread"):
-        store.get("object/k")
 
 
 # --- users ----------------------------------------------------------------------------------------
