@@ -150,7 +150,7 @@ MISTAKES = (
         "-std=c++23: NVRTC",
         options=("-std=c++23",),
     ),
-    Mistake("an option that is none", body(""), "-nonsense", options=("-nonsense",)),
+    Mistake("an unknown option", body(""), "-nonsense", options=("-nonsense",)),
     Mistake("an architecture that is none", body(""), "sm_42", arch="sm_42"),
     Mistake(
         "a template with a C name",
@@ -228,7 +228,7 @@ MISTAKES = (
         "a type without end", ENDLESS, "killed after its time limit of", "timeout=", timeout=1.0
     ),
     Mistake(
-        "a source that the compiler dies of",
+        "a source that crashes the compiler",
         "template <class T> struct B { friend bool operator==() = default; };\n" + body(""),
         "The compiler died by signal 11",
         "backend='nvcc'",

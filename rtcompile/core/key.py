@@ -176,7 +176,7 @@ class Question:
         # An object built with backend="nvcc" must not be found by "auto", whose result would then
         # depend on which of the two requests came first.
         policy = field("allow fixups", str(self.allow_fixups))
-        return [field("key", kind), field("asked of", self.backend), policy]
+        return [field("key", kind), field("requested compiler", self.backend), policy]
 
     def _content(self) -> list[bytes]:
         return [
