@@ -17,8 +17,8 @@ from rtcompile.errors import (
     LinkError,
 )
 from rtcompile.messages import diagnostics, hints, rendering
-from rtcompile.messages.context import BuildContext
 from rtcompile.messages.diagnostics import Diagnostic
+from rtcompile.messages.facts import BuildContext
 from rtcompile.settings import Settings
 from rtcompile.toolkit.packages import missing_header
 

@@ -17,7 +17,7 @@ from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.many import submit_many
 from rtcompile.messages import diagnostics
 from rtcompile.messages.absent import no_kernels
-from rtcompile.messages.wording import spelled
+from rtcompile.messages.rendering import spelled
 from rtcompile.watching.files import Files
 from rtcompile.watching.report import kernel_symbols
 

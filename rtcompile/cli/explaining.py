@@ -16,8 +16,8 @@ from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages import diagnostics, hints, rendering
 from rtcompile.messages.catalogue import MESSAGES
-from rtcompile.messages.context import BuildContext
 from rtcompile.messages.diagnostics import Diagnostic
+from rtcompile.messages.facts import BuildContext
 from rtcompile.toolkit.packages import missing_header
 
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only

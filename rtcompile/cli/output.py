@@ -130,11 +130,11 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         text = f"{place}{error.strerror}"
     if isinstance(error, RtcompileError):
-        from rtcompile.messages import wording
+        from rtcompile.messages import rendering
 
-        text = wording.spelled(text, "command")
+        text = rendering.spelled(text, "command")
         if isinstance(error, CompileError):
-            story = wording.told(error, "command", width=terminal_width(sys.stderr, 100))
+            story = rendering.told(error, "command", width=terminal_width(sys.stderr, 100))
             text = styling.painted(story, uses_color(given, sys.stderr))
     if not _PLACE.match(_ESCAPE.sub("", text)):
         about = f"{file}: " if file and file not in text.partition("\n")[0] else ""

@@ -11,7 +11,7 @@ from rtcompile.core import cubin
 from rtcompile.core.arch import Arch
 from rtcompile.errors import DriverError
 from rtcompile.messages import hints
-from rtcompile.messages.context import BuildContext
+from rtcompile.messages.facts import BuildContext
 
 
 def driver_error(

@@ -1,7 +1,7 @@
-"""The values of the catalogue's templates that a row's pattern alone does not give.
+"""What is known of a build, and the values of the catalogue's templates that follow from it.
 
-Each function takes the match of a row's pattern and the `BuildContext`. It returns values for the
-row's templates, or None where the row does not fit this build.
+Each function takes the match of a message's pattern and the `BuildContext`. It returns values for the
+templates, or None where the message does not fit this build.
 """
 
 from __future__ import annotations
@@ -9,11 +9,71 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rtcompile.core import arch as archs
 from rtcompile.core.arch import Arch
+from rtcompile.core.header import SearchDir
+from rtcompile.core.symbols import simple_name
 from rtcompile.errors import UnsupportedArch
-from rtcompile.messages.context import BuildContext
+from rtcompile.messages import missing_includes
+
+if TYPE_CHECKING:
+    from rtcompile.toolkit.packages import HeaderAdvice
+
+_PART_NAMES = {
+    "nvrtc": "NVRTC",
+    "nvcc": "nvcc",
+    "nvjitlink": "nvJitLink",
+    "cudart": "the CUDA headers",
+    "crt": "the crt headers",
+    "cccl": "CCCL",
+    "cutlass": "CUTLASS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What is known of a build that a message is about; every field is optional."""
+
+    arch: Arch | None = None
+    target: str = "cubin"
+    capability: tuple[int, int] | None = None  # of the device that it is for
+    backend: str = "nvrtc"  # the compiler that wrote the message
+    options: tuple[str, ...] = ()  # the compiler's command line
+    # By part of the toolkit: "nvrtc", "cudart", "crt", "cccl", "cutlass", "nvcc".
+    versions: Mapping[str, str] = field(default_factory=dict)
+    search: tuple[SearchDir, ...] = ()
+    source: str = ""
+    package_of: Callable[[str], HeaderAdvice | None] = lambda header: None
+
+    def describe(self, part: str) -> str:
+        """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""
+        text = f"{_PART_NAMES.get(part, part)} {self.versions.get(part, '')}".rstrip()
+        folder = next((d.path for d in self.search if d.label == part), "")
+        return f"{text} ({folder})" if folder else text
+
+    def version_pair(self, part: str) -> tuple[int, int] | None:
+        """Return ``(12, 9)`` for a part of version 12.9.86, None if it is not known."""
+        numbers = self.versions.get(part, "").split(".")
+        if len(numbers) < 2 or not (numbers[0].isdigit() and numbers[1].isdigit()):
+            return None
+        return int(numbers[0]), int(numbers[1])
+
+    def user_dirs(self) -> tuple[str, ...]:
+        """Return the directories that the user's own ``-I`` options added."""
+        return tuple(d.path for d in self.search if d.label.startswith("user"))
+
+    def user_dir_of(self, path: str) -> str:
+        """Return the user's include directory that `path` lies in, or an empty string."""
+        inside = (d for d in self.user_dirs() if os.path.join(d, "") in path)
+        return max(inside, key=len, default="")
+
+    def has_option(self, *spellings: str) -> bool:
+        """Whether the command line holds an option that begins with one of `spellings`."""
+        return any(option.startswith(spellings) for option in self.options)
+
 
 Values = Mapping[str, str]
 Match = re.Match[str]
@@ -21,7 +81,7 @@ Fill = Callable[[Match, BuildContext], Values | None]
 
 
 def of_build(context: BuildContext) -> Values:
-    """Return the names that every row may use."""
+    """Return the names that every template may use."""
     parts = ("nvrtc", "nvcc", "nvjitlink", "cudart", "crt", "cccl", "cutlass")
     capability = context.capability
     return {
@@ -34,22 +94,7 @@ def of_build(context: BuildContext) -> Values:
     }
 
 
-def found_in(table: Mapping[str, object], **value: str) -> Fill:
-    """Return a function that fills in what a table has for the name in a group of the pattern.
-
-    ``found_in(HEADERS, header="identifier")`` gives ``{header}``; a name that is not in the table
-    does not fit.
-    """
-    ((name, group),) = value.items()
-
-    def fill(match: Match, context: BuildContext) -> Values | None:
-        answer = table.get(match[group])
-        return None if answer is None else {name: f"{answer}"}
-
-    return fill
-
-
-FIRST_NVRTC = {  # an option -> the first NVRTC that takes it
+_FIRST_NVRTC = {  # an option -> the first NVRTC that takes it
     **dict.fromkeys(["--pch", "-pch", "--create-pch", "-create-pch"], "12.8"),
     **dict.fromkeys(["--use-pch", "-use-pch"], "12.8"),
     "--use-bundled-headers": "13.3",
@@ -107,6 +152,33 @@ _PTX_RELEASE = {
 
 _WORDS = {"Segmentation fault": "11", "Aborted": "6"}  # a shell's words for these signals
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
+
+
+def first_nvrtc(match: Match, context: BuildContext) -> Values | None:
+    first = _FIRST_NVRTC.get(match["name"])
+    return {"needs": first} if first else None
+
+
+def declared_in(match: Match, context: BuildContext) -> Values | None:
+    header = missing_includes.DECLARED.get(match["identifier"])
+    return {"header": header} if header else None
+
+
+def declared_in_std(match: Match, context: BuildContext) -> Values | None:
+    header = missing_includes.STD.get(match["member"])
+    return {"header": header} if header else None
+
+
+def copied(match: Match, context: BuildContext) -> Values:
+    return {"copied": match["type"] or "element of this size"}
+
+
+def sizes(match: Match, context: BuildContext) -> Values:
+    return {"size": str(int(match["used"], 16)), "limit": str(int(match["most"], 16))}
+
+
+def symbol_name(match: Match, context: BuildContext) -> Values:
+    return {"name": simple_name(match["symbol"])}
 
 
 def supported_by(match: Match, context: BuildContext) -> Values:

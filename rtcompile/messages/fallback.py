@@ -6,13 +6,13 @@ The messages' texts decide, since NVRTC gives its errors no numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from rtcompile.messages import missing_includes, spaces
-from rtcompile.messages.diagnostics import Diagnostic, parse
-from rtcompile.messages.line_directives import line_in_source
+from rtcompile.core import cxx
+from rtcompile.messages import missing_includes
+from rtcompile.messages.diagnostics import Diagnostic, line_in_source, parse
 
 
 class HostDeclarations(Protocol):
@@ -60,29 +60,28 @@ class _Case(NamedTuple):
     def in_device_code(self) -> bool:
         """Whether the error is in code that NVCC would compile for the device; not so in headers."""
         line = line_in_source(self.error, self.source, self.name)
-        return line > 0 and spaces.says_device(self.source, line, self.error.column)
+        return line > 0 and says_device(self.source, line, self.error.column)
 
 
 _Test = Callable[[re.Match[str], _Case], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """A pattern of messages, and the action to take where `holds` is true of the error.
 
     In `reason` and `flags` ``{0}`` is the pattern's group, a name, and ``{std_header}`` and
     ``{global_header}`` are the standard headers that bring it.
     """
 
-    pattern: re.Pattern[str]
+    pattern: str
     action: str
     reason: str
-    holds: _Test
-    flags: tuple[str, ...]
+    holds: _Test = lambda m, case: True
+    flags: tuple[str, ...] = ()
 
     def apply(self, case: _Case) -> Decision | None:
         """Return what the rule says of an error, None if it says nothing."""
-        match = self.pattern.search(case.error.message)
+        match = re.search(self.pattern, case.error.message)
         if match is None or not self.holds(match, case):
             return None
         groups = match.groups()
@@ -105,26 +104,6 @@ def _device_code_or_header(_: re.Match[str], case: _Case) -> bool:
     return in_header or case.in_device_code
 
 
-def _host_header(match: re.Match[str], case: _Case) -> bool:
-    return case.package_of(match[1]) is None and case.declared.host_header(match[1])
-
-
-def _packaged(match: re.Match[str], case: _Case) -> bool:
-    return case.package_of(match[1]) is not None
-
-
-def _runtime_function(match: re.Match[str], case: _Case) -> bool:
-    return case.declared.runtime(match[1])
-
-
-def _driver_function(match: re.Match[str], case: _Case) -> bool:
-    return case.declared.driver(match[1])
-
-
-def _in_std(match: re.Match[str], case: _Case) -> bool:
-    return case.declared.std(match[1])
-
-
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
     """Whether the caret's name is looked for in std, not cuda::std: NVCC has no more in the latter."""
     line, __, caret = case.error.excerpt.partition("\n")
@@ -137,27 +116,9 @@ def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
     )
 
 
-def _in_c_library(match: re.Match[str], case: _Case) -> bool:
-    return not case.in_device_code and case.declared.c_library(match[1])
-
-
-def _asks_for_extended_lambda(_: re.Match[str], case: _Case) -> bool:
-    return any("extended-lambda" in option for option in case.options)
-
-
 def _in_host_library(_: re.Match[str], case: _Case) -> bool:
     wrong_use = case.error.message.startswith(("static assertion", "#error"))
     return not wrong_use and re.search(r"/(?:thrust|cub/device)/", case.error.file) is not None
-
-
-def _rule(
-    pattern: str,
-    action: str,
-    reason: str,
-    holds: _Test = lambda match, case: True,
-    flags: tuple[str, ...] = (),
-) -> _Rule:
-    return _Rule(re.compile(pattern), action, reason, holds, flags)
 
 
 _UNKNOWN = r'(?:identifier|the global scope has no) "({})"'
@@ -167,22 +128,32 @@ _LAUNCH = r"device-side kernel launch could not be processed"
 
 # The first row that fits an error and holds for it counts. An error without a row is the user's.
 _RULES = (
-    _rule(
+    _Rule(
         r"explicitly marked as a __host__ function is not allowed in JIT mode"
         r"|is considered a host (?:function|variable)"
         r'|attribute "__host__" does not apply here',
         "nvcc",
         "NVRTC compiles no host code",
     ),
-    _rule(
+    _Rule(
         r"[Nn]ot supported (?:when compiling )?(?:with|by|in|under) (?:NVRTC|nvrtc)",
         "nvcc",
         "a header excludes NVRTC",
     ),
-    _rule(_NO_FILE, "nvcc", "NVRTC has no <{0}>, a header of the host compiler", _host_header),
-    _rule(_NO_FILE, "error", "<{0}> is of a package that is not installed", _packaged),
+    _Rule(
+        _NO_FILE,
+        "nvcc",
+        "NVRTC has no <{0}>, a header of the host compiler",
+        lambda m, case: case.package_of(m[1]) is None and case.declared.host_header(m[1]),
+    ),
+    _Rule(
+        _NO_FILE,
+        "error",
+        "<{0}> is of a package that is not installed",
+        lambda m, case: case.package_of(m[1]) is not None,
+    ),
     # Device functions that NVCC declares without being asked.
-    _rule(
+    _Rule(
         _UNKNOWN.format(
             r"cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion"
             r"|cudaGetCurrentGraphExec|cudaGraphSetConditional|cudaGraphKernelNode\w+"
@@ -192,60 +163,70 @@ _RULES = (
         _device_code_or_header,
         ("-include=cuda_device_runtime_api.h",),
     ),
-    _rule(
+    _Rule(
         _UNKNOWN.format(r"cuda[A-Z]\w*"),
         "nvcc",
         "{0} is the host's CUDA runtime",
-        _runtime_function,
+        lambda m, case: case.declared.runtime(m[1]),
     ),
-    _rule(_UNKNOWN.format(r"cu[A-Z]\w*"), "nvcc", "{0} is the CUDA driver's", _driver_function),
-    _rule(
+    _Rule(
+        _UNKNOWN.format(r"cu[A-Z]\w*"),
+        "nvcc",
+        "{0} is the CUDA driver's",
+        lambda m, case: case.declared.driver(m[1]),
+    ),
+    _Rule(
         _NO_MEMBER,
         "add-flags",
         "std::{0} is in <{std_header}>, which is not included",
-        lambda match, case: match[1] in missing_includes.STD,
+        lambda m, case: m[1] in missing_includes.STD,
         ("-include={std_header}",),
     ),
-    _rule(
+    _Rule(
         _UNKNOWN.format(r"\w+"),
         "add-flags",
         "{0} is in <{global_header}>, which is not included",
-        lambda match, case: match[1] in missing_includes.GLOBAL,
+        lambda m, case: m[1] in missing_includes.GLOBAL,
         ("-include={global_header}",),
     ),
-    _rule(
+    _Rule(
         _NO_MEMBER,
         "nvcc",
         "NVRTC has no std::{0}",
-        _in_std,
+        lambda m, case: case.declared.std(m[1]),
     ),
-    _rule(
+    _Rule(
         r'name followed by "::" must be a class or namespace name'
         r'|namespace "cuda::std[\w:]*" has no (?:actual )?member',
         "nvcc",
         "NVRTC lacks a part of namespace std",
         _qualified_by_std,
     ),
-    _rule(_UNKNOWN.format(r"\w+"), "nvcc", "{0} is the host's C library", _in_c_library),
-    _rule(
+    _Rule(
+        _UNKNOWN.format(r"\w+"),
+        "nvcc",
+        "{0} is the host's C library",
+        lambda m, case: not case.in_device_code and case.declared.c_library(m[1]),
+    ),
+    _Rule(
         _UNKNOWN.format(r"\w+"),
         "nvcc",
         "{0} is of the host's headers",
-        lambda match, case: case.declared.brought_along(match[1]),
+        lambda m, case: case.declared.brought_along(m[1]),
     ),
-    _rule(
+    _Rule(
         _UNKNOWN.format(r"__[A-Z]+(?:_[A-Z0-9]+)*__"), "nvcc", "{0} is a macro of the host compiler"
     ),
-    _rule(
+    _Rule(
         _UNKNOWN.format(r"__builtin_va_\w+"), "nvcc", "NVRTC has no variable arguments", _host_code
     ),
-    _rule(
+    _Rule(
         r"dynamic initialization is not supported for a (?:function-scope static )?__device__",
         "nvcc",
         "a host object is initialised at run time",
         _host_code,
     ),
-    _rule(
+    _Rule(
         r"device code does not support exception handling"
         r"|cannot use thread_local specifier for"
         r"|<typeinfo> must be included before typeid is used",
@@ -253,32 +234,30 @@ _RULES = (
         "NVRTC takes host code for device code",
         _host_code,
     ),
-    _rule(_LAUNCH, "nvcc", "host code launches a kernel", _host_code),
-    _rule(_LAUNCH, "add-flags", "device code launches a kernel", flags=("-rdc=true",)),
-    _rule(
+    _Rule(_LAUNCH, "nvcc", "host code launches a kernel", _host_code),
+    _Rule(_LAUNCH, "add-flags", "device code launches a kernel", flags=("-rdc=true",)),
+    _Rule(
         r'128-bit .* type is only supported .*"(--device-\w+)"',
         "add-flags",
         "a 128-bit type needs {0}",
         flags=("{0}",),
     ),
-    _rule(
+    _Rule(
         r"annotation on lambda requires --extended-lambda",
         "nvcc",
         "NVRTC has no annotated lambdas",
-        _asks_for_extended_lambda,
+        lambda _, case: any("extended-lambda" in option for option in case.options),
     ),
     # Any error inside these headers follows from their being host code, which no shim can mend.
-    _rule(r"", "nvcc", "Thrust and CUB's device-wide algorithms are host code", _in_host_library),
+    _Rule(r"", "nvcc", "Thrust and CUB's device-wide algorithms are host code", _in_host_library),
 )
 
 
-# These decide whatever other errors there are: the others follow from them, with NVCC too.
-_FINAL_RULES = (
-    _rule(
-        r"requires at least C\+\+ ?\d\d",
-        "error",
-        "a header needs a newer -std than the options ask for",
-    ),
+# This decides whatever other errors there are: the others follow from it, with NVCC too.
+_FINAL_RULE = _Rule(
+    r"requires at least C\+\+ ?\d\d",
+    "error",
+    "a header needs a newer -std than the options ask for",
 )
 
 
@@ -301,9 +280,8 @@ def decide(
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
     cases = [_Case(each, source, name, given, package_of, declared) for each in errors]
     for case in cases:
-        for rule in _FINAL_RULES:
-            if (verdict := rule.apply(case)) is not None:
-                return verdict
+        if (verdict := _FINAL_RULE.apply(case)) is not None:
+            return verdict
     verdicts = [_verdict(case) for case in cases]
     for verdict in verdicts:
         if verdict.action == "nvcc":
@@ -318,21 +296,11 @@ def decide(
 
 
 def decide_nvcc(log: str) -> Decision:
-    """Decide what to do about a source that NVCC refused: add missing flags, or show the error."""
-    for pattern, reason, flag in _NVCC_LACKS:
-        if pattern.search(log):
-            return Decision("add-flags", reason, (flag,))
+    """Decide what to do about a source that NVCC refused: add a missing flag, or show the error."""
+    # Only NVCC reports its absence, because NVRTC stops at the first header it does not have.
+    if "kernel launch from __device__ or __global__ functions requires separate comp" in log:
+        return Decision("add-flags", "device code launches a kernel", ("-rdc=true",))
     return _MISTAKE
-
-
-# Flags whose absence only NVCC reports, because NVRTC stops at the first header it does not have.
-_NVCC_LACKS = (
-    (
-        re.compile(r"kernel launch from __device__ or __global__ functions requires separate comp"),
-        "device code launches a kernel",
-        "-rdc=true",
-    ),
-)
 
 
 def _flags(verdicts: Iterable[Decision]) -> tuple[str, ...]:
@@ -343,8 +311,62 @@ _MISTAKE = Decision("error", "the source is at fault")
 
 
 def _verdict(case: _Case) -> Decision:
-    for rule in _RULES:
-        decision = rule.apply(case)
-        if decision is not None:
-            return decision
-    return _MISTAKE
+    return next(filter(None, (rule.apply(case) for rule in _RULES)), _MISTAKE)
+
+
+# NVRTC compiles every function as device code by default, NVCC one without a mark as host code: the same
+# line can be an error for NVRTC and correct for NVCC.
+_MARKS = (
+    "__device__",
+    "__global__",
+    "__constant__",
+    "__shared__",
+    "__managed__",
+    "__grid_constant__",
+)
+_SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
+
+
+def says_device(source: str, line: int, column: int = 0) -> bool:
+    """Whether the declaration around a place (from 1) is marked for the device.
+
+    The declaration is the function or variable whose text holds the place, inside any namespaces
+    and classes. A macro of the source that expands to the mark counts as the mark. Without a column
+    the first declaration that reaches the line is taken.
+    """
+    lines = source.split("\n")
+    begin = sum(len(text) + 1 for text in lines[: line - 1])
+    begin, end = (
+        (begin + column - 1,) * 2 if column else (begin, begin + len(lines[line - 1 : line]))
+    )
+    marks = list(_MARKS)
+    for directive in cxx.Text(source).directives():
+        if directive.name == "define" and cxx.has_word(
+            directive.body, ("__device__", "__global__")
+        ):
+            marks.append(cxx.word_at(directive.body, 0))
+    for start, stop, head in _declarations(source):
+        if start <= end and begin < stop:
+            return cxx.has_word(head, marks)
+    return False
+
+
+def _declarations(source: str) -> Iterator[tuple[int, int, str]]:
+    """Yield begin, end and text up to the body of what is declared outside functions."""
+    code = cxx.blanked(source, literals=True, directives=True)
+    start = depth = 0  # where the declaration begins; how many braces are open in it
+    head = ""
+    for match in re.finditer(r"[{};]", code):
+        symbol, end = match[0], match.end()
+        if symbol == "{":
+            if depth == 0:
+                head = code[start : match.start()]
+                if _SCOPE.search(head) and "(" not in head:
+                    start, head = end, ""
+                    continue
+            depth += 1
+        elif symbol == "}" and depth:
+            depth -= 1
+        if depth == 0:
+            yield start, end, head or code[start : match.start()]
+            start, head = end, ""

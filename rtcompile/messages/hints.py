@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rtcompile.messages.catalogue import MESSAGES
-from rtcompile.messages.context import BuildContext
+from rtcompile.messages.catalogue import MESSAGES, KnownMessage
 from rtcompile.messages.diagnostics import Diagnostic
-from rtcompile.messages.known import KnownMessage
+from rtcompile.messages.facts import BuildContext
 
 _MOST_ANNOTATED = 50  # a log of a thousand errors has one cause, which the first ones show
 _LONGEST_SUBJECT = 20_000

@@ -1,4 +1,8 @@
-"""`Diagnostic`s become the message of an error: the cause, the user's line, what to do about it."""
+"""`Diagnostic`s become the message of an error: the cause, the user's line, what to do about it.
+
+Messages are written with Python's names of rtcompile's options; `spelled` alone turns them into those of a
+command line or a notebook cell.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rtcompile.messages.diagnostics import Diagnostic, place_of
-from rtcompile.messages.line_directives import line_in_source
+from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.messages.diagnostics import Diagnostic, line_in_source, place_of
 from rtcompile.text import styling
 from rtcompile.text.styling import Piece, Styled, printable
 
@@ -167,3 +171,43 @@ def _one_line(text: str, longest: int) -> str:
 
 def _wrapped(label: str, text: str, width: int) -> str:
     return styling.filled(text, max(40, width), f"  {label}", "  " + " " * len(label))
+
+
+# The spelling in Python, in a shell, and in a ``%%cuda`` line.
+_ROWS = (
+    (r"backend='auto'", "--backend auto", "--backend auto"),
+    (r"backend='nvrtc', fallback='always'", "--backend nvcc", "--backend nvcc"),
+    (r"backend='(\w+)'", r"--backend \1", r"--backend \1"),
+    (r"fallback='(\w+)'", r"RTCOMPILE_FALLBACK=\1", r"RTCOMPILE_FALLBACK=\1"),
+    (r"\barch='(\w+)'", r"--arch \1", r"--arch \1"),
+    (r"\barch=(?![\w'])", "--arch", "--arch"),
+    (r"target='(\w+)'", r"--target \1", "rtcompile.compile"),
+    (r"name_expressions=\['([^']*)'\]", r"-n '\1'", r"-n '\1'"),
+    (r"\bname_expressions\b=?", "-n", "-n"),
+    (r"\blink=(?:\[\.\.\.\])?", "--link", "RawModule's link="),
+    (r"\btimeout=(?=')", "--timeout ", "RTCOMPILE_TIMEOUT="),
+    (r"\btimeout=(?!\w)", "--timeout", "RTCOMPILE_TIMEOUT"),
+    (r"\bmemory_limit=(?=')", "--memory-limit ", "RTCOMPILE_MEMORY_LIMIT="),
+    (r"\bmemory_limit=(?!\w)", "--memory-limit", "RTCOMPILE_MEMORY_LIMIT"),
+    (r"recompile=True asks the compiler again", *["`rtcompile cache clear` forgets it"] * 2),
+    (r"more in \.errors\b", "more; `--json` shows all", "more in `sys.last_value.errors`"),
+    (r"`\.log` has", "`--json` shows", "`sys.last_value.log` has"),
+)
+_SPELLINGS = tuple((re.compile(pattern), {"command": a, "cell": b}) for pattern, a, b in _ROWS)
+
+
+def spelled(text: str, face: str) -> str:
+    """Return a message with our options as `face` spells them: "python", "command" or "cell"."""
+    if face != "python":
+        for pattern, spellings in _SPELLINGS:
+            text = pattern.sub(spellings[face], text)
+    return text
+
+
+def told(error: RtcompileError, face: str, *, width: int = 100) -> Styled:
+    """Return an error's message, hints and advice with `face`'s options; a file and line come first."""
+    pieces = error.styled()
+    if isinstance(error, CompileError) and error.diagnostics:
+        cause = story(error.diagnostics, source=error.source, name=error.name, width=width)
+        pieces = (*cause, *(("", f"\n{paragraph}") for paragraph in error.advice))
+    return tuple((style, spelled(text, face)) for style, text in pieces)

@@ -9,7 +9,7 @@ from rtcompile.core import options
 from rtcompile.core.request import CompileRequest
 from rtcompile.core.symbols import simple_name
 from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest
-from rtcompile.messages import rendering, wording
+from rtcompile.messages import rendering
 from rtcompile.notebook import building, cells
 from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.definitions import KernelText
@@ -96,14 +96,14 @@ class Compilation:
         found = tuple(map(self._cell.in_cell, error.diagnostics))
         story = rendering.story(found, source=self._cell.text, name=PROGRAM)
         here: CompileError = type(error).told(
-            tuple((style, wording.spelled(text, "cell")) for style, text in story),
+            tuple((style, rendering.spelled(text, "cell")) for style, text in story),
             self._cell.text,
             PROGRAM,
             error.options,
             error.backend,
             diagnostics=found,
             log=error.log,
-            advice=tuple(wording.spelled(paragraph, "cell") for paragraph in error.advice),
+            advice=tuple(rendering.spelled(paragraph, "cell") for paragraph in error.advice),
         )
         if isinstance(error, CompilerCrashed) and isinstance(here, CompilerCrashed):
             here.reproducer = error.reproducer

@@ -7,7 +7,7 @@ from typing import Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from rtcompile.errors import RtcompileError, public
-from rtcompile.messages import wording
+from rtcompile.messages import rendering
 from rtcompile.notebook import show
 from rtcompile.notebook.kernels import CellModule
 from rtcompile.notebook.line import Line
@@ -84,7 +84,7 @@ class _readable:  # noqa: N801  # a statement's word
         if isinstance(error, KeyboardInterrupt):
             _show_as(error, "Interrupted: nothing is being compiled any longer.")
         elif isinstance(error, RtcompileError):
-            _show_as(error, styling.as_traceback(wording.told(error, "cell")))
+            _show_as(error, styling.as_traceback(rendering.told(error, "cell")))
 
 
 def _show_as(error: BaseException, text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rtcompile.core.arch import Arch
 from rtcompile.core.header import SearchDir
 from rtcompile.messages import diagnostics, hints, rendering
-from rtcompile.messages.context import BuildContext
+from rtcompile.messages.facts import BuildContext
 from tests.provoked import AS_REPORTED, BY_NVCC, BY_NVJITLINK, BY_NVRTC
 from tests.trials.record import record, times
 

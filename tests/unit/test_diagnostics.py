@@ -14,8 +14,7 @@ import pytest
 
 import rtcompile
 from rtcompile.errors import CompileError
-from rtcompile.messages.diagnostics import Diagnostic, parse
-from rtcompile.messages.line_directives import line_in_source
+from rtcompile.messages.diagnostics import Diagnostic, line_in_source, parse
 from rtcompile.messages.rendering import html, render
 
 

@@ -17,7 +17,7 @@ from rtcompile.building.failures import as_error
 from rtcompile.core.units import CompileFailure
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.diagnostics import Diagnostic
-from rtcompile.messages.wording import spelled, told
+from rtcompile.messages.rendering import spelled, told
 from rtcompile.settings import Settings
 
 

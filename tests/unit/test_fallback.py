@@ -14,8 +14,7 @@ from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.messages import missing_includes
-from rtcompile.messages.fallback import decide
-from rtcompile.messages.spaces import says_device
+from rtcompile.messages.fallback import decide, says_device
 from rtcompile.toolkit import Toolchain
 from rtcompile.toolkit.declared import Declared
 from tests.toolkits import needs_host_compiler

@@ -11,7 +11,7 @@ pytest.importorskip("cupy")
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
 
 from benchmarks.mistakes import FACES, faces_of
-from rtcompile.messages.wording import spelled
+from rtcompile.messages.rendering import spelled
 from tests.mistakes import MISTAKES, Mistake
 
 _MOST_LINES = 12  # of an error in a cell
