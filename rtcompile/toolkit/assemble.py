@@ -306,11 +306,11 @@ def _out_of_step(nvcc: Program, place: Place | None, nvrtc: Hit | None) -> str:
         part = _PART[name]
         hit = place.look(part)
         if hit is None and place.layout == "wheels13":
-            package = part.packages["wheels13"]
+            package = part.package("wheels13")
             return f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {mend}"
         culprit = hit and unfit(hit, own)
         if culprit:
-            package = culprit.part.packages.get(place.layout, culprit.part.what)
+            package = culprit.part.package(place.layout) or culprit.part.what
             return (
                 f"nvcc {nvcc.version} ({nvcc.path}) and {package} {culprit.version} "
                 f"({culprit.path}) are of different versions: nvcc is not used. {mend}"

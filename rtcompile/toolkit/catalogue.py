@@ -18,7 +18,7 @@ A *layout* is one way in which NVIDIA ships the same files:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 # The toolkit's own names for a machine's targets, newest first.
 TARGETS: Mapping[str, tuple[str, ...]] = {
@@ -50,50 +50,41 @@ class Part:
     name: str  # rtcompile's name for it, and its label in the search path
     what: str  # its name in messages
     markers: tuple[str, ...]  # files that show that it is installed; the first that exists counts
-    dirs: Mapping[str, tuple[str, ...]]  # by layout: where under the root, in order
-    # By layout: the package that has it (``toolkit``: its entry in ``version.json``).
-    packages: Mapping[str, str] = field(default_factory=dict)
+    # By layout: the package that has it (of ``toolkit``, its entry in ``version.json``), then the
+    # folders below the root, in order.
+    layouts: Mapping[str, tuple[str, ...]]
     # The header, relative to the marker's folder, and its macro that holds the version.
     states: tuple[str, str] | None = None
     required: bool = False  # whether some kernels cannot be compiled without it
+
+    def package(self, layout: str) -> str:
+        """Return the package that has it in a layout, ``""`` if none has."""
+        return self.layouts.get(layout, ("",))[0]
 
 
 PARTS: tuple[Part, ...] = (
     Part(
         "nvrtc",
         "NVRTC",
-        markers=("libnvrtc.so.13", "libnvrtc.so.12"),
-        dirs={
-            "wheels13": ("nvidia/cu13/lib",),
-            "wheels12": ("nvidia/cuda_nvrtc/lib",),
-            "conda": _CONDA_LIB,
-            "toolkit": _LIB,
-        },
-        packages={
-            "wheels13": "nvidia-cuda-nvrtc",
-            "wheels12": "nvidia-cuda-nvrtc-cu12",
-            "conda": "cuda-nvrtc",
-            "toolkit": "cuda_nvrtc",
+        ("libnvrtc.so.13", "libnvrtc.so.12"),
+        {
+            "wheels13": ("nvidia-cuda-nvrtc", "nvidia/cu13/lib"),
+            "wheels12": ("nvidia-cuda-nvrtc-cu12", "nvidia/cuda_nvrtc/lib"),
+            "conda": ("cuda-nvrtc", *_CONDA_LIB),
+            "toolkit": ("cuda_nvrtc", *_LIB),
         },
         required=True,
     ),
     Part(
         "cudart",
         "CUDA runtime headers",
-        markers=("cuda_runtime_api.h", "math_constants.h"),
-        dirs={
-            "wheels13": ("nvidia/cu13/include",),
-            "wheels12": ("nvidia/cuda_runtime/include",),
-            "conda": _CONDA_INCLUDE,
-            "toolkit": _INCLUDE,
-            "bundled": ("include",),
-        },
-        packages={
-            "bundled": "nvrtc",
-            "wheels13": "nvidia-cuda-runtime",
-            "wheels12": "nvidia-cuda-runtime-cu12",
-            "conda": "cuda-cudart-dev",
-            "toolkit": "cuda_cudart",
+        ("cuda_runtime_api.h", "math_constants.h"),
+        {
+            "wheels13": ("nvidia-cuda-runtime", "nvidia/cu13/include"),
+            "wheels12": ("nvidia-cuda-runtime-cu12", "nvidia/cuda_runtime/include"),
+            "conda": ("cuda-cudart-dev", *_CONDA_INCLUDE),
+            "toolkit": ("cuda_cudart", *_INCLUDE),
+            "bundled": ("nvrtc", "include"),
         },
         states=("cuda_runtime_api.h", "CUDART_VERSION"),
         required=True,
@@ -101,40 +92,26 @@ PARTS: tuple[Part, ...] = (
     Part(
         "crt",
         "crt headers (mma.h, cuda_runtime.h need them)",
-        markers=("crt/mma.h",),
-        dirs={
-            "wheels13": ("nvidia/cu13/include",),
-            "wheels12": ("nvidia/cuda_nvcc/include",),
-            "conda": _CONDA_INCLUDE,
-            "toolkit": _INCLUDE,
-            "bundled": ("include",),
-        },
-        packages={
-            "bundled": "nvrtc",
-            "wheels13": "nvidia-cuda-crt",
-            "wheels12": "nvidia-cuda-nvcc-cu12",
-            "conda": "cuda-crt",
-            "toolkit": "cuda_nvcc",
+        ("crt/mma.h",),
+        {
+            "wheels13": ("nvidia-cuda-crt", "nvidia/cu13/include"),
+            "wheels12": ("nvidia-cuda-nvcc-cu12", "nvidia/cuda_nvcc/include"),
+            "conda": ("cuda-crt", *_CONDA_INCLUDE),
+            "toolkit": ("cuda_nvcc", *_INCLUDE),
+            "bundled": ("nvrtc", "include"),
         },
         required=True,
     ),
     Part(
         "cccl",
         "CCCL headers (cuda/std, cub, thrust; the std shims need them)",
-        markers=("cuda/std/version",),
-        dirs={
-            "wheels13": ("nvidia/cu13/include/cccl",),
-            "wheels12": ("nvidia/cuda_cccl/include",),
-            "conda": ("targets/{target}/include/cccl", *_CONDA_INCLUDE),
-            "toolkit": ("include/cccl", "targets/{target}/include/cccl", *_INCLUDE),
-            "bundled": ("include/cccl",),
-        },
-        packages={
-            "bundled": "nvrtc",
-            "wheels13": "nvidia-cuda-cccl",
-            "wheels12": "nvidia-cuda-cccl-cu12",
-            "conda": "cuda-cccl",
-            "toolkit": "cuda_cccl",
+        ("cuda/std/version",),
+        {
+            "wheels13": ("nvidia-cuda-cccl", "nvidia/cu13/include/cccl"),
+            "wheels12": ("nvidia-cuda-cccl-cu12", "nvidia/cuda_cccl/include"),
+            "conda": ("cuda-cccl", "targets/{target}/include/cccl", *_CONDA_INCLUDE),
+            "toolkit": ("cuda_cccl", "include/cccl", "targets/{target}/include/cccl", *_INCLUDE),
+            "bundled": ("nvrtc", "include/cccl"),
         },
         states=("cuda/std/__cccl/version.h", "CCCL_VERSION"),
         required=True,
@@ -142,79 +119,55 @@ PARTS: tuple[Part, ...] = (
     Part(
         "curand",
         "cuRAND headers",
-        markers=("curand_kernel.h",),
-        dirs={
-            "wheels13": ("nvidia/cu13/include",),
-            "wheels12": ("nvidia/curand/include",),
-            "conda": _CONDA_INCLUDE,
-            "toolkit": _INCLUDE,
-        },
-        packages={
-            "wheels13": "nvidia-curand",
-            "wheels12": "nvidia-curand-cu12",
-            "conda": "libcurand-dev",
-            "toolkit": "libcurand",
+        ("curand_kernel.h",),
+        {
+            "wheels13": ("nvidia-curand", "nvidia/cu13/include"),
+            "wheels12": ("nvidia-curand-cu12", "nvidia/curand/include"),
+            "conda": ("libcurand-dev", *_CONDA_INCLUDE),
+            "toolkit": ("libcurand", *_INCLUDE),
         },
     ),
     Part(
         "nvjitlink",
         "nvJitLink",
-        markers=("libnvJitLink.so.13", "libnvJitLink.so.12"),
-        dirs={
-            "wheels13": ("nvidia/cu13/lib",),
-            "wheels12": ("nvidia/nvjitlink/lib",),
-            "conda": _CONDA_LIB,
-            "toolkit": _LIB,
-        },
-        packages={
-            "wheels13": "nvidia-nvjitlink",
-            "wheels12": "nvidia-nvjitlink-cu12",
-            "conda": "libnvjitlink",
-            "toolkit": "libnvjitlink",
+        ("libnvJitLink.so.13", "libnvJitLink.so.12"),
+        {
+            "wheels13": ("nvidia-nvjitlink", "nvidia/cu13/lib"),
+            "wheels12": ("nvidia-nvjitlink-cu12", "nvidia/nvjitlink/lib"),
+            "conda": ("libnvjitlink", *_CONDA_LIB),
+            "toolkit": ("libnvjitlink", *_LIB),
         },
     ),
     Part(
         "cudadevrt",
         "the device runtime (libcudadevrt.a)",
-        markers=("libcudadevrt.a",),
-        dirs={
-            "wheels13": ("nvidia/cu13/lib",),
-            "wheels12": ("nvidia/cuda_runtime/lib",),
-            "conda": _CONDA_LIB,
-            "toolkit": _LIB,
-        },
-        packages={
-            "wheels13": "nvidia-cuda-runtime",
-            "wheels12": "nvidia-cuda-runtime-cu12",
-            "conda": "cuda-cudart-static",
-            "toolkit": "cuda_cudart",
+        ("libcudadevrt.a",),
+        {
+            "wheels13": ("nvidia-cuda-runtime", "nvidia/cu13/lib"),
+            "wheels12": ("nvidia-cuda-runtime-cu12", "nvidia/cuda_runtime/lib"),
+            "conda": ("cuda-cudart-static", *_CONDA_LIB),
+            "toolkit": ("cuda_cudart", *_LIB),
         },
     ),
     Part(
         "nvcc",
         "nvcc",
-        markers=("nvcc",),
-        dirs={
-            "wheels13": ("nvidia/cu13/bin",),
-            "wheels12": ("nvidia/cuda_nvcc/bin",),  # ptxas only: no CUDA 12 wheel has nvcc
-            "conda": ("bin",),
-            "toolkit": ("bin",),
-        },
-        packages={
-            "wheels13": "nvidia-cuda-nvcc",
-            "conda": "cuda-nvcc",
-            "toolkit": "cuda_nvcc",
+        ("nvcc",),
+        {
+            "wheels13": ("nvidia-cuda-nvcc", "nvidia/cu13/bin"),
+            "wheels12": ("", "nvidia/cuda_nvcc/bin"),  # ptxas only: no CUDA 12 wheel has nvcc
+            "conda": ("cuda-nvcc", "bin"),
+            "toolkit": ("cuda_nvcc", "bin"),
         },
     ),
     Part(
         "nvvm",
         "NVVM (cicc, which nvcc runs)",
-        markers=("cicc",),
-        dirs={
-            "wheels13": ("nvidia/cu13/nvvm/bin",),
-            "conda": ("nvvm/bin",),
-            "toolkit": ("nvvm/bin",),
+        ("cicc",),
+        {
+            "wheels13": ("nvidia-nvvm", "nvidia/cu13/nvvm/bin"),
+            "conda": ("cuda-nvvm-tools", "nvvm/bin"),
+            "toolkit": ("", "nvvm/bin"),
         },
-        packages={"wheels13": "nvidia-nvvm", "conda": "cuda-nvvm-tools"},
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from rtcompile.toolkit.catalogue import PARTS
 from rtcompile.toolkit.sentences import wheel_version
 
 if TYPE_CHECKING:
@@ -35,35 +36,17 @@ class HeaderAdvice(NamedTuple):
     step: str
 
 
+def _of_part(name: str, what: str, *headers: str) -> Package:
+    part = next(part for part in PARTS if part.name == name)
+    pip = part.package("wheels12"), part.package("wheels13")
+    return Package(headers, what, pip, part.package("conda"), name)
+
+
 _PACKAGES = (
-    Package(
-        ("crt/",),
-        "the crt headers",
-        ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt"),
-        "cuda-crt",
-        "crt",
-    ),
-    Package(
-        ("cuda/", "cub/", "thrust/", "nv/target", "cccl/"),
-        "CCCL",
-        ("nvidia-cuda-cccl-cu12", "nvidia-cuda-cccl"),
-        "cuda-cccl",
-        "cccl",
-    ),
-    Package(
-        ("curand*",),
-        "the cuRAND headers",
-        ("nvidia-curand-cu12", "nvidia-curand"),
-        "libcurand-dev",
-        "curand",
-    ),
-    Package(
-        ("nvJitLink.h",),
-        "nvJitLink",
-        ("nvidia-nvjitlink-cu12", "nvidia-nvjitlink"),
-        "libnvjitlink",
-        "nvjitlink",
-    ),
+    _of_part("crt", "the crt headers", "crt/"),
+    _of_part("cccl", "CCCL", "cuda/", "cub/", "thrust/", "nv/target", "cccl/"),
+    _of_part("curand", "the cuRAND headers", "curand*"),
+    _of_part("nvjitlink", "nvJitLink", "nvJitLink.h"),
     Package(("nvtx3/",), "the NVTX headers", ("nvidia-nvtx-cu12", "nvidia-nvtx"), "cuda-nvtx-dev"),
     Package(("cute/", "cutlass/"), "CUTLASS", ("nvidia-cutlass",), part="cutlass"),
     Package(("cupy/",), "CuPy", ("cupy-cuda12x", "cupy-cuda13x"), "cupy", "cupy"),
@@ -73,27 +56,19 @@ _PACKAGES = (
         ("nvidia-mathdx",),
         then="add -I of its nvidia/mathdx/include",
     ),
-    Package(
-        (
+    _of_part(
+        "cudart",
+        "the CUDA runtime headers",
+        *(
             "cooperative_groups*",
             "cuComplex.h",
             "cuda.h",
             "cuda_*",
             "cudart_platform.h",
             "device_*",
-            "driver_types.h",
-            "library_types.h",
-            "math_constants.h",
-            "mma.h",
-            "sm_*",
-            "surface_*",
-            "texture_*",
-            "vector_*",
         ),
-        "the CUDA runtime headers",
-        ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
-        "cuda-cudart-dev",
-        "cudart",
+        *("driver_types.h", "library_types.h", "math_constants.h", "mma.h", "sm_*", "surface_*"),
+        *("texture_*", "vector_*"),
     ),
 )
 
@@ -148,11 +123,7 @@ def _into_nvccs(package: Package, found_via: str, nvcc: Program, folder: str) ->
 
 
 def _stands_for(pattern: str, name: str) -> bool:
-    if pattern.endswith("/"):
-        return name.startswith(pattern)
-    if pattern.endswith("*"):
-        return name.startswith(pattern[:-1])
-    return name == pattern
+    return name.startswith(pattern.rstrip("*")) if pattern[-1] in "/*" else name == pattern
 
 
 def _install(package: Package) -> str:

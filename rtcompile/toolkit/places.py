@@ -37,7 +37,7 @@ class Place:
     installed: Mapping[str, str] = field(repr=False)
 
     def directories(self, part: Part) -> Iterator[str]:
-        for relative in part.dirs.get(self.layout, ()):
+        for relative in part.layouts.get(self.layout, ())[1:]:
             for target in self.targets if "{target}" in relative else ("",):
                 yield os.path.join(self.root, relative.format(target=target))
 
@@ -49,7 +49,7 @@ class Place:
             for marker in part.markers:
                 path = os.path.join(directory, marker)
                 if os.path.isfile(path):
-                    package = self.installed.get(part.packages.get(self.layout, ""), "")
+                    package = self.installed.get(part.package(self.layout), "")
                     version = versions.of_part(part, directory, path, package)
                     return Hit(part, directory, path, version or self._own_version(part), self)
         return None

@@ -6,16 +6,27 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from rtcompile.cache import bundled
 from rtcompile.core.environment import for_nvcc, for_workers
 from rtcompile.errors import limit_reached
-from rtcompile.toolkit.model import Library, Program
+from rtcompile.settings import Settings
+from rtcompile.storage import temporary
+from rtcompile.toolkit import fingerprints
+from rtcompile.toolkit.model import Library, Program, version_pair
 from rtcompile.workers import process
 
-_ARCHITECTURES = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "workers", "architectures.py"
+if TYPE_CHECKING:
+    from rtcompile.toolkit.places import Hit
+
+_QUERY = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "workers", "nvrtc_query.py"
 )
 _SECONDS = 30.0  # enough for a cold network file system; longer counts as a hang
+_UNPACK_SECONDS = 120.0  # it takes 0.3
+_FIRST_WITH_HEADERS = 13, 3
 
 
 def which(name: str, environ: Mapping[str, str]) -> str | None:
@@ -39,9 +50,39 @@ def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Progra
 
 def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return the numbers of the architectures that an NVRTC lists; empty if that fails."""
-    command = [process.interpreter(), "-I", "-S", _ARCHITECTURES, *nvrtc.preload, nvrtc.path]
-    said = _output(command, for_workers(environ)).split()
+    said = _output(
+        _query("architectures", *nvrtc.preload, nvrtc.path), for_workers(environ)
+    ).split()
     return tuple(int(word) for word in said) if all(map(str.isdecimal, said)) else ()
+
+
+def unpack(nvrtc: Hit, settings: Settings) -> str | None:
+    """Return the folder of NVRTC's own headers, unpacked if need be; None if it has none."""
+    if version_pair(nvrtc.version) < _FIRST_WITH_HEADERS:
+        return None
+    name = f"{nvrtc.version}-{fingerprints.of_file(nvrtc.path)}"
+
+    def write(folder: str) -> None:
+        command = _query("headers", nvrtc.path, folder)
+        if _output(command, for_workers(os.environ), _UNPACK_SECONDS).strip() != "written":
+            raise OSError(f"{nvrtc.path} wrote no headers")
+
+    found = bundled.find(settings.cache_dir, name) if settings.cache_on_disk else None
+    if found or not settings.jit:
+        return found
+    with suppress(OSError):  # the error of a missing header names the packages that have it
+        if settings.cache_on_disk:
+            with suppress(OSError):  # read-only, full or another's: the process's own will do
+                if found := bundled.publish(settings.cache_dir, name, write):
+                    return found
+        folder = temporary.folder("headers")
+        write(folder)
+        return folder
+    return None
+
+
+def _query(*words: str) -> list[str]:
+    return [process.interpreter(), "-I", "-S", _QUERY, *words]
 
 
 def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
@@ -59,7 +100,8 @@ def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
     return binary if os.path.isfile(binary) else path
 
 
-def _output(command: list[str], environ: dict[str, str]) -> str:
+def _output(command: list[str], environ: dict[str, str], seconds: float = _SECONDS) -> str:
+    """Return what a program writes; ``""`` if it cannot be run in time."""
     try:
         done = subprocess.run(
             command,
@@ -67,7 +109,7 @@ def _output(command: list[str], environ: dict[str, str]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -100,8 +100,7 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
 
 def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
     from rtcompile.core import arch as archs
-    from rtcompile.toolkit.bundled import unpack
-    from rtcompile.toolkit.programs import architectures
+    from rtcompile.toolkit.programs import architectures, unpack
     from rtcompile.toolkit.search import find
 
     toolchain = find(
@@ -139,8 +138,6 @@ def _stamp(path: str) -> Stamp:
 
 def _read(settings: Settings, key: str) -> Known | None:
     """Return the remembered result; None if none may be trusted, since it names libraries to load."""
-    import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
-
     folder = Folder(settings.cache_dir, writable=settings.jit)
     data = folder.read(TOOLCHAINS, key)
     fields = files.unseal(SEAL, key, data) if data is not None else None
@@ -150,7 +147,7 @@ def _read(settings: Settings, key: str) -> Known | None:
         return None
     try:
         stamps = environments.unpacked(fields)
-        known = Known(_from_json(json.loads(fields[3])), stamps)
+        known = Known(_from_json(fields[3]), stamps)
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
     if not _unpacked_is_there(known.toolchain, settings):
@@ -184,15 +181,12 @@ def _write(settings: Settings, key: str, known: Known) -> None:
     """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
     if known.toolchain.doubts:
         return
-    import json
-
     # Each process checks the folders of its own PATH; only those that hold a toolkit are recorded.
     apart = {folder for folder in _path_folders() if os.path.dirname(folder) not in known.stamps}
     stamps = {path: stamp for path, stamp in known.stamps.items() if path not in apart}
     library = known.toolchain.nvrtc
     fields = environments.packed(stamps, "" if library is None else library.to_load())
-    text = json.dumps(_as_json(known.toolchain))
-    fields.append(text.encode("utf-8", "surrogateescape"))
+    fields.append(_as_json(known.toolchain).encode("utf-8", "surrogateescape"))
     environments.note_toolchain(key, fields)
     if not (settings.cache_on_disk and settings.jit):
         return
@@ -209,31 +203,27 @@ def _forget_oldest(folder: Folder) -> None:
         folder.discard(TOOLCHAINS, name)
 
 
-def _as_json(toolchain: Toolchain) -> dict[str, Any]:
-    fields = toolchain._asdict()
-    for name in ("nvrtc", "nvjitlink", "nvcc"):
-        fields[name] = fields[name] and fields[name]._asdict()
-    fields["search"] = [directory._asdict() for directory in toolchain.search]
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in fields.items()
-    }
+def _as_json(toolchain: Toolchain) -> str:
+    import json
+
+    plain = (dict(value) if isinstance(value, Mapping) else value for value in toolchain)
+    return json.dumps(list(plain))  # named tuples become lists
 
 
-def _from_json(fields: dict[str, Any]) -> Toolchain:
-    def value(kind: Any, name: str) -> Any:
-        return kind(**fields[name]) if fields[name] else None
+def _from_json(text: bytes) -> Toolchain:
+    import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
 
-    fields["nvrtc"] = value(_library, "nvrtc")
-    fields["nvjitlink"] = value(_library, "nvjitlink")
-    fields["nvcc"] = value(Program, "nvcc")
-    fields["search"] = tuple(SearchDir(**directory) for directory in fields["search"])
-    fields["problems"] = tuple(fields["problems"])
-    fields["depends"] = tuple(fields["depends"])
-    fields["doubts"] = tuple(fields["doubts"])
-    return Toolchain(**fields)
+    values = json.loads(text)
+    if not isinstance(values, list) or len(values) != len(Toolchain._fields):
+        raise ValueError("another rtcompile wrote this")
+    found = Toolchain(*map(_tuples, values))
+    return found._replace(
+        nvrtc=found.nvrtc and Library(*found.nvrtc),
+        nvcc=found.nvcc and Program(*found.nvcc),
+        nvjitlink=found.nvjitlink and Library(*found.nvjitlink),
+        search=tuple(SearchDir(*directory) for directory in found.search),
+    )
 
 
-def _library(
-    path: str, version: str, preload: list[str], build: str, architectures: list[int]
-) -> Library:
-    return Library(path, version, tuple(preload), build, tuple(architectures))
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

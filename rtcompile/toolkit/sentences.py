@@ -53,7 +53,7 @@ def why_missing(part: Part, chosen: Toolset) -> str:
                 f"{version} and lies there too."
             )
         return f"{fact} {_complete(part, chosen)}{replaces}"
-    package = part.packages.get(nvrtc.place.layout, "")
+    package = part.package(nvrtc.place.layout)
     installed = nvrtc.place.installed.get(package)
     if installed:  # nvidia-cuda-runtime-cu12 12.8 has no libcudadevrt.a, 12.9 has
         return (
@@ -81,7 +81,7 @@ def install(parts: Sequence[Part], nvrtc: Hit) -> str:
     layout = nvrtc.place.layout
     if layout == "toolkit":
         layout = f"wheels{major}"
-    packages = [part.packages.get(layout, "") for part in parts]
+    packages = [part.package(layout) for part in parts]
     if not all(packages):
         return f"No wheel of CUDA {major} has it. {install_toolkit(nvrtc)}"
     if layout == "conda":

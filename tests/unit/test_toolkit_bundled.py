@@ -13,8 +13,8 @@ import pytest
 from rtcompile.cache import bundled, inventory
 from rtcompile.cache.folder import Folder
 from rtcompile.settings import Settings
-from rtcompile.toolkit import bundled as unpacking
 from rtcompile.toolkit import missing_header
+from rtcompile.toolkit import programs as unpacking
 from rtcompile.toolkit.catalogue import PARTS
 from rtcompile.toolkit.places import Hit, Place
 from tests.toolkits import Wheels, bundle, needs_host_compiler, search, toolkit, write

@@ -24,7 +24,7 @@ from rtcompile.core import arch as archs
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain, current, remember_build
-from rtcompile.toolkit import bundled as unpacking
+from rtcompile.toolkit import programs as unpacking
 from tests.toolkits import Wheels, needs_host_compiler, program, write
 from tests.toolkits import bundle as fake_bundle
 
