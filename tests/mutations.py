@@ -82,7 +82,7 @@ MUTATIONS = (
     Mutation(
         "a slot is not returned when its job has ended",
         "rtcompile/workers/pool.py",
-        "            self._slots.release()\n",
+        "            self._slots.pop(taker, None)\n",
         "            pass\n",
         "tests/unit/test_workers.py::test_a_slot_is_returned_however_its_job_ended",
     ),

@@ -126,28 +126,37 @@ def _try(folder: str, problems: list[str]) -> None:
 
 
 @contextmanager
-def of_key(folder: str, key: str, patience: float = PATIENCE) -> Iterator[bool]:
+def of_key(
+    folder: str, key: str, patience: float, taken: dict[tuple[int, str], int]
+) -> Iterator[bool]:
     """Hold the lock of a key against other processes: a byte of one file; yields as `machine_wide`.
+
+    `taken` is the caller's, for the descriptors of its locks by thread and key. Where an interrupt kept
+    a ``with`` block from ending, its traceback keeps the lock, and the same thread goes on with it.
 
     A file for each would be made and removed with each build. ext4 passes by all that were removed
     in the last seconds when it makes the next: a third of the time of a batch of a thousand kernels.
     """
-    global _ranges_work
-    descriptor = None
-    if _ranges_work:
-        lock = partial(_lock_range, int(key[:15], 16))
-        descriptor = _take(f"{folder}/{TABLE}", patience, lock)
-    if not _ranges_work:
-        with machine_wide(f"{folder}/{key}", patience) as held:
-            yield held
-        return
+    here = threading.get_ident(), key
+    start = int(key[:15], 16)
+    unlocking = _range(fcntl.F_UNLCK, start)
     try:
-        yield descriptor is not None
+        if _ranges_work and taken.get(here) not in _held:
+            lock = partial(_lock_range, start, taken, here)
+            _take(f"{folder}/{TABLE}", patience, lock)
+        if _ranges_work:
+            yield taken.get(here) in _held
+            return
     finally:
-        if descriptor is not None and descriptor in _held:  # else as in `release`
+        # else as in `release`
+        if here in taken and (descriptor := taken[here]) in _held:
+            del taken[here]
+            # Python handles Ctrl-C after a call, or as a function begins: not before this one is done.
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, unlocking)
             _held.discard(descriptor)
-            _set_range(descriptor, fcntl.F_UNLCK, int(key[:15], 16))
             os.close(descriptor)
+    with machine_wide(f"{folder}/{key}", patience) as held:
+        yield held
 
 
 def take(path: str, patience: float) -> int | None:
@@ -180,6 +189,7 @@ def _take(path: str, patience: float, lock: Callable[[int, str], bool]) -> int |
             time.sleep(pause)  # a blocking flock could not be given up after a time
             pause = min(2 * pause, 0.02)  # many ranks of a node take it one after the other
         except BaseException:
+            _held.discard(descriptor)
             os.close(descriptor)
             raise
         os.close(descriptor)
@@ -191,20 +201,26 @@ def _lock_file(descriptor: int, path: str) -> bool:
     return _is_at(descriptor, path)
 
 
-def _lock_range(start: int, descriptor: int, path: str) -> bool:
+def _lock_range(
+    start: int, taken: dict[tuple[int, str], int], here: tuple[int, str], descriptor: int, path: str
+) -> bool:
     global _ranges_work
     try:
-        _set_range(descriptor, fcntl.F_WRLCK, start)
+        _set_range(descriptor, _range(fcntl.F_WRLCK, start))
     except OSError as error:
         # gVisor has none that belong to an open file.
         _ranges_work = error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
         raise
+    taken[here] = descriptor
     return True
 
 
-def _set_range(descriptor: int, kind: int, start: int) -> None:
-    lock = _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0)
+def _set_range(descriptor: int, lock: bytes) -> None:
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+
+
+def _range(kind: int, start: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0)
 
 
 def _is_at(descriptor: int, path: str) -> bool:
@@ -216,7 +232,8 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 class _Flight:
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        # Where an interrupt left it locked, its thread can lock it again.
+        self.lock = threading.RLock()
         self.users = 0
         self.failures = 0
         self.error: BaseException | None = None
@@ -245,10 +262,10 @@ class SingleFlight:
             flight.users += 1
             seen = flight.failures
         try:
-            alone = flight.lock.acquire(
-                timeout=-1 if patience is None else min(patience, threading.TIMEOUT_MAX)
-            )
             try:
+                alone = flight.lock.acquire(
+                    timeout=-1 if patience is None else min(patience, threading.TIMEOUT_MAX)
+                )
                 if flight.error is not None and flight.failures > seen:
                     raise copy.copy(flight.error)
                 try:
@@ -259,8 +276,10 @@ class SingleFlight:
                         flight.error = error
                     raise
             finally:
-                if alone:
+                try:
                     flight.lock.release()
+                except RuntimeError:  # another thread took longer
+                    pass
         finally:
             with self._guard:
                 flight.users -= 1

@@ -57,6 +57,7 @@ class Store:
         self._guard = threading.Lock()
         self._memory = Memory()
         self._flights: SingleFlight | None = None  # created by the first build
+        self._locked: dict[tuple[int, str], int] = {}
         self._started: dict[str, int] = {}
         self._upkeep = Upkeep(
             self._folder, size, lambda notes: self._ask_books(lambda books: books.statistics(notes))
@@ -377,7 +378,7 @@ class Store:
                     self._degrade(error)
                 else:
                     patience = min(patience - (time.monotonic() - begin), locks.PATIENCE)
-                    lock = locks.of_key(self._folder.file("locks"), key, patience)
+                    lock = locks.of_key(self._folder.file("locks"), key, patience, self._locked)
             with lock as locked:
                 if locked is False and not waits:
                     yield 0.0

@@ -66,9 +66,9 @@ class Upkeep:
 
         Without `wait` nothing is done while another thread is at it.
         """
-        if not self._folder.writable or not self._settling.acquire(blocking=wait):
+        if not self._folder.writable or (not wait and self._settling.locked()):
             return
-        try:
+        with self._settling:  # an interrupt between `acquire` and a ``try`` would leave it locked
             from rtcompile.cache import inventory
 
             self.note()
@@ -80,5 +80,3 @@ class Upkeep:
             if notes.lines and self._enter(notes) is None:
                 # Others had the books for too long. The bytes are not noted again: they were seen to.
                 self._folder.note(hits=notes.hits, misses=notes.misses, fetched=notes.fetched)
-        finally:
-            self._settling.release()

@@ -85,16 +85,16 @@ class ReloadedCode(LazyCode):
     def refresh(self) -> None:
         """Build again if a file has changed; keep what there is if that fails."""
         now = time.monotonic()
-        if now - self._polled < _POLL_SECONDS or not self._lock.acquire(blocking=False):
+        if now - self._polled < _POLL_SECONDS or self._lock.locked():
             return  # another thread builds, and this one goes on with what there is
-        try:
-            self._polled = now
-            changed = self._gone_since is not None or self._files.changed()
-            if changed and not _capturing(self):
-                self._replace(now)
-        finally:
-            self._polled = time.monotonic()
-            self._lock.release()
+        with self._lock:  # an interrupt between `acquire` and a ``try`` would leave it locked
+            try:
+                self._polled = now
+                changed = self._gone_since is not None or self._files.changed()
+                if changed and not _capturing(self):
+                    self._replace(now)
+            finally:
+                self._polled = time.monotonic()
 
     def _replace(self, now: float) -> None:
         self._files.begin()

@@ -13,6 +13,7 @@ import contextvars
 import os
 import threading
 import time
+from _queue import Empty, SimpleQueue  # importing `queue` would take longer
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
@@ -138,8 +139,9 @@ class Pool:
     def __init__(self, jobs: int | None = None, idle: float = IDLE_SECONDS) -> None:
         self.jobs = jobs or default_jobs()
         self._idle = idle
-        self._slots = threading.Semaphore(self.jobs)
-        self._free_slots = list(range(self.jobs, 0, -1))
+        self._slots: dict[object, int] = {}  # those that are taken, by `_take_slot`'s `taker`
+        self._slots_lock = threading.Lock()
+        self._freed: SimpleQueue[None] = SimpleQueue()  # wakes those who wait for a slot
         self._lock = threading.Lock()
         self._zygotes: dict[tuple[str, str], ZygoteProcess] = {}
 
@@ -153,10 +155,16 @@ class Pool:
         """
         begin = time.monotonic()
         cancellation = Cancellation.current.get()
-        with self._slot(() if cancellation is None else (cancellation,)) as slot:
+        taker = object()
+        try:
+            slot = self._take_slot(taker, () if cancellation is None else (cancellation,))
             started = time.monotonic()
             tracing.add("queue", begin, started)
             outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile=meanwhile)
+        finally:
+            # Ctrl-C may come between any two steps of Python's. A call in C is one step.
+            self._slots.pop(taker, None)
+            self._wake()
         if isinstance(outcome, Answer):
             return outcome._replace(queued=started - begin, slot=slot)
         return outcome
@@ -169,8 +177,10 @@ class Pool:
         """
         begin = time.monotonic()
         with ExitStack() as stack:
+            taker = object()
+            stack.callback(self._give_back, taker)
             try:
-                slot = stack.enter_context(self._slot(cancellations))
+                slot = self._take_slot(taker, cancellations)
             except Cancelled:
                 return
             queued = time.monotonic() - begin
@@ -206,17 +216,31 @@ class Pool:
                 yield Answer(protocol.sent_value(*reply), queued, slot)
                 queued = 0.0
 
-    @contextmanager
-    def _slot(self, cancellations: Sequence[Cancellation]) -> Iterator[int]:
-        while not self._slots.acquire(timeout=MAX_WAIT_SECONDS):
+    def _take_slot(self, taker: object, cancellations: Sequence[Cancellation]) -> int:
+        """Wait for a slot, and return its number; it is taken until `taker` is removed.
+
+        The caller makes sure of that before, so Ctrl-C right after it was taken does not lose it.
+        """
+        while True:
+            with self._slots_lock:
+                if len(self._slots) < self.jobs:
+                    free = {*range(1, self.jobs + 1)}.difference(self._slots.values())
+                    slot: int = min(free)
+                    self._slots[taker] = slot
+                    return slot
+            with suppress(Empty):
+                self._freed.get(timeout=MAX_WAIT_SECONDS)
             for cancellation in cancellations:
                 cancellation.check()
-        slot = self._free_slots.pop()
-        try:
-            yield slot
-        finally:
-            self._free_slots.append(slot)
-            self._slots.release()
+
+    def _give_back(self, taker: object) -> None:
+        self._slots.pop(taker, None)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have somebody look for a free slot now, instead of after `MAX_WAIT_SECONDS`."""
+        if self._freed.qsize() < self.jobs:
+            self._freed.put(None)
 
     def run_beside(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -10,14 +11,16 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import headers, locks
+from rtcompile.cache import headers, locks, store
 from rtcompile.cache.store import Store
 from rtcompile.errors import CompileError, CompilerCrashed
 from rtcompile.settings import Settings
+from tests.interrupts import interrupted
 from tests.questions import add, make_object, make_question, open_store
 
 
@@ -83,6 +86,22 @@ def test_a_failure_does_not_outlive_those_who_waited_for_it(cache: Path) -> None
         raise CompileError("no")
     with kept.building(make_question()):
         pass
+
+
+def test_an_interrupt_at_any_moment_leaves_no_build_locked(cache: Path) -> None:
+    kept = open_store(cache)
+
+    def build() -> float | None:
+        with kept.building(make_question(), timeout=0.2) as left:
+            return left
+
+    build()  # locks are known to work there
+    with ThreadPoolExecutor() as another:
+        for number, interrupt in enumerate(interrupted(build, store, locks, contextlib)):
+            assert build(), f"moment {number}"  # though the traceback keeps the interrupted frames
+            interrupt.with_traceback(None)
+            assert another.submit(build).result(), f"moment {number}"
+    assert number > 50
 
 
 HOLDER = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -16,6 +17,7 @@ import pytest
 from rtcompile.core.units import Limits
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Crash, Job, Pool
+from tests.interrupts import interrupted
 from tests.jobs import FOREVER, Fifo, ended, eventually, output, shell
 
 pytestmark = pytest.mark.usefixtures("scratch")
@@ -172,6 +174,18 @@ def test_a_slot_is_returned_however_its_job_ended(use: Callable[[Pool], None]) -
     thread.join(20)
     pool.close()
     assert results == ["had"]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_an_interrupt_at_any_moment_leaves_no_slot_taken() -> None:
+    pool = Pool(jobs=1)
+    try:
+        for number, _ in enumerate(interrupted(lambda: killed_job(pool), workers, contextlib)):
+            assert not pool._slots, f"moment {number}"
+            assert not pool._lock.locked()
+        assert number > 50
+    finally:
+        pool.close()
 
 
 def test_no_more_jobs_run_at_once_than_the_pool_has_slots(tmp_path: Path) -> None:
