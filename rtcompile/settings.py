@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FALLBACKS = ("auto", "never", "always")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 # A larger limit is the same as none, and overflows timers and the limits of processes.
 _SECONDS_MAX = 1e8  # three years
 _BYTES_MAX = 1 << 60
@@ -98,7 +99,7 @@ class Settings(Value):
             memory_limit=_bytes("RTCOMPILE_MEMORY_LIMIT", env.get("RTCOMPILE_MEMORY_LIMIT")),
             jobs=_count("RTCOMPILE_JOBS", env.get("RTCOMPILE_JOBS")),
             trace=env.get("RTCOMPILE_TRACE") or None,
-            log=env.get("RTCOMPILE_LOG") or None,
+            log=_log_level(env.get("RTCOMPILE_LOG")),
             jit=flag(env, "RTCOMPILE_JIT", True),
             debug=flag(env, "CUPY_CUDA_COMPILE_WITH_DEBUG", False),
             save_source=flag(env, "CUPY_CACHE_SAVE_CUDA_SOURCE", False),
@@ -210,6 +211,10 @@ def seconds(name: str, said: str | None) -> float | None:
     if not value > 0:
         raise InvalidRequest(f"{name}={shown(said)}: expected a number of seconds")
     return value if value < _SECONDS_MAX else None
+
+
+def _log_level(said: str | None) -> str | None:
+    return one_of("RTCOMPILE_LOG", said.lower(), LOG_LEVELS) if said else None
 
 
 def _count(name: str, said: str | None) -> int | None:

@@ -44,7 +44,7 @@ def find(query: Query | None, request: CompileRequest, settings: Settings) -> Ob
 def is_cached(request: CompileRequest, settings: Settings) -> bool:
     """Say whether a build would need no compiler: a bundle or the local cache has the code."""
     query = query_of(request, settings)
-    if query is not None and lookup.find(query) is not None:
+    if query is not None and lookup.find(query, counts=False) is not None:
         return True
     from rtcompile.building import planned
 

@@ -125,7 +125,8 @@ class Folder:
 
     def __init__(self, path: str, *, writable: bool = True, keep: bool = False) -> None:
         self.path = path
-        self.writable = writable
+        # By the monotonic clock: nothing is written before, for instance because that failed.
+        self.write_at = 0.0 if writable else float("inf")
         self._keep = keep
         self._kept: dict[str, _Kept] = {}
         self._guard = allocate_lock()
@@ -133,6 +134,11 @@ class Folder:
     def __del__(self) -> None:
         for kept in self._kept.values():
             kept.let_go()
+
+    @property
+    def writable(self) -> bool:
+        """Whether something may be written now."""
+        return time.monotonic() >= self.write_at
 
     def file(self, *parts: str) -> str:
         """Return the path of a file, for messages and for programs that take no descriptor."""

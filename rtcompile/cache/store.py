@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_RETRY_SECONDS = 10.0  # after which a folder that could not be written is tried again
+
 _NOTHING_READ = FileSet()
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
@@ -66,7 +68,8 @@ class Store:
             try:
                 self._folder.check()
             except UntrustedError as error:
-                self._readable = self._folder.writable = False
+                self._readable = False
+                self._folder.write_at = float("inf")
                 self._warn(
                     f"it is not used: {error}. Builds are kept in memory until this process ends; "
                     "set RTCOMPILE_CACHE_DIR to a directory of your own. Users share builds by "
@@ -327,10 +330,11 @@ class Store:
             self._prepared = True
 
     def _degrade(self, error: OSError) -> None:
-        self._folder.writable = False
+        self._prepared = False
+        self._folder.write_at = time.monotonic() + _RETRY_SECONDS
         self._warn(
             f"it cannot be written ({error.strerror or error}); builds are kept in memory until "
-            "this process ends. Set RTCOMPILE_CACHE_DIR to a directory of your own with room"
+            "it can. Set RTCOMPILE_CACHE_DIR to a directory of your own with room"
         )
 
     def _warn(self, what: str) -> None:

@@ -38,24 +38,41 @@ listeners: list[Listener] = []
 def report(
     request: CompileRequest, outcome: ObjectCode | RtcompileError, level: str | None = None
 ) -> None:
-    """Call the listeners with a request's result, and log it; `level` also shows it on stderr."""
+    """Call the listeners with a request's result, and log it; `level` also shows it on stderr.
+
+    The result does not depend on whether one of them raises.
+    """
     for listen in tuple(listeners):
-        listen(request, outcome)
+        _tell(listen, request, outcome)
     # If `logging` is not imported, no handler can exist, and a hit should not import it.
     if isinstance(outcome, ObjectCode) and (level is not None or "logging" in sys.modules):
         from rtcompile.watching import logs
 
-        logs.announce(request, outcome, level)
+        _tell(logs.announce, request, outcome, level)
 
 
-def find(query: Query) -> ObjectCode | None:
-    """Return the code of a request; None where its build has to be planned."""
+def _tell(listen: Callable[..., object], *what: object) -> None:
+    try:
+        listen(*what)
+    except Exception as error:
+        from rtcompile.watching import logs
+
+        logs.warn_once(error)
+
+
+def find(query: Query, *, counts: bool = True) -> ObjectCode | None:
+    """Return the code of a request; None where its build has to be planned.
+
+    An object of the cache `counts` as a hit in its statistics.
+    """
     started = time.perf_counter()
     for where, level in _LEVELS:
         found = level(query)
         if found is not None:
             if where != "memory":
                 _memory_of(query).keep(query.identity, found)
+            if counts and found.obj.build.hit != "bundle":
+                count_hit(query.environment.folder)
             return _as_hit(found, where, (time.perf_counter() - started) * 1e3)
     return None
 
@@ -94,10 +111,7 @@ def _in_memory(query: Query) -> Found | None:
         return None
     if found.obj.build.hit == "bundle":
         return found if _uses_bundles(query) else None
-    if not query.environment.signature():
-        return None
-    count_hit(query.environment.folder)
-    return found
+    return found if query.environment.signature() else None
 
 
 def _in_bundles(query: Query) -> Found | None:
@@ -136,7 +150,6 @@ def _in_index(query: Query) -> Found | None:
     decoded = None if data is None else objects.decode(key, data)
     if decoded is None:
         return None
-    count_hit(folder)
     obj = decoded[1]
     if fields[1]:
         notes = tuple(fields[1].decode("utf-8", "surrogateescape").split("\0"))

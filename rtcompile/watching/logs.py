@@ -1,12 +1,13 @@
-"""Logs one line per build through `logging`, if the application or ``RTCOMPILE_LOG`` wants it."""
+"""One line per build: for `logging`, if the application wants it, and on stderr for ``RTCOMPILE_LOG``."""
 
 from __future__ import annotations
 
-from rtcompile.errors import InvalidRequest, shown
+import sys
+
+from rtcompile.errors import InvalidRequest, RtcompileWarning, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import logging
     from typing import IO
 
     from rtcompile.core.request import CompileRequest, ObjectCode
@@ -24,33 +25,51 @@ def check_stream(stream: IO[str] | None) -> None:
         ) from None
 
 
+_has_warned = False
+
+
+def warn_once(error: Exception) -> None:
+    """Warn that a log handler or a listener raised, the first time."""
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        import warnings
+
+        text = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"a log handler or a listener raised, and builds go on without it: {text}",
+            RtcompileWarning,
+            stacklevel=3,
+        )
+
+
 def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
-    """Log a finished build at INFO to the logger ``rtcompile``; `level` also shows it on stderr.
+    """Log a finished build at INFO to the logger ``rtcompile``; `level` may also show it on stderr.
 
     The record has the fields of the line as attributes too (``extra``): ``program``, ``arch``,
     ``backend``, ``hit``, ``why``, ``notes``, ``milliseconds``, ``code_bytes``.
     """
-    import logging
+    logger = None
+    if "logging" in sys.modules:
+        import logging
 
-    logger = logging.getLogger("rtcompile")
-    if level is not None:
-        _show_on_stderr(logger, level)
-    if not logger.isEnabledFor(logging.INFO):
+        named = logging.getLogger("rtcompile")
+        logger = named if named.isEnabledFor(logging.INFO) else None
+    is_shown = level in ("debug", "info") and sys.stderr is not None
+    if logger is None and not is_shown:
         return
     build = code.build
     outcome = f"hit ({build.hit})" if build.hit else "built"
     why = f": {build.why}" if build.why else ""
     notes = "".join(f"; {note}" for note in build.notes)
-    logger.info(
-        "%s for %s by %s, %s in %.1f ms%s%s",
-        request.name,
-        code.arch,
-        build.backend,
-        outcome,
-        build.milliseconds,
-        why,
-        notes,
-        extra={
+    line = (
+        f"{request.name} for {code.arch} by {build.backend}, {outcome} in "
+        f"{build.milliseconds:.1f} ms{why}{notes}"
+    )
+    if is_shown:
+        sys.stderr.write(f"rtcompile: {line}\n")
+    if logger is not None:
+        fields = {
             "program": request.name,
             "arch": str(code.arch),
             "backend": build.backend,
@@ -59,22 +78,5 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
             "notes": build.notes,
             "milliseconds": build.milliseconds,
             "code_bytes": len(code.code),
-        },
-    )
-
-
-def _show_on_stderr(logger: logging.Logger, level: str) -> None:
-    import logging
-
-    number = logging.getLevelName(level.upper())
-    if not isinstance(number, int):
-        raise InvalidRequest(
-            f"RTCOMPILE_LOG={shown(level)}: expected debug, info, warning or error"
-        )
-    if any(handler.get_name() == "rtcompile" for handler in logger.handlers):
-        return
-    handler = logging.StreamHandler()
-    handler.set_name("rtcompile")
-    handler.setFormatter(logging.Formatter("rtcompile: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(number)
+        }
+        logger.info("%s", line, extra=fields)

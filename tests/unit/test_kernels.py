@@ -12,6 +12,8 @@ cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
 from rtcompile import kernels  # noqa: E402
+from rtcompile.cache.folder import take_hits  # noqa: E402
+from rtcompile.lookup import environment  # noqa: E402
 
 CODE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
@@ -206,6 +208,20 @@ def test_a_kernel_says_whether_it_is_cached(tmp_path, monkeypatch):
     assert rtcompile.RawModule(code=CODE, arch="sm_80").is_cached()
     assert not rtcompile.RawModule(code=CODE, arch="sm_86").is_cached()
     assert not rtcompile.RawModule(code=CODE, arch="sm_80", options=("-DX",)).is_cached()
+
+
+def test_to_ask_whether_a_kernel_is_cached_counts_no_hit():
+    code = rtcompile.compile(CODE, arch="sm_80")
+    asked = environment.current()
+    take_hits(asked.folder.path)
+    for _ in range(3):
+        assert rtcompile.RawModule(code=CODE, arch="sm_80").is_cached()
+    asked.memory = None
+    assert rtcompile.RawModule(code=CODE, arch="sm_80").is_cached()
+    assert take_hits(asked.folder.path) == 0
+
+    assert rtcompile.compile(CODE, arch="sm_80").code == code.code
+    assert take_hits(asked.folder.path) == 1
 
 
 def test_recompile_compiles_what_is_cached_once(tmp_path, monkeypatch):

@@ -11,6 +11,9 @@ import pytest
 import rtcompile
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
+from rtcompile.lookup import find
+from rtcompile.settings import Settings
+from rtcompile.watching import logs
 from rtcompile.watching.logs import announce
 
 REQUEST = CompileRequest("x", name="mine.cu")
@@ -55,5 +58,63 @@ def test_the_line_says_which_options_were_changed_or_not_passed_on(caplog):
 
 
 def test_an_unknown_level_is_refused():
-    with pytest.raises(rtcompile.InvalidRequest, match="RTCOMPILE_LOG='loud'"):
-        announce(REQUEST, CODE, "loud")
+    with pytest.raises(rtcompile.InvalidRequest, match=r"RTCOMPILE_LOG.*'loud'"):
+        Settings.from_environ({"RTCOMPILE_LOG": "loud"})
+
+
+def build():
+    return rtcompile.compile("__global__ void k() {}", arch="sm_80", name="mine.cu")
+
+
+def test_the_line_on_stderr_is_for_as_long_as_the_variable_is_set(monkeypatch, capsys):
+    lines = []
+    for level in ("info", None, "error", "Info", ""):
+        monkeypatch.setenv("RTCOMPILE_LOG", level) if level is not None else monkeypatch.delenv(
+            "RTCOMPILE_LOG"
+        )
+        build()
+        lines.append(capsys.readouterr().err.count("rtcompile: mine.cu"))
+    assert lines == [1, 0, 0, 1, 0]
+
+
+class Raising(logging.Handler):
+    """A handler whose author forgot `handleError`."""
+
+    def emit(self, record):
+        raise ZeroDivisionError("in a handler")
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """What a listener that comes after those that raise was called with."""
+    heard = []
+    monkeypatch.setattr(logs, "_has_warned", False)
+    monkeypatch.setattr(find, "listeners", [lambda *_: 1 // 0, lambda *what: heard.append(what)])
+    return heard
+
+
+def test_who_listens_and_raises_gets_one_warning_and_changes_no_result(heard):
+    with pytest.warns(rtcompile.RtcompileWarning, match="ZeroDivisionError") as warned:
+        codes = [build() for _ in range(3)]
+    assert len(warned) == 1
+    assert [code.build.hit for code in codes] == [None, "memory", "memory"]
+    assert len(heard) == 3
+
+
+def test_a_handler_that_raises_changes_no_result(heard, monkeypatch):
+    logger = logging.getLogger("rtcompile")
+    monkeypatch.setattr(logger, "handlers", [Raising()])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logger.manager._clear_cache()
+    with pytest.warns(rtcompile.RtcompileWarning):
+        assert build().code == build().code
+    logger.manager._clear_cache()
+
+
+def test_an_error_reaches_its_caller_though_a_listener_raises(heard):
+    with (
+        pytest.warns(rtcompile.RtcompileWarning),
+        pytest.raises(rtcompile.CompileError, match="undefined"),
+    ):
+        rtcompile.compile("__global__ void k() { missing(); }", arch="sm_80", fallback="never")
+    assert isinstance(heard[0][1], rtcompile.CompileError)

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -313,6 +314,21 @@ def test_an_unwritable_cache_costs_a_warning_and_no_build(tmp_path, monkeypatch)
     with pytest.warns(UserWarning, match="builds are kept in memory"):
         compile()
     assert compile(arch="sm_86").code  # and does not warn again: warnings are errors here
+
+
+def test_a_cache_that_could_not_be_written_is_used_once_it_can(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_RETRY_SECONDS", 0.5)
+    disk = tmp_path / "disk"
+    disk.write_text("")
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(disk / "cache"))
+    forget_process()
+    with pytest.warns(UserWarning, match="builds are kept in memory until it can"):
+        compile()
+    compile(arch="sm_86")  # no second warning
+    disk.unlink()
+    time.sleep(0.5)
+    compile(arch="sm_89")
+    assert len(files_below(disk / "cache/objects")) == 1
 
 
 # --- what goes wrong ---------------------------------------------------------------------------
