@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -389,3 +392,19 @@ def test_of_two_lines_with_one_number_the_printed_one_is_shown() -> None:
     assert line_in_source(replace(error, excerpt="int a;\n    ^"), source, "kernel.cu") == 1
     assert line_in_source(replace(error, file="other.h"), source, "kernel.cu") == 0
     assert line_in_source(replace(error, line=9), source, "kernel.cu") == 0
+
+
+def test_long_types_in_instantiations_are_not_searched_letter_by_letter() -> None:
+    frame = f'            instantiation of "{"T" * 5000}" at line 7 of v.h\n'
+    log = "k.cu(1): error: no\n  f(x);\n  ^\n          detected during:\n" + 90 * frame
+    assert parse(log)[0].notes[-1].line == 7
+    by_letter = re.compile(".*? at line")
+
+    def seconds(repeated: Callable[[], object]) -> float:
+        begin = time.process_time()
+        for _ in range(10):
+            repeated()
+        return time.process_time() - begin
+
+    slow = min(seconds(lambda: [by_letter.match(x) for x in log.split("\n")]) for _ in range(3))
+    assert min(seconds(lambda: parse(log)) for _ in range(3)) < 0.8 * slow
