@@ -32,8 +32,9 @@ _DIAGNOSED = (
     r"|^ptxas(?: fatal| error|.*; (?:error|fatal))\s*:"
     r"|^nvrtc: error: (?:unrecognized option|invalid value)"
 )
-# Words of errors that the machine may have caused, and headers that the host compiler missed,
-# whose search directories are not known.
+# The host compiler's error for a header.
+_HOST_MISSED = r": fatal error: .+: No such file or directory$"
+# Words of errors that the machine may have caused.
 _UNDECIDED = (
     r"No such file or directory|[Oo]ut of memory|[Mm]emory allocation|No space left|[Ii]nternal error"
     r"|Too many open files|[Cc]ould not open (?!source)|library load error|Permission denied|Input/output error"
@@ -113,11 +114,14 @@ def dependencies_of(
     failure: CompileFailure, search: Sequence[SearchDir], source: str, name: str
 ) -> FileSet:
     """Return the files that a failure depends on; `uncacheable` says whether on more than files."""
-    is_diagnosed = failure.kind == "link" or re.search(_DIAGNOSED, failure.log, re.MULTILINE)
+    log = failure.log
+    if failure.missing:  # else it is not known where the host compiler looked for its header
+        log = re.sub(_HOST_MISSED, "(1): error", log, flags=re.MULTILINE)
+    is_diagnosed = failure.kind == "link" or re.search(_DIAGNOSED, log, re.MULTILINE)
     is_read_known = failure.files is not None or failure.trace is not None
     if failure.kind not in ("error", "link") or not is_diagnosed or not is_read_known:
         return FileSet(uncacheable="a crash, a limit, or files that are not known")
-    if undecided := re.search(_UNDECIDED, failure.log):
+    if undecided := re.search(_UNDECIDED, log):
         return FileSet(uncacheable=undecided[0])
     if failure.files is not None:
         return failure.files
@@ -130,7 +134,7 @@ def dependencies_of(
         for folder in folders
         if folder.startswith("/")
     ]
-    return found.replaced(absent=(*found.absent, *absent))
+    return found.replaced(absent=(*found.absent, *absent, *failure.missing))
 
 
 def _key(question: Question) -> str:

@@ -51,6 +51,15 @@ _RESULT = "result"
 _TEXTS = FOLDER.lstrip("/")
 _OBSERVED = "observed"  # the time trace adds .json
 
+# The error of a host compiler (GCC) for a header, and what it says with -H and -v.
+_HEADER_MISSING = re.compile(
+    r"^(?P<by>[^\n]*):\d+:\d+: fatal error: (?P<header>[^\n]+): No such file or directory$", re.M
+)
+_OPENED = re.compile(r"^\.+ (.+)$", re.M)
+_LIST = '#include "..." search starts here:'
+_SEARCHED = re.compile(r"^ (\S.*)$", re.M)
+_NO_FOLDER = re.compile(r'^ignoring nonexistent directory "(.*)"$', re.M)
+
 _SIGKILL = 9
 _CHILD_DIED = re.compile(r"died due to signal (\d+)")
 _SCRATCH_NAME = re.compile(r"\S*tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
@@ -163,6 +172,8 @@ class _Nvcc:
         source, texts = _named(unit), _as_files(unit)
         flags = (*_TARGET_FLAGS[unit.target], *_moved(unit.flags), "-MD", "-MF", _TRACE)
         outcome = self.run(flags, {_SOURCE: source}, unit.target, texts)
+        if isinstance(outcome, CompileFailure) and _HEADER_MISSING.search(outcome.log):
+            outcome = self._with_missing(outcome, {_SOURCE: source, **texts})
         if outcome.trace is None:
             return outcome
         # NVCC takes the names in #line for files that were read.
@@ -173,6 +184,25 @@ class _Nvcc:
             if path not in said or (path != unit.name and os.path.isfile(path))
         )
         return outcome._replace(trace=trace)
+
+    def _with_missing(self, failure: CompileFailure, files: dict[str, bytes]) -> CompileFailure:
+        """Have the host compiler say what it read before it missed a header, and where it searched.
+
+        Such a build leaves no ``-MD`` file. The second run ends at the same header.
+        """
+        command = (*failure.command, "-Xcompiler", "-H,-v")
+        outcome = _run_program(command, files, (), self._left())
+        log = outcome.value["log"] if isinstance(outcome, pool.Answer) else ""
+        missed = _HEADER_MISSING.search(log)
+        folders = _SEARCHED.findall(log.rpartition(_LIST)[2].partition("\nEnd of search list")[0])
+        folders += _NO_FOLDER.findall(log)
+        if missed is None or not folders or not all(map(os.path.isabs, folders)):
+            return failure
+        if os.path.isabs(missed["by"]):
+            folders.append(os.path.dirname(missed["by"]))
+        missing = tuple(os.path.join(folder, missed["header"]) for folder in folders)
+        trace = tuple(path for path in _OPENED.findall(log) if path not in files)
+        return failure._replace(trace=trace, missing=missing)
 
     def observe(self, unit: TranslationUnit, option: str) -> Observed | CompileFailure:
         """Compile as `compile` does; return what `option` writes into its file."""
@@ -203,11 +233,8 @@ class _Nvcc:
         """Run NVCC on the files, beside the headers that were given as texts."""
         host = self._host_compiler(flags)
         self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
-        left = self._limits
-        if self._deadline is not None:
-            left = left._replace(timeout=max(0.001, self._deadline - time.monotonic()))
         files = {**files, **texts}
-        outcome = _run_program(self.command, files, (_RESULT, _TRACE), left)
+        outcome = _run_program(self.command, files, (_RESULT, _TRACE), self._left())
         if isinstance(outcome, pool.Crash):
             return crashes.failure(outcome, self.command, "nvcc", self._limits)
         reply = outcome.value
@@ -223,6 +250,11 @@ class _Nvcc:
             trace=_trace(reply, files),
             milliseconds={"queue": outcome.queued * 1e3, "compile": reply["seconds"] * 1e3},
         )
+
+    def _left(self) -> Limits:
+        if self._deadline is None:
+            return self._limits
+        return self._limits._replace(timeout=max(0.001, self._deadline - time.monotonic()))
 
     def _host_compiler(self, flags: Sequence[str]) -> tuple[str, ...]:
         chosen = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)

@@ -69,7 +69,8 @@ class CompileFailure(NamedTuple):
     `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
     "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that
     the compiler had read, as far as it is known of one that died; None where it does not say.
-    `files` is as in `Compiled`.
+    `files` is as in `Compiled`. `missing` lists the paths at which a header was looked for in vain,
+    if that ended the build.
     """
 
     kind: str
@@ -80,3 +81,4 @@ class CompileFailure(NamedTuple):
     milliseconds: float = 0.0
     trace: tuple[str, ...] | None = ()
     files: FileSet | None = None
+    missing: tuple[str, ...] = ()

@@ -18,7 +18,6 @@ import packaging
 import pytest
 
 import rtcompile
-from rtcompile import toolkit
 from rtcompile.building import pipeline, planned
 from rtcompile.cache import inventory
 from rtcompile.cache.folder import Folder
@@ -259,13 +258,6 @@ def another_process(source: str = TYPO, *, allow_fixups: bool = True, **given: A
     return json.loads(done.stdout)
 
 
-@pytest.fixture
-def needs_nvcc() -> None:
-    found = toolkit.current()
-    if found.nvcc is None or found.host_compiler is None:
-        pytest.skip("nvcc and a host compiler are needed")
-
-
 SHARED = "__global__ void k(int* x) { __shared__ int s[99999]; s[*x] = *x; *x = s[x[1]]; }"
 EXTERN = "extern __device__ float f(float); __global__ void k(float* x) { *x = f(*x); }"
 
@@ -296,33 +288,6 @@ def test_a_failure_is_found_by_the_next_process_without_a_compiler(
     assert second["log"] == first["log"]
     assert second["said"].partition("\nCached: ")[0] == first["said"]
     assert "recompile=True" in second["said"]
-
-
-@pytest.mark.parametrize(
-    ("source", "given"),
-    [
-        pytest.param(TYPO, {"backend": "nvcc"}, id="NVCC alone"),
-        pytest.param(SHARED, {"backend": "nvcc"}, id="its ptxas"),
-        pytest.param(
-            SHARED + "\ntemplate <class T> __global__ void f(T* x) {}",
-            {"backend": "nvcc", "name_expressions": ["f<int>"]},
-            id="its ptxas, after names were read",
-        ),
-        pytest.param("#include <vector>\n" + TYPO, {}, id="NVCC after NVRTC"),
-    ],
-)
-def test_a_failure_of_nvcc_is_found_by_the_next_process_until_a_header_changes(
-    source: str, given: dict[str, Any], tmp_path: Path, needs_nvcc: None
-) -> None:
-    (tmp_path / "mine.h").write_text("// old")
-    given = {**given, "options": [f"-I{tmp_path}"]}
-    source = f'#include "mine.h"\n{source}'
-    time.sleep(0.02)  # what is written in the tick in which it is read is taken for changed
-    found = [another_process(source, **given) for _ in range(2)]
-    assert [(each["cached"], each["asked"]) for each in found] == [(False, True), (True, False)]
-
-    (tmp_path / "mine.h").write_text("// new and longer")
-    assert another_process(source, **given)["cached"] is False
 
 
 def write(path: Path, text: str) -> Callable[[], object]:
@@ -387,19 +352,6 @@ def test_after_each_kind_of_edit_the_compiler_is_asked_and_its_code_kept(
 
     found = [another_process(source, options=options) for _ in range(2)]
     assert [(each["hit"], each["asked"]) for each in found] == [(None, True), ("disk", False)]
-
-
-def test_a_header_that_nvrtc_could_not_read_is_nvccs_until_it_is_edited(
-    tmp_path: Path, needs_nvcc: None
-) -> None:
-    header = tmp_path / "mine.h"
-    header.write_text("#include <vector>\n")
-    given: dict[str, Any] = {"arch": "sm_90a", "options": (f"-I{tmp_path}",)}
-    source = '#include "mine.h"\n__global__ void k() {}'
-    time.sleep(0.02)
-    assert rtcompile.compile(source, **given).build.backend == "nvcc"
-    header.write_text("#define NOTHING\n")
-    assert rtcompile.compile(source, **given).build.backend == "nvrtc"
 
 
 def test_recompile_asks_the_compiler_again() -> None:
