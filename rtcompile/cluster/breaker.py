@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from rtcompile.cluster.stores import (
     ANSWER_SECONDS,
@@ -27,7 +27,7 @@ _BACKGROUND_SECONDS = 5.0  # for an answer that no build waits for
 PROMPT_SECONDS = 0.1  # an answer in this time is not slow
 _TICK_SECONDS = 0.02
 
-Act = Literal["read", "write", "remove"]
+_ACTS = {"get": "read", "put": "write", "acquire": "write", "renew": "write", "release": "remove"}
 
 _T = TypeVar("_T")
 
@@ -40,7 +40,8 @@ class Tier:
         self.hits = self.misses = self.written = self.failures = 0
         self.problem = ""  # why it is not used now, "" if it is
         self._waited: list[tuple[float, float]] = []  # from and to when threads waited
-        self._waits_anyway = threading.local()
+        # `.waits_anyway`: for another node's build, so slow answers do not count.
+        self.this_thread = threading.local()
         self._closed_until = self._not_written_until = 0.0
         self._guard = threading.Lock()
         self._warned = False
@@ -70,33 +71,29 @@ class Tier:
             merged.append((begin, end))
         self._waited = merged
 
-    def ask(
-        self,
-        question: Callable[[SharedStore], _T],
-        *,
-        waiting: bool = True,
-        act: Act = "read",
-    ) -> _T | None:
-        """Return the store's answer, None where it gives none.
+    def ask(self, method: str, *given: Any, waiting: bool = True, **named: Any) -> Any:
+        """Return what a method of the store returns, True if that is None; None if it does not answer.
 
-        A caller that is `waiting` gets at most `ANSWER_SECONDS`, and less once another thread finds
-        that the store does not respond. A store that refuses to write is still read, and one that
-        refuses to remove loses nothing.
+        The answer of "get" for a key that is missing is None. A caller that is `waiting` gets at most
+        `ANSWER_SECONDS`, and less once another thread finds that the store does not respond. A store
+        that refuses to write is still read, and one that refuses to release a lease loses nothing.
         """
+        act = _ACTS[method]
         if not (self.writable if act == "write" else self.open):
             return None
+        question = partial(getattr(self.store, method), *given, **named)
         seconds = min(ANSWER_SECONDS, self.left) if waiting else _BACKGROUND_SECONDS
-        answer, took, problem = within(seconds, lambda: question(self.store), lambda: self.open)
+        answer, took, problem = within(seconds, question, lambda: self.open)
         slow = took > PROMPT_SECONDS
-        patient = getattr(self._waits_anyway, "yes", False) and not problem
+        patient = getattr(self.this_thread, "waits_anyway", False) and not problem
         waited = took if waiting and not patient else 0.0
         with self._guard:
             if slow and waited:
                 self.spend(time.monotonic(), waited)
             self._judge(problem, slow, waited, act)
-        return answer
+        return True if answer is None and act != "read" and not problem else answer
 
-    def _judge(self, problem: str, slow: bool, waited: float, act: Act) -> None:
+    def _judge(self, problem: str, slow: bool, waited: float, act: str) -> None:
         """Close the store after an answer that was late, or none; the first is warned of."""
         if not self.open:  # another thread found it so
             return
@@ -115,15 +112,6 @@ class Tier:
         self._fail(
             problem, f"is {how}: {problem}. Builds go on without it; `rtcompile doctor` tries it."
         )
-
-    @contextmanager
-    def waiting_anyway(self) -> Iterator[None]:
-        """Do not count, in this thread, how slow answers are: it waits for another node's build."""
-        self._waits_anyway.yes = True
-        try:
-            yield
-        finally:
-            self._waits_anyway.yes = False
 
     def refused(self, problem: str) -> None:
         """Count an entry that is not valid, with a warning for the first."""

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from rtcompile.building import miss, pipeline, planned
 from rtcompile.cache.store import Store
-from rtcompile.cluster import sharing
-from rtcompile.cluster.sharing import Packed
+from rtcompile.cluster import tier
+from rtcompile.cluster.tier import Packed
 from rtcompile.compilers import precompiled
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, alone, shown
@@ -103,7 +103,7 @@ def _work(job: Job) -> _Answer:
         finally:
             precompiled.siblings.reset(token)
         question = planned.plan(job.request, settings).question
-        return _Answer(code, sharing.pack(question, Store.open(settings), code))
+        return _Answer(code, tier.pack(question, Store.open(settings), code))
     except RtcompileError as error:
         return _Answer(alone(error), None)
 
@@ -114,7 +114,7 @@ def _keep(job: Job, packed: Packed) -> None:
     store = Store.open(settings)
     plan = planned.plan(job.request, settings)
     if settings.jit and store.find(plan.question) is None:
-        sharing.unpack(miss.identified(plan, settings).question, store, packed)
+        tier.unpack(miss.identified(plan, settings).question, store, packed)
 
 
 def _lost(error: BaseException) -> ExecutorError:

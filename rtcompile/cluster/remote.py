@@ -19,10 +19,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from rtcompile.cluster.breaker import PROMPT_SECONDS, Act, Tier
+from rtcompile.cluster.breaker import PROMPT_SECONDS, Tier
 from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
 from rtcompile.cluster.settings import RemoteSettings, open_store
-from rtcompile.cluster.stores import Claim, LeasesUnsupportedError, SharedStore
+from rtcompile.cluster.stores import LeasesUnsupportedError
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 
 LEASE_SECONDS = 10.0
@@ -48,7 +48,7 @@ class Lease:
     def _renew(self) -> None:
         until = time.monotonic() + _MOST_HELD_SECONDS
         while not self._ended.wait(_RENEW_SECONDS) and time.monotonic() < until:
-            self._ask(lambda store: store.renew(self._key, self._token, LEASE_SECONDS), "write")
+            self._ask("renew", LEASE_SECONDS)
 
     def end(self, shared: bool) -> None:
         """Give it back; unless the build is `shared`, all who wait build at once, not one by one."""
@@ -56,21 +56,15 @@ class Lease:
             return
         self._ended.set()
         # In a store that does not answer it ends by itself; one that is full removes, but keeps nothing.
-        if shared or not self._ask(
-            lambda store: store.renew(self._key, self._token, LEASE_SECONDS, abandon=True), "write"
-        ):
-            self._ask(lambda store: store.release(self._key, self._token), "remove")
+        if shared or not self._ask("renew", LEASE_SECONDS, abandon=True):
+            self._ask("release")
 
-    def _ask(self, question: Callable[[SharedStore], None], act: Act) -> bool:
+    def _ask(self, method: str, *given: float, **named: bool) -> bool:
         """Ask the store while no build waits; say whether it answered."""
-
-        def answered(store: SharedStore) -> bool:
-            question(store)
-            return True
-
         # Where warnings are errors, this one has no caller to reach.
         with suppress(RtcompileWarning):
-            return bool(self._tier.ask(answered, waiting=False, act=act))
+            ours = (self._key, self._token)
+            return bool(self._tier.ask(method, *ours, *given, waiting=False, **named))
         return False
 
 
@@ -101,9 +95,8 @@ class Remote:
         self, kind: str, key: str, only: Tier | None = None, *, waiting: bool = True
     ) -> bytes | None:
         """Return the verified bytes that the first store, or only the given one, has; or None."""
-        place = f"{kind}/{key}"
         for tier in self.tiers if only is None else [only]:
-            entry = tier.ask(lambda store: store.get(place), waiting=waiting)
+            entry = tier.ask("get", f"{kind}/{key}", waiting=waiting)
             if entry is None:
                 tier.misses += tier.open
                 continue
@@ -155,8 +148,8 @@ class Remote:
     def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:
         """Write entries to a store now; say whether it took them."""
         for kind, key, data in entries:
-            place, sealed = f"{kind}/{key}", self._envelope.seal(kind, key, data)
-            took_it = tier.ask(_putting(place, sealed), waiting=False, act="write")
+            sealed = self._envelope.seal(kind, key, data)
+            took_it = tier.ask("put", f"{kind}/{key}", sealed, waiting=False)
             with self._progress:
                 self._progress.notify_all()
             if took_it is None:
@@ -209,16 +202,22 @@ class Remote:
         place = f"lease/{key}"
         deadline = time.monotonic() + (_MOST_HELD_SECONDS if seconds is None else seconds)
         for tier in self.tiers if self.writes else []:
+            begin, pause = time.monotonic(), _LEAST_PAUSE
             try:
-                claim = tier.ask(_acquiring(place, token), act="write")
-                if claim == "another's":
-                    with tier.waiting_anyway():
-                        claim, found = self._wait(tier, _acquiring(place, token), look, deadline)
-                    if found is not None or claim == "another's":
+                while (claim := tier.ask("acquire", place, token, LEASE_SECONDS)) == "another's":
+                    tier.this_thread.waits_anyway = True
+                    found = look()
+                    if found is not None or time.monotonic() > deadline:
                         return found
+                    # The random factor spreads the questions of many waiting nodes; the pause grows
+                    # with time.
+                    time.sleep(pause * random.uniform(0.75, 1.25))
+                    pause = min(max(pause, (time.monotonic() - begin) * _PART_PAUSED), _MOST_PAUSE)
             except LeasesUnsupportedError as error:
                 tier.problem = str(error)
                 continue
+            finally:
+                tier.this_thread.waits_anyway = False
             if claim == "abandoned":
                 return None
             if claim == "ours":
@@ -230,40 +229,6 @@ class Remote:
                 self.later(partial(lease.end, True))
                 return found
         return None
-
-    def _wait(
-        self,
-        tier: Tier,
-        acquire: Callable[[SharedStore], Claim],
-        look: Callable[[], _T | None],
-        deadline: float,
-    ) -> tuple[Claim | None, _T | None]:
-        """Wait until a lease is no more another's, `look` finds the build, or it is too late."""
-        begin = time.monotonic()
-        pause = _LEAST_PAUSE
-        while True:
-            found = look()
-            if found is not None or time.monotonic() > deadline:
-                return "another's", found
-            # The random factor spreads the questions of many waiting nodes; the pause grows with
-            # time.
-            time.sleep(pause * random.uniform(0.75, 1.25))
-            pause = min(max(pause, (time.monotonic() - begin) * _PART_PAUSED), _MOST_PAUSE)
-            claim = tier.ask(acquire, act="write")
-            if claim != "another's":
-                return claim, None
-
-
-def _acquiring(place: str, token: str) -> Callable[[SharedStore], Claim]:
-    return lambda store: store.acquire(place, token, LEASE_SECONDS)
-
-
-def _putting(place: str, sealed: bytes) -> Callable[[SharedStore], bool]:
-    def put(store: SharedStore) -> bool:
-        store.put(place, sealed)
-        return True
-
-    return put
 
 
 # --- the process's own

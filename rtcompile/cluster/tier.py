@@ -1,17 +1,20 @@
 """The tier behind the local cache: what another node built is fetched; what is built here, shared.
 
+A build travels as its object, and a manifest of the headers that it read. It answers only where the same
+headers with the same contents are found. A build that depends on its path is never shared.
+
 Nothing here is reached by a local hit.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from rtcompile.cache import manifests, objects
 from rtcompile.cache.manifests import ManifestEntry
-from rtcompile.cluster import sharing
 from rtcompile.cluster.breaker import Tier
 from rtcompile.cluster.remote import Entry, Remote, remote
 from rtcompile.core import admission
@@ -76,7 +79,7 @@ def fetch(stores: Remote, question: Question, store: Store) -> ObjectCode | None
     """Return what a shared store has for `question`, and write it to the local cache."""
     for at, tier in enumerate(stores.tiers):
         manifest = stores.get("manifest", question.portable_key(), tier)
-        for build in sharing.usable(question, manifest) if manifest is not None else ():
+        for build in usable(question, manifest) if manifest is not None else ():
             data = stores.get("object", build.object_key, tier)
             obj = None if data is None else store.adopt(question, build, data)
             if obj is None:
@@ -95,9 +98,60 @@ def _entries(
     key = question.portable_key()
     # Builds of other headers, or by other compilers, stay beside it.
     before = stores.get("manifest", key, tier, waiting=False)
-    packed = sharing.packed(question, build, obj, before)
+    packed = pack_with(question, build, obj, before)
     return [("object", packed.object_key, packed.object), ("manifest", key, packed.manifest)]
 
 
 def _nothing(shared: bool) -> None:
     pass
+
+
+# --- a build as it travels -----------------------------------------------------------------------
+
+
+class Packed(NamedTuple):
+    """A build's object with its key, and the manifest, which is sealed under the portable key."""
+
+    object_key: str
+    object: bytes
+    manifest: bytes
+
+
+def pack(question: Question, store: Store, obj: ObjectCode) -> Packed | None:
+    """Return a build that is in the cache for another machine; None if it is not for others."""
+    build = store.entry_of(question, obj)
+    if build is None or not admission.holds_elsewhere(question, obj, build.dependencies):
+        return None
+    return pack_with(question, build, obj)
+
+
+def pack_with(
+    question: Question, build: ManifestEntry, obj: ObjectCode, before: bytes | None = None
+) -> Packed:
+    """Return a build as it travels, in a manifest with those of the manifest `before` it."""
+    key = question.portable_key()
+    program = question.name.rpartition("/")[2]
+    alone = key if build.dependencies.is_empty else ""
+    data = objects.encode(build.object_key, obj, program, question.summary(), alone)
+    own = manifests.encode(key, [build], question.search)
+    return Packed(build.object_key, data, manifests.merged(key, own, before))
+
+
+def unpack(question: Question, store: Store, found: Packed) -> ObjectCode | None:
+    """Write another machine's build to the cache; None if it does not hold here."""
+    for build in usable(question, found.manifest):
+        if build.object_key == found.object_key:
+            return store.adopt(question, build, found.object)
+    return None
+
+
+def usable(question: Question, manifest: bytes) -> Iterator[ManifestEntry]:
+    """Yield the builds of a manifest whose headers are found here with the same contents."""
+    for build in manifests.decode(question.portable_key(), manifest, question.search) or ():
+        if question.serves(build.backend, build.compiler):
+            read = build.dependencies
+            # The stats are another machine's: by them alone no header is known here.
+            foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]
+            fresh = read.replaced(headers=tuple(foreign)).refreshed()
+            if fresh is not None:
+                yield build._replace(dependencies=fresh)

@@ -58,7 +58,7 @@ def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
     As many builds are expected as there were without one, and the seconds that it saves in both
     must be worth making it, which reads the headers twice; at low priority these count half. So the
     second build has one made if reading takes 0.1 s or more, and the third one of CuPy's own
-    kernels, whose headers take 80 ms (programs build tens of them: see `everywhere.ahead`). After
+    kernels, whose headers take 80 ms (programs build tens of them: see `everywhere.builds`). After
     each failed making it must be worth twice as much.
     """
     spared = _spared(front_end)

@@ -34,14 +34,6 @@ class KernelUse(NamedTuple):
     spared: float
 
 
-def _build(name: str, code: ObjectCode) -> KernelUse:
-    build = code.build
-    spared = build.compiled_in if build.hit else 0.0
-    return KernelUse(
-        name, str(code.arch), build.backend, build.hit or "", build.milliseconds, spared
-    )
-
-
 class Tally:
     """The requests of a run, also those of its other processes after `collect`."""
 
@@ -72,7 +64,10 @@ class Tally:
             self._add(self.missing, str(outcome).partition("\n")[0])
         if isinstance(outcome, RtcompileError):
             return
-        self._add(self.builds, _build(request.name, outcome))
+        build = outcome.build
+        spared = build.compiled_in if build.hit else 0.0
+        how = build.backend, build.hit or "", build.milliseconds, spared
+        self._add(self.builds, KernelUse(request.name, str(outcome.arch), *how))
 
     def note_problem(self, problem: str) -> None:
         """Take into account that this process compiles kernels that are not counted."""

@@ -24,19 +24,6 @@ from rtcompile.storage import places
 _NAME = "_compile_module_with_cache"
 # As in CuPy 14.0 to 14.2; 14.2 is tested.
 _MAJOR = 14
-_PARAMETERS = (
-    "source",
-    "options",
-    "arch",
-    "extra_source",
-    "backend",
-    "enable_cooperative_groups",
-    "name_expressions",
-    "log_stream",
-    "jitify",
-    "to_ltoir",
-)
-
 _guard = threading.Lock()
 _original: Callable[..., Any] | None = None
 
@@ -154,7 +141,7 @@ def _unknown(compiler: Any) -> str:
     function = getattr(compiler, _NAME, None)
     if function is None:
         return f"CuPy {version} has no cupy.cuda.compiler.{_NAME}"
-    if tuple(inspect.signature(function).parameters) != _PARAMETERS:
+    if [*inspect.signature(function).parameters] != [*inspect.signature(_compile).parameters]:
         return f"CuPy {version} compiles with other arguments than those that rtcompile knows"
     return ""
 
@@ -174,22 +161,11 @@ def _compile(
     to_ltoir: bool = False,
 ) -> Any:
     """Return the ``cupy.cuda.function.Module`` of a source, as CuPy's function does."""
+    given = dict(locals())
     from cupy.cuda import compiler, function, runtime
 
     def by_cupy() -> Any:
-        original = _original or getattr(compiler, _NAME)
-        return original(
-            source,
-            options,
-            arch=arch,
-            extra_source=extra_source,
-            backend=backend,
-            enable_cooperative_groups=enable_cooperative_groups,
-            name_expressions=name_expressions,
-            log_stream=log_stream,
-            jitify=jitify,
-            to_ltoir=to_ltoir,
-        )
+        return (_original or getattr(compiler, _NAME))(**given)
 
     if to_ltoir or runtime.is_hip or backend not in ("nvrtc", "nvcc"):
         return by_cupy()

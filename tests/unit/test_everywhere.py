@@ -17,7 +17,7 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile import many, toolkit  # noqa: E402
 from rtcompile.building import planned  # noqa: E402
-from rtcompile.everywhere import ahead, recording, requests, seam, warming  # noqa: E402
+from rtcompile.everywhere import builds, recording, requests, seam, warming  # noqa: E402
 from rtcompile.everywhere.counting import counting  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.toolkit import remembered  # noqa: E402
@@ -219,8 +219,8 @@ def without_planning(monkeypatch: pytest.MonkeyPatch, ask):
 
 
 # As CuPy gives it to the compiler, in two passes.
-CUB = ahead._own_includes() + requests.CUB_INCLUDES + "\n" + CODE
-OF_CUB = (*core.assemble_cupy_compiler_options(ahead._CUB_OPTIONS), "-DFIRST_PASS=1")
+CUB = builds._own_includes() + requests.CUB_INCLUDES + "\n" + CODE
+OF_CUB = (*core.assemble_cupy_compiler_options(builds._CUB_OPTIONS), "-DFIRST_PASS=1")
 
 
 @pytest.mark.parametrize(

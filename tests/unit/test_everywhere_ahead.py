@@ -19,7 +19,7 @@ import rtcompile  # noqa: E402
 from rtcompile.compilers import precompiled, precompiled_maker  # noqa: E402
 from rtcompile.core import includes  # noqa: E402
 from rtcompile.core.request import CompileRequest  # noqa: E402
-from rtcompile.everywhere import ahead, requests  # noqa: E402
+from rtcompile.everywhere import builds, requests  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
 
 OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
@@ -44,15 +44,17 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     """Begin as a process that asks for its first kernel; return the headers that are there then."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(precompiled_maker, "NICE_WHEN_AWAITED", 0)
-    monkeypatch.setattr(ahead, "_begun", False)
+    monkeypatch.setattr(builds, "_begun", False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     before = _accelerator.get_reduction_accelerators()
     _accelerator.set_reduction_accelerators([])
 
     def begun(source: str) -> list[Path]:
         options = (*core.assemble_cupy_compiler_options(()), "-ftz=true")
-        ahead.begin(CompileRequest(source, options, arch="sm_80"), Settings.from_environ())
-        for name in (ahead.MAKER, precompiled.MAKER):
+        builds.precompile_ahead(
+            CompileRequest(source, options, arch="sm_80"), Settings.from_environ()
+        )
+        for name in (builds.MAKER, precompiled.MAKER):
             for thread in threading.enumerate():
                 if thread.name == name:
                     thread.join()
@@ -112,10 +114,10 @@ def test_the_code_is_that_of_cupy_alone(tmp_path: Path):
 
 
 def test_the_header_for_reductions_is_what_they_open_with():
-    (own, _), (by_cub, options) = ahead._openings(cores=4)
+    (own, _), (by_cub, options) = builds._openings(cores=4)
 
     assert own == OWN
-    assert ahead._openings(cores=2) == ahead._openings(cores=4)[:1]
+    assert builds._openings(cores=2) == builds._openings(cores=4)[:1]
     assert includes.pch_prefix(by_cub) == includes.pch_prefix(REDUCTION)
     given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
     asked = (*core.assemble_cupy_compiler_options(given), "-ftz=true")

@@ -109,8 +109,9 @@ def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(patient, silenc
         thread.start()
     while len(scripted.asked) < 4:
         time.sleep(0.01)
+    scripted._acts["get"] = fails_late(0.0)
     with pytest.warns(RtcompileWarning, match="left alone") as warned:
-        tier.ask(fails_late(0.0))
+        tier.ask("get", "object/k")
     for thread in waiting:
         thread.join(LONG / 2)
         assert not thread.is_alive()
