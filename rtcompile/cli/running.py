@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest, RtcompileError
-from rtcompile.everywhere import children
-from rtcompile.everywhere.counting import KernelUse, Tally, counting
+from rtcompile.everywhere.counting import KernelUse, Tally, counting, invite
 from rtcompile.everywhere.program import Program, end_by
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def run(given: Namespace) -> int:
         atexit.register(tally.discard)  # what the program's handlers wait for may still append
         if recorder is not None:
             recorder.start()
-        children.invite(tally, "" if recorder is None else recorder.path)
+        invite(tally, "" if recorder is None else recorder.path)
 
         problems: list[str] = []
 

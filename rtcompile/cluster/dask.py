@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
-from rtcompile.cluster.warming import Warming
+from rtcompile.cluster.warming import warming_of
 from rtcompile.errors import public
 
 
@@ -34,8 +34,8 @@ class WarmUp(WorkerPlugin):  # type: ignore[misc]
 
     @public
     def __init__(self, builds: Any, **overrides: Any) -> None:
-        self._warming = Warming.of(builds, overrides)
+        self._warming = warming_of(builds, overrides)
 
     async def setup(self, worker: Any) -> None:
         """Build what is not in this worker's cache; the scheduler hears from it meanwhile."""
-        await asyncio.to_thread(self._warming.run)
+        await asyncio.to_thread(self._warming)

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import Any
 
-from rtcompile.cluster.warming import Warming
+from rtcompile.cluster.warming import warming_of
 from rtcompile.errors import InvalidRequest, public
 
 
@@ -102,9 +102,9 @@ def warm_up(builds: Any, **overrides: Any) -> Callable[[], None]:
     InvalidRequest
         There is no such record, or something is no build.
     """
-    warming = Warming.of(builds, overrides)
+    warm = warming_of(builds, overrides)
 
-    def hook() -> None:
-        warming.run()
+    def hook() -> None:  # a function, since Ray asks for its name
+        warm()
 
     return hook

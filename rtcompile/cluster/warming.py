@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rtcompile.core.request import CompileRequest, items
@@ -14,50 +15,28 @@ from rtcompile.everywhere.recording import Record
 from rtcompile.many import compile_many, request_of
 
 
-class Warming:
-    """A record or a list of requests, to be built on each machine that it comes to."""
+def warming_of(builds: Any, overrides: Mapping[str, Any]) -> Callable[[], None]:
+    """Return what builds a record or requests, and can be pickled; raise InvalidRequest for others."""
+    if isinstance(builds, (str, os.PathLike)):
+        return partial(_build, recording.read(os.fspath(builds)), dict(overrides))
+    requests = []
+    for index, each in enumerate(items("builds", builds, "CompileRequests or RawModules")):
+        request = request_of(each)
+        if request is None:
+            raise InvalidRequest(f"builds[{index}] is {shown(each)}; a CompileRequest is wanted")
+        requests.append(request)
+    return partial(_build, requests, dict(overrides))
 
-    def __init__(
-        self,
-        record: Record | None,
-        requests: Sequence[CompileRequest],
-        overrides: Mapping[str, Any],
-    ) -> None:
-        self._record = record
-        self._requests = requests
-        self._overrides = dict(overrides)
 
-    @classmethod
-    def of(cls, builds: Any, overrides: Mapping[str, Any]) -> Warming:
-        """Read what was given; raise `InvalidRequest` for anything but a record or a build."""
-        if isinstance(builds, (str, os.PathLike)):
-            return cls(recording.read(os.fspath(builds)), (), overrides)
-        requests = []
-        for index, each in enumerate(items("builds", builds, "CompileRequests or RawModules")):
-            request = request_of(each)
-            if request is None:
-                raise InvalidRequest(
-                    f"builds[{index}] is {shown(each)}; a CompileRequest is wanted"
-                )
-            requests.append(request)
-        return cls(None, requests, overrides)
-
-    def run(self) -> None:
-        """Build it all; what fails is a warning, since a worker is needed for more than this."""
-        try:
-            if self._record is None:
-                compile_many(self._requests, progress=False, **self._overrides)
-            else:
-                with warming.requests(self._record) as wanted:
-                    requests = [each.request for each in wanted]
-                    compile_many(requests, progress=False, **self._overrides)
-        except BatchError as error:
-            warnings.warn(
-                f"a worker starts without some of its kernels: {error}",
-                RtcompileWarning,
-                stacklevel=2,
-            )
-        except RtcompileError as error:
-            warnings.warn(
-                f"a worker starts without its kernels: {error}", RtcompileWarning, stacklevel=2
-            )
+def _build(builds: Record | Sequence[CompileRequest], overrides: Mapping[str, Any]) -> None:
+    """Build it all; what fails is a warning, since a worker is needed for more than this."""
+    try:
+        if not isinstance(builds, Record):
+            compile_many(builds, progress=False, **overrides)
+            return
+        with warming.requests(builds) as wanted:
+            compile_many([each.request for each in wanted], progress=False, **overrides)
+    except RtcompileError as error:
+        lacking = "some of its" if isinstance(error, BatchError) else "its"
+        text = f"a worker starts without {lacking} kernels: {error}"
+        warnings.warn(text, RtcompileWarning, stacklevel=2)

@@ -89,6 +89,7 @@ _HOST_COMPILERS = ("g++", "c++")
 
 _CHECK_SECONDS = 1.0  # after which a process looks at the toolchain's files again
 _STAT = struct.Struct("<2q")  # `signature`
+Signature = tuple[int, int]  # a file's size and mtime, (-1, -1) for none
 TOOLCHAINS = "toolchains"  # the cache's folder
 SEAL = "toolchain"  # the kind of the files in it
 
@@ -157,7 +158,7 @@ class Environment:
         self.memory: Memory | None = None
         self.loads = ""
         self._record: Sequence[bytes] | None = None
-        self._path_folders: dict[str, tuple[int, int]] | None = None
+        self._path_folders: dict[str, Signature] | None = None
         self._signature = self._noted = ""
         self._checked = float("-inf")
 
@@ -271,32 +272,28 @@ def note_toolchain(key: str, fields: Sequence[bytes]) -> None:
         here.note(fields)
 
 
-def packed(stamps: Mapping[str, tuple[int, int] | None], loads: str) -> list[bytes]:
+def packed(signatures: Mapping[str, Signature], loads: str) -> list[bytes]:
     """Return paths, stat signatures and what a worker loads, to know a toolchain's files again."""
-    paths = "".join([f"{path}\0" for path in stamps])
-    stats = [_STAT.pack(*(stat or _MISSING)) for stat in stamps.values()]
+    paths = "".join([f"{path}\0" for path in signatures])
+    stats = [_STAT.pack(*stat) for stat in signatures.values()]
     return [os.fsencode(paths), b"".join(stats), os.fsencode(loads)]
 
 
-def unpacked(fields: Sequence[bytes]) -> dict[str, tuple[int, int] | None]:
+def unpacked(fields: Sequence[bytes]) -> dict[str, Signature]:
     """Return the paths and signatures of `packed`; raise ValueError where they are none."""
     names = os.fsdecode(fields[0]).split("\0")[:-1]
     try:
-        found = dict(zip(names, _STAT.iter_unpack(fields[1]), strict=True))
+        return dict(zip(names, _STAT.iter_unpack(fields[1]), strict=True))
     except struct.error as error:
         raise ValueError(str(error)) from None
-    return {path: None if stat == _MISSING else stat for path, stat in found.items()}
 
 
-_MISSING = (-1, -1)
-
-
-def signature(path: str | bytes) -> tuple[int, int]:
+def signature(path: str | bytes) -> Signature:
     """Return the size and mtime of a toolchain's file, without ctime, which hard links change."""
     try:
         status = os.stat(path or ".")
     except OSError:
-        return _MISSING
+        return -1, -1
     return status.st_size, status.st_mtime_ns
 
 

@@ -1,21 +1,82 @@
-"""Compiles a cell to kernels, and turns the places of errors into places in the cell."""
+"""A notebook: the options of a cell's line, its compilation to kernels, and what cells share.
+
+Messages name places in the cell. A build that takes long shows a line of progress, and Ctrl-C ends it.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import shlex
+import time
 from collections.abc import Sequence
+from concurrent.futures import wait
+from contextlib import suppress
+from dataclasses import dataclass
 
 from rtcompile.core import options
-from rtcompile.core.request import CompileRequest
+from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.symbols import simple_name
 from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest
+from rtcompile.many import submit_many
 from rtcompile.messages import rendering
-from rtcompile.notebook import building, cells
+from rtcompile.notebook import cells
 from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.definitions import KernelText
 from rtcompile.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
-from rtcompile.notebook.line import Line
+from rtcompile.storage import temporary
+from rtcompile.watching.progress import changing_line
 from rtcompile.watching.report import TELL_SPILLS
+
+_OURS = ("--arch", "--backend", "--module")
+_QUIET_SECONDS = 0.5
+_SECONDS_BETWEEN_CHANGES = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The options of a ``%%cuda`` line; ``""`` where the line does not give one."""
+
+    arch: str = ""
+    backend: str = ""
+    module: str = ""  # the name to bind the cell's module to
+    names: tuple[str, ...] = ()  # instances of templates to build together with the cell
+    options: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Line:
+        """Read a line; an option without its value, or a quote without an end, is an error."""
+        try:
+            words = iter(shlex.split(text))
+        except ValueError as error:
+            raise InvalidRequest(f"%%cuda {text}: {error}") from None
+        ours = dict.fromkeys(_OURS, "")
+        names: list[str] = []
+        options: list[str] = []
+        for word in words:
+            name, equals, value = word.partition("=")
+            if name not in (*_OURS, "-n"):
+                options.append(word)
+                continue
+            value = value if equals else next(words, "")
+            if not value:
+                raise InvalidRequest(f"%%cuda {text}: {name} needs a value")
+            if name == "-n":
+                names.append(value)
+            else:
+                ours[name] = value
+        arch, backend, module = ours.values()
+        return cls(arch, backend, module, tuple(names), tuple(options))
+
+    def after(self, defaults: Line) -> Line:
+        """Return this line with missing values taken from the defaults, and their options first."""
+        return Line(
+            self.arch or defaults.arch,
+            self.backend or defaults.backend,
+            self.module,
+            self.names,
+            (*defaults.options, *self.options),
+        )
 
 
 class Compilation:
@@ -65,7 +126,7 @@ class Compilation:
             name=PROGRAM,
         )
         try:
-            code = building.build(request)
+            code = build(request)
         except CompileError as error:
             raise self._in_cell(error) from None
         return Built(self._cell, request, code)
@@ -109,3 +170,51 @@ class Compilation:
             here.reproducer = error.reproducer
         here.cached = error.cached
         return here
+
+
+def build(request: CompileRequest) -> ObjectCode:
+    """Return the build of `request`; an interrupt of the cell kills its compiler."""
+    begin = time.monotonic()
+    (future,) = submit_many([request])
+    try:
+        if wait([future], timeout=_QUIET_SECONDS).not_done:
+            with changing_line() as show:
+                while wait([future], timeout=_SECONDS_BETWEEN_CHANGES).not_done:
+                    show(f"compiling: {time.monotonic() - begin:.0f} s")
+    except BaseException:
+        future.cancel()
+        raise
+    return future.result()
+
+
+class Session:
+    """One notebook: its header cells, and the options of all its cells."""
+
+    def __init__(self) -> None:
+        self.defaults = Line()
+        self._folder = ""
+
+    @property
+    def folder(self) -> str:
+        """The temporary folder of the headers, which is removed when the process ends."""
+        if not self._folder:
+            self._folder = temporary.folder("notebook")
+        return self._folder
+
+    def keep_header(self, name: str, text: str) -> None:
+        """Keep `text` as a header that the cells of this notebook can include as `name`."""
+        name = name.strip().strip("\"'<>")
+        if not name or os.path.isabs(name) or ".." in name.split("/"):
+            raise InvalidRequest(f"%%cuda_header {name}: give a name to include it by: shapes.cuh")
+        path = os.path.join(self.folder, name)
+        text = cells.read(text, keep_lines=True).source
+        with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+            if file.read() == text:
+                return  # unchanged, so no build has to check it again
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def compile(self, source: str, line: Line) -> CellModule:
+        """Compile a cell; raises the errors of `Compilation.module`."""
+        return Compilation(source, line.after(self.defaults), self.folder).module()

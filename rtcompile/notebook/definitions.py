@@ -1,14 +1,18 @@
-"""Finds the kernels that a text of CUDA C++ defines, by its braces and without a compiler. Pure.
+"""Finds the kernels and variables that a text of CUDA C++ defines, without a compiler. Pure.
 
-It gives kernels their signatures and finds templates, which are in no cubin. A kernel that is
-missed (because a macro makes it) is bound by its symbol, without a signature.
+A kernel is found by the text's braces. That gives it its signature, and finds templates, which are in no
+cubin. One that is missed, because a macro makes it, is bound by its symbol, without a signature. Variables
+are found among the symbols of the code, by their mangled names.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rtcompile.core.cubin import Symbol
+from rtcompile.core.symbols import names_in
 from rtcompile.packages.signature import split
 
 _STRUCTURE = re.compile(
@@ -21,6 +25,11 @@ _EXTERN = re.compile(r"\bextern\s*\Z")  # the "C" after it was replaced by blank
 _CALLED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^(){};]*>\s*)?\(")
 _TEMPLATE = re.compile(r"\btemplate\s*<(.*)>", re.DOTALL)
 _PARENTHESIS = re.compile(r"[()]")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_OPENED_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
+_CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
+# Matches a static variable of a function.
+_LOCAL = re.compile(r"_ZZ(?P<function>.*)E(?P<length>\d+)(?P<name>[A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +123,38 @@ def _template_parameters(declaration: str) -> tuple[str, ...] | None:
         return None  # it is no template, or it is a specialisation
     words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in split(match[1]))
     return tuple(found[-1] if found else "" for found in words)
+
+
+def own_variables(
+    symbols: Iterable[Symbol], text: str, kernels: Iterable[str] = ()
+) -> frozenset[str]:
+    """Return the variables that a text defines and that are not constant, by their C++ names.
+
+    Variables of headers are left out, those on lines that say ``const``, and static ones of
+    `kernels`, which no other kernel sees.
+    """
+    words: set[str] = set()
+    for line in text.split("\n"):
+        if not _CONSTANT_LINE.search(line):
+            words.update(_WORD.findall(line))
+    spaces = {part for name in _OPENED_NAMESPACE.findall(text) for part in name.split("::")}
+    of_kernels = tuple(f"_Z{kernel.removeprefix('_')}E" for kernel in kernels)
+    found = set()
+    for symbol in symbols:
+        if (
+            symbol.kind != "object"
+            or not symbol.section.startswith((".nv.global", ".nv.constant"))
+            or symbol.name.startswith(of_kernels)
+        ):
+            continue
+        local = _LOCAL.fullmatch(symbol.name)
+        if local is not None:
+            *outer, function = names_in(f"_Z{local['function']}") or [local["function"]]
+            name = local["name"][: int(local["length"])]
+            own, spelled = {function, name} <= words, f"{function}()::{name}"
+        else:
+            *outer, name = names_in(symbol.name) or [symbol.name]
+            own, spelled = name in words, name
+        if own and spaces.issuperset(outer):
+            found.add("::".join([*outer, spelled]))
+    return frozenset(found)

@@ -14,8 +14,7 @@ from rtcompile.errors import InvalidRequest, public
 from rtcompile.messages import diagnostics
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook.cells import PROGRAM, Cell
-from rtcompile.notebook.definitions import KernelText
-from rtcompile.notebook.symbols import own_variables
+from rtcompile.notebook.definitions import KernelText, own_variables
 from rtcompile.packages.signature import Parameter, parse, split
 from rtcompile.watching.report import KernelReport, kernel_symbols, report
 

@@ -9,9 +9,8 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from rtcompile.errors import RtcompileError, public
 from rtcompile.messages import rendering
 from rtcompile.notebook import show
+from rtcompile.notebook.compilation import Line, Session
 from rtcompile.notebook.kernels import CellModule
-from rtcompile.notebook.line import Line
-from rtcompile.notebook.session import Session
 from rtcompile.text import styling
 
 

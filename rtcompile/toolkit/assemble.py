@@ -1,12 +1,24 @@
-"""Turns the parts that were found into a `Toolchain`: the search path, and what is missing."""
+"""Turns the parts that were found into a `Toolchain`: the search path, and what is missing.
+
+Installed packages declare further folders of headers by entry points; no package is imported. They are
+read when the toolkit is searched for, which is at the first build after an installation. ::
+
+    [project.entry-points."rtcompile.headers"]
+    mylib = "mylib.include"
+
+adds the folder ``include`` of the package ``mylib``, behind CUDA's and CUTLASS's headers.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 
-from rtcompile.core.header import SearchDir
-from rtcompile.toolkit import cutlass, fingerprints, providers, versions
+from rtcompile.core.header import PROVIDED, SearchDir
+from rtcompile.toolkit import cutlass, fingerprints, versions
 from rtcompile.toolkit.catalogue import (
     CUTLASS_ENVIRONMENT,
     HEADER_PARTS,
@@ -14,7 +26,7 @@ from rtcompile.toolkit.catalogue import (
     PARTS,
 )
 from rtcompile.toolkit.model import Library, Program, Toolchain, version_pair
-from rtcompile.toolkit.places import Hit, Place, Surroundings, cupy_cccl
+from rtcompile.toolkit.places import Hit, Place, Surroundings, Toolset, cupy_cccl, unfit
 from rtcompile.toolkit.programs import describe_nvcc, which
 from rtcompile.toolkit.sentences import (
     INSTALL_ANYTHING,
@@ -25,7 +37,8 @@ from rtcompile.toolkit.sentences import (
     useless_variables,
     why_missing,
 )
-from rtcompile.toolkit.toolset import Toolset, unfit
+
+GROUP = "rtcompile.headers"  # of entry points by which packages declare folders of headers
 
 _PART = {part.name: part for part in PARTS}
 
@@ -220,7 +233,7 @@ def _cupy(draft: _Draft, where: Surroundings) -> None:
 
 
 def _providers(draft: _Draft, where: Surroundings) -> None:
-    for one in providers.provided(where.site_dirs):
+    for one in provided(where.site_dirs):
         if not one.directory:
             draft.problems.append(
                 f"{one.package} {one.version} says that its headers are in {one.said}, which is "
@@ -230,6 +243,54 @@ def _providers(draft: _Draft, where: Surroundings) -> None:
         draft.search.append(one.search_dir)
         draft.found(one.search_dir.label, one.version, one.package)
         draft.depends.append(one.directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Provided:
+    """A folder of headers that a package provides."""
+
+    name: str  # the entry's name
+    package: str  # the distribution that declares it
+    version: str
+    directory: str  # "" if the declared one does not exist
+    said: str  # the declared folder, as the entry spells it
+
+    @property
+    def search_dir(self) -> SearchDir:
+        """The folder as an entry of the search path."""
+        return SearchDir(f"{PROVIDED}{self.name}", self.directory)
+
+
+def provided(site_dirs: Sequence[str]) -> Iterator[Provided]:
+    """Yield the declared folders of packages in these directories, the first of each name."""
+    found: dict[str, Provided] = {}
+    for distribution in metadata.distributions(path=list(site_dirs)):
+        # Most packages declare none, which a plain search of the text shows without parsing it.
+        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+            continue
+        for entry in distribution.entry_points:
+            if entry.group == GROUP:
+                directory = _directory(distribution, entry.value)
+                package = distribution.metadata["Name"]
+                provision = Provided(
+                    entry.name, package, distribution.version, directory, entry.value
+                )
+                found.setdefault(entry.name, provision)
+    yield from (found[name] for name in sorted(found))
+
+
+def _directory(distribution: metadata.Distribution, dotted: str) -> str:
+    parts = dotted.split(".")
+    candidates = [str(distribution.locate_file(os.path.join(*parts)))]
+    try:
+        spec = importlib.util.find_spec(
+            parts[0]
+        )  # for an editable install; this does not import it
+    except (ImportError, ValueError):
+        spec = None
+    for location in (spec.submodule_search_locations or ()) if spec is not None else ():
+        candidates.append(os.path.join(location, *parts[1:]))
+    return next((os.path.abspath(path) for path in candidates if os.path.isdir(path)), "")
 
 
 # --- nvcc ----------------------------------------------------------------------------------------

@@ -18,27 +18,25 @@ from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
 from rtcompile.core.header import SearchDir
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.environment import SEAL, TOOLCHAINS
+from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Signature, signature
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library, Program, Toolchain
 
 _MOST_REMEMBERED = 32  # files
 _DOUBT_SECONDS = 60.0
 
-Stamp = tuple[int, int] | None
-
 
 class Known(NamedTuple):
     """A result of the search, and the signatures of the files that it depends on."""
 
     toolchain: Toolchain
-    stamps: Mapping[str, Stamp]
+    signatures: Mapping[str, Signature]
     until: float = float("inf")  # of the monotonic clock
 
     def is_valid(self) -> bool:
         """Say whether everything that the result depends on is unchanged."""
         return time.monotonic() < self.until and all(
-            _stamp(path) == stamp for path, stamp in self.stamps.items()
+            signature(path) == before for path, before in self.signatures.items()
         )
 
 
@@ -113,7 +111,7 @@ def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
     if nvrtc is not None and nvrtc.version_pair > archs.NEWEST_MEASURED:
         nvrtc = nvrtc._replace(architectures=architectures(nvrtc, os.environ))
         toolchain = toolchain._replace(nvrtc=nvrtc)
-    known = Known(toolchain, {path: _stamp(path) for path in toolchain.depends})
+    known = Known(toolchain, {path: signature(path) for path in toolchain.depends})
     # A program that did not answer may do so next time, when the disk is faster or memory is free.
     return known._replace(until=time.monotonic() + _DOUBT_SECONDS) if toolchain.doubts else known
 
@@ -126,11 +124,6 @@ def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
 
     cupy = importlib.util.find_spec("cupy")
     return (os.path.dirname(os.path.dirname(cupy.origin)),) if cupy and cupy.origin else ()
-
-
-def _stamp(path: str) -> Stamp:
-    found = environments.signature(path)
-    return None if found == (-1, -1) else found
 
 
 # --- the file ------------------------------------------------------------------------------------
@@ -146,13 +139,13 @@ def _read(settings: Settings, key: str) -> Known | None:
             folder.discard(TOOLCHAINS, key)
         return None
     try:
-        stamps = environments.unpacked(fields)
-        known = Known(_from_json(fields[3]), stamps)
+        signatures = environments.unpacked(fields)
+        known = Known(_from_json(fields[3]), signatures)
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
     if not _unpacked_is_there(known.toolchain, settings):
         return None
-    return known._replace(stamps={**stamps, **_stamps_of_path(known.toolchain)})
+    return known._replace(signatures={**signatures, **_signatures_of_path(known.toolchain)})
 
 
 def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
@@ -166,11 +159,11 @@ def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
     return bool(names) and bundled.find(settings.cache_dir, names[0].split("/")[0]) is not None
 
 
-def _stamps_of_path(toolchain: Toolchain) -> dict[str, Stamp]:
+def _signatures_of_path(toolchain: Toolchain) -> dict[str, Signature]:
     """Return the state of the folders on PATH in which a missing program may be installed."""
     if not {"nvcc", "host_compiler"} & set(toolchain.missing):
         return {}
-    return {folder: _stamp(folder) for folder in _path_folders()}
+    return {folder: signature(folder) for folder in _path_folders()}
 
 
 def _path_folders() -> list[str]:
@@ -182,10 +175,12 @@ def _write(settings: Settings, key: str, known: Known) -> None:
     if known.toolchain.doubts:
         return
     # Each process checks the folders of its own PATH; only those that hold a toolkit are recorded.
-    apart = {folder for folder in _path_folders() if os.path.dirname(folder) not in known.stamps}
-    stamps = {path: stamp for path, stamp in known.stamps.items() if path not in apart}
+    apart = {
+        folder for folder in _path_folders() if os.path.dirname(folder) not in known.signatures
+    }
+    signatures = {path: stat for path, stat in known.signatures.items() if path not in apart}
     library = known.toolchain.nvrtc
-    fields = environments.packed(stamps, "" if library is None else library.to_load())
+    fields = environments.packed(signatures, "" if library is None else library.to_load())
     fields.append(_as_json(known.toolchain).encode("utf-8", "surrogateescape"))
     environments.note_toolchain(key, fields)
     if not (settings.cache_on_disk and settings.jit):

@@ -7,7 +7,7 @@ the places itself and asks cuda.pathfinder last, for the loader's own paths and 
 
 The first place with a complete set wins. A part that a place lacks, or has in another version, is
 taken from a later place of the same major.minor; for CCCL, CuPy's own copy is used too. Only
-`toolset.unfit` decides which parts go together. If no place is complete, the one that lacks the
+`places.unfit` decides which parts go together. If no place is complete, the one that lacks the
 fewest parts wins and `Toolchain.problems` says what to install. Where CuPy is installed, a CUDA of
 CuPy's major version is preferred, since the driver may not load code of another one.
 
@@ -30,10 +30,10 @@ from rtcompile.toolkit.places import (
     Place,
     Step,
     Surroundings,
+    choose,
     cupy_cccl,
     cupy_major,
 )
-from rtcompile.toolkit.toolset import choose
 
 
 def find(

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, PARTS, Part
 from rtcompile.toolkit.model import version_pair
-from rtcompile.toolkit.places import Hit, Place, Surroundings, conda_prefixes
-from rtcompile.toolkit.toolset import Toolset
+from rtcompile.toolkit.places import Hit, Place, Surroundings, Toolset, conda_prefixes
 
 INSTALL_ANYTHING = (
     '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'

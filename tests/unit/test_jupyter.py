@@ -14,7 +14,7 @@ import pytest
 import rtcompile
 from rtcompile import CompileError, InvalidRequest
 from rtcompile.core.symbols import simple_name
-from rtcompile.notebook.line import Line
+from rtcompile.notebook.compilation import Line
 from tests.cells import ENDLESS, TWO
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")

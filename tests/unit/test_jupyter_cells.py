@@ -8,7 +8,7 @@ from rtcompile.core.cubin import Symbol
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.notebook import cells, definitions
 from rtcompile.notebook.cells import PROGRAM
-from rtcompile.notebook.symbols import own_variables
+from rtcompile.notebook.definitions import own_variables
 
 TWO = """\
 #include "common.cuh"

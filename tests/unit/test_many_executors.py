@@ -14,7 +14,7 @@ import pytest
 
 import rtcompile
 from rtcompile import BatchError, CompileRequest, ExecutorError, InvalidRequest, compile_many
-from rtcompile.cluster.warming import Warming
+from rtcompile.cluster.warming import warming_of
 from tests import nodes
 
 
@@ -123,6 +123,6 @@ def test_a_worker_of_an_engine_is_warmed_from_a_record(tmp_path, monkeypatch):
     subprocess.run(run, env=environ, check=True, capture_output=True)
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "ours"))
 
-    Warming.of("kernels.json", {}).run()
+    warming_of("kernels.json", {})()
 
     assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit is not None

@@ -12,7 +12,7 @@ from rtcompile import toolkit
 from rtcompile.core.header import SearchDir
 from rtcompile.doctor import installation
 from rtcompile.settings import Settings
-from rtcompile.toolkit import providers
+from rtcompile.toolkit import assemble
 from tests.toolkits import Wheels, needs_host_compiler, write
 
 USE = '#include <mylib/answer.cuh>\nextern "C" __global__ void k(int* x) { *x = MYLIB_ANSWER; }'
@@ -86,7 +86,7 @@ def test_several_entries_give_several_folders(tmp_path: Path):
     write(tmp_path / "mylib/third_party/other.cuh")
     entries = tmp_path / "mylib-1.2.dist-info/entry_points.txt"
     entries.write_text(entries.read_text() + "mylib-others = mylib.third_party\n")
-    folders = [one.directory for one in providers.provided([str(tmp_path)])]
+    folders = [one.directory for one in assemble.provided([str(tmp_path)])]
     assert folders == [str(tmp_path / "mylib/include"), str(tmp_path / "mylib/third_party")]
 
 
@@ -96,7 +96,7 @@ def test_an_editable_install_is_found_where_its_source_is(site: Path, tmp_path, 
     info = site / "mylib-1.2.dist-info"
     (source / info.name).rename(info)
     monkeypatch.syspath_prepend(str(source))
-    assert [one.directory for one in providers.provided([str(site)])] == [
+    assert [one.directory for one in assemble.provided([str(site)])] == [
         str(source / "mylib/include")
     ]
 
@@ -111,13 +111,13 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path):
 def test_of_two_packages_with_one_name_the_first_installed_place_wins(tmp_path: Path):
     provider(tmp_path / "a", package="one")
     provider(tmp_path / "b", package="two")
-    found = list(providers.provided([str(tmp_path / "a"), str(tmp_path / "b")]))
+    found = list(assemble.provided([str(tmp_path / "a"), str(tmp_path / "b")]))
     assert [one.package for one in found] == ["one"]
 
 
 def test_a_providers_folder_keeps_its_name_in_every_environment(tmp_path: Path):
     provider(tmp_path)
-    (one,) = providers.provided([str(tmp_path)])
+    (one,) = assemble.provided([str(tmp_path)])
     assert one.search_dir == SearchDir("headers:mylib", str(tmp_path / "mylib/include"))
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.core.units import Limits
-from rtcompile.notebook.session import Session
+from rtcompile.notebook.compilation import Session
 from rtcompile.workers import scratch
 from rtcompile.workers.pool import Answer, Job, Pool
 from rtcompile.workers.scratch import Scratch

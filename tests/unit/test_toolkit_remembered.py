@@ -295,14 +295,14 @@ def test_a_compilers_own_word_on_its_build_is_kept_for_the_next_process(environm
 
 def test_a_build_that_was_reported_while_another_thread_looks_is_kept(environment, monkeypatch):
     current(environment.settings)
-    stamp = remembered._stamp
+    stamp = remembered.signature
 
     def while_it_looks(path):
-        monkeypatch.setattr(remembered, "_stamp", stamp)
+        monkeypatch.setattr(remembered, "signature", stamp)
         remember_build("nvrtc", "its own word", environment.settings)
         return stamp(path)
 
-    monkeypatch.setattr(remembered, "_stamp", while_it_looks)
+    monkeypatch.setattr(remembered, "signature", while_it_looks)
     current(environment.settings)
     assert current(environment.settings).require_nvrtc().build == "its own word"
 

@@ -69,10 +69,10 @@ class _Loader:
 
 def _take_part(module: "ModuleType") -> None:
     try:
-        from rtcompile.everywhere import children
+        from rtcompile.everywhere import counting
     except ImportError:  # it is the Python of another environment
         return
-    children.take_part(module if module.__name__ == COMPILER else None)
+    counting.take_part(module if module.__name__ == COMPILER else None)
 
 
 def _hand_on() -> None:
