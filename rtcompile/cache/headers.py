@@ -118,6 +118,8 @@ def _record(
 
     if probes.unreadable:  # the compiler went on to the next directory
         uncacheable = f"{probes.unreadable} comes first in the search and may not be read"
+    looked_in = [f"{directory.path}/" for directory in search if directory.is_own]
+    uncacheable = uncacheable or fileset.volatile([*looked_in, f"{own_directory}/", *read])
     changed += [probes.newest_ns, _led_ns([*trace, *probes.found()], search)]
     return FileSet(
         tuple(headers),

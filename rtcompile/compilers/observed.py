@@ -16,7 +16,7 @@ from typing import Any
 from rtcompile.core.header import Header, SearchDir
 from rtcompile.core.includes import parse_trace, placing
 from rtcompile.core.mentions import scan
-from rtcompile.lookup import clocks
+from rtcompile.lookup import clocks, fileset
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage import trusted
 from rtcompile.storage.digest import content_digest
@@ -118,8 +118,11 @@ def file_set(
         present=tuple(present),
         answers=tuple(sorted(answers)),
         own_path=tuple(own_path),
-        uncacheable=uncacheable,
     )
+    looked_for = [path for path, *_ in asked["opened"]]
+    looked_for += [*asked["files"], *asked["folders"], *asked["absent"]]
+    own = [path for path in map(os.fsdecode, looked_for) if not path.startswith(toolkit)]
+    found.uncacheable = uncacheable or fileset.volatile(own)
     current = None if has_changed else found.current()
     if current is None:
         found.newest_ns = time.time_ns()

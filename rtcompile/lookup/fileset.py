@@ -17,7 +17,7 @@ from rtcompile.storage.digest import content_digest, stat_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from rtcompile.core.header import Header
@@ -28,6 +28,10 @@ _DIGEST_BYTES = 32
 _PART = 4  # fields of the user's own files, and as many of the provided ones
 _OWN, _PROVIDED = slice(0, _PART), slice(_PART, 2 * _PART)
 PACKED_FIELDS = 2 * _PART + 5
+
+# What is below these is another thing in each process, as ``/proc/self/cwd`` and ``/dev/fd/3`` are, or
+# changes without its stat.
+_VOLATILE = ("/proc/", "/sys/", "/dev/fd/")
 
 _FOLDER = "/."  # ends a path that must be a folder
 _KIND_BITS, _FOLDER_BITS = 0o170000, 0o040000  # of a file's mode
@@ -283,6 +287,30 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
         data = file.read()
     header = Header(path, label, relative, content_digest(data), *stat_of(status))
     return clocks.trusted(header, status.st_dev, now), data, status
+
+
+def volatile(paths: Iterable[str]) -> str:
+    """Return why a build that looked for these paths cannot be cached; "" if it can."""
+    for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
+        if _is_volatile(folder):
+            return f"{folder} may be another folder in another process or at another time"
+    return ""
+
+
+def _is_volatile(folder: str, links: int = 40) -> bool:
+    """Say whether a folder, or what a link on the way to it leads to, is in one of `_VOLATILE`."""
+    folder = f"/{os.path.normpath(folder).lstrip('/')}"
+    if f"{folder}/".startswith(_VOLATILE):
+        return True
+    at = ""
+    for part in folder.split("/")[1:]:
+        above, at = at, f"{at}/{part}"
+        try:
+            target = os.path.join(f"{above}/", os.readlink(at))
+        except OSError:  # no link
+            continue
+        return links == 0 or _is_volatile(target + folder[len(at) :], links - 1)
+    return False
 
 
 def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:

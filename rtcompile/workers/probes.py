@@ -82,7 +82,8 @@ class _Observation:
         self.tells = tells
         self.texts: dict[bytes, bytes] = job.get("texts", {})
         self.provided: tuple[bytes, ...] = tuple(job.get("provided", ()))
-        self.temporary = (b"/proc/self/", os.environb.get(b"TMPDIR", b"/proc/self") + b"/")
+        # The compiler writes its times to a descriptor of ours.
+        self.temporary = (b"/proc/self/fd/", os.environb.get(b"TMPDIR", b"/proc/self/fd") + b"/")
         # NVRTC looks for a file of the program's name, and goes on whether there is one or not.
         self.own = (job.get("name", b""), job.get("pch", b""), os.getcwdb())
         self.begun_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, by which files get times

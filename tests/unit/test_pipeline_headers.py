@@ -127,3 +127,43 @@ def test_a_deleted_header_is_an_error_that_names_it(headers):
     (headers / "second/nested.h").unlink()
     with pytest.raises(rtcompile.CompileError, match=r"nested\.h"):
         value_of(headers)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param("/proc/self/root{own}", id="a process's"),
+        pytest.param("//proc/../proc/./self/root{own}", id="spelled otherwise"),
+        pytest.param("{here}/link/root{own}", id="by a link"),
+        pytest.param("/proc/self/cwd", id="one without the header"),
+    ],
+)
+def test_what_may_be_another_folder_for_another_process_is_looked_into_each_time(
+    tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "link").symlink_to("step")
+    (tmp_path / "step").symlink_to("/proc/self")
+    own = tmp_path / "own"
+    own.mkdir()
+    source = "#include <value.h>\n__device__ int value = VALUE;"
+    own_option = f"-I{own}"
+    options = [f"-I{folder.format(own=own, here=tmp_path)}", own_option]
+    codes = []
+    for value in (1, 1, 2):
+        (own / "value.h").write_text(f"#define VALUE {value}")
+        codes.append(rtcompile.compile(source, options=options, arch="sm_80"))
+    assert [code.build.hit for code in codes] == [None, None, None]
+    assert codes[0].code == codes[1].code != codes[2].code
+
+    codes = [rtcompile.compile(source, options=[own_option], arch="sm_80") for _ in range(2)]
+    assert [code.build.hit for code in codes] == [None, "memory"]
+
+
+@needs_host_compiler
+def test_nvcc_looks_into_such_a_folder_each_time_too(tmp_path: Path) -> None:
+    (tmp_path / "value.h").write_text("#define VALUE 1")
+    source = "#include <value.h>\n__device__ int value = VALUE;"
+    options = [f"-I/proc/self/root{tmp_path}"]
+    for _ in range(2):
+        code = rtcompile.compile(source, options=options, arch="sm_80", backend="nvcc")
+        assert code.build.hit is None
