@@ -125,7 +125,7 @@ def test_without_home_the_system_is_asked(environ, monkeypatch, tmp_path):
     assert Settings.from_environ(environ).cache_dir == f"{tmp_path}/.cache/rtcompile"
 
 
-@pytest.mark.parametrize("home", ["/nonexistent", "", None])
+@pytest.mark.parametrize("home", ["/dev/null/home", "", None])
 @pytest.mark.parametrize("environ", NO_HOME)
 def test_a_user_without_a_home_has_a_temporary_folder_of_its_own(environ, home, monkeypatch):
     def getpwuid(uid):

@@ -292,8 +292,10 @@ def test_a_forked_process_has_workers_of_its_own(
         theirs = output(workers.run(shell(script), Limits()))
         os.write(write, theirs.encode())
         os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as pipe:
+        assert pipe.read() not in ("", ours)
     os.waitpid(child, 0)
-    assert os.read(read, 100).decode() not in ("", ours)
     assert output(workers.run(shell(script), Limits())) == ours
 
 
