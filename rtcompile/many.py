@@ -64,7 +64,9 @@ def _submit_to(
     tasks = _tasks(builds, overrides, elsewhere=True)
     groups = Counter(task.group for task in tasks)
     return [
-        executors.submit(engine, executors.Job(task.request, task.overrides, groups[task.group]))
+        executors.submit(
+            engine, executors.Job(task.query.request, task.overrides, groups[task.group])
+        )
         for task in tasks
     ]
 
@@ -236,8 +238,7 @@ def _found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCo
     """Return the codes of a batch if the look-up has all of them, which imports nothing else."""
     found = []
     for request, settings, _ in _requests(builds, overrides):
-        query = None if settings.trace else query_of(request, settings)
-        code = None if query is None else lookup.find(query)
+        code = None if settings.trace else lookup.find(query_of(request, settings))
         if code is None:
             return None
         found.append((request, code, settings.log))
@@ -281,13 +282,14 @@ def _tasks(
     for request, settings, given in _requests(builds, overrides):
         # What was asked for, before the architecture is fixed: a module made later asks for the same.
         query = query_of(request, settings)
+        query.planner = plan
         if request.arch is None:
             # There may be a bundle that answers.
             lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
             try:
                 choice = plan(request.replace(link=()), settings).choice
-                request = request.replace(arch=choice.arch, target=choice.target)
+                query.request = request.replace(arch=choice.arch, target=choice.target)
             except lacking:
                 pass
-        tasks.append(Task(request, settings, query, given, plan))
+        tasks.append(Task(query, given))
     return tasks

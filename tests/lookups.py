@@ -26,8 +26,7 @@ def look(
 ) -> ObjectCode | None:
     """Look without planning, with what this process remembers."""
     here = environment.current().settings if settings is None else settings
-    query = query_of(request, here, **more)  # type: ignore[arg-type]
-    return None if query is None else lookup.find(query)
+    return lookup.find(query_of(request, here, **more))  # type: ignore[arg-type]
 
 
 def found(request: CompileRequest, **more: object) -> ObjectCode | None:

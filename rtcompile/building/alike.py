@@ -16,18 +16,23 @@ from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
 from rtcompile.core import command_lines
 from rtcompile.core.request import ObjectCode
+from rtcompile.lookup.query import Query
 from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
     from rtcompile.workers.pool import Cancellation
 
 
-def may_share(plan: Plan, settings: Settings) -> bool:
+def may_share(query: Query) -> bool:
     """Say whether a build may share a worker with others of the same options.
 
     Not so a build with a limit, which is for one; one that reads files, since another's could be
-    left; one whose options could hold for the next; and one that may need more than NVRTC.
+    left; one whose options could hold for the next; and one that may need more than NVRTC, or that
+    failed before.
     """
+    plan, settings = query.plan, query.settings
+    if plan is None:
+        return False
     library = plan.toolchain.nvrtc
     return (
         plan.backend != "nvcc"
@@ -43,6 +48,7 @@ def may_share(plan: Plan, settings: Settings) -> bool:
         and not (settings.remote or settings.recompile or settings.save_source)
         and settings.timeout is None
         and settings.memory_limit is None
+        and not Store.open(settings).negative.find(plan.question)
     )
 
 

@@ -11,16 +11,13 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from rtcompile.building import pipeline, planned
-from rtcompile.building.plan import Planner
-from rtcompile.building.planned import Missing
 from rtcompile.core import includes
-from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.core.request import ObjectCode
 from rtcompile.errors import RtcompileError, alone, public
 from rtcompile.lookup.query import Query
-from rtcompile.settings import Settings
 from rtcompile.workers import pool
 
 # Beside each running build one more is prepared and waits for its slot, so no slot is empty
@@ -34,8 +31,6 @@ _PROCESSES_PER_THREAD = 4
 _MOST_TOGETHER = 16  # builds that a worker gets at once
 _TOGETHER_SECONDS = 0.15  # that they may take it
 _PATIENCE = 10  # times what a build takes on average, before the others are taken from a worker
-
-_Step = Callable[[], "ObjectCode | Missing"]
 
 
 class BuildFuture(Future[ObjectCode]):
@@ -56,17 +51,17 @@ class BuildFuture(Future[ObjectCode]):
         self._cancellation.cancel()
         return True
 
-    def _run(self, step: _Step) -> Missing | None:
-        """Do a step of the build in this thread; return what is missing after it."""
+    def _run(self, step: Callable[[], ObjectCode | None]) -> bool:
+        """Do a step of the build in this thread; return whether another has to follow."""
         if self.cancelled():
-            return None
+            return False
         token = pool.Cancellation.current.set(self._cancellation)
         # InvalidStateError: it was cancelled meanwhile.
         with suppress(InvalidStateError, pool.Cancelled):
             try:
                 found = public(step)()
-                if not isinstance(found, ObjectCode):
-                    return found
+                if found is None:
+                    return True
                 self.set_result(found)
             except RtcompileError as error:
                 self.set_exception(alone(error))
@@ -74,50 +69,62 @@ class BuildFuture(Future[ObjectCode]):
                 self.set_exception(error)
             finally:
                 pool.Cancellation.current.reset(token)
-        return None
+        return False
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One build of a batch, with its architecture fixed, and what plans the batch."""
+    """One build of a batch, with its architecture fixed."""
 
-    request: CompileRequest
-    settings: Settings
-    query: Query | None
+    query: Query
     overrides: Mapping[str, Any]
-    plan: Planner
 
     @property
     def group(self) -> tuple[object, ...]:
         """What builds that can share a precompiled header have in common."""
-        request = self.request
+        request = self.query.request
         prefix = includes.pch_prefix(request.source)
-        return prefix, request.options, request.arch, request.target, self.settings.pch
+        return prefix, request.options, request.arch, request.target, self.query.settings.pch
 
-    def look(self) -> ObjectCode | Missing:
-        """Return the code, or what is missing."""
-        found = pipeline.find(self.query, self.request, self.settings)
-        if found is not None:
-            return found
-        return planned.search(self.request, self.settings, self.query, self.plan)
+    def look(self) -> ObjectCode | None:
+        """Return the code; None where it has to be compiled."""
+        found = pipeline.find(self.query)
+        return planned.search(self.query) if found is None else found
 
     def build(self) -> ObjectCode:
         """Return the code, which was not looked for."""
-        return pipeline.build(self.request, self.settings)
+        return pipeline.build(self.query.request, self.query.settings)
 
 
-class _Build(NamedTuple):
-    """A build of a batch that needs a compiler; `missing` is None where it was not looked for."""
+@dataclass
+class _Build:
+    """A build of a batch that needs a compiler, or that was not looked for."""
 
     future: BuildFuture
     task: Task
-    missing: Missing | None
+    was_looked_for: bool
+
+    @cached_property
+    def may_share(self) -> bool:
+        """Whether a worker may compile it with others."""
+        from rtcompile.building import alike
+
+        return self.was_looked_for and alike.may_share(self.task.query)
 
     def is_like(self, other: _Build) -> bool:
-        """Say whether one worker may compile both."""
-        if self.missing is None or other.missing is None:
+        """Say whether both differ in their sources alone, and one worker may compile them."""
+        own, its = self.task.query, other.task.query
+        if own.plan is None or its.plan is None:
             return False
-        return self.missing.is_like(other.missing)
+        # A batch's plan is made once for all similar builds: see `plan.Planner`.
+        return (
+            own.plan.options is its.plan.options
+            and own.plan.choice is its.plan.choice
+            and own.plan.toolchain is its.plan.toolchain
+            and own.settings is its.settings
+            and self.may_share
+            and other.may_share
+        )
 
 
 class Batch:
@@ -195,33 +202,32 @@ class Batch:
                 return build
         for future, task in self._unseen:
             self._left -= 1
-            if task.request.link:  # What is to be linked may have to be compiled to plan it.
-                return _Build(future, task, None)
-            missing = future._run(task.look)
-            if missing is not None:
-                return _Build(future, task, missing)
+            # What is to be linked may have to be compiled to plan it.
+            is_linked = bool(task.query.request.link)
+            if is_linked or future._run(task.look):
+                return _Build(future, task, not is_linked)
         return None
 
     def _do(self, builds: Sequence[_Build]) -> None:
         if len(builds) > 1:
             builds = self._do_together(builds)
-        for future, task, missing in builds:
+        for build in builds:
             # In `_run`, all that may fail: who waits for the future would else wait for ever.
-            future._run(partial(self._compiled, task, missing))
-            if not future.cancelled() and future.exception() is None:
-                self._note(future.result())
+            build.future._run(partial(self._compiled, build))
+            if not build.future.cancelled() and build.future.exception() is None:
+                self._note(build.future.result())
 
-    def _compiled(self, task: Task, missing: Missing | None) -> ObjectCode:
+    def _compiled(self, build: _Build) -> ObjectCode:
         from rtcompile.compilers import precompiled  # 5 ms that a batch of hits does not pay
 
-        precompiled.siblings.set(self._groups[task.group])
-        return missing.compile() if missing is not None else task.build()
+        precompiled.siblings.set(self._groups[build.task.group])
+        return planned.compile(build.task.query) if build.was_looked_for else build.task.build()
 
     def _do_together(self, builds: Sequence[_Build]) -> Sequence[_Build]:
         """Have one worker do builds; return the first that it did not, and let others do the rest."""
-        missing = [build.missing for build in builds if build.missing is not None]
+        queries = [build.task.query for build in builds]
         futures = [build.future for build in builds]
-        made = planned.compile_alike(missing, [future._cancellation for future in futures])
+        made = planned.compile_alike(queries, [future._cancellation for future in futures])
         undone = dict(enumerate(builds))
         # What is wrong with a build shows when it is done alone.
         with suppress(Exception), closing(made):

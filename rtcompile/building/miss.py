@@ -43,20 +43,13 @@ def compile_once(
     plan: Plan, settings: Settings, store: Store, *, confirmed: bool = False
 ) -> ObjectCode:
     """Build a plan in one process of this machine; its capability is checked unless `confirmed`."""
-    request = plan.request
-    plan = identified(plan, settings)
+    if not settings.jit:
+        raise JitDisabled(store.why(plan.question) or "recompile=True asks for a compiler")
     shared = bool(settings.remote) and not settings.recompile
     if shared:
         from rtcompile.cluster import tier  # with a store's client
-    if not settings.jit:  # nothing may be written either, so no lock is taken
-        code = tier.find(plan.question, store) if shared else None
-        if code is None and not settings.recompile:
-            code = store.find(plan.question)
-        if code is None:
-            raise JitDisabled(store.why(plan.question) or "recompile=True asks for a compiler")
-        return code
     with (
-        tracing.span("build", program=request.name),
+        tracing.span("build", program=plan.request.name),
         store.building(
             plan.question, settings.timeout, reads=_reads(plan) and not shared
         ) as seconds_left,

@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     """Return the code of `request`, from a bundle, from the cache or from a compiler."""
     query = query_of(request, settings)
-    found = find(query, request, settings)
+    found = find(query)
     if found is not None:
         return found
-    if query is None or not query.failed:
+    if not query.failed:
         _start_compiler(settings)
     from rtcompile.building import planned
 
-    return planned.build(request, settings, query)
+    return planned.build(query)
 
 
-def find(query: Query | None, request: CompileRequest, settings: Settings) -> ObjectCode | None:
-    """Return the code of `request` if it is found without a plan, and notify the listeners."""
-    found = None if query is None or settings.recompile else lookup.find(query)
+def find(query: Query) -> ObjectCode | None:
+    """Return the code of a request if it is found without a plan, and notify the listeners."""
+    request, settings = query.request, query.settings
+    found = None if settings.recompile else lookup.find(query)
     if found is not None:
         if settings.trace or "rtcompile.watching.tracing" in sys.modules:
             _trace(request, found)
@@ -44,11 +45,11 @@ def find(query: Query | None, request: CompileRequest, settings: Settings) -> Ob
 def is_cached(request: CompileRequest, settings: Settings) -> bool:
     """Say whether a build would need no compiler: a bundle or the local cache has the code."""
     query = query_of(request, settings)
-    if query is not None and lookup.find(query, counts=False) is not None:
+    if lookup.find(query, counts=False) is not None:
         return True
     from rtcompile.building import planned
 
-    return planned.is_cached(request, settings)
+    return planned.is_cached(query)
 
 
 def _trace(request: CompileRequest, found: ObjectCode) -> None:

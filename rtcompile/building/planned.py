@@ -1,10 +1,11 @@
-"""Plans the builds that the look-up did not find, searches the cache by what was planned, or compiles."""
+"""Finds code by the plan of its build, in the levels below the index, or has a compiler make it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
 from rtcompile import bundles, toolkit
 from rtcompile.building import plan as plans
@@ -15,9 +16,10 @@ from rtcompile.core.option_table import dropped
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.value import replace
 from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
-from rtcompile.lookup import device
+from rtcompile.lookup import device, environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.query import Query, query_of
+from rtcompile.lookup.fileset import FileSet
+from rtcompile.lookup.query import Found, Query, query_of
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 
@@ -25,117 +27,212 @@ if TYPE_CHECKING:
     from rtcompile.workers.pool import Cancellation
 
 
-_T = TypeVar("_T")
-Planner = Callable[[CompileRequest, Settings], Plan]
+def build(query: Query) -> ObjectCode:
+    """Return the code of a request that `pipeline.find` does not have; raises as `pipeline.build`."""
+    found = search(query)
+    return compile(query) if found is None else found
 
 
-def build(request: CompileRequest, settings: Settings, query: Query | None) -> ObjectCode:
-    """Return the code of a request that `lookup.find` does not have; raises as `pipeline.build`."""
-    found = search(request, settings, query, plan)
-    return found if isinstance(found, ObjectCode) else found.compile()
+def search(query: Query) -> ObjectCode | None:
+    """Return the code from the levels that need a plan; None where a compiler has to make it."""
+    query.begun = time.perf_counter()
+    return _reported(query, _found)
 
 
-def _found_or_built(request: CompileRequest, settings: Settings) -> ObjectCode:
-    """Return the code of a source to be linked, which is a request of its own."""
-    query = query_of(request, settings)
-    found = None if query is None or settings.recompile else lookup.find(query)
-    return build(request, settings, query) if found is None else found
-
-
-class Missing:
-    """A build that neither a bundle nor the local cache has, with its plan."""
-
-    __slots__ = ("_may_share", "_started", "plan", "query", "request", "settings")
-
-    def __init__(
-        self,
-        request: CompileRequest,
-        settings: Settings,
-        query: Query | None,
-        decided: Plan,
-        started: float,
-    ) -> None:
-        self.request = request
-        self.settings = settings
-        self.query = query
-        self.plan = decided
-        self._started = started
-        self._may_share: bool | None = None
-
-    def compile(self) -> ObjectCode:
-        """Return the code, from a compiler or a shared store; raises as `build`."""
-        code = _or_shipped(
-            self.request, self.settings, lambda: _compiled(self.query, self.plan, self.settings)
-        )
-        return _announced(code, self.request, self.settings, self._started)
-
-    def is_like(self, other: Missing) -> bool:
-        """Say whether both differ in their sources alone, and may be compiled by one worker."""
-        own, its = self.plan, other.plan
-        # A batch's plan is made once for all similar builds: see `plan.Planner`.
-        return (
-            own.options is its.options
-            and own.choice is its.choice
-            and own.toolchain is its.toolchain
-            and self.settings is other.settings
-            and self.may_share
-            and other.may_share
-        )
-
-    @property
-    def may_share(self) -> bool:
-        """Whether a worker may compile it with others: see `alike.may_share`."""
-        if self._may_share is None:
-            from rtcompile.building import alike
-
-            # What failed before, or is NVCC's, is not compiled beside others.
-            self._may_share = alike.may_share(self.plan, self.settings) and not (
-                Store.open(self.settings).negative.find(self.plan.question)
-            )
-        return self._may_share
+def compile(query: Query) -> ObjectCode:
+    """Return the code, which `search` did not find, from a compiler or a shared store."""
+    code = _reported(query, _compiled)
+    assert code is not None
+    return code
 
 
 def compile_alike(
-    missing: Sequence[Missing], cancellations: Sequence[Cancellation]
+    queries: Sequence[Query], cancellations: Sequence[Cancellation]
 ) -> Generator[tuple[int, ObjectCode] | None]:
     """Compile similar builds in one worker: see `alike.compile_alike`."""
     from rtcompile.building import alike
 
-    settings = missing[0].settings
-    _start_compiler(missing[0].plan, settings)
-    found = [each.plan for each in missing]
-    for made in alike.compile_alike(found, settings, Store.open(settings), cancellations):
+    settings = queries[0].settings
+    decided = [plan_of(query) for query in queries]
+    _start_compiler(decided[0], settings)
+    for made in alike.compile_alike(decided, settings, Store.open(settings), cancellations):
         if made is None:
             yield None
             continue
         at, code = made
-        one = missing[at]
-        code = _kept(code, one.query, one.plan, settings, Store.open(settings))
-        yield at, _announced(code, one.request, settings, one._started)
+        yield at, _announced(queries[at], _kept(queries[at], code))
 
 
-def search(
-    request: CompileRequest, settings: Settings, query: Query | None, planner: Planner
-) -> ObjectCode | Missing:
-    """Return the code of `request` from a bundle or the cache by its plan, else what is missing.
-
-    An index entry will lead to it from `query`, the look-up that found nothing. `planner` makes the
-    plan; a batch plans similar requests once.
-    """
-    started = time.perf_counter()
-    found = _or_shipped(request, settings, lambda: _found(request, settings, query, planner))
-    if isinstance(found, ObjectCode):
-        return _announced(found, request, settings, started)
-    return Missing(request, settings, query, found, started)
+def is_cached(query: Query) -> bool:
+    """Say whether a build that `lookup.find` does not have would need no compiler."""
+    query.planner = partial(plan, link_settings=query.settings.replace(jit=False))
+    try:
+        return lookup.find(query, LEVELS[:-1], lookup.LEVELS) is not None
+    except (JitDisabled, ToolkitNotFound):
+        return False  # an input of the linker is not built, or there is no compiler at all
 
 
-def _announced(
-    code: ObjectCode, request: CompileRequest, settings: Settings, started: float
-) -> ObjectCode:
-    milliseconds = (time.perf_counter() - started) * 1e3
+def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> ObjectCode | None:
+    """Return what `find` finds; where a compiler is lacking, what a bundle has in its place."""
+    try:
+        try:
+            code = find(query)
+        except (JitDisabled, ToolkitNotFound) as lacking:
+            from rtcompile.building import shipped
+
+            code = shipped.instead(query.request, query.settings, lacking)
+    except RtcompileError as error:
+        lookup.report(query.request, error)
+        raise
+    return None if code is None else _announced(query, code)
+
+
+def _announced(query: Query, code: ObjectCode) -> ObjectCode:
+    milliseconds = (time.perf_counter() - query.begun) * 1e3
     code = replace(code, build=replace(code.build, milliseconds=milliseconds))
-    lookup.report(request, code, settings.log)
+    lookup.report(query.request, code, query.settings.log)
     return code
+
+
+# --- the levels ----------------------------------------------------------------------------------
+
+
+def _found(query: Query) -> ObjectCode | None:
+    if query.settings.recompile:
+        plan_of(query)
+        return None
+    return lookup.find(query, LEVELS, lookup.LEVELS)
+
+
+def _in_bundles(query: Query) -> Found | None:
+    request, settings = query.request, query.settings
+    if not bundles.are_in_use(settings.bundles):
+        return None
+    from rtcompile.building import shipped
+
+    code = shipped.find(request, settings)
+    # Its files are the bundle's to check, each time.
+    return None if code is None else Found(code, FileSet(uncacheable="bundled"))
+
+
+def _in_manifests(query: Query) -> Found | None:
+    decided = plan_of(query)
+    with tracing.span("cache", program=query.request.name):
+        code = Store.open(query.settings).find(decided.question)
+    return None if code is None else _as_found(query, code)
+
+
+def _in_shared_stores(query: Query) -> Found | None:
+    """Return what shared stores have, if nothing may be compiled, so that no lease is needed."""
+    settings = query.settings
+    if settings.jit:
+        return None
+    from rtcompile.building import miss
+
+    query.plan = miss.identified(plan_of(query), settings)
+    code = None
+    if settings.remote:
+        from rtcompile.cluster import tier
+
+        code = tier.find(query.plan.question, Store.open(settings))
+    return _in_manifests(query) if code is None else _as_found(query, code)
+
+
+def _as_found(query: Query, code: ObjectCode) -> Found:
+    """Return code with notes about its options, and how the upper levels may keep it."""
+    decided = plan_of(query)
+    notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
+    if notes:
+        code = replace(code, build=replace(code.build, notes=notes))
+    entry = Store.open(query.settings).entry_of(decided.question, code)
+    if (
+        entry is None
+        # What such a compiler reads is not stated: another one on PATH, relative directories.
+        or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
+        # The toolchain was replaced meanwhile, and this is not what it would make now.
+        or toolkit.current(query.settings).depends is not decided.toolchain.depends
+        # A variable was changed meanwhile.
+        or query.environment is not environment.current()
+    ):
+        return Found(code, FileSet(uncacheable="not known to hold for the request"))
+    return Found(code, entry.dependencies, entry.object_key)
+
+
+LEVELS: tuple[lookup.Level, ...] = (
+    ("", _in_bundles, None),
+    # Who compiles keeps the result in them, while others wait for it: see `store.add`.
+    ("", _in_manifests, None),
+    ("", _in_shared_stores, None),
+)
+
+
+def index(
+    request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
+) -> None:
+    """Have an index entry lead from a request, on such a device, to what the cache has for it."""
+    query = query_of(request, settings, capability)
+    query.planner = partial(plan, capability=None if capability is None else lambda: capability)
+    found = _in_manifests(query)
+    if found is not None:
+        lookup.keep(query, found, lookup.LEVELS)
+
+
+# --- compiling -----------------------------------------------------------------------------------
+
+
+def _compiled(query: Query) -> ObjectCode:
+    """Return the code of a request that no level has."""
+    settings = query.settings
+    store = Store.open(settings)
+    decided = plan_of(query)
+    try:
+        if settings.jit and not settings.recompile:
+            failure = store.negative.failure(decided.question)
+            if failure is not None:
+                from rtcompile.building.failures import as_error
+
+                raise as_error(failure, decided, cached=True)
+        _start_compiler(decided, settings)
+        from rtcompile.building import miss  # with compilers and workers, which hits do not need
+
+        query.plan = miss.identified(decided, settings)
+        try:
+            code = miss.compile_once(query.plan, settings, store)
+        except miss.AnotherCapabilityError:
+            decided = plan(query.request, settings, device.confirmed_compute_capability)
+            query.plan = miss.identified(decided, settings)
+            code = miss.compile_once(query.plan, settings, store, confirmed=True)
+    except CompileError:
+        if not query.failed and store.negative.failure(plan_of(query).question):
+            lookup.note_failure(query)
+        raise
+    return _kept(query, code)
+
+
+def _kept(query: Query, code: ObjectCode) -> ObjectCode:
+    found = _as_found(query, code)
+    lookup.keep(query, found, lookup.LEVELS)
+    return found.obj
+
+
+def _start_compiler(decided: Plan, settings: Settings) -> None:
+    # If a shared store may have the code, no compiler is started before it was asked.
+    if decided.backend != "nvcc" and settings.jit and not settings.remote:
+        from rtcompile.workers import process
+
+        # It comes up while modules are imported.
+        process.start(decided.toolchain.require_nvrtc().to_load())
+
+
+# --- planning ------------------------------------------------------------------------------------
+
+
+def plan_of(query: Query) -> Plan:
+    """Return the plan of a look-up's request, made on first need."""
+    if query.plan is None:
+        with tracing.span("plan", program=query.request.name):
+            query.plan = (query.planner or plan)(query.request, query.settings)
+    return query.plan
 
 
 def with_headers(request: CompileRequest) -> CompileRequest:
@@ -148,129 +245,11 @@ def with_headers(request: CompileRequest) -> CompileRequest:
     return request.replace(options=(option, *request.options))
 
 
-def is_cached(request: CompileRequest, settings: Settings) -> bool:
-    """Say whether a build that `lookup.find` does not have would need no compiler."""
-    if _shipped(request, settings) is not None:
-        return True
-    try:
-        decided = plan(request, settings, link_settings=settings.replace(jit=False))
-    except (
-        JitDisabled,
-        ToolkitNotFound,
-    ):  # an input of the linker is not built; no compiler at all
-        return False
-    return not Store.open(settings).why(decided.question)
-
-
-def _or_shipped(
-    request: CompileRequest, settings: Settings, find: Callable[[], _T]
-) -> _T | ObjectCode:
-    """Return what `find` finds; where a compiler is lacking, what a bundle has in its place."""
-    try:
-        try:
-            return find()
-        except (JitDisabled, ToolkitNotFound) as lacking:
-            from rtcompile.building import shipped
-
-            return shipped.instead(request, settings, lacking)
-    except RtcompileError as error:
-        lookup.report(request, error)
-        raise
-
-
-def _shipped(request: CompileRequest, settings: Settings) -> ObjectCode | None:
-    for path in settings.bundles:
-        bundles.use_bundle(path)
-    if not bundles.in_use():
-        return None
-    from rtcompile.building import shipped
-
-    return shipped.find(request, settings)
-
-
-def _found(
-    request: CompileRequest, settings: Settings, query: Query | None, planner: Planner
-) -> ObjectCode | Plan:
-    """Return the code, or the plan of a build that is not in the cache."""
-    code = None if settings.recompile else _shipped(request, settings)
-    if code is not None:
-        return code
-    with tracing.span("plan", program=request.name):
-        decided = planner(request, settings)
-    with tracing.span("cache", program=request.name):
-        store = Store.open(settings)
-        code = None if settings.recompile else store.find(decided.question)
-    return decided if code is None else _kept(code, query, decided, settings, store)
-
-
-def _compiled(query: Query | None, decided: Plan, settings: Settings) -> ObjectCode:
-    """Return the code of a plan that is not in the cache."""
-    store = Store.open(settings)
-    try:
-        if settings.jit and not settings.recompile:
-            failure = store.negative.failure(decided.question)
-            if failure is not None:
-                from rtcompile.building.failures import as_error
-
-                raise as_error(failure, decided, cached=True)
-        _start_compiler(decided, settings)
-        from rtcompile.building import miss  # with compilers and workers, which hits do not need
-
-        decided = miss.identified(decided, settings)
-        try:
-            code = miss.compile_once(decided, settings, store)
-        except miss.AnotherCapabilityError:
-            decided = plan(decided.request, settings, device.confirmed_compute_capability)
-            code = miss.compile_once(decided, settings, store, confirmed=True)
-    except CompileError:
-        if query and not query.failed and store.negative.failure(decided.question):
-            lookup.note_failure(query, store.publish)
-        raise
-    return _kept(code, query, decided, settings, store)
-
-
-def _start_compiler(decided: Plan, settings: Settings) -> None:
-    # If a shared store may have the code, no compiler is started before it was asked.
-    if decided.backend != "nvcc" and settings.jit and not settings.remote:
-        from rtcompile.workers import process
-
-        # It comes up while modules are imported.
-        process.start(decided.toolchain.require_nvrtc().to_load())
-
-
-def _kept(
-    code: ObjectCode, query: Query | None, decided: Plan, settings: Settings, store: Store
-) -> ObjectCode:
-    """Return the code with notes about its options, after an index entry leads from its request to it."""
-    notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
-    if notes:
-        code = replace(code, build=replace(code.build, notes=notes))
-    entry = store.entry_of(decided.question, code)
-    depends = decided.toolchain.depends
-    if (
-        query is None
-        or entry is None
-        # What such a compiler reads is not stated: another one on PATH, relative directories.
-        or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
-        # The toolchain was replaced meanwhile, and this is not what it would make now.
-        or toolkit.current(settings).depends is not depends
-    ):
-        return code
-    provided = [directory.path for directory in decided.toolchain.search]
-    lookup.keep(query, code, entry.dependencies, entry.object_key, provided, store.publish)
-    return code
-
-
-def index(
-    request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
-) -> None:
-    """Have an index entry lead from a request, on such a device, to what the cache has for it."""
-    decided = plan(request, settings, None if capability is None else lambda: capability)
-    store = Store.open(settings)
-    code = store.find(decided.question)
-    if code is not None:
-        query = query_of(request, settings, capability)
-        _kept(code, query, decided, settings, store)
+def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
+    """Return the code of a source to be linked, which is a request of its own."""
+    query = query_of(request, settings)
+    found = None if settings.recompile else lookup.find(query)
+    return build(query) if found is None else found
 
 
 def plan(
@@ -289,5 +268,5 @@ def plan(
         return plans.plan(request, settings, chosen)
     from rtcompile.building import links
 
-    given = links.inputs(request, chosen.choice.arch, link_settings or settings, _found_or_built)
+    given = links.inputs(request, chosen.choice.arch, link_settings or settings, _linked)
     return plans.plan(request, settings, chosen, given, links.needed_option(given))

@@ -93,6 +93,8 @@ class _Search:
     """The search for one request in every bundle in use."""
 
     def __init__(self, request: CompileRequest, settings: Settings) -> None:
+        for path in settings.bundles:
+            bundles.use(path)
         self._request = request
         self._settings = settings
         self._question = question(request, settings)

@@ -162,7 +162,10 @@ _shapes: dict[tuple[str, ...], _Shape | None] = {}
 def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
     """Return a request's digest without its folders, and these; None if it depends on more."""
     request = query.request
-    if depends_on_place(request) or "/" in request.name or request.link or request.headers:
+    identity = query.identity
+    if identity is None or depends_on_place(request) or "/" in request.name:
+        return None
+    if request.link or request.headers:
         return None
     shape = _shapes.get(request.options, ())
     if shape == ():
@@ -172,8 +175,8 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
     if not shape:
         return None
     options, folders = shape
-    assert query.identity[1] is request.options
-    return digest("asked", [repr((*query.identity[:1], options, *query.identity[2:]))]), folders
+    assert identity[1] is request.options
+    return digest("asked", [repr((*identity[:1], options, *identity[2:]))]), folders
 
 
 def _shape_of(options: tuple[str, ...]) -> _Shape | None:

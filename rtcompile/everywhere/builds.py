@@ -25,14 +25,15 @@ from rtcompile.settings import Settings
 _missing_toolkit_was_said = False
 
 
-def build(request: CompileRequest, settings: Settings, query: Query | None) -> ObjectCode | None:
+def build(query: Query) -> ObjectCode | None:
     """Return the code for a request of CuPy's, or None; `query` is the look-up that found nothing."""
+    settings = query.settings
     try:
-        found = planned.search(request, settings, query, planned.plan)
-        if isinstance(found, ObjectCode):
-            return found
-        precompile_ahead(request, settings)
-        return found.compile()
+        found = planned.search(query)
+        if found is None:
+            precompile_ahead(query.request, settings)
+            found = planned.compile(query)
+        return found
     except ToolkitNotFound as missing:
         if not settings.jit:  # CuPy would compile it
             raise

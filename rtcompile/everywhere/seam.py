@@ -186,13 +186,12 @@ def _compile(
         ptx=settings.ptx,
     )
     query = query_of(request, settings)
-    if query is not None:
-        query.recent = True
-    code = pipeline.find(query, request, settings)
+    query.recent = True
+    code = pipeline.find(query)
     if code is None:
         from rtcompile.everywhere import builds  # a hit needs nothing of it
 
-        code = builds.build(request, settings, query)
+        code = builds.build(query)
         if code is None:
             return by_cupy()
     if log_stream is not None:

@@ -1,9 +1,10 @@
-"""Finds the code of a request without planning its build: in memory, in bundles, in the cache's index.
+"""Finds the code of a request in one level after another; what a level finds, those above it keep.
 
-Every way to ask for code goes through `find`, however its options are spelled. The levels are asked
-in order, and what bundles or the index give is kept in memory. Each level checks by `FileSet` that no
-file has changed. If no level has the code, its build is planned (`building.pipeline`), and `keep` writes
-an index entry for the result: the name of an object of the cache, and the files that it depends on.
+Every way to ask for code goes through `find`, however its options are spelled. `LEVELS` are those that
+need no plan: memory, bundles, and the cache's index, whose entries name an object of the cache and the
+files that it depends on. `building.planned.LEVELS` are those below it: bundles, manifests, and shared
+stores where nothing may be compiled. Where it may, shared stores are asked with the build's lock held
+(`miss.compile_once`), so that one process of a machine fetches, and one machine has the lease to build.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from rtcompile.errors import RtcompileError
 
     Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
+    # A level: what `BuildInfo.hit` says of its codes ("" where they say so themselves), how it finds
+    # code, and how it keeps what a lower level found, or a compiler made.
+    Find = Callable[[Query], Found | None]
+    Keep = Callable[[Query, Found], None]
+    Level = tuple[str, Find, Keep | None]
 
 SEAL = "index entry"  # the kind of the files in it
 
@@ -60,29 +66,41 @@ def _tell(listen: Callable[..., object], *what: object) -> None:
         logs.warn_once(error)
 
 
-def find(query: Query, *, counts: bool = True) -> ObjectCode | None:
-    """Return the code of a request; None where its build has to be planned.
+def find(
+    query: Query,
+    levels: Sequence[Level] | None = None,
+    above: Sequence[Level] = (),
+    *,
+    counts: bool = True,
+) -> ObjectCode | None:
+    """Return the code of a request from one of the levels (default: `LEVELS`); None if none has it.
 
     An object of the cache `counts` as a hit in its statistics.
     """
     started = time.perf_counter()
-    for where, level in _LEVELS:
-        found = level(query)
+    if levels is None:
+        if query.identity is None:
+            return None
+        levels = LEVELS
+    for at, (where, find_in, _) in enumerate(levels):
+        found = find_in(query)
         if found is not None:
-            if where != "memory":
-                _memory_of(query).keep(query.identity, found)
+            if at or above:
+                keep(query, found, (*above, *levels[:at]))
+            if not where:
+                return found.obj
             if counts and found.obj.build.hit != "bundle":
                 count_hit(query.environment.folder)
             return _as_hit(found, where, (time.perf_counter() - started) * 1e3)
     return None
 
 
-def _memory_of(query: Query) -> Memory:
-    """Return what was found in the query's environment."""
-    memory = query.environment.memory
-    if memory is None:
-        memory = query.environment.memory = Memory()
-    return memory
+def keep(query: Query, found: Found, levels: Sequence[Level]) -> None:
+    """Keep code in levels, the lowest first, unless it depends on more than its files."""
+    if not found.files.uncacheable:
+        for _, _, keep_in in reversed(levels):
+            if keep_in is not None:
+                keep_in(query, found)
 
 
 def _as_hit(found: Found, where: str, milliseconds: float) -> ObjectCode:
@@ -105,13 +123,20 @@ def _as_hit(found: Found, where: str, milliseconds: float) -> ObjectCode:
 
 
 def _in_memory(query: Query) -> Found | None:
-    memory = query.environment.memory
-    found = None if memory is None else memory.find(query.identity)
+    memory, identity = query.environment.memory, query.identity
+    found = None if memory is None or identity is None else memory.find(identity)
     if found is None or not (found.files.is_empty or found.files.unchanged(query.recent)):
         return None
     if found.obj.build.hit == "bundle":
         return found if _uses_bundles(query) else None
     return found if query.environment.signature() else None
+
+
+def _keep_in_memory(query: Query, found: Found) -> None:
+    if query.environment.memory is None:
+        query.environment.memory = Memory()
+    if query.identity is not None:
+        query.environment.memory.keep(query.identity, found)
 
 
 def _in_bundles(query: Query) -> Found | None:
@@ -157,35 +182,31 @@ def _in_index(query: Query) -> Found | None:
     return Found(obj, read)
 
 
-_LEVELS: tuple[tuple[str, Callable[[Query], Found | None]], ...] = (
-    ("memory", _in_memory),
-    ("bundle", _in_bundles),
-    ("disk", _in_index),
-)
-
-
-def keep(
-    query: Query,
-    obj: ObjectCode,
-    read: FileSet,
-    object_key: str,
-    provided: Sequence[str],
-    publish: Callable[[str, str, bytes], object],
-) -> None:
-    """Keep a build that was planned, in memory and as an entry of the index, written by `publish`."""
-    if query.environment is not environments.current():
-        return  # a variable was changed during the build
-    packed = read.packed(tuple([path.rstrip("/") + "/" for path in provided]))
+def _keep_in_index(query: Query, found: Found) -> None:
+    """Write an index entry, if a planned build's object is in the cache."""
     name = query.name()
-    if not name:
-        return
-    _memory_of(query).keep(query.identity, Found(obj, read))
-    notes = "\0".join(obj.build.notes).encode("utf-8", "surrogateescape")
-    publish(INDEX, name, files.seal(SEAL, name, [object_key.encode(), notes, *packed]))
+    if name and found.object_key and query.plan is not None:
+        provided = [each.path.rstrip("/") + "/" for each in query.plan.toolchain.search]
+        packed = found.files.packed(tuple(provided))
+        notes = "\0".join(found.obj.build.notes).encode("utf-8", "surrogateescape")
+        _publish(query, name, [found.object_key.encode(), notes, *packed])
 
 
-def note_failure(query: Query, publish: Callable[[str, str, bytes], object]) -> None:
+def note_failure(query: Query) -> None:
     """Have the next process look for the failure of a build before it starts a compiler."""
     name = query.name()
     if name and query.environment is environments.current():
-        publish(INDEX, name, files.seal(SEAL, name, []))
+        _publish(query, name, [])
+
+
+def _publish(query: Query, name: str, fields: list[bytes]) -> None:
+    from rtcompile.cache.store import Store
+
+    Store.open(query.settings).publish(INDEX, name, files.seal(SEAL, name, fields))
+
+
+LEVELS: tuple[Level, ...] = (
+    ("memory", _in_memory, _keep_in_memory),
+    ("bundle", _in_bundles, None),
+    ("disk", _in_index, _keep_in_index),
+)

@@ -12,6 +12,9 @@ from rtcompile.lookup.environment import Environment, digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rtcompile.building.plan import Plan
     from rtcompile.core.request import CompileRequest
     from rtcompile.lookup.fileset import FileSet
     from rtcompile.settings import Settings
@@ -42,14 +45,27 @@ _ANYWHERE = (
 class Query:
     """One look-up: a request in an environment, for a device.
 
-    `identity` is everything that can change the result, besides files and the environment.
+    `identity` is everything that can change the result, besides files and the environment; None where
+    only planning tells. The levels that need a plan make it on first need, as `plan`; a batch has a
+    `planner`, which plans similar requests once.
     `capability` is None where the request names its architecture, or there is no device. With
     `recent`, the toolkit's headers that were found unchanged within the last second count as
     unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` says whether
     the index states that the last build failed; the negative cache then has its error.
     """
 
-    __slots__ = ("capability", "environment", "failed", "identity", "recent", "request", "settings")
+    __slots__ = (
+        "begun",
+        "capability",
+        "environment",
+        "failed",
+        "identity",
+        "plan",
+        "planner",
+        "recent",
+        "request",
+        "settings",
+    )
 
     def __init__(
         self,
@@ -57,7 +73,7 @@ class Query:
         settings: Settings,
         environment: Environment,
         capability: tuple[int, int] | None,
-        links: tuple[object, ...],
+        links: tuple[object, ...] | None,
     ) -> None:
         self.request = request
         self.settings = settings
@@ -65,6 +81,16 @@ class Query:
         self.capability = capability
         self.recent = False
         self.failed = False
+        self.begun = 0.0  # when it was planned
+        self.plan: Plan | None = None
+        self.planner: Callable[[CompileRequest, Settings], Plan] | None = None
+        self.identity: tuple[object, ...] | None = None
+        if links is None:
+            return
+        try:
+            place = os.getcwd() if depends_on_place(request) else ""
+        except OSError:  # the working directory was removed
+            return
         arch = request.arch
         gives_way = request.may_pass_over_arch and arch is None and _names_architecture(request)
         self.identity = (
@@ -78,7 +104,7 @@ class Query:
             links,
             None if arch is None else (arch.major, arch.minor, arch.suffix),
             capability,
-            os.getcwd() if depends_on_place(request) else "",
+            place,
             settings.fallback,
             request.allow_fixups,
             gives_way,
@@ -87,8 +113,8 @@ class Query:
         )
 
     def name(self) -> str:
-        """Return the name of the index entry; "" while no toolchain is known for the environment."""
-        signature = self.environment.signature()
+        """Return the name of the index entry; "" without an identity or a toolchain that is known."""
+        signature = self.environment.signature() if self.identity is not None else ""
         if not signature:
             return ""
         # The repr of nested tuples of texts, numbers and None is another one for each of them.
@@ -114,18 +140,16 @@ def _names_architecture(request: CompileRequest) -> bool:
 
 def query_of(
     request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
-) -> Query | None:
-    """Return the look-up of a request; None where it cannot be looked up without planning.
+) -> Query:
+    """Return the look-up of a request; it has no identity where planning is needed to look it up.
 
     That is so where `link` holds sources or paths, whose files no index entry states, and where the
     working directory was removed. With `capability` it is that of another device.
     """
-    from_link = _links(request) if request.link else ()
-    if from_link is None:
-        return None
+    links = _links(request) if request.link else ()
     environment = environments.current()
     if environment.settings.cache_dir != settings.cache_dir:
-        return None
+        links = None
     if request.arch is None and capability is None:
         from rtcompile.errors import ToolkitNotFound, UnsupportedArch
 
@@ -135,10 +159,7 @@ def query_of(
             capability = None  # planning raises this error, unless the options name an architecture
     elif request.arch is not None:
         capability = None
-    try:
-        return Query(request, settings, environment, capability, from_link)
-    except OSError:
-        return None
+    return Query(request, settings, environment, capability, links)
 
 
 def _links(request: CompileRequest) -> tuple[object, ...] | None:
@@ -157,13 +178,17 @@ _OVERHEAD = 2048  # bytes of an entry besides its code and texts
 
 
 class Found:
-    """The code of a request, and the files that it depends on."""
+    """The code of a request, and the files that it depends on.
 
-    __slots__ = ("files", "obj")
+    `object_key` names the cache's object of it, to which an index entry may lead.
+    """
 
-    def __init__(self, obj: ObjectCode, files: FileSet) -> None:
+    __slots__ = ("files", "obj", "object_key")
+
+    def __init__(self, obj: ObjectCode, files: FileSet, object_key: str = "") -> None:
         self.obj = obj
         self.files = files
+        self.object_key = object_key
 
 
 class Memory:

@@ -228,7 +228,7 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
     """Return the digest of a request; "" if a build is not all that it may ask for."""
     settings = work.settings()
     query = query_of(request, settings, work.asked_by or (row.arch.major, row.arch.minor))
-    found = None if query is None else index.digest_of(query)
+    found = index.digest_of(query)
     question = shipped.question(request, settings)
     if found is None or question is None or question.shipped_key() != row.key:
         return ""

@@ -18,6 +18,7 @@ from rtcompile import bundles
 from rtcompile.building import pipeline, planned
 from rtcompile.cache.folder import Folder
 from rtcompile.core.architecture import Arch
+from rtcompile.core.header import SearchDir
 from rtcompile.core.object_code import ObjectCode, files_of
 from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
@@ -126,9 +127,12 @@ def kept(request: CompileRequest, read: FileSet = NOTHING, provided: tuple[str, 
     settings = environment.current().settings
     code = pipeline.build(request, settings)
     store = Store.open(settings)
-    plan = planned.plan(request, settings)
+    query = query_of(request, settings)
+    plan = planned.plan_of(query)
     key = store.entry_of(plan.question, code).object_key
-    lookup.keep(query_of(request, settings), code, read, key, provided, store.publish)
+    search = tuple(SearchDir("", path) for path in provided)
+    query.plan = plan._replace(toolchain=plan.toolchain._replace(search=search))
+    lookup.keep(query, Found(code, read, key), lookup.LEVELS)
 
 
 def test_a_change_in_the_toolchain_is_noticed(tmp_path):

@@ -19,10 +19,10 @@ import pytest
 
 import rtcompile
 from rtcompile.building import batch, planned
-from rtcompile.building.planned import Missing
 from rtcompile.cache.store import Store
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import CompileError, CompilerCrashed, JitDisabled
+from rtcompile.lookup.query import Query
 from rtcompile.many import compile_many, submit_many
 from rtcompile.settings import Settings
 from rtcompile.workers import pool
@@ -53,9 +53,9 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     given: list[list[str]] = []
     compile_alike = planned.compile_alike
 
-    def note(missing: Sequence[Missing], cancellations: Sequence[Any]) -> Any:
-        given.append([each.request.source for each in missing])
-        return compile_alike(missing, cancellations)
+    def note(queries: Sequence[Query], cancellations: Sequence[Any]) -> Any:
+        given.append([each.request.source for each in queries])
+        return compile_alike(queries, cancellations)
 
     def six(self: batch.Batch) -> int:
         self._seconds = 60.0  # or a worker that waits for a processor would be called a slow one
