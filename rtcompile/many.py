@@ -272,12 +272,10 @@ def _tasks(
     builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
 ) -> list[Task]:
     """Read the items of a batch; built `elsewhere`, they are for the device there where here is none."""
-    from rtcompile.building import plan as plans
-    from rtcompile.building import planned
-    from rtcompile.building.batch import Task
+    from rtcompile.building.batch import Planner, Task
     from rtcompile.errors import ToolkitNotFound, UnsupportedArch
 
-    plan = plans.Planner(planned.plan)
+    plan = Planner()
     tasks = []
     for request, settings, given in _requests(builds, overrides):
         # What was asked for, before the architecture is fixed: a module made later asks for the same.

@@ -14,10 +14,12 @@ from functools import cached_property, partial
 from typing import Any
 
 from rtcompile.building import pipeline, planned
+from rtcompile.building.plan import Plan
 from rtcompile.core import includes
-from rtcompile.core.request import ObjectCode
+from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.errors import RtcompileError, alone, public
 from rtcompile.lookup.query import Query
+from rtcompile.settings import Settings
 from rtcompile.workers import pool
 
 # Beside each running build one more is prepared and waits for its slot, so no slot is empty
@@ -28,6 +30,7 @@ _THREADS_BESIDE = 2
 # process that the compiler may start.
 _PROCESSES_PER_THREAD = 4
 
+_PLANNED_SECONDS = 1.0
 _MOST_TOGETHER = 16  # builds that a worker gets at once
 _TOGETHER_SECONDS = 0.15  # that they may take it
 _PATIENCE = 10  # times what a build takes on average, before the others are taken from a worker
@@ -70,6 +73,42 @@ class BuildFuture(Future[ObjectCode]):
             finally:
                 pool.Cancellation.current.reset(token)
         return False
+
+
+class Planner:
+    """Plans the builds of a batch: those that differ in source and name expressions alone, once.
+
+    A plan is used for others for a second, as long as the toolchain that was found is taken for what
+    it was.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[float, Plan]] = {}
+
+    def __call__(self, request: CompileRequest, settings: Settings) -> Plan:
+        """Return the plan of a build; raises as `planned.plan`."""
+        if request.link or request.headers:
+            return planned.plan(request, settings)
+        alike = (
+            request.options,
+            request.arch,
+            request.target,
+            request.backend,
+            request.name,
+            settings,
+        )
+        since, known = self._known.get(alike, (float("-inf"), None))
+        now = time.monotonic()
+        if known is not None and now - since < _PLANNED_SECONDS:
+            question = known.question.variant(request.source, request.name_expressions)
+            return known._replace(request=request, question=question)
+        made = planned.plan(request, settings)
+        nvrtc = made.toolchain.nvrtc
+        # Line information names a source by its contents; a compiler that was never asked for its
+        # build is asked once, not for each plan.
+        if not made.question.paths_matter and (nvrtc is None or nvrtc.build):
+            self._known[alike] = now, made
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +155,7 @@ class _Build:
         own, its = self.task.query, other.task.query
         if own.plan is None or its.plan is None:
             return False
-        # A batch's plan is made once for all similar builds: see `plan.Planner`.
+        # A batch's plan is made once for all similar builds: see `Planner`.
         return (
             own.plan.options is its.plan.options
             and own.plan.choice is its.plan.choice

@@ -23,7 +23,7 @@ _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 
 
 def inputs(
-    request: CompileRequest, arch: Arch, settings: Settings, build: BuildFunction
+    request: CompileRequest, settings: Settings, build: BuildFunction, arch: Arch
 ) -> tuple[LinkInput, ...]:
     """Return `request.link` as linker inputs; sources among them are compiled by `build`."""
     items = [given(item, index) for index, item in enumerate(request.link)]
@@ -31,11 +31,6 @@ def inputs(
     lto = lto or any(isinstance(item, LinkInput) and item.kind == "ltoir" for item in items)
     target = "ltoir" if lto else "object"
     return tuple(_compiled(item, request, arch, target, settings, build) for item in items)
-
-
-def needed_option(links: Sequence[LinkInput]) -> str:
-    """Return the option with which a unit must be compiled to be linked with these inputs."""
-    return "-dlto" if any(link.kind == "ltoir" for link in links) else "-rdc=true"
 
 
 def of_ptx(path: str, options: Sequence[str], arch: str | Arch | None) -> CompileRequest | None:

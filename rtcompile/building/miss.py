@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from rtcompile import toolkit
 from rtcompile.building import plan as plans
 from rtcompile.building.plan import Plan
-from rtcompile.cache import headers
 from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
 from rtcompile.core import command_lines, memory_headers
@@ -330,6 +329,8 @@ class Miss:
         is_known = compiled.trace is not None or compiled.files is not None
         dependencies = compiled.files
         if dependencies is None:
+            from rtcompile.cache import headers
+
             with tracing.span("headers", program=plan.request.name):
                 texts = (text for _, text in plan.request.headers)
                 dependencies = headers.record(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,18 +28,7 @@ from rtcompile.toolkit import Toolchain
 if TYPE_CHECKING:
     from rtcompile.core.units import LinkInput
 
-_PLANNED_SECONDS = 1.0
-
 _passed_over: set[tuple[str, Arch]] = set()  # the ignored options that were warned about
-
-
-class Target(NamedTuple):
-    """The architecture and the toolchain, which are decided before inputs for the linker are built."""
-
-    options: Options
-    toolchain: Toolchain
-    backend: str
-    choice: Choice
 
 
 class Plan(NamedTuple):
@@ -78,33 +66,25 @@ class Plan(NamedTuple):
         return bool(self.links) or programs.get(self.choice.target, False)
 
 
-def target(
+def plan(
     request: CompileRequest,
     settings: Settings,
     capability: Callable[[], tuple[int, int]] | None = None,
-) -> Target:
-    """Decide on the toolchain and the architecture; `capability` asks the current device."""
-    capability = capability or device.compute_capability
+    inputs: Callable[[Arch], tuple[LinkInput, ...]] | None = None,
+) -> Plan:
+    """Decide everything; `capability` asks the current device, `inputs` makes the linker's inputs."""
     options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
     version = _version(backend, toolchain, settings)
+    capability = capability or device.compute_capability
     choice = choose_architecture(request, options, version, settings.ptx, capability)
-    return Target(options, toolchain, backend, choice)
-
-
-def plan(
-    request: CompileRequest,
-    settings: Settings,
-    chosen: Target,
-    links: tuple[LinkInput, ...] = (),
-    link_option: str = "",
-) -> Plan:
-    """Decide everything except the target; `link_option` is what inputs for the linker need."""
-    options, toolchain, backend, choice = chosen
-    if link_option and not (options.rdc or options.lto):
-        options = options.adding(link_option)
-    search = header_search(options, toolchain, arch=choice.arch)
+    links = () if inputs is None else inputs(choice.arch)
+    if links and not (options.rdc or options.lto):
+        is_lto = any(link.kind == "ltoir" for link in links)
+        options = options.adding("-dlto" if is_lto else "-rdc=true")
+    # No header is looked at before the architecture is known: headers ask ``__CUDA_ARCH__``.
+    search = own_directories(options) + toolchain.search + last_directories(options)
     paths_matter = options.debug or options.lineinfo
     # If the source is a file, line information can refer to it, and quoted includes lie beside it.
     is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
@@ -126,43 +106,6 @@ def plan(
         allow_fixups=request.allow_fixups,
     )
     return Plan(request, options, choice, toolchain, search, links, question)
-
-
-class Planner:
-    """Plans the builds of a batch: those that differ in source and name expressions alone, once.
-
-    `plan` makes a plan from the beginning. A plan is used for others for a second, as long as the
-    toolchain that was found is taken for what it was.
-    """
-
-    def __init__(self, plan: Callable[[CompileRequest, Settings], Plan]) -> None:
-        self._plan = plan
-        self._known: dict[tuple[object, ...], tuple[float, Plan]] = {}
-
-    def __call__(self, request: CompileRequest, settings: Settings) -> Plan:
-        """Return the plan of a build; raises as `plan`."""
-        if request.link or request.headers:
-            return self._plan(request, settings)
-        alike = (
-            request.options,
-            request.arch,
-            request.target,
-            request.backend,
-            request.name,
-            settings,
-        )
-        since, known = self._known.get(alike, (float("-inf"), None))
-        now = time.monotonic()
-        if known is not None and now - since < _PLANNED_SECONDS:
-            question = known.question.variant(request.source, request.name_expressions)
-            return known._replace(request=request, question=question)
-        made = self._plan(request, settings)
-        nvrtc = made.toolchain.nvrtc
-        # Line information names a source by its contents; a compiler that was never asked for its
-        # build is asked once, not for each plan.
-        if not made.question.paths_matter and (nvrtc is None or nvrtc.build):
-            self._known[alike] = now, made
-        return made
 
 
 def choose_architecture(
@@ -232,17 +175,6 @@ def asked_architecture(
         return None
     target = "ptx" if asked.virtual and request.target == "cubin" else request.target
     return Choice(asked.arch, target, "asked for by the options")
-
-
-def header_search(options: Options, toolchain: Toolchain, *, arch: Arch) -> tuple[SearchDir, ...]:
-    """Return the directories to search: the user's first, then one toolkit's.
-
-    The architecture is an argument although no directory depends on it today: headers ask
-    ``__CUDA_ARCH__``, and a search or scan of them before it is known is what broke
-    ``wmma::fragment`` under Jitify. Nothing looks at a header without going through here.
-    """
-    assert isinstance(arch, Arch)
-    return own_directories(options) + toolchain.search + last_directories(options)
 
 
 def own_directories(options: Options) -> tuple[SearchDir, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rtcompile import bundles, toolkit
+from rtcompile import toolkit
 from rtcompile.building import plan as plans
 from rtcompile.building.plan import Plan, for_this_device
 from rtcompile.cache.store import Store
@@ -35,8 +35,8 @@ def build(query: Query) -> ObjectCode:
 
 def search(query: Query) -> ObjectCode | None:
     """Return the code from the levels that need a plan; None where a compiler has to make it."""
-    query.begun = time.perf_counter()
-    return _reported(query, _found)
+    query.begun, query.plan = time.perf_counter(), None
+    return None if query.settings.recompile else _reported(query, _found)
 
 
 def compile(query: Query) -> ObjectCode:
@@ -58,16 +58,16 @@ def compile_alike(
     for made in alike.compile_alike(decided, settings, Store.open(settings), cancellations):
         if made is None:
             yield None
-            continue
-        at, code = made
-        yield at, _announced(queries[at], _kept(queries[at], code))
+        elif code := _reported(queries[made[0]], partial(_kept, code=made[1])):
+            yield made[0], code
 
 
 def is_cached(query: Query) -> bool:
     """Say whether a build that `lookup.find` does not have would need no compiler."""
-    query.planner = partial(plan, link_settings=query.settings.replace(jit=False))
+    settings = query.settings
+    query.planner = partial(plan, link_settings=settings.replace(jit=False))
     try:
-        return lookup.find(query, LEVELS[:-1], lookup.LEVELS) is not None
+        return bool(_in_bundles(query)) or not Store.open(settings).why(plan_of(query).question)
     except (JitDisabled, ToolkitNotFound):
         return False  # an input of the linker is not built, or there is no compiler at all
 
@@ -84,33 +84,22 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
     except RtcompileError as error:
         lookup.report(query.request, error)
         raise
-    return None if code is None else _announced(query, code)
-
-
-def _announced(query: Query, code: ObjectCode) -> ObjectCode:
-    milliseconds = (time.perf_counter() - query.begun) * 1e3
-    code = replace(code, build=replace(code.build, milliseconds=milliseconds))
-    lookup.report(query.request, code, query.settings.log)
+    if code is not None:
+        milliseconds = (time.perf_counter() - query.begun) * 1e3
+        code = replace(code, build=replace(code.build, milliseconds=milliseconds))
+        lookup.report(query.request, code, query.settings.log)
     return code
 
 
 # --- the levels ----------------------------------------------------------------------------------
 
 
-def _found(query: Query) -> ObjectCode | None:
-    if query.settings.recompile:
-        plan_of(query)
-        return None
-    return lookup.find(query, LEVELS, lookup.LEVELS)
-
-
 def _in_bundles(query: Query) -> Found | None:
-    request, settings = query.request, query.settings
-    if not bundles.are_in_use(settings.bundles):
+    if not lookup.uses_bundles(query):
         return None
     from rtcompile.building import shipped
 
-    code = shipped.find(request, settings)
+    code = shipped.find(query.request, query.settings)
     # Its files are the bundle's to check, each time.
     return None if code is None else Found(code, FileSet(uncacheable="bundled"))
 
@@ -118,8 +107,8 @@ def _in_bundles(query: Query) -> Found | None:
 def _in_manifests(query: Query) -> Found | None:
     decided = plan_of(query)
     with tracing.span("cache", program=query.request.name):
-        code = Store.open(query.settings).find(decided.question)
-    return None if code is None else _as_found(query, code)
+        code = Store.open(query.settings).search(decided.question)
+    return _as_found(query, code) if isinstance(code, ObjectCode) else None
 
 
 def _in_shared_stores(query: Query) -> Found | None:
@@ -164,6 +153,7 @@ LEVELS: tuple[lookup.Level, ...] = (
     ("", _in_manifests, None),
     ("", _in_shared_stores, None),
 )
+_found = partial(lookup.find, levels=LEVELS, above=lookup.LEVELS)
 
 
 def index(
@@ -187,11 +177,11 @@ def _compiled(query: Query) -> ObjectCode:
     decided = plan_of(query)
     try:
         if settings.jit and not settings.recompile:
-            failure = store.negative.failure(decided.question)
-            if failure is not None:
+            known = store.negative.find(decided.question)
+            if known is not None and not known.why_nvcc:
                 from rtcompile.building.failures import as_error
 
-                raise as_error(failure, decided, cached=True)
+                raise as_error(known.failure, decided, cached=True)
         _start_compiler(decided, settings)
         from rtcompile.building import miss  # with compilers and workers, which hits do not need
 
@@ -260,13 +250,13 @@ def plan(
     link_settings: Settings | None = None,
 ) -> Plan:
     """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
-    request = with_headers(request)
+    if request.headers:
+        request = with_headers(request)
     if request.may_pass_over_arch:
         request = for_this_device(request, settings)
-    chosen = plans.target(request, settings, capability)
     if not request.link:
-        return plans.plan(request, settings, chosen)
+        return plans.plan(request, settings, capability)
     from rtcompile.building import links
 
-    given = links.inputs(request, chosen.choice.arch, link_settings or settings, _linked)
-    return plans.plan(request, settings, chosen, given, links.needed_option(given))
+    inputs = partial(links.inputs, request, link_settings or settings, _linked)
+    return plans.plan(request, settings, capability, inputs)

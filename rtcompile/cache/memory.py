@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rtcompile.cache import manifests
 from rtcompile.cache.manifests import ManifestEntry
@@ -13,12 +12,7 @@ from rtcompile.core.request import ObjectCode
 
 _MOST_BYTES = 128 << 20
 
-
-class Known(NamedTuple):
-    """A build whose object is in memory."""
-
-    build: ManifestEntry
-    obj: ObjectCode
+Known = tuple[ManifestEntry, ObjectCode]
 
 
 class Memory:
@@ -37,8 +31,8 @@ class Memory:
         """Add a build; drop others where there are too many."""
         with self._guard:
             before = self._known.pop(key, [])
-            others = [known for known in before if known.build.object_key != build.object_key]
-            now = [Known(build, obj), *others][: manifests.MOST_BUILDS]
+            others = [known for known in before if known[0].object_key != build.object_key]
+            now = [(build, obj), *others][: manifests.MOST_BUILDS]
             self._known[key] = now
             self._held += _weight(now) - _weight(before)
             while self._held > _MOST_BYTES and len(self._known) > 1:
@@ -53,4 +47,4 @@ class Memory:
 
 
 def _weight(known: Sequence[Known]) -> int:
-    return sum(len(entry.obj.code) for entry in known)
+    return sum(len(obj.code) for _, obj in known)

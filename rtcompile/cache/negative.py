@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rtcompile.cache import files, headers
+from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
 from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question, digest, field
@@ -125,6 +125,8 @@ def dependencies_of(
         return FileSet(uncacheable=undecided[0])
     if failure.files is not None:
         return failure.files
+    from rtcompile.cache import headers
+
     found = headers.record(failure.trace or (), search, source=source, name=name)
     # A header that was not found may be created later.
     folders = [name.rpartition("/")[0], *(directory.path for directory in search)]

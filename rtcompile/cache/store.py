@@ -117,37 +117,34 @@ class Store:
     def _search(self, question: Question) -> ObjectCode | Callable[[], str]:
         key = question.lookup_key()
         known = self._memory.find(key)
-        for entry in known:
-            if (
-                question.serves(entry.build.backend, entry.build.compiler)
-                and entry.build.dependencies.unchanged()
-            ):
-                return hit(entry.obj, entry.build, "memory")
-        if (found := self._find_alone(question)) is not None:
-            return found
+        for build, obj in known:
+            if question.serves(build.backend, build.compiler) and build.dependencies.unchanged():
+                return hit(obj, build, "memory")
+        if (alone := self._find_alone(question)) is not None:
+            return alone
         builds = self._builds(key, question.search)
         for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
-            if build.dependencies.unchanged() and (obj := self._object(build.object_key)):
-                self._memory.remember(key, build, obj)
-                return hit(obj, build, "disk")
+            if build.dependencies.unchanged() and (read := self._object(build.object_key)):
+                self._memory.remember(key, build, read)
+                return hit(read, build, "disk")
         # No build's files have their old stats. Compare contents, here and by the portable
         # manifest.
-        objects_in_memory = {entry.build.object_key: entry.obj for entry in known}
-        builds += [entry.build for entry in known]
+        objects_in_memory = {build.object_key: obj for build, obj in known}
+        builds += [build for build, _ in known]
         builds += self._builds(question.portable_key(), question.search, "portable")
         usable = [b for b in builds if question.serves(b.backend, b.compiler)]
         for build in usable:
             fresh = build.dependencies.refreshed()
             if fresh is None:
                 continue
-            obj = objects_in_memory.get(build.object_key) or self._object(build.object_key)
-            if obj is not None:
+            found = objects_in_memory.get(build.object_key) or self._object(build.object_key)
+            if found is not None:
                 build = build._replace(dependencies=fresh)
-                self._memory.remember(key, build, obj)
+                self._memory.remember(key, build, found)
                 if written := self._publish_manifest(key, build, question.search):
                     self._upkeep.wrote(written)
                 where = "memory" if build.object_key in objects_in_memory else "disk"
-                return hit(obj, build, where)
+                return hit(found, build, where)
         return partial(self._reason, question, builds, usable)
 
     def _alone(self, question: Question) -> ManifestEntry | None:
@@ -234,7 +231,8 @@ class Store:
         program = question.name.rpartition("/")[2]
         elsewhere = admission.holds_elsewhere(question, obj, dependencies)
         # What read nothing holds in any place as it holds here, and is found without a manifest.
-        alone = elsewhere and build == self._alone(question)
+        found_alone = self._alone(question) if elsewhere else None
+        alone = found_alone is not None and found_alone.object_key == object_key
         key = question.portable_key() if alone else ""
         data = objects.encode(object_key, obj, program, question.summary(), key)
         self._keep(question, build, obj, data, built=True, alone=alone, elsewhere=elsewhere)
@@ -257,7 +255,7 @@ class Store:
     def entry_of(self, question: Question, obj: ObjectCode) -> ManifestEntry | None:
         """Return how a build that was made or found just now is kept; None if it is not."""
         known = self._memory.find(question.lookup_key())
-        return next((entry.build for entry in known if entry.obj.code is obj.code), None)
+        return next((build for build, kept in known if kept.code is obj.code), None)
 
     def _keep(
         self,

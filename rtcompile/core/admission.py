@@ -93,4 +93,6 @@ def holds_elsewhere(question: Question, obj: ObjectCode, dependencies: FileSet) 
     """Say whether another machine, or another place on this one, may use a build."""
     if path_bound(question, obj, dependencies, same_system=True):
         return False
-    return portable(dependencies, question.search, question.name.rpartition("/")[0])
+    return dependencies.is_empty or portable(
+        dependencies, question.search, question.name.rpartition("/")[0]
+    )

@@ -70,14 +70,13 @@ def supported(nvrtc: Version) -> tuple[Arch, ...]:
     """
     if nvrtc in _asked:
         return tuple(sorted(arch for number in _asked[nvrtc] for arch in _variants(number)))
-    return tuple(
-        sorted(
-            Arch.parse(name)
-            for names, first, last in _KNOWN
-            if first <= nvrtc and (last is None or nvrtc <= last)
-            for name in names.split()
-        )
-    )
+    known = [
+        Arch.parse(name)
+        for names, first, last in _KNOWN
+        if first <= nvrtc and (last is None or nvrtc <= last)
+        for name in names.split()
+    ]
+    return tuple(sorted(known, key=lambda arch: (arch.major, arch.minor, arch.suffix)))
 
 
 def learn(nvrtc: Version, numbers: tuple[int, ...]) -> None:

@@ -128,7 +128,7 @@ def _in_memory(query: Query) -> Found | None:
     if found is None or not (found.files.is_empty or found.files.unchanged(query.recent)):
         return None
     if found.obj.build.hit == "bundle":
-        return found if _uses_bundles(query) else None
+        return found if uses_bundles(query) else None
     return found if query.environment.signature() else None
 
 
@@ -140,14 +140,15 @@ def _keep_in_memory(query: Query, found: Found) -> None:
 
 
 def _in_bundles(query: Query) -> Found | None:
-    if not _uses_bundles(query):
+    if not uses_bundles(query):
         return None
     from rtcompile.bundles import index
 
     return index.find(query)
 
 
-def _uses_bundles(query: Query) -> bool:
+def uses_bundles(query: Query) -> bool:
+    """Say whether a bundle may have the code of a request."""
     bundles = loaded("rtcompile.bundles")
     if bundles is None:
         return bool(query.settings.bundles)

@@ -15,12 +15,9 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.building import plan as plans
 from rtcompile.cache import store
 from rtcompile.core import cubin
-from rtcompile.core.request import CompileRequest
 from rtcompile.lookup import device, environment
-from rtcompile.settings import Settings
 from rtcompile.toolkit import remembered
 
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
@@ -61,18 +58,6 @@ def files_below(folder) -> set[str]:
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
 def test_code_is_for_the_architecture_asked_for(arch):
     assert str(cubin.read(compile(WMMA, arch=arch).code).arch) == arch
-
-
-def test_headers_are_searched_for_once_the_architecture_is_known():
-    request = CompileRequest(PLAIN, arch="sm_90a")
-    chosen = plans.target(request, Settings.from_environ())
-
-    decided = plans.plan(request, Settings.from_environ(), chosen)
-
-    assert (str(chosen.choice.arch), str(decided.choice.arch)) == ("sm_90a", "sm_90a")
-    assert decided.search
-    with pytest.raises(TypeError, match="arch"):
-        plans.header_search(chosen.options, chosen.toolchain)
 
 
 def test_cuda_python_has_the_last_word_on_the_device(monkeypatch):
