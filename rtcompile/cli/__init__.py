@@ -58,7 +58,8 @@ def _run(argv: list[str]) -> int:
         print(f"rtcompile: {refused.strerror}", file=sys.stderr)
         return WRONG
     try:
-        code: int = import_module(f"rtcompile.cli.{given.module}").run(given)
+        module, _, function = given.function.partition(".")
+        code: int = getattr(import_module(f"rtcompile.cli.{module}"), function)(given)
         if given.verb == "run":
             return code  # Python flushes the program's streams, and has its own exit status for it
         refused = output.flush()

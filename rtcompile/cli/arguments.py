@@ -1,17 +1,17 @@
-"""The arguments of every verb of the command, with an example for each."""
+"""The command line: every verb with its arguments and an example, and what is said after mistakes."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from rtcompile._version import __version__
-from rtcompile.cli import author_arguments, parsing, program_arguments
-
-_Add = Callable[[argparse.ArgumentParser], None]
+from rtcompile.errors import InvalidRequest, ToolkitNotFound
 
 _DESCRIPTION = "Compile CUDA C++, and look at what was compiled. Needs neither a GPU nor CuPy."
 _EXIT_CODES = """\
@@ -23,215 +23,63 @@ exit codes:
   4  the compiler crashed or took too long
   130  interrupted
 
-Every verb takes --json. Options after -- are the compiler's own.
-`rtcompile VERB --help` shows a verb's options and an example.
+Every verb takes --json. Options after -- are the compiler's own. `rtcompile VERB --help` shows a verb's options and an example.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Verb:
-    """A verb: its name, the module of `rtcompile.cli` that runs it, and its help."""
-
-    name: str
-    module: str
-    summary: str
-    text: str
-    example: str
-    add: _Add
+_Argument = tuple[str, str, dict[str, Any]]
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Read a command line; print and exit for ``--help``, ``--version``, mistakes, or no verb."""
-    compiler_options: list[str] = []
-    if "--" in argv and argv[0] != "run":  # the words after `run PROGRAM` belong to the program
-        at = argv.index("--")
-        argv, compiler_options = argv[:at], argv[at + 1 :]
-    whole = parser()
-    if not argv or argv == ["cache"]:
-        (whole.verbs()["cache"] if argv else whole).print_help()
-        sys.exit(0)
-    given = parsing.read(whole, argv)
-    given.compiler_options = compiler_options
-    if given.cache_dir:
-        os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath(given.cache_dir)
-    return given
+def _arg(spelling: str, text: str, **more: Any) -> _Argument:
+    """Return an argument as its help shows it: "--all", "-o --output PATH", "files FILE.cu"."""
+    return spelling, text, more
 
 
-def parser() -> parsing.Parser:
-    """Return the parser of the whole command."""
-    whole = parsing.Parser(
-        prog="rtcompile",
-        description=_DESCRIPTION,
-        epilog=_EXIT_CODES,
-        formatter_class=parsing.Help,
-    )
-    whole.add_argument("--version", action="version", version=f"rtcompile {__version__}")
-    verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in _VERBS:
-        sub = verbs.add_parser(
-            verb.name,
-            help=verb.summary,
-            description=f"{verb.summary[0].upper()}{verb.summary[1:]}.\n\n{verb.text}",
-            epilog=f"example:\n{verb.example}",
-            formatter_class=parsing.Help,
-        )
-        verb.add(sub)
-        _add_common(sub)
-        sub.set_defaults(verb=verb.name, module=verb.module)
-    return whole
+_REPEATED: dict[str, Any] = {"action": "append", "default": []}
+# --arch a --arch b is the same as --arch a,b
+_SEVERAL: dict[str, Any] = {"action": "extend", "type": lambda text: text.split(",")}
+_JOBS = _arg(
+    "-j --jobs N", "builds at a time (default: RTCOMPILE_JOBS, or one for each core)", type=int
+)
+_NAMES = _arg(
+    "-n --name-expression EXPR",
+    "an instance of a template to compile, as 'f<float>'; may be repeated",
+    **_REPEATED,
+)
 
-
-def _add_common(sub: argparse.ArgumentParser) -> None:
-    group = sub.add_argument_group("everywhere")
-    group.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    group.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
+_EVERYWHERE = (
+    _arg("--json", "print one JSON object and nothing else"),
+    _arg(
+        "--color {auto,always,never}",
+        "whether to use colours; auto: in a terminal, unless NO_COLOR is set",
         default="auto",
-        help="whether to use colours; auto: in a terminal, unless NO_COLOR is set",
-    )
-    group.add_argument(
-        "--cache-dir", metavar="DIR", help="use this cache, not the one of RTCOMPILE_CACHE_DIR"
-    )
-
-
-def _add_build(sub: argparse.ArgumentParser) -> None:
-    group = sub.add_argument_group("the build")
-    group.add_argument(
-        "--arch",
-        metavar="ARCH[,…]",
-        action=parsing.Joined,
-        help="sm_90a, or several; without it the architecture of the current device",
-    )
-    group.add_argument(
-        "-n",
-        "--name-expression",
-        metavar="EXPR",
-        action="append",
-        default=[],
-        help="an instance of a template to compile, as 'f<float>'; may be repeated",
-    )
-    group.add_argument(
-        "-I",
-        metavar="DIR",
-        action="append",
-        default=[],
-        dest="include_dirs",
-        help="look for headers in DIR; may be repeated",
-    )
-    group.add_argument(
-        "-D",
-        metavar="NAME[=VALUE]",
-        action="append",
-        default=[],
-        dest="macros",
-        help="define a macro; may be repeated",
-    )
-    group.add_argument(
-        "--std", metavar="STD", help="the C++ standard: c++17 (the default), c++20, …"
-    )
-    group.add_argument(
-        "--backend",
-        choices=("auto", "nvrtc", "nvcc"),
+    ),
+    _arg("--cache-dir DIR", "use this cache, not the one of RTCOMPILE_CACHE_DIR"),
+)
+_BUILD = (
+    _arg(
+        "--arch ARCH[,…]",
+        "sm_90a, or several; without it the architecture of the current device",
+        **_SEVERAL,
+    ),
+    _NAMES,
+    _arg("-I DIR", "look for headers in DIR; may be repeated", dest="include_dirs", **_REPEATED),
+    _arg("-D NAME[=VALUE]", "define a macro; may be repeated", dest="macros", **_REPEATED),
+    _arg("--std STD", "the C++ standard: c++17 (the default), c++20, …"),
+    _arg(
+        "--backend {auto,nvrtc,nvcc}",
+        "auto: NVRTC, and NVCC for what NVRTC cannot handle",
         default="auto",
-        help="auto: NVRTC, and NVCC for what NVRTC cannot handle",
-    )
-    group.add_argument(
-        "--target",
-        choices=("cubin", "ptx", "ltoir", "fatbin"),
-        default="cubin",
-        help="the kind of code to make (default: cubin)",
-    )
-    group.add_argument(
-        "--link",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="link FILE too: a source, an object, PTX, LTO-IR, a fatbin or an archive",
-    )
-    group.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="kill the compiler when it has run so long"
-    )
-    group.add_argument(
-        "--memory-limit", metavar="BYTES", help="kill the compiler when it takes more, as '2G'"
-    )
-
-
-def _add_compile(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("files", metavar="FILE.cu", nargs="+", help="CUDA C++ sources; - reads stdin")
-    sub.add_argument(
-        "-o",
-        "--output",
-        metavar="PATH",
-        help="a file for one build (- is stdout), else a folder; without it beside each source",
-    )
-    sub.add_argument(
-        "--watch", action="store_true", help="build again whenever a source or its headers change"
-    )
-    sub.add_argument(
-        "-j",
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="compile so many at a time (default: RTCOMPILE_JOBS, or one for each core)",
-    )
-    _add_build(sub)
-
-
-def _add_inspect(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "what", metavar="WHAT", help="a cubin, a source (.cu), or a cache entry's key or name"
-    )
-    sub.add_argument("--kernel", metavar="NAME", help="this kernel only")
-    sub.add_argument(
-        "--block", type=int, metavar="THREADS", help="compute the occupancy of blocks of this size"
-    )
-    sub.add_argument(
-        "--dynamic-shared",
-        type=int,
-        default=0,
-        metavar="BYTES",
-        help="shared memory that a launch adds (shared_mem=)",
-    )
-    sub.add_argument(
-        "--launch-bounds",
-        metavar="THREADS[,BLOCKS]",
-        help="build a source again with these __launch_bounds__ and show what they change",
-    )
-    sub.add_argument("--sass", action="store_true", help="show the machine code (needs nvdisasm)")
-    sub.add_argument("--ptx", action="store_true", help="show the PTX (of a source)")
-    _add_build(sub)
-
-
-def _add_watch(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("file", metavar="FILE.cu", help="the source that is being edited")
-    sub.add_argument(
-        "--sass", action="store_true", help="show how the machine code differs (needs nvdisasm)"
-    )
-    sub.add_argument("--edits", type=int, metavar="N", help="end after so many edits")
-    _add_build(sub)
-
-
-def _add_cache(sub: argparse.ArgumentParser) -> None:
-    actions = sub.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for name, summary in _CACHE_ACTIONS.items():
-        action = actions.add_parser(name, help=summary, description=f"{summary}.")
-        action.set_defaults(action=name)
-        if name == "show":
-            action.add_argument(
-                "key", metavar="KEY", help="an entry's key, its beginning, or a name"
-            )
-        elif name == "prune":
-            action.add_argument("--size", metavar="BYTES", help="instead of the limit, '500M'")
-        elif name == "export":
-            action.add_argument("path", metavar="DIR", help="the cache directory to fill")
-        elif name == "info":
-            action.add_argument(
-                "--stats", action="store_true", help="ask the shared stores what they hold, too"
-            )
-        _add_common(action)
-
-
+    ),
+    _arg("--target {cubin,ptx,ltoir,fatbin}", "the kind of code to make", default="cubin"),
+    _arg(
+        "--link FILE",
+        "link FILE too: a source, an object, PTX, LTO-IR, a fatbin or an archive",
+        **_REPEATED,
+    ),
+    _arg("--timeout SECONDS", "kill the compiler when it has run so long", type=float),
+    _arg("--memory-limit BYTES", "kill the compiler when it takes more, as '2G'"),
+)
 _CACHE_ACTIONS = {
     "info": "place, size, limit, hits, builds",
     "list": "every entry: name, architecture, size, last use",
@@ -244,225 +92,407 @@ _CACHE_ACTIONS = {
     "pull": "copy what the shared stores hold into the cache",
     "sync": "pull, then push",
 }
+_OF_CACHE_ACTION = {
+    "info": [_arg("--stats", "ask the shared stores what they hold, too")],
+    "show": [_arg("key KEY", "an entry's key, its beginning, or a name")],
+    "prune": [_arg("--size BYTES", "instead of the limit, '500M'")],
+    "export": [_arg("path DIR", "the cache directory to fill")],
+}
 
 
-def _add_why_miss(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("file", metavar="FILE.cu", help="the source that is compiled again and again")
-    _add_build(sub)
+@dataclass(frozen=True)
+class _Verb:
+    """A verb: the function of `rtcompile.cli` that runs it, its help, and its arguments."""
 
-
-def _add_explain(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "what",
-        metavar="WHAT",
-        nargs="?",
-        help="a file with a log or a traceback, a message, or an error's name; without it stdin",
-    )
-    sub.add_argument("--arch", metavar="ARCH", help="the architecture that was compiled for")
-
-
-def _add_headers(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("file", metavar="FILE.cu", help="the source whose headers are looked at")
-    sub.add_argument("--all", action="store_true", help="show the whole tree, not its first level")
-    sub.add_argument("--why", metavar="HEADER", help="show by which headers this one is included")
-    sub.add_argument(
-        "--time",
-        action="store_true",
-        help="measure each of the source's own includes by compiling it alone",
-    )
-    _add_build(sub)
-
-
-def _add_profile(sub: argparse.ArgumentParser) -> None:
-    author_arguments.add_profile(sub)
-    _add_build(sub)
-
-
-def _add_bundle(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "targets",
-        metavar="TARGET",
-        nargs="+",
-        help="package.module (all that it declares), package.module:name, kernel.cu, or a "
-        "record of `rtcompile run`, kernels.json",
-    )
-    sub.add_argument("-o", "--output", metavar="FILE", help="the bundle to write")
-    sub.add_argument(
-        "--arch",
-        metavar="ARCH[,…]",
-        action=parsing.Joined,
-        help="sm_80,sm_90a; compute_90 for PTX",
-    )
-    sub.add_argument(
-        "--update", action="store_true", help="keep what the file has for other builds"
-    )
-    sub.add_argument(
-        "-n",
-        "--name-expression",
-        metavar="EXPR",
-        action="append",
-        default=[],
-        help="of a kernel.cu: an instance of a template, as 'f<float>'; may be repeated",
-    )
-    author_arguments.add_proof(sub)
-
-
-def _add_doctor(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--no-probes", action="store_true", help="look only, compile nothing")
-
-
-def _add_repro(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "folder", metavar="FOLDER", nargs="?", help="a reproducer; without it they are listed"
-    )
-    sub.add_argument("--run", action="store_true", help="run the compiler on it again")
-
-
-def _add_completion(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    name: str
+    function: str  # "module.function"
+    summary: str
+    text: str
+    example: str
+    arguments: tuple[_Argument, ...] = ()
+    builds: bool = False  # whether it takes the arguments of a build, too
 
 
 _VERBS = (
     _Verb(
         "doctor",
-        "doctor",
+        "doctor.run",
         "look at everything a build stands on, try it, say what to install or unset",
-        "Compilers, headers, driver, devices, cache, workers; then it compiles one source of each\n"
-        "kind, and launches a kernel where there is a device. It works on a broken installation.\n"
-        "Exits with 0 if all is well, 1 for warnings, 2 for what does not work.",
-        "  rtcompile doctor --json > doctor.json",
-        _add_doctor,
+        """Compilers, headers, driver, devices, cache, workers; then it compiles one source of each
+        kind, and launches a kernel where there is a device. It works on a broken installation.
+        Exits with 0 if all is well, 1 for warnings, 2 for what does not work.""",
+        "rtcompile doctor --json > doctor.json",
+        (_arg("--no-probes", "look only, compile nothing"),),
     ),
     _Verb(
         "compile",
-        "compiling",
+        "compiling.run",
         "compile sources for a list of architectures",
-        "Compiles as rtcompile.RawModule does, and uses the same cache. Several builds run at a time.\n"
-        "Options after -- are the compiler's own, in NVRTC's or nvcc's spelling.",
-        "  rtcompile compile gemm.cu --arch sm_80,sm_90a -n 'gemm<float>' -o build/ -- -lineinfo",
-        _add_compile,
+        """Compiles as rtcompile.RawModule does, and uses the same cache. Several builds run at a
+        time. Options after -- are the compiler's own, in NVRTC's or nvcc's spelling.""",
+        "rtcompile compile gemm.cu --arch sm_80,sm_90a -n 'gemm<float>' -o build/ -- -lineinfo",
+        (
+            _arg("files FILE.cu", "CUDA C++ sources; - reads stdin", nargs="+"),
+            _arg(
+                "-o --output PATH",
+                "a file for one build (- is stdout), else a folder; without it beside each source",
+            ),
+            _arg("--watch", "build again whenever a source or its headers change"),
+            _JOBS,
+        ),
+        builds=True,
     ),
     _Verb(
         "run",
-        "running",
+        "running.run",
         "run a program with all of its CuPy kernels through rtcompile",
-        "The program needs no change. CuPy's own kernels and those of other libraries are compiled\n"
-        "with rtcompile's cache, processes and precompiled headers. At the end one line says how\n"
-        "many kernels there were, how many came from the cache, and what that spared.",
-        "  rtcompile run --record kernels.json train.py --epochs 3",
-        program_arguments.add_run,
+        """The program needs no change. CuPy's own kernels and those of other libraries are compiled
+        with rtcompile's cache, processes and precompiled headers. At the end one line says how
+        many kernels there were, how many came from the cache, and what that spared.""",
+        "rtcompile run --record kernels.json train.py --epochs 3",
+        (
+            _arg("--record FILE", "write every request of the run, for rtcompile warm"),
+            _arg("--check", "forbid compiling; exit with 1 if something had to be compiled"),
+            _arg("--report", "show a line per kernel at the end"),
+            _arg(
+                "-m ...",
+                "MODULE and its arguments: run a module, as python -m",
+                nargs=argparse.REMAINDER,
+                dest="module_and_arguments",
+            ),
+            _arg(
+                "program SCRIPT",
+                "the script, and all that stands after it is the script's own",
+                nargs=argparse.REMAINDER,
+            ),
+        ),
     ),
     _Verb(
         "warm",
-        "warming",
+        "running.warm",
         "build what a program will ask for, before it does",
-        "Builds the requests that `rtcompile run --record` wrote, in parallel, into the cache. Needs\n"
-        "no GPU: a CI job, a Docker build or a login node can do it.",
-        "  rtcompile warm kernels.json --arch sm_90a,sm_100a",
-        program_arguments.add_warm,
+        """Builds the requests that `rtcompile run --record` wrote, in parallel, into the cache. Needs
+        no GPU: a CI job, a Docker build or a login node can do it.""",
+        "rtcompile warm kernels.json --arch sm_90a,sm_100a",
+        (
+            _arg("records RECORD", "what rtcompile run --record wrote", nargs="+"),
+            _arg("--arch ARCH[,…]", "for these devices instead of the recorded one", **_SEVERAL),
+            _JOBS,
+        ),
     ),
     _Verb(
         "inspect",
-        "inspecting",
+        "inspecting.run",
         "what kernels take: registers, spills, shared memory, occupancy; show SASS and PTX",
-        "Looks at a cubin, at a source (which is compiled, or found in the cache), or at an entry of\n"
-        "the cache, and names the blocks of highest occupancy. Only for a source it knows how many\n"
-        "bytes are spilled. Needs no GPU.",
-        "  rtcompile inspect gemm.cu --arch sm_90a --block 256 --sass",
-        _add_inspect,
+        """Looks at a cubin, at a source (which is compiled, or found in the cache), or at an entry of
+        the cache, and names the blocks of highest occupancy. Only for a source it knows how many
+        bytes are spilled. Needs no GPU.""",
+        "rtcompile inspect gemm.cu --arch sm_90a --block 256 --sass",
+        (
+            _arg("what WHAT", "a cubin, a source (.cu), or a cache entry's key or name"),
+            _arg("--kernel NAME", "this kernel only"),
+            _arg("--block THREADS", "compute the occupancy of blocks of this size", type=int),
+            _arg("--dynamic-shared BYTES", "what shared_mem= adds", type=int, default=0),
+            _arg("--launch-bounds THREADS[,BLOCKS]", "show what these bounds change in a source"),
+            _arg("--sass", "show the machine code (needs nvdisasm)"),
+            _arg("--ptx", "show the PTX (of a source)"),
+        ),
+        builds=True,
     ),
     _Verb(
         "watch",
-        "watching",
+        "inspecting.watch",
         "what each edit of a source changes: registers, spills, shared memory, instructions",
-        "Builds the source, and again whenever it or a header that it read is saved, and prints the\n"
-        "kernels that take more or less than before. An edit that fails shows its error. With --json\n"
-        "each build is one line. Needs no GPU.",
-        "  rtcompile watch gemm.cu --arch sm_90a --sass",
-        _add_watch,
+        """Builds the source, and again whenever it or a header that it read is saved, and prints the
+        kernels that take more or less than before. An edit that fails shows its error. With --json
+        each build is one line. Needs no GPU.""",
+        "rtcompile watch gemm.cu --arch sm_90a --sass",
+        (
+            _arg("file FILE.cu", "the source that is being edited"),
+            _arg("--sass", "show how the machine code differs (needs nvdisasm)"),
+            _arg("--edits N", "end after so many edits", type=int),
+        ),
+        builds=True,
     ),
     _Verb(
         "cache",
-        "caching",
+        "caching.run",
         "look at the cache and keep it small",
-        "The cache holds what was compiled, by everything that the result depends on;\n"
-        "`rtcompile why-miss` tells why a build is not found in it.",
-        "  rtcompile cache prune --size 500M",
-        _add_cache,
+        """The cache holds what was compiled, by everything that the result depends on;
+        `rtcompile why-miss` tells why a build is not found in it.""",
+        "rtcompile cache prune --size 500M",
     ),
     _Verb(
         "why-miss",
-        "caching",
+        "caching.why_miss",
         "why a build is not found in the cache",
-        "Names the header that changed, or the field in which the nearest entry differs. Compiles\n"
-        "nothing. Exits with 0 if it would be found, 1 if not.",
-        "  rtcompile why-miss gemm.cu --arch sm_90a",
-        _add_why_miss,
+        """Names the header that changed, or the field in which the nearest entry differs. Compiles
+        nothing. Exits with 0 if it would be found, 1 if not.""",
+        "rtcompile why-miss gemm.cu --arch sm_90a",
+        (_arg("file FILE.cu", "the source that is compiled again and again"),),
+        builds=True,
     ),
     _Verb(
         "explain",
-        "explaining",
+        "explaining.run",
         "what a compiler's message means and what to do",
-        "Reads logs of NVRTC, nvcc, ptxas, nvlink and nvJitLink, errors of the driver and of launches,\n"
-        "and Python tracebacks with one of them at the end, as Jupyter or a terminal shows them.",
-        "  nvcc broken.cu 2>&1 | rtcompile explain",
-        _add_explain,
+        """Reads logs of NVRTC, nvcc, ptxas, nvlink and nvJitLink, errors of the driver and of launches,
+        and Python tracebacks with one of them at the end, as Jupyter or a terminal shows them.""",
+        "nvcc broken.cu 2>&1 | rtcompile explain",
+        (
+            _arg(
+                "what WHAT",
+                "a file with a log or a traceback, a message, or an error's name; without it stdin",
+                nargs="?",
+            ),
+            _arg("--arch ARCH", "the architecture that was compiled for"),
+        ),
     ),
     _Verb(
         "headers",
-        "including",
+        "profiling.headers",
         "what a source includes: from where, because of what, and what it costs",
         "Runs the compiler's front end and shows the headers that it reads, as a tree.",
-        "  rtcompile headers gemm.cu --arch sm_90a --time",
-        _add_headers,
+        "rtcompile headers gemm.cu --arch sm_90a --time",
+        (
+            _arg("file FILE.cu", "the source whose headers are looked at"),
+            _arg("--all", "show the whole tree, not its first level"),
+            _arg("--why HEADER", "show by which headers this one is included"),
+            _arg("--time", "measure each of the source's own includes by compiling it alone"),
+        ),
+        builds=True,
     ),
     _Verb(
         "profile",
-        "profiling",
+        "profiling.run",
         "where the time of a build goes: phases, headers, templates",
-        "Compiles the source anew with NVRTC, beside the cache and without a precompiled header, and\n"
-        "shows what the front end, the optimiser and ptxas took, what each header and each template\n"
-        "costs by itself, and what a precompiled header spares.",
-        "  rtcompile profile gemm.cu --arch sm_90a --html gemm.html",
-        _add_profile,
+        """Compiles the source anew with NVRTC, beside the cache and without a precompiled header, and
+        shows what the front end, the optimiser and ptxas took, what each header and each template
+        costs by itself, and what a precompiled header spares.""",
+        "rtcompile profile gemm.cu --arch sm_90a --html gemm.html",
+        (
+            _arg("file FILE.cu", "the source to compile; - reads stdin"),
+            _arg("--html FILE", "write a flame graph: one page, no network"),
+            _arg("--trace FILE", "write a Chrome trace, for Perfetto"),
+            _arg("--top N", "rows of a table", type=int, default=15),
+        ),
+        builds=True,
     ),
     _Verb(
         "clangd",
-        "clangd",
+        "clangd.run",
         "write what clangd needs to understand kernels, also those in Python files",
-        "Writes compile_commands.json for the project's sources, and a file for each kernel that is a\n"
-        "string in a Python file, with the same line numbers. Options after -- are the compiler's own.",
-        "  rtcompile clangd src --arch sm_90a -- -DTILE=64",
-        author_arguments.add_clangd,
+        """Writes compile_commands.json for the project's sources, and a file for each kernel that is a
+        string in a Python file, with the same line numbers. Options after -- are the compiler's own.""",
+        "rtcompile clangd src --arch sm_90a -- -DTILE=64",
+        (
+            _arg("paths PATH", "sources, Python files, folders; without it ROOT", nargs="*"),
+            _arg("--root ROOT", "the project's folder (default: this one)", default="."),
+            _arg("--arch ARCH", "whose code is active (default: sm_80)"),
+        ),
     ),
     _Verb(
         "bundle",
-        "bundling",
+        "bundling.run",
         "compile a package's kernels for its users' devices, into one file",
-        "Kernels found in a bundle need no compiler, no headers and no cache; those that are not in\n"
-        "it, or were edited since, are compiled as usual. Build hooks for hatchling and setuptools\n"
-        "do the same while a wheel is built. `rtcompile bundle verify FILE` reads every byte of one;\n"
-        "`rtcompile bundle verify FILE TARGET… --rebuild` compiles it again and compares. If a build\n"
-        "cannot be shipped (link= with sources, a header that no -I leads to) nothing is written, and\n"
-        "the exit code is 2. With --skip-unshippable the rest is written; the exit code is 0 then, but\n"
-        "the bundle names what it lacks, and `rtcompile bundle verify` of it ends with 1.",
-        "  rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
-        _add_bundle,
+        """Kernels found in a bundle need no compiler, no headers and no cache; those that are not in
+        it, or were edited since, are compiled as usual. Build hooks for hatchling and setuptools
+        do the same while a wheel is built. `rtcompile bundle verify FILE` reads every byte of one;
+        `rtcompile bundle verify FILE TARGET… --rebuild` compiles it again and compares. If a build
+        cannot be shipped (link= with sources, a header that no -I leads to) nothing is written, and
+        the exit code is 2. With --skip-unshippable the rest is written; the exit code is 0 then, but
+        the bundle names what it lacks, and `rtcompile bundle verify` of it ends with 1.""",
+        "rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
+        (
+            _arg(
+                "targets TARGET",
+                "package.module (all that it declares), package.module:name, kernel.cu, or a "
+                "record of `rtcompile run`, kernels.json",
+                nargs="+",
+            ),
+            _arg("-o --output FILE", "the bundle to write"),
+            _arg("--arch ARCH[,…]", "sm_80,sm_90a; compute_90 for PTX", **_SEVERAL),
+            _arg("--update", "keep what the file has for other builds"),
+            _NAMES,
+            _arg(
+                "--skip-unshippable",
+                "write what can be shipped; --list and verify tell what is not",
+            ),
+            _arg("--list", "show what is in a bundle: TARGET"),
+            _arg("--matrix", "show what each GPU gets (cubin, PTX, nothing), and the least driver"),
+            _arg(
+                "--provenance",
+                "print as JSON the compiler, options and header digests of each build",
+            ),
+            _arg("--rebuild", "with verify: compile again, compare byte by byte"),
+        ),
     ),
     _Verb(
         "repro",
-        "reproducing",
+        "explaining.reproducers",
         "show or run what made a compiler crash",
         "Each crash leaves a folder, a reproducer: the source, the headers, the options, the command.",
-        "  rtcompile repro nvrtc-crash-0123456789ab --run",
-        _add_repro,
+        "rtcompile repro nvrtc-crash-0123456789ab --run",
+        (
+            _arg("folder FOLDER", "a reproducer; without it they are listed", nargs="?"),
+            _arg("--run", "run the compiler on it again"),
+        ),
     ),
     _Verb(
         "completion",
-        "completing",
+        "arguments.print_completion",
         "print a shell's completion of this command",
         "Needs shtab: pip install rtcompile[cli].",
-        "  rtcompile completion bash > ~/.local/share/bash-completion/completions/rtcompile",
-        _add_completion,
+        "rtcompile completion bash > ~/.local/share/bash-completion/completions/rtcompile",
+        (_arg("shell {bash,zsh,tcsh}", "the shell"),),
     ),
 )
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read a command line; print and exit for ``--help``, ``--version``, mistakes, or no verb."""
+    compiler_options: list[str] = []
+    if "--" in argv and argv[0] != "run":  # the words after `run PROGRAM` belong to the program
+        at = argv.index("--")
+        argv, compiler_options = argv[:at], argv[at + 1 :]
+    whole = parser()
+    verbs = whole.verbs()
+    if not argv or argv == ["cache"]:
+        (verbs["cache"] if argv else whole).print_help()
+        sys.exit(0)
+    _refuse_unknown_verb(argv[0], whole)
+    given, unknown = whole.parse_known_args(argv)
+    if unknown:
+        sub = verbs[given.verb]
+        sub.error(_unknown_argument(unknown[0], sub))
+    given.compiler_options = compiler_options
+    if given.cache_dir:
+        os.environ["RTCOMPILE_CACHE_DIR"] = os.path.abspath(given.cache_dir)
+    return given
+
+
+def parser() -> Parser:
+    """Return the parser of the whole command."""
+    whole = Parser(prog="rtcompile", description=_DESCRIPTION, epilog=_EXIT_CODES)
+    whole.add_argument("--version", action="version", version=f"rtcompile {__version__}")
+    verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in _VERBS:
+        sub = verbs.add_parser(
+            verb.name,
+            help=verb.summary,
+            description=f"{verb.summary[0].upper()}{verb.summary[1:]}.\n\n{' '.join(verb.text.split())}",
+            epilog=f"example:\n  {verb.example}",
+        )
+        _add(verb.arguments, sub)
+        if verb.name == "cache":
+            actions = sub.add_subparsers(title="actions", metavar="ACTION", required=True)
+            for name, summary in _CACHE_ACTIONS.items():
+                action = actions.add_parser(name, help=summary, description=f"{summary}.")
+                action.set_defaults(action=name)
+                _add(_OF_CACHE_ACTION.get(name, ()), action)
+                _add(_EVERYWHERE, action.add_argument_group("everywhere"))
+        if verb.builds:
+            _add(_BUILD, sub.add_argument_group("the build"))
+        _add(_EVERYWHERE, sub.add_argument_group("everywhere"))
+        sub.set_defaults(verb=verb.name, function=verb.function)
+    return whole
+
+
+def print_completion(given: argparse.Namespace) -> int:
+    """Print a shell's completion script, which shtab makes of the parser."""
+    try:
+        import shtab
+    except ImportError:
+        raise ToolkitNotFound(
+            "completion needs shtab, which is not installed; `pip install rtcompile[cli]`"
+        ) from None
+    print(shtab.complete(parser(), shell=given.shell))
+    return 0
+
+
+def _add(arguments: Iterable[_Argument], to: argparse._ActionsContainer) -> None:
+    for spelling, text, more in arguments:
+        *names, last = spelling.split()
+        if last.startswith("-"):
+            to.add_argument(*names, last, action="store_true", help=text)
+        elif last.startswith("{"):
+            to.add_argument(*names, choices=last[1:-1].split(","), help=text, **more)
+        else:
+            to.add_argument(*names, metavar=last, help=text, **more)
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps each line of the texts to the terminal, but those that begin with two blanks."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            line if line.startswith("  ") else textwrap.fill(line, width, break_on_hyphens=False)
+            for line in text.split("\n")
+        )
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors have two lines: the mistake with a suggestion, and where to find help."""
+
+    def __init__(self, **more: Any) -> None:
+        # Abbreviations are refused, since a new option would change their meaning.
+        super().__init__(allow_abbrev=False, formatter_class=_Help, **more)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            says = f"{value!r} is none of {', '.join(known)}{_nearest(str(value), known)}"
+            raise argparse.ArgumentError(action, says)
+
+    def verbs(self) -> dict[str, argparse.ArgumentParser]:
+        """Return the parsers of the verbs by their names."""
+        return next(a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction))
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what it takes\n")
+
+
+def _refuse_unknown_verb(word: str, whole: Parser) -> None:
+    verbs, options = whole.verbs(), whole._option_string_actions
+    name = word.partition("=")[0]
+    if word in verbs or word in options:
+        return
+    if not word.startswith("-"):
+        if word.endswith((".cu", ".cuh")):
+            says = f"is a file, not a verb; did you mean `rtcompile compile {word}`?"
+        else:
+            says = f"is not a verb{_nearest(word, verbs) or '; it is one of ' + ', '.join(verbs)}"
+        whole.error(f"{word!r} {says}")
+    if all(name in verb._option_string_actions for verb in verbs.values()):
+        whole.error(f"{name} stands behind the verb: `rtcompile VERB {name}`")
+    whole.error(f"there is no option {name}{_nearest(name, options)}")
+
+
+def _unknown_argument(word: str, sub: argparse.ArgumentParser) -> str:
+    if not word.startswith("-"):
+        return f"{word!r} is one argument too many"
+    spellings = list(sub._option_string_actions)
+    name = word.partition("=")[0]
+    says = f"there is no option {name}"
+    if "--backend" not in spellings:
+        return says + _nearest(name, spellings)
+    if f"-{name}" in spellings:  # nvcc's -arch and -std
+        return f"{says}; did you mean -{name}?"
+    meant = "" if _is_compilers(word) else _nearest(name, spellings)
+    return f"{says}{meant or '.'} Options of the compiler stand after --: `{sub.prog} … -- {word}`"
+
+
+def _is_compilers(word: str) -> bool:
+    from rtcompile.core import options
+
+    try:
+        return not options.parse([word]).unknown
+    except InvalidRequest:
+        return True
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    import difflib  # only for a mistake
+
+    found = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -37,7 +37,7 @@ def run(given: Namespace) -> int:
     if given.output in (None, "-"):
         raise InvalidRequest("a bundle is written to a file: name it by -o FILE")
     sys.path.insert(0, os.getcwd())  # as `python -m` does: the package need not be installed
-    archs = given.arch.split(",") if given.arch else []
+    archs = given.arch or []
     with ExitStack() as stack:
         built = bundling.bundle(
             [target for name in given.targets for target in _targets(given, name, archs, stack)],
@@ -142,7 +142,7 @@ def _targets(
 ) -> Iterator[object]:
     """Yield the targets of a name; headers from a record exist until `stack` is closed."""
     if name.endswith((".json", ".json.part")):
-        from rtcompile.cli.warming import mention_differences
+        from rtcompile.cli.running import mention_differences
         from rtcompile.everywhere import recording, warming
 
         record = recording.read(name)

@@ -22,10 +22,8 @@ _SHOWN_KEY = 16
 
 
 def run(given: Namespace) -> int:
-    """Do an action of ``cache``, or say why a build is not cached."""
+    """Do an action of ``cache``."""
     settings = Settings.from_environ()
-    if given.verb == "why-miss":
-        return _why_miss(given, settings, Store.open(settings))
     try:
         Folder(settings.cache_dir).check()
     except UntrustedError as error:
@@ -212,10 +210,10 @@ def _fields(entry: Entry) -> dict[str, Any]:
     }
 
 
-# --- why-miss ---------------------------------------------------------------------------
-
-
-def _why_miss(given: Namespace, settings: Settings, store: Store) -> int:
+def why_miss(given: Namespace) -> int:
+    """Say why a build is not cached; exits with 1 if one is not."""
+    settings = Settings.from_environ()
+    store = Store.open(settings)
     results = []
     for request in requests(given, given.file):
         try:

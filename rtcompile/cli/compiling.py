@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from rtcompile.cli import exit_code, fatbin, output
+from rtcompile import toolkit
+from rtcompile.cli import exit_code, output
 from rtcompile.cli.requests import obey_jobs, overrides, requests
 from rtcompile.core.request import CompileRequest, ObjectCode
-from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitNotFound
 from rtcompile.many import submit_many
 from rtcompile.messages import diagnostics
 from rtcompile.messages.absent import no_kernels
@@ -93,7 +96,7 @@ def _build_all(given: Namespace) -> _Round:
         for future in futures:
             future.cancel()
     for path, of_path in cubins.items():
-        _write(path, fatbin.combine(of_path))
+        _write(path, combine(of_path))
     return done
 
 
@@ -191,3 +194,26 @@ def _line(count: str, build: _Job, built: ObjectCode) -> str:
     if len(warnings) > _MOST_WARNINGS:
         lines.append(f"    … {len(warnings) - _MOST_WARNINGS} more warnings")
     return "\n".join(lines)
+
+
+def combine(cubins: Sequence[ObjectCode]) -> bytes:
+    """Return a fatbin of cubins for different architectures, made by nvcc's ``fatbinary``."""
+    nvcc = toolkit.current().require_nvcc()
+    program = os.path.join(os.path.dirname(nvcc.binary), "fatbinary")
+    if not os.path.exists(program):
+        raise ToolkitNotFound(f"fatbinary is not beside {nvcc.binary}; reinstall nvcc's package")
+    with tempfile.TemporaryDirectory(prefix="fatbin-") as folder:
+        images = []
+        for number, cubin in enumerate(cubins):
+            path = os.path.join(folder, f"{number}.cubin")
+            with open(path, "wb") as file:
+                file.write(cubin.code)
+            images.append(f"--image3=kind=elf,sm={str(cubin.arch)[3:]},file={path}")
+        made = os.path.join(folder, "made.fatbin")
+        command = [program, "-64", f"--create={made}", *images]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            log = done.stdout + done.stderr
+            raise LinkError(f"fatbinary refused the cubins: {log.strip()}", log=log)
+        with open(made, "rb") as file:
+            return file.read()

@@ -1,23 +1,28 @@
-"""``rtcompile explain``: a log, a message or the name of an error, explained."""
+"""``rtcompile explain`` explains a log, a message or an error's name; ``repro`` shows crashes."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from rtcompile import toolkit
+from rtcompile.cache.folder import Folder
 from rtcompile.cli import output
-from rtcompile.cli.pasted import message_in
 from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages import diagnostics, hints, rendering
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.facts import BuildContext
+from rtcompile.settings import Settings
 from rtcompile.toolkit.packages import missing_header
 
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
@@ -74,3 +79,84 @@ def _context(given: Namespace) -> BuildContext:
         search=toolchain.search,
         package_of=partial(missing_header, toolchain=toolchain),
     )
+
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# The last part of a traceback of Python or IPython begins with the error's class, dotted or not.
+_RAISED = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
+    r"(?:Error|Exception|Request|NotFound|Arch|Disabled|Crashed|Timeout)(?:: |$)",
+    re.MULTILINE,
+)
+_TRACEBACK = re.compile(
+    r"^(?:Traceback \(most recent call last\):|-{40,}$|During handling of the above|"
+    r"The above exception was|\s*File \"[^\"]*\", line \d+)",
+    re.MULTILINE,
+)
+# The hint that rtcompile added to the compiler's message; `explain` computes it anew.
+_OWN_HINT = re.compile(r"^  hint: .*(?:\n {8}\S.*)*\n?", re.MULTILINE)
+_ALSO = re.compile(r"^  also: ", re.MULTILINE)
+
+
+def message_in(text: str) -> str:
+    """Return the message in a pasted traceback, coloured or not; any other text unchanged."""
+    text = _ESCAPE.sub("", text).replace("\r\n", "\n")
+    raised = list(_RAISED.finditer(text))
+    if raised and (_TRACEBACK.search(text) or text.lstrip().startswith(raised[0][0])):
+        text = text[raised[-1].end() :]
+        after = _TRACEBACK.search(text)
+        text = text[: after.start()] if after else text
+    return _ALSO.sub("", _OWN_HINT.sub("", text))
+
+
+def reproducers(given: Namespace) -> int:
+    """List the reproducers, show one, or run one and return the compiler's exit code."""
+    kept = Folder(Settings.from_environ().cache_dir)
+    home = kept.file("reproducers")
+    names = sorted(name for name, _ in kept.listing("reproducers") if not name.startswith("."))
+    if given.folder is None:
+        return _list_reproducers(home, names, given)
+    folder = os.path.join(home, given.folder) if given.folder in names else given.folder
+    report = _read_report(folder)
+    if report is None:
+        raise InvalidRequest(
+            f"{given.folder}: no reproducer; `rtcompile repro` lists those in {home}"
+        )
+    if given.run:
+        return subprocess.run([os.path.join(folder, "run.sh")]).returncode
+    if given.json:
+        output.print_json({"folder": folder, **report})
+    else:
+        print(folder)
+        print("\n".join(f"  {label}: {_as_text(value)}" for label, value in report.items()))
+        print(f"  again: {os.path.join(folder, 'run.sh')}")
+    return 0
+
+
+def _list_reproducers(home: str, names: list[str], given: Namespace) -> int:
+    reports = {name: report for name in names if (report := _read_report(os.path.join(home, name)))}
+    if given.json:
+        output.print_json({"directory": home, "reproducers": reports})
+    elif not reports:
+        print(f"no reproducers in {home}")
+    else:
+        rows = [(name, r.get("program", ""), r.get("what", "")) for name, r in reports.items()]
+        print(output.table(("folder", "program", "what"), rows))
+    return 0
+
+
+def _read_report(folder: str) -> dict[str, Any] | None:
+    try:
+        with open(os.path.join(folder, "report.json"), encoding="utf-8") as file:
+            report = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items())
+    return str(value)

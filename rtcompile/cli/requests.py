@@ -23,7 +23,7 @@ def requests(given: Namespace, file: str, *more_options: str) -> Iterator[Compil
         *given.compiler_options,
         *more_options,
     ]
-    for arch in [None] if given.arch is None else given.arch.split(","):
+    for arch in given.arch or [None]:
         yield CompileRequest(
             source=source,
             options=tuple(options),

@@ -1,4 +1,4 @@
-"""``rtcompile run``: runs an unmodified program with all its CuPy kernels compiled by rtcompile."""
+"""``rtcompile run`` runs an unmodified program with rtcompile's kernels; ``warm`` builds them before."""
 
 from __future__ import annotations
 
@@ -143,3 +143,33 @@ def _check(given: Namespace, tally: Tally, known: Record | None) -> int:
         for line in lines:
             _say(f"rtcompile: {line}")
     return _INCOMPLETE if tally.missing else 0
+
+
+def warm(given: Namespace) -> int:
+    """Build everything in the records into the cache."""
+    from rtcompile.cli.requests import obey_jobs  # imports much that `run` does not need
+    from rtcompile.everywhere import recording, warming
+
+    obey_jobs(given)
+    warming.start_compiler()
+    archs = given.arch or []
+    rows = []
+    for path in given.records:
+        record = recording.read(path)
+        mention_differences(path, record)
+        codes = warming.warm(record, archs=archs, progress=False if given.json else None)
+        built = sum(code.build.hit is None for code in codes)
+        rows.append((path, len(codes), built, len(codes) - built))
+    header = ("record", "builds", "built", "there already")
+    records = [dict(zip(header, row, strict=True)) for row in rows]
+    output.say(given, {"records": records}, output.table(header, rows))
+    return 0
+
+
+def mention_differences(path: str, record: Record) -> None:
+    """Tell the user if a record was made with other versions, whose kernels may be others."""
+    from rtcompile.everywhere import recording
+
+    for difference in recording.differences(record):
+        text = f"{path} was {difference}: the program may ask for other builds"
+        print(f"rtcompile: {text}", file=sys.stderr)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rtcompile.doctor.check import Check
+from rtcompile.doctor.machine import Check
 from rtcompile.errors import RtcompileError
 from rtcompile.settings import Settings
 
@@ -24,7 +24,7 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
     a kernel where there is a device.
     """
     from rtcompile import toolkit
-    from rtcompile.doctor import installation, machine, probing, sharing, storage
+    from rtcompile.doctor import machine, probing, storage
 
     yield from machine.system()
     try:
@@ -34,11 +34,11 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         settings = Settings.from_environ({})
     toolchain = toolkit.current(settings)
     parts = {
-        "toolkit": installation.checks,
+        "toolkit": machine.toolkit_parts,
         "device": machine.devices,
         "packages": machine.packages,
         "cache": storage.checks,
-        "shared stores": sharing.checks,
+        "shared stores": storage.shared_stores,
     }
     if probes:
         parts |= {"workers": probing.workers, "probes": probing.probes}

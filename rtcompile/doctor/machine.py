@@ -1,4 +1,4 @@
-"""Doctor's checks of the machine: the system, the driver and its devices, CuPy, cuda-python."""
+"""Doctor's checks of what is installed: the system, the driver and its devices, CuPy, the toolkit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 
 from rtcompile._version import __version__
 from rtcompile.core import arch as archs
-from rtcompile.doctor.check import Check
 from rtcompile.errors import UnsupportedArch
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Toolchain
+from rtcompile.toolkit.catalogue import PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was checked: its name, such as "compile WMMA", and the finding."""
+
+    name: str
+    # "ok", "note" (an optional part is missing), "warning" or "error" (it does not work).
+    status: str
+    detail: str
+    hint: str = ""  # what to install or unset; empty if there is nothing to do
+
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _IMPORT_SECONDS = 60.0
@@ -170,3 +183,77 @@ def _cupy_import_problem() -> str:
         return ""
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return f" does not import: {last}"
+
+
+# part -> the status of a check when it is missing
+_GRAVITY = {
+    "nvrtc": "error",
+    "cudart": "error",
+    "crt": "error",
+    "cccl": "error",
+    "nvjitlink": "note",
+    "cudadevrt": "note",
+    "nvcc": "note",
+    "host_compiler": "note",
+    "cutlass": "note",
+    "curand": "note",
+    "cupy": "note",
+}
+
+
+def toolkit_parts(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Report every part, then every problem that is not yet reported."""
+    told = []
+    for part, gravity in _GRAVITY.items():
+        if part in toolchain.missing:
+            fact, step = _split(toolchain.missing[part])
+            # If there is another compiler, this is a warning and no error.
+            instead = part == "nvrtc" and toolchain.nvcc is not None
+            status = "warning" if instead else gravity
+            if status == "note" and toolchain.missing[part] in toolchain.problems:
+                status = "warning"  # it is installed, in an unusable version
+            yield Check(_name(part), status, fact, step)
+            told.append(toolchain.missing[part])
+            continue
+        version, via = toolchain.versions.get(part, ""), toolchain.found_via.get(part, "")
+        found = [text for text in (version, via, _place(part, toolchain)) if text]
+        if found:
+            yield Check(_name(part), "ok", ", ".join(found))
+    # Missing parts are reported above. The other problems are about parts that have a replacement,
+    # except for NVRTC without its builtins library.
+    halved = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
+    for directory in toolchain.search:
+        if directory.is_provided:
+            version, via = toolchain.versions[directory.label], toolchain.found_via[directory.label]
+            yield Check(directory.label, "ok", f"{version}, {via}, {directory.path}")
+    for problem in toolchain.problems:
+        if problem not in told:
+            fact, step = _split(problem)
+            fatal = halved and "libnvrtc-builtins" in problem
+            yield Check("toolkit", "error" if fatal else "warning", fact, step)
+
+
+def _name(part: str) -> str:
+    return "cupy headers" if part == "cupy" else part.replace("_", " ")
+
+
+def _place(part: str, toolchain: Toolchain) -> str:
+    found = getattr(toolchain, part, None)
+    if found is not None:
+        return found if isinstance(found, str) else str(found.path)
+    labelled = next((d.path for d in toolchain.search if d.label == part), "")
+    return labelled or _read_from(part, toolchain)
+
+
+def _read_from(part: str, toolchain: Toolchain) -> str:
+    """Return the folder from which builds read a part that shares its folder with others."""
+    markers = [marker for each in PARTS if each.name == part for marker in each.markers]
+    return next(
+        (d.path for d in toolchain.search for m in markers if os.path.isfile(f"{d.path}/{m}")), ""
+    )
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split "fact. Next step." into the fact and the step."""
+    head, mark, rest = text.partition(". ")
+    return (f"{head}.", rest) if mark else (text, "")

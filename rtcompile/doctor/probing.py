@@ -18,8 +18,7 @@ from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest
 from rtcompile.core.units import Limits
-from rtcompile.doctor.check import Check
-from rtcompile.doctor.machine import Driver
+from rtcompile.doctor.machine import Check, Driver
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.settings import Settings
 from rtcompile.toolkit import Library, Toolchain

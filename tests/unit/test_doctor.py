@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.doctor import Check, installation, verdict
+from rtcompile.doctor import Check, machine, verdict
 from rtcompile.settings import Settings
 from rtcompile.toolkit import find
 from tests.toolkits import Wheels, program
@@ -355,7 +355,8 @@ def test_a_part_that_shares_a_folder_is_shown_with_it(tmp_path: Path) -> None:
     site = Wheels(tmp_path).cuda13().site
     toolchain = find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
     shown = {
-        check.name: check.detail for check in installation.checks(Settings(cache_dir=""), toolchain)
+        check.name: check.detail
+        for check in machine.toolkit_parts(Settings(cache_dir=""), toolchain)
     }
     folder = str(site / "nvidia/cu13/include")
     assert shown["cudart"].endswith(folder)

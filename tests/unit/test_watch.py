@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rtcompile.cli import main, watching
+from rtcompile.cli import inspecting, main
 from rtcompile.watching.files import Files
 
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }\n'
@@ -38,7 +38,7 @@ def watched(
         file.write_text(first)
         waiting: Iterator[Callable[[Path], object]] = iter(edits)
         clock = SimpleNamespace(perf_counter=lambda: 0.0, strftime=lambda form: "12:00:00")
-        monkeypatch.setattr(watching, "time", clock)
+        monkeypatch.setattr(inspecting, "time", clock)
         edits_meanwhile = SimpleNamespace(
             time_ns=time.time_ns, sleep=lambda seconds: next(waiting)(file)
         )
