@@ -30,7 +30,40 @@ def run(given: Namespace) -> int:
         raise InvalidRequest(f"the cache is not used: {error}") from None
     # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not this command.
     settings = settings.replace(jit=True)
-    return _ACTIONS[given.action](given, settings, Store.open(settings))
+    store = Store.open(settings)
+    code = 0
+    match given.action:
+        case "info":
+            fields, text = _info(given, settings, store)
+        case "list":
+            fields, text = _list(store)
+        case "show":
+            fields, text = _show(find_entry(given.key))
+        case "prune":
+            size = given.size and Settings.from_environ({"RTCOMPILE_CACHE_SIZE": given.size})
+            freed = store.prune(size.cache_size if size else None)
+            fields, text = {"freed": freed}, f"{output.human_size(freed)} freed"
+        case "clear":
+            store.clear()
+            fields = {"directory": settings.cache_dir}
+            text = f"{settings.cache_dir} is empty but for its reproducers"
+        case "verify":
+            damaged = store.verify()
+            count = sum(1 for _ in store.entries())
+            fields = {"ok": not damaged, "removed": damaged, "entries": count}
+            text = "\n".join([f"removed {path}" for path in damaged] + [f"{count} entries verify"])
+            code = 1 if damaged else 0
+        case "export":
+            count = store.export(given.path)
+            fields = {"files": count, "directory": given.path}
+            text = (
+                f"{count} files copied to {given.path}; RTCOMPILE_CACHE_DIR={given.path} uses them"
+            )
+        case _:
+            fields, text = _copy(given.action, settings, store)
+            code = 0 if fields["ok"] else 1
+    output.say(given, fields, text)
+    return code
 
 
 def find_entry(what: str) -> Entry:
@@ -45,7 +78,7 @@ def find_entry(what: str) -> Entry:
     raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
 
 
-def _info(given: Namespace, settings: Settings, store: Store) -> int:
+def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
     entries = list(store.entries())
     usage = store.usage()
     listing = Folder(settings.cache_dir, writable=False).listing("pch")
@@ -64,9 +97,6 @@ def _info(given: Namespace, settings: Settings, store: Store) -> int:
 
         kept = copying.kept(copying.stores())
         fields["stores"] = [each._asdict() for each in kept]
-    if given.json:
-        output.print_json(fields)
-        return 0
     lines = [f"{settings.cache_dir}: {len(entries)} entries"]
     if usage is not None:
         size, limit = output.human_size(usage.size), output.human_size(settings.cache_size)
@@ -80,15 +110,11 @@ def _info(given: Namespace, settings: Settings, store: Store) -> int:
     for held in fields.get("stores", ()):
         said = f"{held['builds']} builds, {output.human_size(held['size'])}"
         lines.append(f"{held['store']}: {held['problem'] or said}")
-    print("\n".join(lines))
-    return 0
+    return fields, "\n".join(lines)
 
 
-def _list(given: Namespace, settings: Settings, store: Store) -> int:
+def _list(store: Store) -> tuple[dict[str, Any], str]:
     entries = sorted(store.entries(), key=lambda entry: entry.used, reverse=True)
-    if given.json:
-        output.print_json({"entries": [_fields(entry) for entry in entries]})
-        return 0
     rows = [
         (
             entry.key[:_SHOWN_KEY],
@@ -100,99 +126,43 @@ def _list(given: Namespace, settings: Settings, store: Store) -> int:
         )
         for entry in entries
     ]
-    print(output.table(("key", "name", "arch", "kind", "size", "last use"), rows))
-    return 0
+    text = output.table(("key", "name", "arch", "kind", "size", "last use"), rows)
+    return {"entries": [_fields(entry) for entry in entries]}, text
 
 
-def _show(given: Namespace, settings: Settings, store: Store) -> int:
-    entry = find_entry(given.key)
+def _show(entry: Entry) -> tuple[dict[str, Any], str]:
     kernels = report(entry.obj) if entry.obj.kind == "cubin" else None
-    if given.json:
-        fields = {**_fields(entry), "log": entry.obj.build.log}
-        output.print_json({**fields, "report": kernels and kernels.as_dict()})
-        return 0
-    lines = [f"{entry.key}", f"built by {entry.obj.build.backend} ({entry.obj.build.compiler})"]
+    fields = {**_fields(entry), "log": entry.obj.build.log}
+    fields["report"] = kernels and kernels.as_dict()
+    lines = [entry.key, f"built by {entry.obj.build.backend} ({entry.obj.build.compiler})"]
     lines += [f"  {label}: {value}" for label, value in entry.asked.items() if value]
     lines += [f"  {expression} is {name}" for expression, name in entry.obj.lowered_names.items()]
     if kernels is not None:
         lines += ["", str(kernels)]
     if entry.obj.build.log.strip():
         lines += ["", entry.obj.build.log.strip()]
-    print("\n".join(lines))
-    return 0
+    return fields, "\n".join(lines)
 
 
-def _prune(given: Namespace, settings: Settings, store: Store) -> int:
-    size = (
-        Settings.from_environ({"RTCOMPILE_CACHE_SIZE": given.size}).cache_size
-        if given.size
-        else None
-    )
-    freed = store.prune(size)
-    output.say(given, {"freed": freed}, f"{output.human_size(freed)} freed")
-    return 0
-
-
-def _clear(given: Namespace, settings: Settings, store: Store) -> int:
-    store.clear()
-    output.say(
-        given,
-        {"directory": settings.cache_dir},
-        f"{settings.cache_dir} is empty but for its reproducers",
-    )
-    return 0
-
-
-def _verify(given: Namespace, settings: Settings, store: Store) -> int:
-    damaged = store.verify()
-    count = sum(1 for _ in store.entries())
-    text = "\n".join([f"removed {path}" for path in damaged] + [f"{count} entries verify"])
-    output.say(given, {"ok": not damaged, "removed": damaged, "entries": count}, text)
-    return 1 if damaged else 0
-
-
-def _export(given: Namespace, settings: Settings, store: Store) -> int:
-    count = store.export(given.path)
-    text = f"{count} files copied to {given.path}; RTCOMPILE_CACHE_DIR={given.path} uses them"
-    output.say(given, {"files": count, "directory": given.path}, text)
-    return 0
-
-
-def _copy(given: Namespace, settings: Settings, store: Store) -> int:
+def _copy(action: str, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
     from rtcompile.cluster import copying
 
     stores = copying.stores()
     folder = Folder(settings.cache_dir)
     done = []
-    if given.action in ("pull", "sync"):
+    if action in ("pull", "sync"):
         done += [("from", each) for each in copying.pull(stores, folder)]
         store.prune()  # within its limit again
-    if given.action in ("push", "sync"):
+    if action in ("push", "sync"):
         done += [("to", each) for each in copying.push(stores, folder)]
     lines = []
     for way, each in done:
         lines.append(f"{each.copied} builds copied {way} {each.store}, {each.there} there already")
         if each.problem:
             lines.append(f"  {each.problem}")
-    fields = [{"direction": way, **each._asdict()} for way, each in done]
-    output.say(
-        given, {"ok": not any(each.problem for _, each in done), "stores": fields}, "\n".join(lines)
-    )
-    return 1 if any(each.problem for _, each in done) else 0
-
-
-_ACTIONS = {
-    "push": _copy,
-    "pull": _copy,
-    "sync": _copy,
-    "info": _info,
-    "list": _list,
-    "show": _show,
-    "prune": _prune,
-    "clear": _clear,
-    "verify": _verify,
-    "export": _export,
-}
+    stores_done = [{"direction": way, **each._asdict()} for way, each in done]
+    ok = not any(each.problem for _, each in done)
+    return {"ok": ok, "stores": stores_done}, "\n".join(lines)
 
 
 def _fields(entry: Entry) -> dict[str, Any]:
@@ -227,10 +197,8 @@ def why_miss(given: Namespace) -> int:
         if why:
             result["nearest"] = _nearest(plan.question.summary(), store)
         results.append(result)
-    if given.json:
-        output.print_json({"file": given.file, "results": results})
-    else:
-        print("\n".join(_told(given.file, result) for result in results))
+    text = "\n".join(_rendered(given.file, result) for result in results)
+    output.say(given, {"file": given.file, "results": results}, text)
     return 0 if all(result["hit"] for result in results) else 1
 
 
@@ -254,7 +222,7 @@ def _nearest(asked: Mapping[str, str], store: Store) -> dict[str, Any] | None:
     }
 
 
-def _told(file: str, result: dict[str, Any]) -> str:
+def _rendered(file: str, result: dict[str, Any]) -> str:
     head = f"{file} for {result['arch']}"
     if result["hit"]:
         return f"{head}: it is in the cache"

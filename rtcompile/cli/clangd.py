@@ -18,16 +18,13 @@ def run(given: Namespace) -> int:
     root = os.path.abspath(given.root)
     entries = database.write(root, given.paths or [root], given.compiler_options, arch, settings)
     path = os.path.join(root, "compile_commands.json")
-    if given.json:
-        files = [{"file": entry.file, "origin": entry.origin} for entry in entries]
-        output.print_json({"path": path, "files": files})
-        return 0
     shown = [(os.path.relpath(e.origin, root), os.path.relpath(e.file, root)) for e in entries]
     rows = [(origin, file if file != origin else "") for origin, file in shown]
+    where = ", ".join(given.paths or [root])
+    listed = f"{where}: no .cu or .cuh file, and no kernel that is a literal of a Python file"
     if rows:
-        print(output.table(("kernel of", "written to"), rows))
-    else:
-        where = ", ".join(given.paths or [root])
-        print(f"{where}: no .cu or .cuh file, and no kernel that is a literal of a Python file")
-    print(f"{path}: {len(entries)} file{'s' * (len(entries) != 1)}")
+        listed = output.table(("kernel of", "written to"), rows)
+    files = [{"file": entry.file, "origin": entry.origin} for entry in entries]
+    text = f"{listed}\n{path}: {len(entries)} file{'s' * (len(entries) != 1)}"
+    output.say(given, {"path": path, "files": files}, text)
     return 0

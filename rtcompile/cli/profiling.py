@@ -6,7 +6,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from rtcompile.building import planned
@@ -22,6 +21,9 @@ from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.settings import Settings
 from rtcompile.watching.profiling import profile
+
+# One inclusion: its path, the files and bytes that were read because of it, and what it includes in turn.
+_Header = dict[str, Any]
 
 
 def run(given: Namespace) -> int:
@@ -49,58 +51,43 @@ def run(given: Namespace) -> int:
     return 0
 
 
-@dataclass(slots=True)
-class _Header:
-    """One inclusion: the file, and the files that it includes in turn."""
-
-    path: str
-    depth: int
-    first: bool  # a later inclusion of the same file costs almost nothing, thanks to its guard
-    included: list[_Header] = field(default_factory=list)
-
-    def walk(self) -> Iterator[_Header]:
-        yield self
-        for header in self.included:
-            yield from header.walk()
-
-    def cost(self) -> tuple[int, int]:
-        """The numbers of files and bytes that were read because of this inclusion."""
-        sizes = [_size(header.path) for header in self.walk() if header.first]
-        return len(sizes), sum(sizes)
-
-
-@dataclass(frozen=True, slots=True)
-class _FrontEnd:
-    """The headers that the front end read, and the time it took."""
-
-    included: list[_Header]
-    milliseconds: float
-    error: RtcompileError | None
-
-
 def headers(given: Namespace) -> int:
-    """Print one tree per architecture; exits with 1 where the source does not parse."""
+    """Print one tree of includes per architecture; exits with 1 where the source does not parse."""
     settings = Settings.from_environ().override(timeout=given.timeout)
     results, code = [], 0
     for request in requests(given, given.file):
         plan = planned.plan(request, settings)
-        parsed = _parse(plan, request.source, settings)
-        times = _times(plan, settings) if given.time else {}
-        if given.json:
-            results.append(_header_fields(plan, parsed, times))
-        else:
-            print("\n".join(_header_lines(plan, parsed, times, given)))
-        if parsed.error is not None:
+        included, milliseconds, error = _front_end(plan, request.source, settings)
+        if given.time:
+            _add_times(included, plan, settings)
+        found = {
+            "arch": str(plan.choice.arch),
+            "milliseconds": round(milliseconds, 1),
+            "error": output.error_fields(error) if error else None,
+            "included": included,
+        }
+        results.append(found)
+        if not given.json:
+            print(
+                "\n".join(
+                    _chain(found, plan, given)
+                    if given.why is not None
+                    else _rows(found, plan, given)
+                )
+            )
+        if error is not None:
             code = 1
             if not given.json:
-                output.failure(parsed.error, given, given.file)
+                output.failure(error, given, given.file)
     if given.json:
         output.print_json({"ok": code == 0, "file": given.file, "results": results})
     return code
 
 
-def _parse(plan: Plan, source: str, settings: Settings) -> _FrontEnd:
-    """Run only NVRTC's front end, in a worker."""
+def _front_end(
+    plan: Plan, source: str, settings: Settings
+) -> tuple[list[_Header], float, RtcompileError | None]:
+    """Run only NVRTC's front end, in a worker; return the tree of includes, milliseconds, the error."""
     library = plan.toolchain.require_nvrtc()
     directories = [directory.path for directory in plan.search]
     flags = command_lines.for_nvrtc(
@@ -118,11 +105,11 @@ def _parse(plan: Plan, source: str, settings: Settings) -> _FrontEnd:
         error = as_error(CompileFailure(reply["error"], reply["log"], flags, "nvrtc"), plan)
     spans = {phase: end - begin for phase, begin, end in reply["spans"]}
     seconds = spans.get("front end", spans["compile"])
-    return _FrontEnd(_tree(reply["trace"] or b""), seconds * 1e3, error)
+    return _tree(reply["trace"] or b"", plan.search), seconds * 1e3, error
 
 
-def _tree(trace: bytes) -> list[_Header]:
-    """Parse the trace, which has a line per inclusion, indented by its level."""
+def _tree(trace: bytes, search: Sequence[SearchDir]) -> list[_Header]:
+    """Return the inclusions in a trace, which has a line for each, indented by its level."""
     roots: list[_Header] = []
     branch: list[_Header] = []
     seen: set[str] = set()
@@ -130,97 +117,75 @@ def _tree(trace: bytes) -> list[_Header]:
         path = line.lstrip(" ")
         if not path or path.startswith("__nv_"):
             continue
-        header = _Header(path, len(line) - len(path), path not in seen)
-        seen.add(path)
-        del branch[header.depth :]
-        (branch[-1].included if branch else roots).append(header)
+        del branch[len(line) - len(path) :]
+        position, _ = place(path, search)
+        header: _Header = {
+            "path": path,
+            "label": search[position].label if position >= 0 else "",
+            "files": 0,
+            "bytes": 0,
+            "first": path not in seen,
+            "included": [],
+        }
+        (branch[-1]["included"] if branch else roots).append(header)
         branch.append(header)
+        # A later inclusion of the same file costs almost nothing, thanks to its guard.
+        for each in branch if header["first"] else ():
+            each["files"] += 1
+            each["bytes"] += _size(path)
+        seen.add(path)
     return roots
 
 
-def _times(plan: Plan, settings: Settings) -> dict[str, float]:
-    """Return the front end's milliseconds for each of the source's includes, compiled alone."""
-    empty = _parse(plan, "", settings).milliseconds
+def _add_times(included: list[_Header], plan: Plan, settings: Settings) -> None:
+    """Add the front end's milliseconds for each of the source's includes, compiled alone."""
+    _, empty, _ = _front_end(plan, "", settings)
     times = {}
     for directive in cxx.Text(plan.request.source).directives():
-        if directive.included[:1] not in ("<", '"'):
-            continue
-        alone = _parse(plan, f"#include {directive.included}\n", settings)
-        if alone.included:
-            times[alone.included[0].path] = max(0.0, alone.milliseconds - empty)
-    return times
+        if directive.included[:1] in ("<", '"'):
+            found, alone, _ = _front_end(plan, f"#include {directive.included}\n", settings)
+            if found:
+                times[found[0]["path"]] = round(max(0.0, alone - empty), 1)
+    for header in included:
+        if header["path"] in times:
+            header["milliseconds"] = times[header["path"]]
 
 
-def _header_fields(plan: Plan, parsed: _FrontEnd, times: dict[str, float]) -> dict[str, Any]:
-    def branch(header: _Header) -> dict[str, Any]:
-        files, size = header.cost()
-        fields: dict[str, Any] = {
-            "path": header.path,
-            "label": _label(header.path, plan.search),
-            "files": files,
-            "bytes": size,
-            "first": header.first,
-        }
-        if header.path in times and header.depth == 0:
-            fields["milliseconds"] = round(times[header.path], 1)
-        return {**fields, "included": [branch(child) for child in header.included]}
-
-    return {
-        "arch": str(plan.choice.arch),
-        "milliseconds": round(parsed.milliseconds, 1),
-        "error": output.error_fields(parsed.error) if parsed.error else None,
-        "included": [branch(header) for header in parsed.included],
-    }
+def _walk(included: Sequence[_Header], depth: int = 0) -> Iterator[tuple[int, _Header]]:
+    for header in included:
+        yield depth, header
+        yield from _walk(header["included"], depth + 1)
 
 
-def _header_lines(
-    plan: Plan, parsed: _FrontEnd, times: dict[str, float], given: Namespace
-) -> Iterator[str]:
-    everything = [header for root in parsed.included for header in root.walk()]
-    if given.why is not None:
-        yield from _chain(parsed.included, given.why, plan.search)
-        return
-    size = sum(_size(header.path) for header in everything if header.first)
-    count = sum(header.first for header in everything)
+def _rows(found: dict[str, Any], plan: Plan, given: Namespace) -> Iterator[str]:
+    """Yield the totals, and a table of all inclusions or of the source's own."""
+    included: list[_Header] = found["included"]
+    count, size = (sum(header[what] for header in included) for what in ("files", "bytes"))
     yield (
-        f"{given.file} for {plan.choice.arch}: {count} header{'s' * (count != 1)}, "
-        f"{output.human_size(size)}, "
-        f"front end {parsed.milliseconds:.0f} ms"
+        f"{given.file} for {found['arch']}: {count} header{'s' * (count != 1)}, "
+        f"{output.human_size(size)}, front end {found['milliseconds']:.0f} ms"
     )
-    shown = everything if given.all else parsed.included
     rows = []
-    for header in shown:
-        files, size = header.cost()
-        alone = f"{times[header.path]:.0f} ms" if not header.depth and header.path in times else ""
-        name = "  " * header.depth + labelled(header.path, plan.search)
-        rows.append((files, output.human_size(size), *([alone] if times else []), name))
-    columns = ("files", "size", *(["alone"] if times else []), "header")
+    for depth, header in _walk(included):
+        if given.all or not depth:
+            alone = f"{header['milliseconds']:.0f} ms" if "milliseconds" in header else ""
+            name = "  " * depth + labelled(header["path"], plan.search)
+            shown = output.human_size(header["bytes"])
+            rows.append((header["files"], shown, *([alone] if given.time else []), name))
     if rows:
-        yield output.table(columns, rows)
+        yield output.table(("files", "size", *(["alone"] if given.time else []), "header"), rows)
 
 
-def _chain(included: Sequence[_Header], what: str, search: Sequence[SearchDir]) -> Iterator[str]:
+def _chain(found: dict[str, Any], plan: Plan, given: Namespace) -> Iterator[str]:
     """Yield the chain of includes from the source to a header's first inclusion, a line each."""
-
-    def find(headers: Sequence[_Header]) -> list[_Header] | None:
-        for header in headers:
-            if header.path == what or header.path.endswith(f"/{what}"):
-                return [header]
-            rest = find(header.included)
-            if rest is not None:
-                return [header, *rest]
-        return None
-
-    chain = find(included)
-    if chain is None:
-        raise InvalidRequest(f"{what} is not included")
-    for header in chain:
-        yield "  " * header.depth + labelled(header.path, search)
-
-
-def _label(path: str, search: Sequence[SearchDir]) -> str:
-    index, _ = place(path, search)
-    return search[index].label if index >= 0 else ""
+    chain: list[str] = []
+    for depth, header in _walk(found["included"]):
+        path = header["path"]
+        chain[depth:] = ["  " * depth + labelled(path, plan.search)]
+        if path == given.why or path.endswith(f"/{given.why}"):
+            yield from chain
+            return
+    raise InvalidRequest(f"{given.why} is not included")
 
 
 def _size(path: str) -> int:
