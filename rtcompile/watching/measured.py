@@ -3,23 +3,30 @@
 The first compile is as any other, and its phases are the profile's. Another writes the compiler's time
 trace, which names templates and the optimiser's passes; since the trace itself takes time, up to that of
 the compile, its times are scaled to those of the first. When NVRTC reads each header is measured by a
-third, see `header_times`; NVCC's trace has it.
+third (`measure`): its include trace says when a header is opened, but not when it ends. So the headers are
+copied, each with one more include at its end, of an empty file; the trace of the copies says both. NVCC's own
+trace says both, too.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from rtcompile.building.plan import Plan
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.core import command_lines, includes, memory_headers
+from rtcompile.core.header import SearchDir
+from rtcompile.core.includes import placing
 from rtcompile.core.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.settings import Settings
-from rtcompile.watching import header_times
-from rtcompile.watching.header_times import Frame
+from rtcompile.toolkit import Library
 
 _HEADER = "Processing Header File"
 _FRONT_END = "CUDA C++ Front-End"
@@ -86,7 +93,7 @@ def by_nvrtc(plan: Plan, settings: Settings) -> Measured | CompileFailure:
     frames, note = None, ""
     trace = includes.parse_trace(reply["trace"] or b"")
     if trace:
-        measured = header_times.measure(unit(()), directories, trace, library, limits)
+        measured = measure(unit(()), directories, trace, library, limits)
         frames, note = (None, measured) if isinstance(measured, str) else (measured, "")
     elif reply["trace"] is None:
         note = "this NVRTC names no headers"
@@ -137,7 +144,7 @@ def by_nvcc(plan: Plan, unit: TranslationUnit, settings: Settings) -> Measured |
         end,
         phases,
         [("compile", start, end), *parts],
-        _frames(scaled, phases.get("front end", 0.0)) if events else None,
+        _nvcc_frames(scaled, phases.get("front end", 0.0)) if events else None,
         note,
         tuple(event for event in scaled if event.name != _HEADER),
         has_pch=False,
@@ -214,7 +221,7 @@ def _tools(table: str, events: Sequence[Event]) -> Iterable[tuple[str, float]]:
             yield _TOOLS.get(name, name), milliseconds
 
 
-def _frames(events: Sequence[Event], front_end: float) -> Frame:
+def _nvcc_frames(events: Sequence[Event], front_end: float) -> Frame:
     """Return the headers, which lie in each other as the times of their events do."""
     start = next((event.begin for event in events if event.name == _FRONT_END), 0.0)
     root = Frame("", 0.0, front_end / 1e3)
@@ -230,4 +237,130 @@ def _frames(events: Sequence[Event], front_end: float) -> Frame:
         )  # neighbours have been seen to overlap by a little
         stack[-1].included.append(frame)
         stack.append(frame)
+    return root
+
+
+_MARKERS = "rtcompile_ends_here"
+# What NVRTC reads after the source: the names to be lowered. The end of the unit is the source's own.
+_AFTER_THE_SOURCE = "__nv_name_map"
+
+
+@dataclass(slots=True)
+class Frame:
+    """One inclusion of a header: when it was open, in seconds, and what it included in turn."""
+
+    path: str
+    begin: float
+    end: float = 0.0
+    included: list[Frame] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """How long it was open."""
+        return self.end - self.begin
+
+    @property
+    def own_seconds(self) -> float:
+        """How long it was open while nothing that it includes was."""
+        return max(0.0, self.seconds - sum(frame.seconds for frame in self.included))
+
+    def walk(self) -> Iterable[Frame]:
+        """Yield this inclusion and all below it."""
+        yield self
+        for frame in self.included:
+            yield from frame.walk()
+
+
+def measure(
+    unit: TranslationUnit,
+    directories: Sequence[str],
+    trace: Sequence[str],
+    library: Library,
+    limits: Limits,
+) -> Frame | str:
+    """Return the source's own frame, with the headers in `trace` below it; or why there is none."""
+    folder = tempfile.mkdtemp(prefix="rtcompile-profile-")
+    try:
+        searched, copy = _copied(unit, directories, trace, folder)
+        reply, _ = nvrtc.observe("time_headers", copy, library, limits)
+    except OSError as error:
+        return f"the headers cannot be copied: {error}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if isinstance(reply, CompileFailure):
+        return reply.log
+    if reply["error"]:
+        return f"with marks at their ends they do not compile: {reply['log'].strip()[:300]}"
+    return _frames(reply, searched, folder)
+
+
+def _copied(
+    unit: TranslationUnit, directories: Sequence[str], trace: Sequence[str], folder: str
+) -> tuple[list[str], TranslationUnit]:
+    """Copy the headers below `folder`; return the directories they are from, and the unit."""
+    beside = os.path.dirname(unit.name)
+    searched = [*([beside] if os.path.isabs(beside) else []), *directories]
+    texts = dict(unit.texts)
+    placed = placing([SearchDir("", directory) for directory in searched])
+    os.makedirs(os.path.join(folder, _MARKERS))
+    for number, path in enumerate(trace):
+        position, rest = placed(path)
+        if position < 0:
+            continue  # found by its place: its time is that of the header that includes it
+        target = os.path.join(folder, str(position), rest)
+        os.makedirs(os.path.dirname(target.partition("/..")[0]), exist_ok=True)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if path in texts:
+            text = texts[path].encode()
+        else:
+            with open(path, "rb") as header:
+                text = header.read()
+        with open(target, "wb") as header:
+            header.write(text + f'\n#include "{_MARKERS}/{number}"\n'.encode())
+        with open(os.path.join(folder, _MARKERS, str(number)), "wb"):
+            pass
+    name = unit.name
+    if os.path.isabs(beside):
+        os.makedirs(os.path.join(folder, "0"), exist_ok=True)
+        name = os.path.join(folder, "0", os.path.basename(name))
+    copies = [os.path.join(folder, str(position)) for position in range(len(searched))]
+    flags = (*(f"-I{copy}" for copy in [*copies, folder]), *unit.flags)
+    return searched, unit._replace(name=name, flags=flags)
+
+
+def _frames(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Frame:
+    root = Frame("", reply["begin"], reply["end"])
+    stack = [root]
+    marked = [False]  # whether the header of the same place in `stack` has a mark at its end
+    rest = b""
+
+    def close(seconds: float, by_its_mark: bool) -> None:
+        frame = stack.pop()
+        # One with a mark that is left without it was not read again (#pragma once).
+        skipped = marked.pop() and not by_its_mark and not frame.included
+        frame.end = frame.begin if skipped else seconds
+
+    for seconds, piece in reply["opened"]:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            path = line.lstrip(b" ")
+            if not path.startswith((b"/", b"__nv_")):
+                continue
+            name = path.decode("utf-8", "surrogateescape")
+            is_mark = name.startswith(f"{folder}/{_MARKERS}/")
+            depth = len(line) - len(path) - is_mark  # a mark closes the header that it is in
+            while len(stack) - 1 > depth:
+                close(seconds, is_mark and len(stack) - 2 == depth)
+            if is_mark or name == _AFTER_THE_SOURCE:
+                continue
+            copied = name.startswith(f"{folder}/")
+            if copied:
+                position, _, below = name[len(folder) + 1 :].partition("/")
+                name = os.path.join(searched[int(position)], below)
+            frame = Frame(name, seconds)
+            stack[-1].included.append(frame)
+            stack.append(frame)
+            marked.append(copied)
+    while len(stack) > 1:
+        close(root.end, by_its_mark=False)
     return root

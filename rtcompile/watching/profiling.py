@@ -11,6 +11,8 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from html import escape
+from string import Template
 from typing import Any, NamedTuple
 
 from rtcompile.building import plan as plans
@@ -26,8 +28,7 @@ from rtcompile.core.units import CompileFailure
 from rtcompile.errors import InvalidRequest, JitDisabled, public
 from rtcompile.settings import Settings
 from rtcompile.text.tables import table
-from rtcompile.watching.header_times import Frame
-from rtcompile.watching.measured import Event, Measured, by_nvcc, by_nvrtc
+from rtcompile.watching.measured import Event, Frame, Measured, by_nvcc, by_nvrtc
 
 _SHOWN = 15  # rows of a table
 _FINISH = "Wrapping up translation unit"
@@ -165,18 +166,12 @@ class Profile:
 
     def fields(self) -> dict[str, Any]:
         """Return all figures as plain values, for JSON."""
-        return {
-            "program": self.program,
-            "arch": self.arch,
-            "compiler": self.compiler,
-            "milliseconds": self.milliseconds,
+        same = ("program", "arch", "compiler", "milliseconds", "source", "finish", "note")
+        return {name: getattr(self, name) for name in same} | {
             "phases": dict(self.phases),
-            "source": self.source,
-            "finish": self.finish,
             "headers": [header._asdict() for header in self.headers],
             "templates": [template._asdict() for template in self.templates],
             "precompiled header spares": self.spared,
-            "note": self.note,
         }
 
     @public
@@ -188,11 +183,10 @@ class Profile:
         InvalidRequest
             Another suffix, or a file that cannot be written.
         """
-        from rtcompile.watching import flame_graph
 
         target = checked_path("path", path)
         if target.endswith(".html"):
-            text = flame_graph.html(self)
+            text = flame_graph(self)
         elif target.endswith(".json"):
             text = json.dumps({"traceEvents": self.events})
         else:
@@ -261,25 +255,21 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
 
 
 def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCost, ...]:
-    if root is None:
-        return ()
-    own: dict[str, float] = defaultdict(float)
-    total: dict[str, float] = defaultdict(float)
-    count: dict[str, int] = defaultdict(int)
-    for frame in root.walk():
-        own[frame.path] += frame.own_seconds * 1e3
-        total[frame.path] += frame.seconds * 1e3
-        count[frame.path] += 1
-    return tuple(
-        sorted(
-            (
-                HeaderCost(_name(path, search), path, own[path], total[path], count[path])
-                for path in own
-                if path
-            ),
-            key=lambda header: -header.own,
+    frames: dict[str, list[Frame]] = defaultdict(list)
+    for frame in root.walk() if root is not None else ():
+        if frame.path:
+            frames[frame.path].append(frame)
+    costs = [
+        HeaderCost(
+            _name(path, search),
+            path,
+            sum(frame.own_seconds for frame in opened) * 1e3,
+            sum(frame.seconds for frame in opened) * 1e3,
+            len(opened),
         )
-    )
+        for path, opened in frames.items()
+    ]
+    return tuple(sorted(costs, key=lambda header: -header.own))
 
 
 def _name(path: str, search: Sequence[SearchDir]) -> str:
@@ -344,17 +334,94 @@ def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
             own[stack[-1]] -= event.duration
         own.append(event.duration)
         stack.append(index)
-    cost: dict[str, float] = defaultdict(float)
-    count: dict[str, int] = defaultdict(int)
-    slowest: dict[str, tuple[float, str]] = {}
+    instances: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for event, microseconds in zip(found, own, strict=True):
         name, _, instance = event.detail.partition(" [")
-        cost[name] += max(0.0, microseconds) / 1e3
-        count[name] += 1
-        slowest[name] = max(slowest.get(name, (-1.0, "")), (microseconds, instance.rstrip("]")))
-    return tuple(
-        sorted(
-            (TemplateCost(name, cost[name], count[name], slowest[name][1]) for name in cost),
-            key=lambda template: -template.own,
-        )
+        instances[name].append((microseconds, instance.rstrip("]")))
+    costs = [
+        TemplateCost(name, sum(max(0.0, cost) for cost, _ in each) / 1e3, len(each), max(each)[1])
+        for name, each in instances.items()
+    ]
+    return tuple(sorted(costs, key=lambda template: -template.own))
+
+
+_NARROWEST = 0.0005  # of the whole: what is narrower cannot be seen
+_COLORS = 6
+
+
+@dataclass(slots=True)
+class _Box:
+    """Something that took time, and its parts; the same name within one box is one part."""
+
+    name: str
+    milliseconds: float = 0.0
+    parts: dict[str, _Box] = field(default_factory=dict)
+
+    def part(self, name: str, milliseconds: float) -> _Box:
+        box = self.parts.setdefault(name, _Box(name))
+        box.milliseconds += milliseconds
+        return box
+
+
+def flame_graph(profile: Profile) -> str:
+    """Return a profile as a flame graph: one HTML page without anything from elsewhere."""
+    whole = _Box(f"{profile.program} for {profile.arch}", profile.milliseconds)
+    for name, milliseconds in profile.phases:
+        box = whole.part(name, milliseconds)
+        if name == "front end" and profile.frames is not None:
+            _add(box, profile.frames.included)
+            _add_instances(box.part(f"{profile.program} itself", profile.source), profile)
+            box.part("after the last line", profile.finish)
+    depths: dict[int, int] = defaultdict(int)
+    boxes = "\n".join(_boxes(whole, 0.0, 0, profile.milliseconds or 1.0, depths))
+    height = 20 * (max(depths) + 1)
+    title = escape(f"{profile.program} for {profile.arch}: {profile.milliseconds:.0f} ms")
+    with open(f"{os.path.dirname(__file__)}/flame_graph.html", encoding="utf-8") as file:
+        page = Template(file.read())
+    return page.substitute(
+        title=title, boxes=boxes, height=height, tables=escape(profile.text(most=50))
     )
+
+
+def _add(box: _Box, frames: Iterable[Frame]) -> None:
+    for frame in frames:
+        _add(box.part(frame.path, frame.seconds * 1e3), frame.included)
+
+
+def _add_instances(source: _Box, profile: Profile) -> None:
+    """Add the templates that the source's own text instantiates, each within the one that needs it."""
+    headers = {frame.path for frame in profile.frames.walk()} if profile.frames else set()
+    ends = [event["ts"] + event["dur"] for event in profile.events if event["name"] in headers]
+    after = max(ends, default=0.0)
+    found = [
+        (event["ts"], -event["dur"], event["args"]["detail"].partition(" [")[0])
+        for event in profile.events
+        if event["name"].startswith("Instantiating Template") and event["ts"] >= after
+    ]
+    open_until: list[tuple[float, _Box]] = []
+    for begin, negative, name in sorted(found):
+        while open_until and open_until[-1][0] <= begin:
+            open_until.pop()
+        within = open_until[-1][1] if open_until else source
+        open_until.append((begin - negative, within.part(name, -negative / 1e3)))
+
+
+def _boxes(
+    box: _Box, left: float, depth: int, whole: float, depths: dict[int, int]
+) -> Iterable[str]:
+    width = box.milliseconds / whole
+    if width < _NARROWEST:
+        return
+    depths[depth] += 1
+    own = box.milliseconds - sum(part.milliseconds for part in box.parts.values())
+    said = f"{box.name}: {box.milliseconds:.2f} ms, {100 * width:.1f}%; by itself {own:.2f} ms"
+    short = box.name.rpartition("/")[2] or box.name
+    color = sum(box.name.encode(errors="replace")) % _COLORS
+    yield (
+        f'<div class="c{color}" style="left:{100 * left:.4f}%;width:{100 * width:.4f}%;'
+        f'top:{20 * depth}px" data-l="{left:.6f}" data-w="{width:.6f}" '
+        f'title="{escape(said)}">{escape(short)}</div>'
+    )
+    for part in box.parts.values():
+        yield from _boxes(part, left, depth + 1, whole, depths)
+        left += part.milliseconds / whole

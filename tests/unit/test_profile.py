@@ -16,7 +16,7 @@ from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
 from rtcompile.core.units import CompileFailure
 from rtcompile.settings import Settings
-from rtcompile.watching import flame_graph, header_times
+from rtcompile.watching import measured, profiling
 from rtcompile.watching.profiling import HeaderCost, Profile, profile
 from tests.toolkits import needs_host_compiler
 
@@ -211,9 +211,9 @@ def test_the_page_and_the_trace_hold_what_was_measured(folder: Path, tmp_path: P
 
 def test_the_page_shows_templates_within_those_that_need_them(folder: Path, monkeypatch):
     # On a busy machine some other part may take so long that these cannot be seen.
-    monkeypatch.setattr(flame_graph, "_NARROWEST", 0.0)
+    monkeypatch.setattr(profiling, "_NARROWEST", 0.0)
     own = SLOW.replace("S", "Own").replace("#pragma once", "")
-    page = flame_graph.html(_profile(folder, SOURCE + own))
+    page = profiling.flame_graph(_profile(folder, SOURCE + own))
     itself = page[page.index(">kernel.cu itself<") :]
     assert {"Own0", "Own7"} <= set(re.findall(r">(\w+)</div>", itself))
     assert ">S0<" not in page.partition("<pre>")[0]  # a header's: its time is the header's
@@ -263,7 +263,7 @@ def test_without_jit_nothing_is_profiled(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_frames_close_where_their_marks_are():
-    marks = f"/t/{header_times._MARKERS}"
+    marks = f"/t/{measured._MARKERS}"
     lines = [
         (1, "/t/0/a.h"),
         (2, " /t/0/b.h"),
@@ -273,7 +273,7 @@ def test_frames_close_where_their_marks_are():
     ]
     opened = [(float(at), f"{line}\n".encode()) for at, line in lines]
     reply = {"begin": 0.0, "end": 10.0, "opened": opened}
-    root = header_times._frames(reply, ["/inc"], "/t")
+    root = measured._frames(reply, ["/inc"], "/t")
     a, x = root.included
     (b,) = a.included
     assert [(f.path, f.begin, f.end) for f in (a, b, x)] == [
