@@ -1,8 +1,6 @@
 """The `rtcompile` command. Everything that a verb does can also be called from Python.
 
-Exit codes: 0 done; 1 the compiler or linker refused, or a check found something; 2 the arguments
-are wrong, or `doctor` found what does not work; 3 something is not installed, or does not know the
-architecture; 4 the compiler crashed or took too long; 130 interrupted.
+The exit codes are listed in `arguments`, as ``rtcompile --help`` prints them.
 """
 
 from __future__ import annotations

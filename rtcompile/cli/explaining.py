@@ -19,9 +19,9 @@ from rtcompile.cli import output
 from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages import diagnostics, hints, rendering
-from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.facts import BuildContext
+from rtcompile.messages.hints import MESSAGES
 from rtcompile.settings import Settings
 from rtcompile.toolkit.packages import missing_header
 
@@ -124,24 +124,19 @@ def reproducers(given: Namespace) -> int:
         )
     if given.run:
         return subprocess.run([os.path.join(folder, "run.sh")]).returncode
-    if given.json:
-        output.print_json({"folder": folder, **report})
-    else:
-        print(folder)
-        print("\n".join(f"  {label}: {_as_text(value)}" for label, value in report.items()))
-        print(f"  again: {os.path.join(folder, 'run.sh')}")
+    lines = [f"  {label}: {_as_text(value)}" for label, value in report.items()]
+    text = "\n".join([folder, *lines, f"  again: {os.path.join(folder, 'run.sh')}"])
+    output.say(given, {"folder": folder, **report}, text)
     return 0
 
 
 def _list_reproducers(home: str, names: list[str], given: Namespace) -> int:
     reports = {name: report for name in names if (report := _read_report(os.path.join(home, name)))}
-    if given.json:
-        output.print_json({"directory": home, "reproducers": reports})
-    elif not reports:
-        print(f"no reproducers in {home}")
-    else:
-        rows = [(name, r.get("program", ""), r.get("what", "")) for name, r in reports.items()]
-        print(output.table(("folder", "program", "what"), rows))
+    rows = [(name, r.get("program", ""), r.get("what", "")) for name, r in reports.items()]
+    text = (
+        output.table(("folder", "program", "what"), rows) if rows else f"no reproducers in {home}"
+    )
+    output.say(given, {"directory": home, "reproducers": reports}, text)
     return 0
 
 

@@ -13,7 +13,7 @@ import rtcompile
 from rtcompile.cli import main
 from rtcompile.cluster.folder_store import FolderStore
 from rtcompile.cluster.stores import StoreError
-from rtcompile.doctor import Check, sharing
+from rtcompile.doctor import Check, storage
 from rtcompile.settings import Settings
 from tests import nodes, servers
 
@@ -106,7 +106,7 @@ def test_a_push_that_cannot_be_says_which_setting(on, tmp_path, capsys, changes,
 
 
 def looked_at() -> Check:
-    (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = storage.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
     return check
 
 

@@ -79,7 +79,7 @@ def test_one_search_answers_a_newcomers_question(question: str, site: Path) -> N
 
 
 def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
-    from rtcompile.messages.catalogue import MESSAGES
+    from rtcompile.messages.hints import MESSAGES
 
     page = (site / "errors.html").read_text(encoding="utf-8")
     assert [known.id for known in MESSAGES if f'id="{known.id}"' not in page] == []

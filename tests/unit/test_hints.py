@@ -21,8 +21,8 @@ from rtcompile.core.header import SearchDir
 from rtcompile.core.silent import check_code
 from rtcompile.core.units import Compiled, Limits, TranslationUnit
 from rtcompile.messages import diagnostics, hints
-from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.facts import BuildContext
+from rtcompile.messages.hints import MESSAGES
 from rtcompile.toolkit.model import Library, Toolchain
 from tests.provoked import (
     AS_REPORTED,
