@@ -12,7 +12,7 @@ import rtcompile
 from rtcompile.cluster.remote import remote
 from rtcompile.cluster.settings import open_store
 from rtcompile.cluster.stores import LeasesUnsupportedError, SharedStore
-from rtcompile.doctor import sharing
+from rtcompile.doctor import storage
 from rtcompile.settings import Settings
 from tests import nodes, servers
 
@@ -147,7 +147,7 @@ def test_nodes_share_builds_by_a_store_without_leases(careless: SharedStore, on)
     assert build(2) is None
     on("b")
     assert build(2) == "remote"
-    (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = storage.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
     assert (check.status, "ignores conditions" in check.hint) == ("warning", True)
 
 
@@ -162,7 +162,7 @@ def test_without_credentials_a_public_store_is_read_and_never_written(
     on("b")
     assert build(5) == "remote"
     assert build(6) is None
-    (check,) = sharing.checks(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = storage.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
     assert (check.status, "anonymous: nothing is written" in check.detail) == ("ok", True)
 
 
