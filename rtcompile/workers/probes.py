@@ -388,7 +388,7 @@ def _slots(path: str) -> dict[str, int]:
                     return int(at + address - begin)
             raise ValueError("an address in no segment")
 
-        entry = next(segment for segment in segments if segment[0] == 2)
+        entry, *_ = (segment for segment in segments if segment[0] == 2)
         dynamic = dict(struct.iter_unpack("<QQ", _at(file, entry[2], entry[5] // 16 * 16)))
         relocations = _at(file, offset(dynamic[23]), dynamic[2])  # DT_JMPREL, DT_PLTRELSZ
         strings = _at(file, offset(dynamic[5]), dynamic[10])  # DT_STRTAB, DT_STRSZ
