@@ -156,9 +156,9 @@ def compile_many(
         "memory_limit": memory_limit,
     }
     if executor is None and not progress and trace is None:
-        found = _found(builds, overrides)
-        if found is not None:
-            return found
+        codes = found(builds, overrides)
+        if codes is not None:
+            return codes
     from rtcompile.watching import tracing
     from rtcompile.watching.progress import shown as showing
 
@@ -234,17 +234,17 @@ def _outcome(future: Future[ObjectCode]) -> Outcome:
     raise error
 
 
-def _found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:
+def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:
     """Return the codes of a batch if the look-up has all of them, which imports nothing else."""
-    found = []
+    every = []
     for request, settings, _ in _requests(builds, overrides):
         code = None if settings.trace else lookup.find(query_of(request, settings))
         if code is None:
             return None
-        found.append((request, code, settings.log))
-    for request, code, level in found:
+        every.append((request, code, settings.log))
+    for request, code, level in every:
         lookup.report(request, code, level)
-    return [code for _, code, _ in found]
+    return [code for _, code, _ in every]
 
 
 def _requests(

@@ -25,7 +25,7 @@ TAKES = {
     "RawKernel": _OURS | {"jitify"},
     "RawModule": _OURS | {"name_expressions", "jitify"},
     "install": {"name_expressions", "jitify"},
-    "cell": {"name_expressions"},
+    "cell": {"arch", "headers", "name_expressions"},
 }
 WITHOUT_CUPY = ("compile", "compile_many")
 
@@ -202,9 +202,24 @@ def _cell(cubin: bool) -> Ask:
 
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     shell.run_line_magic("load_ext", "rtcompile")
+    magics = shell.magics_manager.registry["CudaMagics"]
+    sessions = {(): magics.session}  # a notebook for each set of headers
 
-    def ask(source: str, options: str = "", name_expressions: Any = ()) -> Any:
-        line = " ".join([options, *(f"-n '{name}'" for name in name_expressions)])
+    def ask(
+        source: str,
+        options: str = "",
+        name_expressions: Any = (),
+        arch: str = "",
+        headers: Any = (),
+    ) -> Any:
+        texts = tuple(dict(headers).items())
+        if texts not in sessions:
+            sessions[texts] = magics.session = type(magics.session)()
+            for name, text in texts:
+                shell.run_cell_magic("cuda_header", name, text)
+        magics.session = sessions[texts]
+        of_arch = [f"--arch={arch}"] if arch else []
+        line = " ".join([options, *of_arch, *(f"-n '{name}'" for name in name_expressions)])
         module = shell.run_cell_magic("cuda", line, source)
         [kernel] = module.kernels.values()
         for name in name_expressions:  # an instance of a template: "k<char>"

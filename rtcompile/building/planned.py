@@ -225,16 +225,6 @@ def plan_of(query: Query) -> Plan:
     return query.plan
 
 
-def with_headers(request: CompileRequest) -> CompileRequest:
-    """Return the request with the folder that its headers seem to be in, which is searched first."""
-    if not request.headers:
-        return request
-    option = f"-I{memory_headers.folder(request.headers)}"
-    if option in request.options:
-        return request
-    return request.replace(options=(option, *request.options))
-
-
 def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
     """Return the code of a source to be linked, which is a request of its own."""
     query = query_of(request, settings)
@@ -251,7 +241,7 @@ def plan(
 ) -> Plan:
     """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
     if request.headers:
-        request = with_headers(request)
+        request = memory_headers.with_headers(request)
     if request.may_pass_over_arch:
         request = for_this_device(request, settings)
     if not request.link:

@@ -13,6 +13,7 @@ from rtcompile import bundles
 from rtcompile.building import plan as plans
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.core import arch as archs
+from rtcompile.core import memory_headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.architecture import Arch, exact
 from rtcompile.core.key import Question
@@ -59,7 +60,7 @@ def question(request: CompileRequest, settings: Settings) -> Question | None:
     links = _links(request)
     if links is None:
         return None
-    options = effective_options(request, settings)
+    options = effective_options(memory_headers.with_headers(request), settings)
     return Question(
         source=request.source,
         name=os.path.basename(request.name),

@@ -165,7 +165,7 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
     identity = query.identity
     if identity is None or depends_on_place(request) or "/" in request.name:
         return None
-    if request.link or request.headers:
+    if request.link:
         return None
     shape = _shapes.get(request.options, ())
     if shape == ():

@@ -9,7 +9,7 @@ from rtcompile.bundles.checks import CHECKS
 from rtcompile.bundles.file import Contents, LeftOut, Row
 from rtcompile.bundles.parts import HEAD, INDEX, MAGIC
 from rtcompile.cache import files, manifests, objects
-from rtcompile.core import includes
+from rtcompile.core import includes, memory_headers
 from rtcompile.core.header import SearchDir
 from rtcompile.core.request import ObjectCode
 from rtcompile.core.value import replace
@@ -25,7 +25,8 @@ def contents(
     queries: Sequence[str] = (),
 ) -> Contents:
     """Return what a bundle has of a build; `queries` are the digests by which it is found."""
-    own = [directory for directory in search if directory.is_own]
+    # A request names these. Headers given as texts seem to be in another, of which nothing is checked.
+    own = [each for each in search if each.is_own and not memory_headers.label(each.path)]
 
     def is_own(path: str) -> bool:
         return includes.place(path, own)[0] >= 0

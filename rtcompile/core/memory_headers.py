@@ -10,6 +10,10 @@ import functools
 
 from rtcompile.storage.digest import content_digest
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rtcompile.core.request import CompileRequest
+
 # Nothing is looked for on disk below it: see `workers.probes`.
 FOLDER = "/rtcompile-headers/"
 
@@ -23,6 +27,16 @@ def folder(headers: tuple[tuple[str, str], ...]) -> str:
     parts = [part.encode() for pair in headers for part in pair]
     digest = content_digest(b"".join(b"%d:%s;" % (len(part), part) for part in parts))
     return FOLDER + digest[:_DIGITS]
+
+
+def with_headers(request: CompileRequest) -> CompileRequest:
+    """Return the request with the folder that its headers seem to be in, which is searched first."""
+    if not request.headers:
+        return request
+    option = f"-I{folder(request.headers)}"
+    if option in request.options:
+        return request
+    return request.replace(options=(option, *request.options))
 
 
 def label(directory: str) -> str:

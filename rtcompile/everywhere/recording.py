@@ -32,7 +32,7 @@ from rtcompile.lookup.query import depends_on_place
 from rtcompile.storage import places, trusted
 from rtcompile.storage.digest import content_digest
 
-FORMAT = "rtcompile record 2"
+FORMAT = "rtcompile record 3"
 
 
 class Recorder:
@@ -189,6 +189,7 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
         "backend": request.backend,
         "target": request.target,
         "link": [_link(item, index) for index, item in enumerate(request.link)],
+        "given headers": dict(request.headers),
         "built by": code.build.compiler,
         "headers": [[h.label, h.relative, h.path, h.digest] for h in code.build.headers],
         "asked by": _asker(),
@@ -207,6 +208,7 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
             backend=entry["backend"],
             target=entry["target"],
             link=tuple(_linked(item) for item in entry["link"]),
+            headers=entry["given headers"],
             allow_fixups=not entry["asked"]["by cupy"],
             may_pass_over_arch=entry["asked"]["by a module"],
         )

@@ -9,22 +9,20 @@ import functools
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import suppress
 from dataclasses import dataclass
 
 from rtcompile.core import options
 from rtcompile.core.request import CompileRequest, ObjectCode
 from rtcompile.core.symbols import simple_name
 from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest
-from rtcompile.many import submit_many
+from rtcompile.many import found, submit_many
 from rtcompile.messages import rendering
 from rtcompile.notebook import cells
 from rtcompile.notebook.cells import PROGRAM
 from rtcompile.notebook.definitions import KernelText
 from rtcompile.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
-from rtcompile.storage import temporary
 from rtcompile.watching.progress import changing_line
 from rtcompile.watching.report import TELL_SPILLS
 
@@ -82,9 +80,10 @@ class Line:
 class Compilation:
     """The compilation of one cell. Templates keep it to compile further instances later."""
 
-    def __init__(self, source: str, line: Line, headers: str) -> None:
+    def __init__(self, source: str, line: Line, headers: Mapping[str, str]) -> None:
         self._line = line
-        self._options = (f"-I{headers}", *line.options, TELL_SPILLS)
+        self._options = (*line.options, TELL_SPILLS)
+        self._headers = dict(headers)  # a later instance is of the same texts
         asked = options.parse(CompileRequest("", line.options).options)
         # With line information, lines must stay in place for profilers and debuggers to show the
         # cell.
@@ -123,6 +122,7 @@ class Compilation:
             arch=self._line.arch or None,
             name_expressions=tuple(names),
             backend=self._line.backend or "auto",
+            headers=self._headers,
             name=PROGRAM,
         )
         try:
@@ -174,6 +174,9 @@ class Compilation:
 
 def build(request: CompileRequest) -> ObjectCode:
     """Return the build of `request`; an interrupt of the cell kills its compiler."""
+    known = found([request], {})
+    if known is not None:
+        return known[0]
     begin = time.monotonic()
     (future,) = submit_many([request])
     try:
@@ -192,29 +195,15 @@ class Session:
 
     def __init__(self) -> None:
         self.defaults = Line()
-        self._folder = ""
-
-    @property
-    def folder(self) -> str:
-        """The temporary folder of the headers, which is removed when the process ends."""
-        if not self._folder:
-            self._folder = temporary.folder("notebook")
-        return self._folder
+        self._headers: dict[str, str] = {}
 
     def keep_header(self, name: str, text: str) -> None:
         """Keep `text` as a header that the cells of this notebook can include as `name`."""
         name = name.strip().strip("\"'<>")
         if not name or os.path.isabs(name) or ".." in name.split("/"):
             raise InvalidRequest(f"%%cuda_header {name}: give a name to include it by: shapes.cuh")
-        path = os.path.join(self.folder, name)
-        text = cells.read(text, keep_lines=True).source
-        with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-            if file.read() == text:
-                return  # unchanged, so no build has to check it again
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        self._headers[name] = cells.read(text, keep_lines=True).source
 
     def compile(self, source: str, line: Line) -> CellModule:
         """Compile a cell; raises the errors of `Compilation.module`."""
-        return Compilation(source, line.after(self.defaults), self.folder).module()
+        return Compilation(source, line.after(self.defaults), self._headers).module()

@@ -17,6 +17,7 @@ from rtcompile.building import planned, shipped
 from rtcompile.bundles import index, writing
 from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, listed
 from rtcompile.cache import headers
+from rtcompile.core import memory_headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
 from rtcompile.core.request import CompileRequest, ObjectCode, items, strings
@@ -232,14 +233,14 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
     question = shipped.question(request, settings)
     if found is None or question is None or question.shipped_key() != row.key:
         return ""
-    own = sum(label.startswith("user") for label in row.labels)
+    own = sum(label.startswith("user") for label in row.labels) - bool(request.headers)
     is_exact = request.arch in (None, row.arch) and request.target == row.kind
     return found[0] if is_exact and len(found[1]) == own else ""
 
 
 def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
     for work in works:
-        request = planned.with_headers(work.request)
+        request = memory_headers.with_headers(work.request)
         work = replace(work, request=request, asked=work.asked or work.request)
         if request.arch is not None or compiler_options.parse(request.options).arch:
             yield work

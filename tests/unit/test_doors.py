@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
-import os
-import shlex
-import subprocess
-import sys
+import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.asking import ROOT, AskedError, Process, answer_of
 from tests.doors import TAKES
+from tests.matrix import (
+    ASKING,
+    DOORS,
+    EDITED,
+    EDITS,
+    KERNEL,
+    KERNELS,
+    MATRIX,
+    NAMES,
+    OPTIONS,
+    SPELLINGS,
+    TEMPLATE,
+    Program,
+)
 
 pytest.importorskip("cupy")
-
-KERNEL = """
-extern "C" __device__ const char answer[] = "ANSWER:" VALUE;
-extern "C" __global__ void k(char* p) { *p = answer[threadIdx.x]; }
-"""
-TEMPLATE = """
-extern "C" __device__ const char answer[] = "ANSWER:" VALUE;
-template <class T> __global__ void k(T* p) { *p = answer[threadIdx.x]; }
-"""
-KERNELS = {
-    "plain": '#define VALUE "none"' + KERNEL,
-    "own header": '#include "value.h"' + KERNEL,
-    "WMMA": '#include <mma.h>\n#include "value.h"' + KERNEL,
-}
-DOORS = list(TAKES)
-OPTIONS = ("-DTILE=16", "--use_fast_math", "-I{folder}")
-# Options and further arguments. All mean the same as `OPTIONS` to a compiler.
-SPELLINGS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "tuple": (OPTIONS, {}),
-    "list": (list(OPTIONS), {}),
-    "str": (" ".join(OPTIONS), {}),
-    "jitify=False": (OPTIONS, {"jitify": False}),
-    "jitify=True": (OPTIONS, {"jitify": True}),
-    "arch=": (OPTIONS, {"arch": "sm_80"}),
-    "pch=": (OPTIONS, {"pch": True}),
-    "timeout=": (OPTIONS, {"timeout": 60.0}),
-    "fallback=": (OPTIONS, {"fallback": "auto"}),
-    "name_expressions": (OPTIONS, {"name_expressions": ["k<char>"]}),
-    "headers=": (OPTIONS[:2], {"headers": {"value.h": '#define VALUE "1"\n'}}),
-    "a relative -I": (("-DTILE=16", "-I", "include", "--use_fast_math"), {}),
-    "a non-ASCII -I": ((*OPTIONS[:2], "-I{root}/Köpfe"), {}),
-    "an options file": (("--options-file={folder}/options.txt",), {}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -67,54 +45,12 @@ def processes(scratch: Path) -> Iterator[list[Process]]:
         yield [first, second]
 
 
-class Program:
-    """A program in two processes, with a folder of headers, that asks for one kernel."""
-
-    def __init__(self, folder: Path, processes: list[Process], scratch: Path) -> None:
-        self.first, self.second = processes
-        self.scratch = scratch
-        self.folder = folder / "include"
-        for place in (self.folder, folder / "Köpfe", folder / "earlier"):
-            place.mkdir()
-        self.header = self.folder / "value.h"
-        self.options_file = self.folder / "options.txt"
-        self.options_file.write_text(" ".join(OPTIONS).format(folder=self.folder))
-        for place in (self.folder, folder / "Köpfe"):
-            (place / "value.h").write_text('#define VALUE "1"\n')
-        for process in processes:
-            process.run(f"os.chdir({str(folder)!r})")
-        # Of a build of its own in the cache of all these tests; a comment is not in the code.
-        self.salt = f"// {folder}\n"
-
-    def options(self, door: str, options: Any) -> Any:
-        """Return options as the door takes them: those of a cell are a line."""
-        places = {"folder": self.folder, "root": self.folder.parent}
-        if isinstance(options, str):
-            return options.format(**places)
-        filled = type(options)(option.format(**places) for option in options)
-        return shlex.join(filled) if door == "cell" else filled
-
-    def ask(
-        self, process: Process, door: str, source: str, options: Any = (), /, **more: Any
-    ) -> bytes:
-        return process.ask(door, self.salt + source, self.options(door, options), **more)
-
-
 @pytest.fixture
 def program(tmp_path: Path, processes: list[Process], scratch: Path) -> Program:
     return Program(tmp_path, processes, scratch)
 
 
 # --- the same bytes ------------------------------------------------------------------------------
-
-
-# CuPy takes no str.
-MATRIX = [
-    (door, spelling)
-    for door, takes in TAKES.items()
-    for spelling, (options, more) in SPELLINGS.items()
-    if more.keys() <= takes and (door, spelling) != ("install", "str")
-]
 
 
 @pytest.mark.parametrize(("door", "spelling"), MATRIX)
@@ -132,13 +68,17 @@ def test_every_spelling_gives_the_same_bytes_and_another_process_finds_them(
     assert program.ask(program.second, door, source, options, **more) == built
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(k, marks=[pytest.mark.slow] if k == "CuTe" else []) for k in KERNELS]
+)
 @pytest.mark.parametrize("door", DOORS)
 def test_a_kernel_with_headers_gives_the_same_bytes_through_every_door(
     door: str, kernel: str, program: Program
 ) -> None:
+    program.salt = ""  # the doors share the builds, which take seconds with CuTe
     plain = program.options("compile", OPTIONS)
-    expected = program.first.ask("compile", KERNELS[kernel], plain)
+    named = {"name": NAMES[door]} if door in NAMES else {}  # which some symbols contain
+    expected = program.first.ask("compile", KERNELS[kernel], plain, **named)
 
     built = program.ask(program.first, door, KERNELS[kernel], OPTIONS)
 
@@ -158,96 +98,12 @@ def test_what_one_door_built_every_other_door_of_ours_finds(program: Program) ->
 
 # --- edits ---------------------------------------------------------------------------------------
 
-# Asks for files in the ways that a header can: beside another, along the path, and by __has_include.
-ASKING = """
-#include "value.h"
-#if __has_include(<extra.h>)
-#define MORE ", and extra"
-#else
-#define MORE ""
-#endif
-extern "C" __device__ const char answer[] = "ANSWER:" VALUE MORE OPTION;
-extern "C" __global__ void k(char* p) { *p = answer[threadIdx.x]; }
-"""
-EDITED = ("-I{root}/earlier", "-I{folder}", "-I{root}/later", "-DOPTION=")
-
-
-def header_edited(program: Program) -> str:
-    program.header.write_text('#define VALUE "2"\n')
-    return "2"
-
-
-def header_edited_and_its_time_set_back(program: Program) -> str:
-    before = program.header.stat()
-    program.header.write_text('#define VALUE "2"\n')
-    os.utime(program.header, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return "2"
-
-
-def header_replaced_by_a_rename(program: Program) -> str:
-    new = program.folder / "new.h"
-    new.write_text('#define VALUE "2"\n')
-    new.rename(program.header)
-    return "2"
-
-
-def header_added_earlier(program: Program) -> str:
-    (program.folder.parent / "earlier" / "value.h").write_text('#define VALUE "earlier"\n')
-    return "earlier"
-
-
-def header_removed(program: Program) -> str:
-    program.header.unlink()
-    return "later"
-
-
-def header_is_now_a_link(program: Program) -> str:
-    (program.folder / "other.h").write_text('#define VALUE "2"\n')
-    program.header.unlink()
-    program.header.symlink_to("other.h")
-    return "2"
-
-
-def header_is_now_a_folder(program: Program) -> str:
-    program.header.unlink()
-    program.header.mkdir()
-    return "later"
-
-
-def folder_is_another(program: Program) -> str:
-    program.folder.rename(program.folder.with_name("before"))
-    program.folder.mkdir()
-    program.header.write_text('#define VALUE "2"\n')
-    return "2"
-
-
-def optional_header_added(program: Program) -> str:
-    (program.folder / "extra.h").touch()
-    return "1, and extra"
-
-
-EDITS = (
-    header_edited,
-    header_edited_and_its_time_set_back,
-    header_replaced_by_a_rename,
-    header_added_earlier,
-    header_removed,
-    header_is_now_a_link,
-    header_is_now_a_folder,
-    folder_is_another,
-    optional_header_added,
-)
-
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 @pytest.mark.parametrize("door", DOORS)
 def test_an_edit_is_seen_by_every_process(
     door: str, edit: Callable[[Program], str], program: Program
 ) -> None:
-    later = program.folder.parent / "later"
-    later.mkdir()
-    (later / "value.h").write_text('#define VALUE "later"\n')
-
     def answers() -> list[str]:
         both = [program.first, program.first, program.second, program.second]
         return [answer_of(program.ask(process, door, ASKING, EDITED)) for process in both]
@@ -318,6 +174,63 @@ def test_above_a_link_is_above_its_target(door: str, options: str, program: Prog
         assert answer_of(code) == "elsewhere"
 
 
+def checkout(folder: Path, value: str) -> Path:
+    """Make a checkout of CUTLASS, which `RTCOMPILE_CUTLASS_PATH` may name."""
+    headers = folder / "include" / "cutlass"
+    headers.mkdir(parents=True)
+    (headers / "version.h").write_text(
+        f'#define VALUE "{value}"\n'
+        "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_variable_that_is_changed_counts_at_once(
+    door: str, program: Program, tmp_path: Path
+) -> None:
+    source = "#include <cutlass/version.h>" + KERNEL
+    for value in ("1", "2"):
+        checkout(tmp_path / value, value)
+    try:
+        for value in ("1", "2", "1"):
+            for process in (program.first, program.second):
+                process.run(f"os.environ['RTCOMPILE_CUTLASS_PATH'] = {str(tmp_path / value)!r}")
+                assert answer_of(program.ask(process, door, source)) == value
+    finally:
+        for process in (program.first, program.second):
+            process.run("os.environ.pop('RTCOMPILE_CUTLASS_PATH')")
+
+
+def test_another_toolkit_in_the_same_place_is_noticed_by_every_door(tmp_path: Path) -> None:
+    """Within the second for which a process takes the toolkit's files for unchanged."""
+    installed = Path(importlib.util.find_spec("nvidia").submodule_search_locations[0])
+    for number in ("1", "2"):
+        updated = tmp_path / number / "nvidia" / "cuda_runtime"
+        updated.parent.mkdir(parents=True)
+        for part in installed.iterdir():
+            if part.name != updated.name:
+                (updated.parent / part.name).symlink_to(part)
+        shutil.copytree(installed / updated.name, updated)
+        with (updated / "include" / "cuda_fp16.h").open("a") as header:
+            header.write(f'\n#define VALUE "{number}"\n')
+        for part in installed.parent.glob("nvidia_*.dist-info"):
+            (tmp_path / number / part.name).symlink_to(part)
+    site = tmp_path / "site-packages"
+    site.symlink_to(tmp_path / "1")
+    environ = {"PYTHONPATH": f"{site}:{ROOT}", "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
+    options = {door: "" if door == "cell" else () for door in DOORS}
+    source = "#include <cuda_fp16.h>" + KERNEL
+    with Process(**environ) as first, Process(**environ, RTCOMPILE_JIT="0") as second:
+        for number in ("1", "2", "1"):
+            site.unlink()
+            site.symlink_to(tmp_path / number)
+            time.sleep(1.1)
+            for process in (first, second):
+                said = {door: answer_of(process.ask(door, source, options[door])) for door in DOORS}
+                assert said == dict.fromkeys(DOORS, number)
+
+
 # --- who asked first -----------------------------------------------------------------------------
 
 NEEDS_A_FLAG = 'extern "C" __global__ void k(long* p) { p[0] = (__int128)p[1] * p[2] >> 64; }'
@@ -357,92 +270,6 @@ def test_headers_given_as_texts_are_what_was_given(door: str, program: Program) 
         assert answer_of(program.ask(program.first, door, source, headers=headers)) == "given"
         for path in program.scratch.rglob(name):
             path.write_text('#define VALUE "other"\n')
-
-
-# --- bundles and records -------------------------------------------------------------------------
-
-SHIPPED = """
-import rtcompile
-request = rtcompile.CompileRequest({source!r}, {options!r})
-"""
-RECORDED = """
-from tests import doors
-doors.pretend_device()
-for name in {names!r}:
-    doors.door(name)({source!r}, {options!r})
-"""
-SHIPPED_DOORS = [door for door in DOORS if door not in ("install", "cell")]
-
-
-def command(*arguments: object, cwd: Path, **environ: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "rtcompile", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(cwd)]), **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def check_found_and_edits_seen(program: Program, process: Process, doors: list[str]) -> None:
-    """Ask in a process that may not compile: before an edit, after it, and after it is undone."""
-    plain = program.options("compile", OPTIONS)
-    expected = program.first.ask("compile", KERNELS["own header"], plain)
-
-    def found(door: str, spelling: str) -> bytes | None:
-        options, more = SPELLINGS[spelling]
-        with suppress(AskedError):  # what is not found may not be compiled
-            return program.ask(process, door, KERNELS["own header"], options, **more)
-        return None
-
-    spelled = [
-        (door, spelling)
-        for door, spelling in MATRIX
-        if door in doors and SPELLINGS[spelling][0] in (OPTIONS, list(OPTIONS), " ".join(OPTIONS))
-        if spelling not in ("name_expressions", "jitify=True")  # these ask for another code
-    ]
-    assert {each: found(*each) == expected for each in spelled} == dict.fromkeys(spelled, True)
-    before = program.header.read_text()
-    program.header.write_text('#define VALUE "2"\n')
-    assert {each: found(*each) for each in spelled} == dict.fromkeys(spelled)
-    program.header.write_text(before)
-    assert {each: found(*each) == expected for each in spelled} == dict.fromkeys(spelled, True)
-
-
-def test_a_bundle_answers_every_door_and_spelling(program: Program, tmp_path: Path) -> None:
-    options = program.options("compile", OPTIONS)
-    source = program.salt + KERNELS["own header"]
-    (tmp_path / "shipped.py").write_text(SHIPPED.format(source=source, options=options))
-    bundle = tmp_path / "shipped.rtcb"
-    command("bundle", "shipped", "-o", bundle, "--arch", "sm_80", cwd=tmp_path)
-
-    environ = {"RTCOMPILE_BUNDLES": str(bundle), "RTCOMPILE_CACHE_DIR": str(tmp_path / "empty")}
-    with Process(**environ, RTCOMPILE_JIT="0") as process:
-        check_found_and_edits_seen(program, process, SHIPPED_DOORS)
-
-
-@pytest.mark.parametrize("kept", ["cache", "bundle"])
-def test_what_was_recorded_is_found_by_every_door_that_asked(
-    kept: str, program: Program, tmp_path: Path
-) -> None:
-    options = program.options("compile", OPTIONS)
-    source = program.salt + KERNELS["own header"]
-    names = ["compile", "RawKernel", "RawModule", "install"]
-    script = RECORDED.format(names=names, source=source, options=options)
-    (tmp_path / "program.py").write_text(script)
-    record, cache = tmp_path / "kernels.json", tmp_path / "another"
-    command("run", "--record", record, "program.py", cwd=tmp_path)
-    environ = {"RTCOMPILE_CACHE_DIR": str(cache)}
-    if kept == "cache":
-        command("warm", record, cwd=tmp_path, **environ)
-    else:
-        environ["RTCOMPILE_BUNDLES"] = str(tmp_path / "kernels.rtcb")
-        command("bundle", record, "-o", environ["RTCOMPILE_BUNDLES"], cwd=tmp_path)
-
-    with Process(**environ, RTCOMPILE_JIT="0") as process:
-        check_found_and_edits_seen(program, process, names)
 
 
 # --- how far it is -------------------------------------------------------------------------------

@@ -1,0 +1,218 @@
+"""What a bundle or a record brought: every door finds it, in every spelling, and overlooks no edit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.asking import AskedError, Process, answer_of
+from tests.doors import TAKES
+from tests.matrix import (
+    ASKING,
+    DOORS,
+    EDITED,
+    EDITS,
+    KERNEL,
+    KERNELS,
+    MATRIX,
+    NAMES,
+    OPTIONS,
+    SPELLINGS,
+    TEMPLATE,
+    Program,
+    command,
+)
+
+pytest.importorskip("cupy")
+
+OPTIONS_FILE = ("--options-file={root}/value.txt",)
+GIVEN = {"headers": {"given.h": '#define OPTION ""\n'}}
+# A package names what it ships: it has no cells, and CuPy's own classes are none of its objects.
+SHIPPED_DOORS = [door for door in DOORS if door not in NAMES]
+SHIPPED = """
+import rtcompile
+def shipped(door, source, options=(), **more):
+    policy = {{name: more.pop(name) for name in ("fallback", "pch", "timeout") if name in more}}
+    if door == "RawKernel":
+        return rtcompile.RawKernel(source, "k", options, **more, **policy)
+    if door == "RawModule":
+        return rtcompile.RawModule(code=source, options=options, **more, **policy)
+    return rtcompile.CompileRequest(source, options, **more)
+for number, (door, asked, more) in enumerate({rows!r}):
+    globals()[f"row_{{number}}"] = shipped(door, *asked, **more)
+"""
+RECORDED = """
+from tests import doors
+doors.pretend_device()
+opened = {{}}
+for name, asked, more in {rows!r}:
+    if name not in opened:
+        opened[name] = doors.door(name)
+    opened[name](*asked, **more)
+"""
+KEPT = {
+    "bundle of what a package names": SHIPPED_DOORS,
+    "bundle of a record": DOORS,
+    "warmed from a record": DOORS,
+}
+
+
+def asked_of(kernels: dict[str, str]) -> dict[tuple[str, str], tuple]:
+    """Return what is asked for, by door and name: a source, options and further arguments."""
+    asked = {}
+    for door, spelling in MATRIX:
+        options, more = SPELLINGS[spelling]
+        text = TEMPLATE if "name_expressions" in more else KERNEL
+        asked[door, spelling] = ('#include "value.h"' + text, options, more)
+    for door in DOORS:
+        for name, source in kernels.items():
+            asked[door, name] = (source, OPTIONS, {})
+        asked[door, "edited"] = (ASKING, EDITED, {})
+        asked[door, "options"] = (KERNEL, OPTIONS_FILE, {})
+        if "headers" in TAKES[door]:
+            asked[door, "given"] = ('#include "given.h"' + ASKING, EDITED, GIVEN)
+    return asked
+
+
+class Kept:
+    """A bundle, or a warmed cache, and processes that use it: the second may not compile."""
+
+    def __init__(self, how: str, folder: Path, kernels: dict[str, str], open_: ExitStack) -> None:
+        cache = str(folder / "cache")
+        builder = open_.enter_context(Process(RTCOMPILE_CACHE_DIR=cache))
+        self.program = Program(folder, [builder, builder], folder)
+        self.asked = asked_of(kernels)
+        self.doors = KEPT[how]
+        self.of_file = folder / "value.txt"
+        self.restore()
+        rows = []
+        for (door, _), (source, options, more) in self.asked.items():
+            if door in self.doors:
+                given = (self.program.salt + source, self.program.options(door, options))
+                rows.append((door, given, more))
+        template = SHIPPED if how == "bundle of what a package names" else RECORDED
+        (folder / "rows.py").write_text(template.format(rows=rows))
+        environ = {"RTCOMPILE_CACHE_DIR": cache}
+        record, bundle = folder / "kernels.json", folder / "kernels.rtcb"
+        if template is RECORDED:
+            command("run", "--record", record, "rows.py", cwd=folder, **environ)
+        own = [{"RTCOMPILE_CACHE_DIR": str(folder / name)} for name in ("first", "second")]
+        if how == "warmed from a record":
+            for each in own:
+                command("warm", record, cwd=folder, **each)
+        else:
+            of = [record] if template is RECORDED else ["rows", "--arch", "sm_80"]
+            command("bundle", *of, "-o", bundle, cwd=folder, **environ)
+            own = [{**each, "RTCOMPILE_BUNDLES": str(bundle)} for each in own]
+        self.builder = builder
+        self.first = open_.enter_context(Process(**own[0], cwd=folder))
+        self.second = open_.enter_context(Process(**own[1], cwd=folder, RTCOMPILE_JIT="0"))
+
+    def restore(self) -> None:
+        """Undo every edit."""
+        self.program.make_folders()
+        self.of_file.write_text('-DVALUE=\\"none\\"')
+
+    def ask(self, process: Process, door: str, name: str) -> bytes | None:
+        """Return the code; None where it is not found and may not be compiled."""
+        source, options, more = self.asked[door, name]
+        if process is self.second:
+            with suppress(AskedError):
+                return self.program.ask(process, door, source, options, **more)
+            return None
+        return self.program.ask(process, door, source, options, **more)
+
+    def answer(self, process: Process, door: str, name: str) -> str | None:
+        code = self.ask(process, door, name)
+        return None if code is None else answer_of(code)
+
+
+@pytest.fixture(scope="module", params=KEPT)
+def how(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def kept(how: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    kernels = {name: source for name, source in KERNELS.items() if name != "CuTe"}
+    with ExitStack() as open_:
+        yield Kept(how, tmp_path_factory.mktemp("kept"), kernels, open_)
+
+
+@pytest.fixture(autouse=True)
+def only_doors_that_are_kept(request: pytest.FixtureRequest, how: str) -> None:
+    door = request.node.callspec.params.get("door", "compile")
+    if door not in KEPT[how]:
+        pytest.skip("a package cannot name such a request")
+
+
+# --- the same bytes ------------------------------------------------------------------------------
+
+
+def check_found(kept: Kept, door: str, name: str) -> None:
+    expected = kept.ask(kept.builder, door, name)
+    assert kept.ask(kept.second, door, name) == expected
+    assert kept.ask(kept.first, door, name) == expected
+
+
+@pytest.mark.parametrize(("door", "spelling"), MATRIX)
+def test_every_spelling_is_found(door: str, spelling: str, kept: Kept) -> None:
+    check_found(kept, door, spelling)
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel != "CuTe"])
+@pytest.mark.parametrize("door", DOORS)
+def test_every_kernel_is_found(door: str, kernel: str, kept: Kept) -> None:
+    check_found(kept, door, kernel)
+
+
+@pytest.mark.slow
+def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> None:
+    with ExitStack() as open_:
+        kept = Kept(how, tmp_path, {"CuTe": KERNELS["CuTe"]}, open_)
+        for door in KEPT[how]:
+            check_found(kept, door, "CuTe")
+
+
+# --- edits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+@pytest.mark.parametrize("door", DOORS)
+def test_an_edit_is_seen(door: str, edit: Callable[[Program], str], kept: Kept) -> None:
+    """Who may not compile gets nothing then; after the edit is undone, the same as before."""
+    kept.restore()
+    try:
+        assert [kept.answer(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
+        expected = edit(kept.program)
+        assert kept.answer(kept.first, door, "edited") == expected
+        assert kept.answer(kept.second, door, "edited") in (None, expected)
+    finally:
+        kept.restore()
+    assert [kept.answer(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_edited_options_file_is_read_again(door: str, kept: Kept) -> None:
+    try:
+        for value, found in (("2", None), ("none", "none")):
+            kept.of_file.write_text(f'-DVALUE=\\"{value}\\"')
+            assert kept.answer(kept.first, door, "options") == value
+            assert kept.answer(kept.second, door, "options") == found
+    finally:
+        kept.restore()
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if "headers" in TAKES[door]])
+def test_an_edit_beside_headers_given_as_texts_is_seen(door: str, kept: Kept) -> None:
+    both = (kept.first, kept.second)
+    assert [kept.answer(who, door, "given") for who in both] == ["1"] * 2
+    try:
+        kept.program.header.write_text('#define VALUE "2"\n')
+        assert [kept.answer(who, door, "given") for who in both] == ["2", None]
+    finally:
+        kept.restore()
+    assert [kept.answer(who, door, "given") for who in both] == ["1"] * 2
