@@ -1,8 +1,10 @@
 """What a kernel that is in the cache costs, through each door and in each spelling of its options.
 
 A door is what a program calls: `compile`, `compile_many`, `RawKernel`, `RawModule`, CuPy's own classes
-after `install()`, a ``%%cuda`` cell. Each row is a fresh process, and all rows take turns in one run; the
-quickest of them counts, since a machine does more besides. The columns are parts of that process: the
+after `install()`, a ``%%cuda`` cell. Their kernels are in the cache, which they filled themselves; or in a
+bundle made of a record of all of them, beside an empty cache ("from a bundle"); or in a cache that
+`rtcompile warm` filled from this record ("from a record"). Each row is a fresh process, and all rows take
+turns in one run; the quickest of them counts, since a machine does more besides. The columns are parts of that process: the
 import, the first hit with it, each further hit (other kernels; their median), and the same request again
 (its median). A kernel class is made and its function taken, which with a
 GPU loads the code; without one CuPy gets a device that takes code and loads nothing.
@@ -10,8 +12,8 @@ GPU loads the code; without one CuPy gets a device that takes code and loads not
 Then: the same for kernels with headers, where a plain kernel was asked for before; and how many functions
 and modules of ours a call passes.
 
-``--save NAME`` writes benchmarks/results/NAME.json, ``--table BEFORE.json [AFTER.json]`` prints files as
-tables. ROUNDS sets the number of rounds, LIMIT the seconds after which no further round is begun that
+Without a GPU: ``ROUNDS=3 python -m benchmarks.doors --save NAME``. ``--save NAME`` writes benchmarks/results/NAME.json, ``--table BEFORE.json [AFTER.json]`` prints files as
+tables. ROWS is a regular expression that a row's name has to contain. ROUNDS sets the number of rounds, LIMIT the seconds after which no further round is begun that
 would outlast them.
 """
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -34,6 +37,7 @@ from tests.doors import CAPABILITY, TAKES, WITHOUT_CUPY
 
 ROUNDS = int(os.environ.get("ROUNDS", "7"))
 LIMIT = float(os.environ.get("LIMIT", "inf"))
+ROWS = re.compile(os.environ.get("ROWS", ""))
 FURTHER, AGAIN = 20, 100
 ROOT = Path(__file__).parents[1]
 
@@ -81,8 +85,33 @@ result = {"import": (imported - since) * 1e3, "spans": spans, "again": again, "c
 print(result, file=sys.__stdout__)
 """
 
+# Asks for all kernels of all rows, to be recorded.
+PROGRAM = r"""
+import sys
+sys.path.insert(0, {root!r})
+from tests import doors
+if not {gpu!r}:
+    doors.pretend_device()
+opened = {{}}
+out, sys.stdout = sys.stdout, open("/dev/null", "w")
+for job in {jobs!r}:
+    door = job["door"]
+    if door not in opened:
+        opened[door] = doors.door(door, False)
+    for source in job["sources"]:
+        try:
+            opened[door](source, job["options"], **job["more"])
+        except Exception:
+            break
+sys.stdout = out
+"""
+
 # The architecture that the device gets.
 ARCH = """import rtcompile; print(rtcompile.RawKernel("__global__ void k() {}", "k").object_code.arch)"""
+
+# Where kernels come from, if not from the processes themselves, and the cache of those who ask.
+KEPT = {"from a bundle": "empty", "from a record": "warmed"}
+BUNDLE = "kernels.rtcb"
 
 PLAIN = """extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d.0f; }"""
 TEMPLATE = """template <class T> __global__ void k(T* x) { x[threadIdx.x] += %d; }"""
@@ -122,9 +151,11 @@ def jobs(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, Any]]:
     """Return what each process does, by the name of its row."""
     found: dict[str, dict[str, Any]] = {}
     common = {"root": str(ROOT), "gpu": gpu, "count": False}
-    places = [("without CuPy", door) for door in WITHOUT_CUPY] + [("with CuPy", d) for d in TAKES]
+    places = [("without CuPy", door) for door in WITHOUT_CUPY]
+    places += [(place, door) for place in ("with CuPy", *KEPT) for door in TAKES]
     for place, door in places:
-        cupy = place == "with CuPy"
+        cupy = place != "without CuPy"
+        common = {**common, "kept": KEPT.get(place, "")}
         for spelling, (options, more) in spellings(folder, arch).items():
             # CuPy takes tuples alone; a cell is one line of options.
             fits = {"install": tuple, "cell": (str, tuple)}.get(door, (str, list, tuple))
@@ -157,19 +188,50 @@ def jobs(folder: Path, arch: str, gpu: bool) -> dict[str, dict[str, Any]]:
                 "sources": [PLAIN % 1, source % 5, source % 7],
                 "again": 50,
             }
-    return found
+    return {row: job for row, job in found.items() if ROWS.search(row)}
 
 
 class RefusedError(Exception):
     """A door does not take what it was given; the text is its error."""
 
 
+def keep(every: dict[str, dict[str, Any]], folder: Path, gpu: bool) -> None:
+    """Record what the rows ask for that get it from a bundle or a record, and make both of it."""
+    kept = [job for job in every.values() if job["kept"]]
+    if not kept:
+        return
+    script, record = folder / "program.py", folder / "kernels.json"
+    script.write_text(PROGRAM.format(root=str(ROOT), gpu=gpu, jobs=kept))
+    bundle = ("bundle", str(record), "-o", str(folder / BUNDLE), "--skip-unshippable")
+    for cache, *command in (
+        ("recorded", "run", "--record", str(record), str(script)),
+        ("recorded", *bundle),
+        (KEPT["from a record"], "warm", str(record)),
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "rtcompile", *command],
+            env={**environment(str(folder / cache)), "PYTHONPATH": str(ROOT)},
+            cwd=folder,
+            stdout=sys.stderr,
+            check=True,
+        )
+
+
+def environment(cache: str) -> dict[str, str]:
+    return {**os.environ, "RTCOMPILE_CACHE_DIR": cache, "CUPY_CACHE_DIR": f"{cache}-of-cupy"}
+
+
 def run(job: dict[str, Any], folder: Path, cache: str) -> dict[str, Any]:
     """Run one process; return what it measured."""
+    environ = environment(str(folder / job["kept"]) if job["kept"] else cache)
+    if job["kept"]:
+        environ["RTCOMPILE_JIT"] = "0"  # what is missing is refused, and no row
+    if job["kept"] == KEPT["from a bundle"]:
+        environ["RTCOMPILE_BUNDLES"] = str(folder / BUNDLE)
     begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", CHILD, repr(job)],
-        env={**os.environ, "RTCOMPILE_CACHE_DIR": cache, "CUPY_CACHE_DIR": f"{cache}-of-cupy"},
+        env=environ,
         cwd=folder,
         capture_output=True,
         text=True,
@@ -217,6 +279,7 @@ def counts(folder: Path, arch: str, gpu: bool, works: set[str]) -> dict[str, dic
             "root": str(ROOT),
             "gpu": gpu,
             "count": True,
+            "kept": "",
             "cupy": cupy,
             "door": door,
             "options": "-DTILE=16" if door == "cell" else ("-DTILE=16",),
@@ -251,6 +314,7 @@ def measure() -> dict[str, Any]:
         every = jobs(folder, arch, gpu)
         runs: dict[str, list[dict[str, Any]]] = {row: [] for row in every}
         refused: dict[str, str] = {}
+        keep(every, folder, gpu)
 
         def build(row: str) -> None:
             """Build the kernels of a row that are missing, or note why they cannot be."""
@@ -289,15 +353,23 @@ def worst(rows: dict[str, dict[str, float]]) -> dict[str, str]:
         ("with CuPy, import, ms", "import ms", "h C"),
         ("with CuPy, first hit, ms", "first hit ms", "h C"),
         ("with CuPy, each further hit, ms", "further hit ms", "h C"),
+        ("from a bundle, first hit, ms", "first hit ms", "from a bundle:"),
+        ("from a bundle, each further hit, ms", "further hit ms", "from a bundle:"),
+        ("from a record, first hit, ms", "first hit ms", "from a record:"),
+        ("from a record, each further hit, ms", "further hit ms", "from a record:"),
         ("each further hit of compile(), ms", "further hit ms", ": compile,"),
         ("compile() again, us", "again us", ": compile,"),
         ("a kernel again, us", "again us", ": Raw"),
+        ("a cell, each further hit, ms", "further hit ms", "with CuPy: cell"),
+        ("a cell again, us", "again us", "with CuPy: cell"),
     ):
         told = {
             row: values[column]
             for row, values in plain.items()
-            if _belongs(row, wanted) and ": cell" not in row
+            if _belongs(row, wanted) and (": cell" in row) == (": cell" in wanted)
         }
+        if not told:
+            continue
         row = max(told, key=lambda each: told[each])
         least = min(told.values())
         found[title] = f"{told[row]:.3f} ({row}); the best {least:.3f}"
@@ -307,7 +379,9 @@ def worst(rows: dict[str, dict[str, float]]) -> dict[str, str]:
 def _belongs(row: str, wanted: str) -> bool:
     if wanted == "t: c":
         return row.startswith("without CuPy: compile,")
-    return row.startswith("with CuPy") if wanted == "h C" else wanted in row
+    if wanted == "h C":
+        return row.startswith("with CuPy")
+    return wanted in row and (wanted.startswith("from") or not row.startswith("from"))
 
 
 def table(before: dict[str, Any], after: dict[str, Any] | None) -> str:
@@ -328,7 +402,9 @@ def table(before: dict[str, Any], after: dict[str, Any] | None) -> str:
     lines += ["", f"| worst row |{' | '.join(['before', 'after'][: len(files)])} |"]
     lines.append(f"| --- |{' --- |' * len(files)}")
     worsts = [worst(file["results"]["rows"]) for file in files]
-    lines += [f"| {title} | {' | '.join(w[title] for w in worsts)} |" for title in worsts[0]]
+    lines += [
+        f"| {title} | {' | '.join(w.get(title, '-') for w in worsts)} |" for title in worsts[0]
+    ]
     return "\n".join(lines)
 
 

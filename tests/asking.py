@@ -102,6 +102,8 @@ def _serve(cupy: bool) -> None:
                 exec(source, {"os": os, "sys": sys})
                 answer = ["", ""]
                 continue
+            if "link" in more:
+                more["link"] = list(map(Path, more["link"]))  # a str would be a source
             counted = name == "count"
             name = more.pop("door") if counted else name
             if name not in opened:

@@ -5,6 +5,23 @@ then one process, another that lives as long, and a new one ask for a kernel, in
 NVRTC itself, called with the same options and nothing of ours. A kernel's code says in a string which
 header gave what.
 
+Kinds of steps, after each of which three processes ask in any order, through any of four doors:
+
+- a header is written, removed, touched, moved, copied, replaced by a rename, by a link or a hard link, or
+  becomes a folder; it gets another number of the same size, also with its times set back;
+- a folder is moved, swapped with another, copied, linked or removed;
+- a folder is mounted over another, an empty file system over one, an image over one, later another image with the
+  same inodes and times under the same path, and all of these are unmounted (as root);
+- a header given as a text, by `headers=`, gets another text or appears;
+- an input of the linker (LTO-IR, PTX, a source), named by `link=`, is written, with its times set back,
+  replaced by a rename, moved or removed;
+- *twice*: a header is edited twice within a second, and asked for between;
+- *during*: any of the changes is made while a process builds;
+- *race*: a thread makes several changes one after the other while four processes build the same kernel;
+- a wait that is shorter than a tick of the file system's clock.
+
+Kernels ask for headers in thirteen spellings (`steps.INCLUDES`), along 2 to 5 folders, absolute or relative.
+
 ``python -m tests.trials.model FOLDER PLACE SEED WORLDS STEPS`` prints one line of JSON: the number of
 steps and answers, and the worlds that went wrong, with the fewest steps that show it. A world's steps
 follow from its seed alone.
@@ -16,6 +33,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -24,52 +42,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.asking import AskedError, Process, answer_of
-from tests.trials.trees import FOLDERS, NAMES, Folder, make_images, may_mount, mount
+from tests.trials.steps import LIBRARIES, LIBRARY, NUMBERS, Kernel, Step, plan, text_of
+from tests.trials.trees import NAMES, Folder, make_images, may_mount, mount
 from tests.unit.conftest import PlainNvrtc
 
-PATHS = [f"{folder}/{name}" for folder in FOLDERS for name in NAMES]
-TAIL = "".join(f'\n#ifndef M{i}\n#define M{i} "-"\n#endif' for i in range(len(NAMES))) + (
-    '\nextern "C" __device__ const char answer[] = "ANSWER:" '
-    + " ".join(f"M{i}" for i in range(len(NAMES)))
-    + ';\nextern "C" __global__ void k(char* p) { *p = answer[threadIdx.x]; }\n'
-)
 SHRINK_SECONDS = 60.0
-
-# Ways to include X if there is one. {n} is a number, for macros of its own.
-INCLUDES = (
-    "#if __has_include({x})\n#include {x}\n#endif",
-    "#if __has_include( /* c */ {x})\n#include {x}\n#endif",
-    "#if __has_include /**/ ({x})\n#include {x}\n#endif",
-    "#if __has_\\\ninclude(\\\n{x})\n#include {x}\n#endif",
-    "#if\f__has_include(\f{x})\n#include\f{x}\n#endif",
-    "#define HAS{n}(a, b) __has_include(b)\n#if HAS{n}(<none>, {x})\n#include {x}\n#endif",
-    "#define CAT{n}(a, b) a##b\n#if CAT{n}(__ha,s_include)({x})\n#include {x}\n#endif",
-    "#define Q{n} {x}\n#if __has_include(Q{n})\n#include Q{n}\n#endif",
-    "#ifdef __has_include\n#if !__has_include({x})\n#else\n#include {x}\n#endif\n#endif",
-    "#if 0\n#elif __has_include({x})\n# /*\n*/ include {x}\n#endif",
-    "#if __has_include({x})\n%:include /*\n*/ {x}\n#endif",
-    "#if __has_include_next({x})\n#include_next {x}\n#endif",
-    "#include {x}",
-)
-# The last of them is an error where there is none.
-_USUAL = (20,) + (3,) * (len(INCLUDES) - 2) + (1,)
-
-
-class Step(NamedTuple):
-    """What is changed, which kernel is asked for then, and by whom first."""
-
-    change: list[Any]
-    kernel: int
-    order: list[str]
-    door: str
-
-
-class Kernel(NamedTuple):
-    """A source, options without a place, and the working directory."""
-
-    source: str
-    options: list[str]
-    folder: str
 
 
 class Failure(NamedTuple):
@@ -81,90 +58,6 @@ class Failure(NamedTuple):
     expected: str
 
 
-# --- what is random ------------------------------------------------------------------------------
-
-
-def plan(seed: int, count: int, mounts: bool) -> tuple[list[Kernel], list[Step]]:
-    """Return a world's kernels, and its steps."""
-    chance = random.Random(seed)
-    kernels = [_kernel(chance, number) for number in range(4)]
-    steps = [_step(chance, number, kernels, mounts) for number in range(count)]
-    return kernels, steps
-
-
-def _kernel(chance: random.Random, number: int) -> Kernel:
-    options = []
-    for folder in chance.sample(FOLDERS, chance.randint(2, 5)):
-        spelled = chance.choice(("{root}/%s", "{root}/%s/", "{root}/d2/../%s", "%s", "./%s"))
-        options.append("-I" + spelled % folder)
-    if chance.random() < 0.2:
-        options.append("-include={root}/d0/a.h")
-    names = chance.sample(range(len(NAMES)), chance.randint(2, len(NAMES)))
-    lines = [_include(chance, name) for name in names]
-    if chance.random() < 0.2:
-        options.append("-DASK=__has_include(<b.h>)")
-        lines.append("#if ASK\n#include <b.h>\n#endif")
-    return Kernel("\n".join([f"// {number}", *lines]) + TAIL, options, chance.choice(("", "d1")))
-
-
-def _include(chance: random.Random, name: int) -> str:
-    quotes = chance.choice(("<%s>", '"%s"'))
-    [spelling] = chance.choices(INCLUDES, _USUAL)
-    return spelling.format(x=quotes % NAMES[name], n=chance.randrange(10**9))
-
-
-def _text(chance: random.Random, name: int) -> str:
-    """Return a header: a macro of a number, and maybe other headers."""
-    lines = [_include(chance, i) for i in range(name + 1, len(NAMES)) if chance.random() < 0.2]
-    number = chance.randrange(1000, 9999)
-    lines += [f"#ifndef M{name}", f'#define M{name} "{number}"', "#endif"]
-    return "\n".join(lines) + "\n"
-
-
-def _step(chance: random.Random, number: int, kernels: list[Kernel], mounts: bool) -> Step:
-    order = ["same", "other", "new"]
-    chance.shuffle(order)
-    door = chance.choice(("compile", "RawKernel", "RawModule", "install"))
-    kernel = chance.randrange(len(kernels))
-    # Mostly of what the kernel looks at.
-    folders = [f for f in FOLDERS if any(f in option for option in kernels[kernel].options)]
-    change = _change(chance, folders if chance.random() < 0.8 else list(FOLDERS), mounts)
-    if change[0] != "twice" and chance.random() < 0.2:
-        change = ["during", chance.random(), change]
-    return Step(change, kernel, order, door)
-
-
-def _change(chance: random.Random, looked_at: list[str], mounts: bool) -> list[Any]:
-    name = chance.randrange(len(NAMES))
-    path = f"{chance.choice(looked_at)}/{NAMES[name]}"
-    folders = [chance.choice(looked_at), chance.choice(FOLDERS)]
-    text = _text(chance, name)
-    changes: list[tuple[int, list[Any]]] = [
-        (8, ["write", path, text]),
-        (8, ["number", path, str(chance.randrange(1000, 9999))]),
-        (5, ["number and time", path, str(chance.randrange(1000, 9999))]),
-        (4, ["twice", path, *(str(chance.randrange(1000, 9999)) for _ in range(2))]),
-        (4, ["number by rename", path, str(chance.randrange(1000, 9999))]),
-        (5, ["remove", path]),
-        (3, ["folder", path]),
-        (3, ["move", path, chance.choice(PATHS)]),
-        (3, ["link", path, chance.choice(PATHS)]),
-        (2, ["hard link", path, chance.choice(PATHS)]),
-        (2, ["swap", *folders]),
-        (2, ["move", *folders]),
-        (2, ["link", *folders]),
-        (1, ["remove", folders[0]]),
-        (2, ["copy", *folders]),
-        (2, ["touch", path]),
-        (2, ["wait", 0.01]),
-    ]
-    if mounts:
-        changes += [(2, ["bind", *folders]), (2, ["mount", folders[0]]), (4, ["unmount", ""])]
-        changes += [(3, ["image", folders[0], chance.choice(("1111", "2222"))])]
-    [change] = chance.choices([c for _, c in changes], [weight for weight, _ in changes])
-    return change
-
-
 # --- what is done --------------------------------------------------------------------------------
 
 
@@ -174,6 +67,7 @@ class Players:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._new: list[Process] = []
+        self._texts = 0
         os.environ["RTCOMPILE_CACHE_DIR"] = str(folder / "cache")
         self.images = folder / "images"
         make_images(self.images)
@@ -185,7 +79,21 @@ class Players:
         empty.mkdir(exist_ok=True)
         os.chdir(empty)  # where NVRTC looks too
         self.live = {"same": Process(cupy=False), "other": Process()}
+        # They ask in a race alone: with the two others they are four.
+        self.further = [Process(cupy=False) for _ in range(2)]
         self._ready()
+        self.libraries = {path: {n: self._library(path, n) for n in NUMBERS} for path in LIBRARIES}
+
+    def _library(self, path: str, number: str) -> bytes:
+        """Return the bytes of an input of the linker."""
+        source, kind = LIBRARY % number, path.rpartition(".")[2]
+        if kind == "cu":
+            return source.encode()
+        lto = kind == "ltoir"
+        options = ("-arch=compute_80", "-rdc=true", *(["-dlto"] if lto else []))
+        code = self._nvrtc.compile(source, *options, kind="LTOIR" if lto else "PTX").code
+        assert code is not None
+        return code if lto else code.rstrip(b"\0")
 
     def _ready(self) -> None:
         """Start the next new process, which does nothing of ours before it is asked."""
@@ -204,35 +112,62 @@ class Players:
         if process is None:
             process = self._new.pop()
             self._ready()
+        self.start_in(process, kernel, root, door if who == "other" else "")
+        return process
+
+    def start_in(self, process: Process, kernel: Kernel, root: Path, door: str) -> None:
+        """Begin to ask; without a door by `compile`, for the architecture that the others' device has."""
         with suppress(AskedError):  # the directory may be gone
             process.run(f"os.chdir({str(root / kernel.folder)!r})")
         options = tuple(option.format(root=root) for option in kernel.options)
-        if who == "other":
-            process.start(door, kernel.source, options)
-        else:
-            process.start("compile", kernel.source, options, arch="sm_80")
-        return process
+        more: dict[str, Any] = {} if door else {"arch": "sm_80"}
+        if kernel.given:
+            more["headers"] = kernel.given
+        if kernel.library:
+            more["link"] = [str(root / kernel.library)]
+        process.start(door or "compile", kernel.source, options, **more)
 
     def finish(self, process: Process) -> str:
         try:
-            return answer_of(process.finish())
+            code = process.finish()
         except AskedError as error:
-            return "refused" if error.args[0] == "CompileError" else f"{error.args}"
+            refused = error.args[0] in ("CompileError", "LinkError")
+            missing = error.args[0] == "InvalidRequest" and "link[0]" in error.args[1]
+            return "refused" if refused or missing else f"{error.args}"
+        return " ".join(
+            [answer_of(code), *sorted({*re.findall(r"LINKED:\d+", code.decode("latin-1"))})]
+        )
 
     def right(self, kernel: Kernel, root: Path) -> str:
         """Return what a build without any cache gives."""
         options = []
+        if kernel.given:
+            self._texts += 1
+            texts = self._folder / "texts" / str(self._texts)
+            for name, text in kernel.given.items():
+                (texts / name).parent.mkdir(parents=True, exist_ok=True)
+                (texts / name).write_text(text)
+            options.append(f"-I{texts}")
         for option in kernel.options:
             filled = option.format(root=root)
             if filled.startswith("-I"):
                 filled = f"-I{root / kernel.folder / filled[2:]}"
             options.append(filled)
-        more = ("-arch=sm_80", "-std=c++17", "-default-device")
+        more = ["-arch=sm_80", "-std=c++17", "-default-device"]
+        linked = []
+        if kernel.library:
+            more.append("-rdc=true")  # so that another input may have the function
+            try:
+                data = (root / kernel.library).read_bytes()
+            except OSError:
+                return "refused"
+            every = self.libraries[kernel.library].items()
+            linked = [f"LINKED:{number}" for number, library in every if library == data]
         code = self._nvrtc.compile(kernel.source, *options, *more).code
-        return "refused" if code is None else answer_of(code)
+        return "refused" if code is None else " ".join([answer_of(code), *linked])
 
     def close(self) -> None:
-        for process in (*self.live.values(), *self._new):
+        for process in (*self.live.values(), *self.further, *self._new):
             process.close()
 
 
@@ -243,12 +178,14 @@ class Course:
         self.players, self.root = players, root
         chance = random.Random(0)
         texts = {
-            f"d{folder % 3}/{name}": _text(chance, number)
+            f"d{folder % 3}/{name}": text_of(chance, number)
             for number, name in enumerate(NAMES)
             for folder in (number, number + 1)
         }
         self.folder = Folder(root, players.images, texts)
-        self.kernels = kernels
+        self.kernels = list(kernels)
+        for path, library in players.libraries.items():
+            (root / path).write_bytes(library["1111"])
         self.answers = 0
         self._seconds = 0.03  # that the last build took
 
@@ -264,26 +201,33 @@ class Course:
 
     def _take(self, number: int, step: Step) -> Failure | None:
         kernel = self.kernels[step.kernel]
-        kernel = kernel._replace(source=f"// {self.root.name}\n{kernel.source}")
         kind, *arguments = step.change
+        if kind == "given":
+            [name, text] = arguments
+            kernel = kernel._replace(given={**kernel.given, name: text})
+            self.kernels[step.kernel] = kernel
+        kernel = kernel._replace(source=f"// {self.root.name}\n{kernel.source}")
         if kind == "during":
             part, change = arguments
             kernel = kernel._replace(source=f"// during {number}\n{kernel.source}")
-            timer = threading.Timer(part * self._seconds, self.folder.change, [change])
+            timer = threading.Timer(part * self._seconds, self._change, [change])
             begin = time.monotonic()
             process = self.players.start("same", kernel, self.root, "compile")
             timer.start()
             self.players.finish(process)  # of before, of after, or of something between
             self._seconds = time.monotonic() - begin
             timer.join()
+        elif kind == "race":
+            kernel = kernel._replace(source=f"// race {number}\n{kernel.source}")
+            self._race(kernel, *arguments)
         elif kind == "twice":
             path, *numbers = arguments
             self._begin_a_second()
             for value in numbers:
                 self.players.ask("same", kernel, self.root, "compile")
                 self.folder.change(["number", path, value])
-        else:
-            self.folder.change(step.change)
+        elif kind != "given":
+            self._change(step.change)
         got = {who: self.players.ask(who, kernel, self.root, step.door) for who in step.order}
         self.answers += len(got)
         if not self._stands(kernel):
@@ -294,6 +238,32 @@ class Course:
                 named = f"{who} by {step.door}" if who == "other" else who
                 return Failure(number, named, answer, expected)
         return None
+
+    def _change(self, change: list[Any]) -> None:
+        if change[0] == "library":
+            _, path, number, how = change
+            data = self.players.libraries[path][number]
+            with suppress(OSError):
+                self.folder.replace(self.root / path, data, how)
+        else:
+            self.folder.change(change)
+
+    def _race(self, kernel: Kernel, changes: list[list[Any]]) -> None:
+        """Make the changes, one after the other, while four processes build the kernel."""
+
+        def edit() -> None:
+            for change in changes:
+                time.sleep(self._seconds / len(changes))
+                self._change(change)
+
+        builders = [*self.players.live.values(), *self.players.further]
+        editor = threading.Thread(target=edit)
+        editor.start()
+        for process in builders:
+            self.players.start_in(process, kernel, self.root, "")
+        for process in builders:
+            self.players.finish(process)  # of before, of after, or of something between
+        editor.join()
 
     def _begin_a_second(self) -> None:
         """Wait for the next second, where the file system's clock knows no less."""

@@ -66,6 +66,18 @@ class Folder:
         new.write_text(self._renumbered(path, number))
         new.rename(path)
 
+    def replace(self, path: Path, data: bytes, how: str) -> None:
+        """Write a file, with its times as before ("time"), or by a rename ("rename")."""
+        if how == "rename":
+            new = path.with_name("new")
+            new.write_bytes(data)
+            new.rename(path)
+            return
+        before = path.stat() if how == "time" else None
+        path.write_bytes(data)
+        if before is not None:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
     def _remove(self, path: Path) -> None:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

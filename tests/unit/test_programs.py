@@ -254,6 +254,7 @@ def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys)
         "backend": "auto",
         "target": "cubin",
         "link": [],
+        "given headers": {},
         "built by": "nvrtc 12.9.86",
         "headers": [["user0", "scale.cuh", "/a\0b", digest]],
         "asked": {

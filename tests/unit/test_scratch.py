@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.core.units import Limits
-from rtcompile.notebook.compilation import Session
 from rtcompile.workers import scratch
 from rtcompile.workers.pool import Answer, Job, Pool
 from rtcompile.workers.scratch import Scratch
@@ -100,17 +98,6 @@ def test_folders_with_similar_names_are_left_alone(place: Path, name: str) -> No
     os.utime(theirs, (0, 0))
     run_and_kill(Pool(jobs=1))
     assert (theirs / "1" / "file").exists()
-
-
-def test_a_notebooks_headers_outlive_its_worker(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    session = Session()
-    session.keep_header("shapes.cuh", "struct Square {};")
-    os.utime(session.folder, (0, 0))
-    run_and_kill(Pool(jobs=1))
-    assert os.listdir(session.folder) == ["shapes.cuh"]
 
 
 def test_a_temporary_folder_goes_with_the_process_that_made_it(place: Path) -> None:
