@@ -84,7 +84,7 @@ class Remote:
         self.writes = settings.mode == "rw"
         self._least_seconds = settings.min_seconds
         self.tiers = [Tier(open_store(address, settings)) for address in settings.addresses]
-        self._pending: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unfinished = 0
         self._progress = threading.Condition()
         self._writer: threading.Thread | None = None
@@ -158,9 +158,9 @@ class Remote:
         return True
 
     def _write(self) -> None:
-        while (task := self._pending.get()) is not None:
+        while True:
             try:
-                task()
+                self._pending.get()()
             except Exception as error:  # the next build is pushed whatever became of this one
                 text = f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}."
                 with suppress(RtcompileWarning):  # an error where the caller's filter says so
@@ -231,17 +231,15 @@ class Remote:
         return None
 
 
-# --- the process's own
-# -----------------------------------------------------------------------------
+# --- the process's own ---------------------------------------------------------------------------
 
-_opened: dict[tuple[int, tuple[object, ...]], Remote | None] = {}
+_opened: dict[tuple[tuple[str, str], ...], Remote | None] = {}  # by the variables
 _guard = threading.Lock()
 
 
 def remote() -> Remote | None:
     """Return the stores that the environment names, or None; a bad setting costs only a warning."""
-    said = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
-    key = (os.getpid(), said)
+    key = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
     with _guard:
         if key not in _opened:
             try:

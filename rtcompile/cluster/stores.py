@@ -71,18 +71,20 @@ def encode_lease(token: str, seconds: float) -> bytes:
 
 def holder(held: bytes | None) -> str | None:
     """Return who has a lease, "" if it was abandoned, None if nobody has it or it is damaged."""
-    try:
-        return str(json.loads(held or b"{}")["token"])
-    except (ValueError, KeyError, TypeError):
-        return None
+    return _decoded(held)[0]
 
 
 def has_expired(held: bytes) -> bool:
     """Say whether a lease ended by itself, as one that is damaged does at once."""
+    return _decoded(held)[1] < time.time()
+
+
+def _decoded(held: bytes | None) -> tuple[str | None, float]:
     try:
-        return float(json.loads(held)["until"]) < time.time()
+        found = json.loads(held or b"{}")
+        return str(found["token"]), float(found["until"])
     except (ValueError, KeyError, TypeError):
-        return True
+        return None, 0.0
 
 
 @contextmanager
