@@ -24,12 +24,8 @@ def run(given: Namespace) -> int:
             f"--{shown} shows a bundle and writes none: without --{shown} it is written to "
             f"{given.output}, then `rtcompile bundle --{shown} {given.output}` shows it"
         )
-    if given.list:
-        return _list(given)
-    if given.matrix:
-        return _matrix(given)
-    if given.provenance:
-        return _provenance(given)
+    if shown:
+        return {"list": _list, "matrix": _matrix, "provenance": _provenance}[shown](given)
     if given.targets[0] == "verify":
         return _verify(given)
     if given.rebuild:
@@ -148,15 +144,9 @@ def _targets(
         record = recording.read(name)
         mention_differences(name, record)
         for wanted in stack.enter_context(warming.requests(record, archs)):
-            asked = wanted.asked
-            if asked is None:
-                yield bundling.Work(wanted.request, origin=wanted.origin)
-                continue
+            asked, asked_by = wanted.asked or (None, None)
             yield bundling.Work(
-                wanted.request,
-                asked=asked.request,
-                asked_by=asked.capability,
-                origin=wanted.origin,
+                wanted.request, asked=asked, asked_by=asked_by, origin=wanted.origin
             )
         return
     for target in bundling.resolve(name):

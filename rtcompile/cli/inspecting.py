@@ -14,7 +14,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcompile import toolkit
 from rtcompile.building import pipeline
@@ -31,16 +31,11 @@ from rtcompile.watching.files import Files, read_text
 from rtcompile.watching.report import TELL_SPILLS, KernelReport, report
 
 
-@dataclass(frozen=True, slots=True)
-class _Subject:
+class _Subject(NamedTuple):
     """The code to inspect: a cubin, or a build with its source and request."""
 
     code: ObjectCode | bytes
     request: CompileRequest | None = None
-
-    @property
-    def data(self) -> bytes:
-        return self.code.code if isinstance(self.code, ObjectCode) else self.code
 
 
 def run(given: Namespace) -> int:
@@ -116,7 +111,7 @@ def _listings(subject: _Subject, given: Namespace) -> dict[str, str]:
         listings["ptx"] = _beside_source(ptx, subject.request, _PTX_FILE, _PTX_LINE)
     if given.sass:
         shown = report(subject.code, kernel=given.kernel).kernels
-        found = disassembled(subject.data, "--print-line-info")
+        found = disassembled(subject.code, "--print-line-info")
         sass = "".join(found.get(kernel.symbol, "") for kernel in shown)
         listings["sass"] = _beside_source(sass, subject.request, None, _SASS_LINE)
     return listings
@@ -150,11 +145,11 @@ def _beside_source(
     return "\n".join(shown)
 
 
-def disassembled(cubin: bytes, *options: str) -> dict[str, str]:
+def disassembled(code: ObjectCode | bytes, *options: str) -> dict[str, str]:
     """Return the machine code of each kernel, by its symbol, as nvdisasm shows it."""
     program = _disassembler()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+        file.write(code.code if isinstance(code, ObjectCode) else code)
         file.flush()
         command = [program, "--print-code", *options, file.name]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -251,7 +246,7 @@ def _built(given: Namespace) -> tuple[_Build, set[str]]:
     settings = Settings.from_environ().override(**overrides(given))
     code: ObjectCode = pipeline.build(asked[0], settings)
     kernels = {kernel.name: kernel for kernel in report(code).kernels}
-    sass = disassembled(code.code) if given.sass else {}
+    sass = disassembled(code) if given.sass else {}
     return (
         _Build(kernels, {name: sass.get(kernel.symbol, "") for name, kernel in kernels.items()}),
         {header.path for header in code.build.headers if os.path.isabs(header.path)},

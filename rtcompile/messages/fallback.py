@@ -8,33 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.core import cxx
 from rtcompile.messages import missing_includes
 from rtcompile.messages.diagnostics import Diagnostic, line_in_source, parse
 
-
-class HostDeclarations(Protocol):
-    """What the headers that NVCC reads declare; `toolkit.declared` searches those of this machine."""
-
-    def runtime(self, name: str) -> bool:
-        """Say whether CUDA's runtime declares `name`."""
-
-    def driver(self, name: str) -> bool:
-        """Say whether the CUDA driver's header declares `name`."""
-
-    def host_header(self, name: str) -> bool:
-        """Say whether `name` is a header of the host compiler or its system."""
-
-    def std(self, name: str) -> bool:
-        """Say whether `name` is in namespace std."""
-
-    def c_library(self, name: str) -> bool:
-        """Say whether `name` is the C library's."""
-
-    def brought_along(self, name: str) -> bool:
-        """Say whether `name` is a type or macro that NVCC knows without any include."""
+if TYPE_CHECKING:
+    from rtcompile.toolkit.declared import Declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +35,7 @@ class _Case(NamedTuple):
     name: str
     options: Sequence[str]
     package_of: Callable[[str], object]
-    declared: HostDeclarations
+    declared: Declared
 
     @property
     def in_device_code(self) -> bool:
@@ -268,7 +249,7 @@ def decide(
     name: str = "kernel.cu",
     options: Iterable[str] = (),
     package_of: Callable[[str], object] = lambda header: None,
-    declared: HostDeclarations,
+    declared: Declared,
 ) -> Decision:
     """Decide what to do about a source that NVRTC refused.
 
@@ -282,17 +263,13 @@ def decide(
     for case in cases:
         if (verdict := _FINAL_RULE.apply(case)) is not None:
             return verdict
-    verdicts = [_verdict(case) for case in cases]
-    for verdict in verdicts:
-        if verdict.action == "nvcc":
-            # NVCC needs the missing flags too: for example both need -rdc=true for a device-side
-            # launch.
-            return replace(verdict, flags=_flags(verdicts))
-    if not verdicts:
-        return _MISTAKE
-    if verdicts[0].action == "add-flags":
-        return replace(verdicts[0], flags=_flags(verdicts))
-    return verdicts[0]
+    verdicts = [_verdict(case) for case in cases] or [_MISTAKE]
+    chosen = next((each for each in verdicts if each.action == "nvcc"), verdicts[0])
+    if chosen.action == "error":
+        return chosen
+    # NVCC needs the missing flags too: for example both need -rdc=true for a device-side launch.
+    flags = dict.fromkeys(flag for each in verdicts for flag in each.flags)
+    return replace(chosen, flags=tuple(flags))
 
 
 def decide_nvcc(log: str) -> Decision:
@@ -301,10 +278,6 @@ def decide_nvcc(log: str) -> Decision:
     if "kernel launch from __device__ or __global__ functions requires separate comp" in log:
         return Decision("add-flags", "device code launches a kernel", ("-rdc=true",))
     return _MISTAKE
-
-
-def _flags(verdicts: Iterable[Decision]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(flag for each in verdicts for flag in each.flags))
 
 
 _MISTAKE = Decision("error", "the source is at fault")

@@ -40,18 +40,14 @@ def story(
     diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "", width: int = 100
 ) -> Styled:
     """Return what `render` shows, in styles."""
-    return tuple(_story(diagnostics, source, name, width))
-
-
-def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int) -> list[Piece]:
     if not diagnostics:
-        return []
+        return ()
     first = diagnostics[0]
     if first.severity == "note":  # the log is in no known format and is shown as it is
         pieces = [("", printable(first.message))]
         if first.hint:
             pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]
-        return pieces
+        return tuple(pieces)
     pieces = _headline(_in_source(first, source, name))
     pieces += _user_line(first, source, name, width)
     for note in [n for n in first.notes if not _is_frame(n)][:_MOST_NOTES]:
@@ -73,7 +69,7 @@ def _story(diagnostics: Sequence[Diagnostic], source: str, name: str, width: int
     if diagnostics[-1].severity == "note":
         for line in diagnostics[-1].message.split("\n")[:_MOST_NOTES]:
             pieces += [("dim", f"\n  {_one_line(line, 3 * width)}")]
-    return pieces
+    return tuple(pieces)
 
 
 def _in_source(first: Diagnostic, source: str, name: str) -> Diagnostic:
