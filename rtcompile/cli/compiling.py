@@ -89,9 +89,9 @@ def _build_all(given: Namespace) -> _Round:
             else:
                 _write(build.path, built.code)
             if not given.json:
-                told = sys.stderr if given.output == "-" else sys.stdout
+                stream = sys.stderr if given.output == "-" else sys.stdout
                 line = _line(f"[{count}/{len(builds)}]", build, built)
-                print(line, file=told, flush=True)
+                print(line, file=stream, flush=True)
     finally:
         for future in futures:
             future.cancel()

@@ -203,7 +203,7 @@ _GRAVITY = {
 
 def toolkit_parts(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Report every part, then every problem that is not yet reported."""
-    told = []
+    reported = []
     for part, gravity in _GRAVITY.items():
         if part in toolchain.missing:
             fact, step = _split(toolchain.missing[part])
@@ -213,7 +213,7 @@ def toolkit_parts(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
             if status == "note" and toolchain.missing[part] in toolchain.problems:
                 status = "warning"  # it is installed, in an unusable version
             yield Check(_name(part), status, fact, step)
-            told.append(toolchain.missing[part])
+            reported.append(toolchain.missing[part])
             continue
         version, via = toolchain.versions.get(part, ""), toolchain.found_via.get(part, "")
         found = [text for text in (version, via, _place(part, toolchain)) if text]
@@ -227,7 +227,7 @@ def toolkit_parts(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
             version, via = toolchain.versions[directory.label], toolchain.found_via[directory.label]
             yield Check(directory.label, "ok", f"{version}, {via}, {directory.path}")
     for problem in toolchain.problems:
-        if problem not in told:
+        if problem not in reported:
             fact, step = _split(problem)
             fatal = halved and "libnvrtc-builtins" in problem
             yield Check("toolkit", "error" if fatal else "warning", fact, step)
