@@ -332,13 +332,20 @@ class Miss:
             from rtcompile.cache import headers
 
             with tracing.span("headers", program=plan.request.name):
-                texts = (text for _, text in plan.request.headers)
+                given = plan.request.headers
+                texts = (text for _, text in given)
                 dependencies = headers.record(
                     compiled.trace or (),
                     searched,
                     source="\n".join([plan.request.source, *texts]),
                     name=plan.question.name,
                 )
+                if given:
+                    answers = {
+                        *dependencies.answers,
+                        memory_headers.answer_of_all(memory_headers.folder(given)),
+                    }
+                    dependencies = dependencies.replaced(answers=tuple(sorted(answers)))
         if plan.must_link:
             from rtcompile.compilers import nvjitlink
 

@@ -102,6 +102,7 @@ def plan(
         links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
         paths_matter=paths_matter,
         pre_includes=options.pre_includes,
+        texts=request.headers,
         linker=_linker(toolchain),
         allow_fixups=request.allow_fixups,
     )

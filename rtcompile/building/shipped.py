@@ -71,6 +71,7 @@ def question(request: CompileRequest, settings: Settings) -> Question | None:
         search=plans.own_directories(options),
         links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
         pre_includes=options.pre_includes,
+        texts=request.headers,
     )
 
 

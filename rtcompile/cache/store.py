@@ -132,7 +132,11 @@ class Store:
         objects_in_memory = {build.object_key: obj for build, obj in known}
         builds += [build for build, _ in known]
         builds += self._builds(question.portable_key(), question.search, "portable")
-        usable = [b for b in builds if question.serves(b.backend, b.compiler)]
+        usable = [
+            b
+            for b in builds
+            if question.serves(b.backend, b.compiler) and question.gets_same_texts(b.dependencies)
+        ]
         for build in usable:
             fresh = build.dependencies.refreshed()
             if fresh is None:

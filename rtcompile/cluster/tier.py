@@ -148,7 +148,8 @@ def unpack(question: Question, store: Store, found: Packed) -> ObjectCode | None
 def usable(question: Question, manifest: bytes) -> Iterator[ManifestEntry]:
     """Yield the builds of a manifest whose headers are found here with the same contents."""
     for build in manifests.decode(question.portable_key(), manifest, question.search) or ():
-        if question.serves(build.backend, build.compiler):
+        same = question.gets_same_texts(build.dependencies)
+        if same and question.serves(build.backend, build.compiler):
             read = build.dependencies
             # The stats are another machine's: by them alone no header is known here.
             foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]

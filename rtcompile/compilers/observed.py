@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rtcompile.core import memory_headers
 from rtcompile.core.header import Header, SearchDir
 from rtcompile.core.includes import parse_trace, placing
 from rtcompile.core.mentions import scan
@@ -105,10 +106,19 @@ def file_set(
         is_there(os.fsdecode(raw))
     for raw in asked["folders"]:
         present[f"{os.fsdecode(raw)}/."] = None
-    opened = {os.fsdecode(path) for path in asked["texts"]}
-    for path, text in texts:
-        if path in opened and (clock := scan(text).clock):
-            uncacheable = uncacheable or f"{clock} is different in every build"
+    top = len(memory_headers.folder(())) + 1
+    given = {path[top:]: text for path, text in texts}
+    looked_for = [
+        os.path.normpath(os.fsdecode(p)) for p in (*asked["texts"], *asked["absent texts"])
+    ]
+    names = [path[top:] for path in looked_for if path[top:]]
+    for name in names:
+        mentions = scan(given.get(name, ""))
+        if mentions.clock:
+            uncacheable = uncacheable or f"{mentions.clock} is different in every build"
+        if mentions.own_path:
+            answers |= {memory_headers.answer_of_all(path[: top - 1]) for path, _ in texts}
+    answers |= memory_headers.answers(names, given)
 
     gaps = _gaps(asked["absent"], [directory.path.rstrip("/") for directory in search])
     absent = {**dict.fromkeys(before.absent), **dict.fromkeys(gaps)}

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rtcompile._version import __version__
-from rtcompile.core import small
+from rtcompile.core import memory_headers, small
 from rtcompile.core.arch import Arch
 from rtcompile.core.header import Header, SearchDir
 from rtcompile.core.includes import placing
@@ -57,6 +57,8 @@ class Question:
     # Whether the options write paths into the binary (``-G``, ``-lineinfo``).
     paths_matter: bool = False
     pre_includes: tuple[str, ...] = ()  # headers read before the source, as the options spell them
+    # Headers given as texts. The keys leave them to the places and to what a build depends on.
+    texts: tuple[tuple[str, str], ...] = ()
     linker: str = ""  # the identity of the linker's build, for what is linked
     allow_fixups: bool = True  # whether a build serves that has an option added because of an error
     # The options that a build was made with for that reason; none in a look-up.
@@ -120,7 +122,8 @@ class Question:
         normal form.
         """
         own = tuple(directory for directory in self.search if directory.is_own)
-        return digest([field("key", "shipped 2"), *replace(self, search=own)._given()])
+        texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
+        return digest([field("key", "shipped 2"), *replace(self, search=own)._given(), *texts])
 
     def reads_no_file(self) -> bool:
         """Say whether NVRTC reads no file besides the source: `small.reads_no_file`."""
@@ -149,6 +152,10 @@ class Question:
         if own is None:
             return backend == "nvcc"
         return compiler in (own, linked_by(own, self.linker))
+
+    def gets_same_texts(self, dependencies: FileSet) -> bool:
+        """Say whether the headers given as texts that a build depends on are the same here."""
+        return memory_headers.are_as_answered(self.texts, dependencies.answers)
 
     def linked(self, backend: str) -> Question:
         """Return the question whose object `backend` made and the linker linked."""

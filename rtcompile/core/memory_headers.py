@@ -1,7 +1,7 @@
 """Headers that are given as texts, and that no folder holds: the compiler reads them from memory.
 
-Their path has the digest of them all, so a path never stands for two texts: keys have the path
-or the label of their folder, and nothing has to be checked later.
+Their path has the digest of them all, so a path never stands for two texts. A build that no path got
+into depends on the texts that it read or looked for, whose digests are among its answers.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from rtcompile.storage.digest import content_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from rtcompile.core.request import CompileRequest
+
+    Texts = tuple[tuple[str, str], ...]
 
 # Nothing is looked for on disk below it: see `workers.probes`.
 FOLDER = "/rtcompile-headers/"
 
-_LABEL = "user-texts "
+LABEL = "user-texts"
+_ANSWER = f"{LABEL} "  # no directory's label begins with it
 _DIGITS = 32
 
 
@@ -41,10 +46,36 @@ def with_headers(request: CompileRequest) -> CompileRequest:
 
 def label(directory: str) -> str:
     """Return the label of the search directory of such headers; ``""`` of any other directory."""
-    return _LABEL + directory[len(FOLDER) :] if directory.startswith(FOLDER) else ""
+    return LABEL if directory.startswith(FOLDER) else ""
 
 
 def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Return the headers with their whole paths."""
     top = folder(headers) if headers else ""
     return tuple((f"{top}/{name}", text) for name, text in headers)
+
+
+def answers(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
+    """Return what a build depends on that read or looked for these names; of an absent one, that it is."""
+    return {f"{_ANSWER}{name}={_digest(texts.get(name))}" for name in names}
+
+
+def answer_of_all(path: str) -> str:
+    """Return what a build depends on that may depend on all texts of a folder, or on its path."""
+    return f"{_ANSWER}={path}"
+
+
+def are_as_answered(headers: Texts, before: Iterable[str]) -> bool:
+    """Say whether a build with these headers would get the answers, as far as they concern texts."""
+    texts = dict(headers)
+    for answer in before:
+        if answer.startswith(_ANSWER):
+            name, _, digest = answer[len(_ANSWER) :].rpartition("=")
+            now = _digest(texts.get(name)) if name else folder(headers)
+            if digest != now:
+                return False
+    return True
+
+
+def _digest(text: str | None) -> str:
+    return "" if text is None else content_digest(text.encode())

@@ -90,6 +90,7 @@ class _Observation:
         self.opened: dict[bytes, list[Any]] = {}
         self.contents: dict[bytes, bytes] = {}
         self.absent: dict[bytes, None] = {}
+        self.absent_texts: dict[bytes, None] = {}
         self.folders: dict[bytes, None] = {}
         self.files: dict[bytes, None] = {}  # that were looked for, and not opened
         self.positions: dict[bytes, list[int]] = {}  # copies of descriptors that share a position
@@ -169,6 +170,7 @@ class _Observation:
         if descriptor is None:
             text = self.texts.get(os.path.normpath(path))
             if text is None:
+                self.absent_texts[path] = None
                 return None
             descriptor = self.memory[path] = _in_memory(text)
         return descriptor
@@ -184,6 +186,7 @@ class _Observation:
             "folders": [*self.folders],
             "absent": [*self.absent],
             "texts": [*self.memory],
+            "absent texts": [*self.absent_texts],
             "problem": self.problem,
         }
 

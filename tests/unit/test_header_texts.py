@@ -33,6 +33,45 @@ def test_a_text_is_found_and_its_edit_is_another_kernel(tmp_path, monkeypatch):
     assert _compile("#define SIDE 3\n").code == first.code
 
 
+def _hit(headers: dict[str, str], source: str = SOURCE, **more: object) -> str | None:
+    return rtcompile.compile(source, arch="sm_80", headers=headers, **more).build.hit
+
+
+@pytest.mark.parametrize("changed", [{"other.cuh": "2"}, {}, {"other.cuh": "1", "third.cuh": ""}])
+def test_a_text_that_was_not_read_may_change(tmp_path, monkeypatch, changed):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+    tile = {"tile.cuh": "#define SIDE 3\n"}
+    assert _hit({**tile, "other.cuh": "1"}) is None
+    assert _hit({**tile, **changed}) == "disk"
+    assert _hit({"tile.cuh": "#define SIDE 4\n", **changed}) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("#define SIDE __FILE__[0]\n", id="with its path"),
+        pytest.param('#include "new.cuh"\n', id="that looks for another in vain"),
+        pytest.param("#define SIDE __has_include(<new.cuh>)\n", id="that asks for another"),
+    ],
+)
+def test_what_another_text_changes_is_built_again(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "new.cuh").write_text("#define SIDE 1\n")
+    options = (f"-I{tmp_path}",)
+    assert _hit({"tile.cuh": text}, options=options) is None
+    assert _hit({"tile.cuh": text, "new.cuh": "#define SIDE 2\n"}, options=options) is None
+
+
+def test_which_texts_nvcc_read_is_not_known(tmp_path, monkeypatch):
+    toolchain = toolkit.current()
+    if toolchain.nvcc is None or toolchain.host_compiler is None:
+        pytest.skip("nvcc and a host compiler are needed")
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
+    tile = {"tile.cuh": "#define SIDE 3\n"}
+    assert _hit({**tile, "other.cuh": "1"}, backend="nvcc") is None
+    assert _hit({**tile, "other.cuh": "2"}, backend="nvcc") is None
+
+
 def test_another_place_has_the_same_key(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "one"))
     first = _compile("#define SIDE 3\n")

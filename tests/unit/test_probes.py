@@ -181,6 +181,7 @@ def test_what_a_precompiled_header_depends_on_is_depended_on_by_its_users(
     (one / "rest.h").write_text("__device__ const char* here() { return __FILE__; }\n")
     made = files_of("#include <v.h>\n#if __has_include(<opt.h>)\n#endif\n", one, library)
     asked = {"begun_ns": time.time_ns(), "problem": "", "opened": [], "files": [], "folders": []}
+    asked["absent texts"] = []
     gone = {"absent": [os.fsencode(one / "gone/x")], "texts": []}
     used = observed.file_set({**asked, **gone}, (), before=made)
     assert used.headers == made.headers
