@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -116,6 +117,7 @@ class Miss:
         self.failures: list[CompileFailure] = []
         self.depends: tuple[FileSet, ...] = ()  # what a failure depends on besides
         self.begun_ns = clocks.file_clock_ns()
+        self.folders = self._folders()
         self.confirmed = confirmed
 
     def run(self) -> ObjectCode:
@@ -173,7 +175,7 @@ class Miss:
         depends = list(self.depends)
         for each in self.failures:
             searched = self.plan.search if each.backend == "nvrtc" else self._nvcc_searched(each)
-            depends.append(dependencies_of(each, searched, self.plan.request.source, question.name))
+            depends.append(dependencies_of(each, partial(self._recorded, each, searched)))
         if not any(each.uncacheable or each.newest_ns >= self.begun_ns for each in depends):
             self.store.negative.remember(question, Remembered(failure, why_nvcc, tuple(depends)))
 
@@ -318,6 +320,33 @@ class Miss:
         """Return what a compiler is given."""
         return _unit(self.plan, flags, target, expressions)
 
+    def _recorded(
+        self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
+    ) -> FileSet:
+        """Return what an outcome depends on where the compiler's calls were not observed."""
+        request, nvcc = self.plan.request, self.plan.toolchain.nvcc
+        said = [request.source, *(text for _, text in request.headers), *request.options]
+        found = headers.record(
+            outcome.trace or (),
+            searched,
+            source="\n".join(said),
+            name=self.plan.question.name,
+            toolkit=(os.path.dirname(os.path.dirname(nvcc.binary)),) if nvcc is not None else (),
+        )
+        if request.headers:
+            all_texts = memory_headers.answer_of_all(memory_headers.folder(request.headers))
+            found = found.replaced(answers=tuple(sorted({*found.answers, all_texts})))
+        if self._folders() != self.folders:
+            found.newest_ns = time.time_ns()
+        return found
+
+    def _folders(self) -> dict[str, tuple[int, int]]:
+        """Return which of the user's folders are searched, as they are now."""
+        options = self.plan.options
+        own = [*plans.own_directories(options), *plans.last_directories(options)]
+        beside = os.path.dirname(self.plan.question.name)
+        return headers.identities([*(directory.path for directory in own), beside])
+
     def _finish(
         self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
     ) -> ObjectCode:
@@ -332,20 +361,7 @@ class Miss:
             from rtcompile.cache import headers
 
             with tracing.span("headers", program=plan.request.name):
-                given = plan.request.headers
-                texts = (text for _, text in given)
-                dependencies = headers.record(
-                    compiled.trace or (),
-                    searched,
-                    source="\n".join([plan.request.source, *texts]),
-                    name=plan.question.name,
-                )
-                if given:
-                    answers = {
-                        *dependencies.answers,
-                        memory_headers.answer_of_all(memory_headers.folder(given)),
-                    }
-                    dependencies = dependencies.replaced(answers=tuple(sorted(answers)))
+                dependencies = self._recorded(compiled, searched)
         if plan.must_link:
             from rtcompile.compilers import nvjitlink
 
@@ -448,11 +464,13 @@ def _error(
 # Matches the folders that includes are relative to: .../include/cccl, /usr/include/c++/12.
 _ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
 
+_HOST_ROOTS = ("/usr/local/include",)  # searched before the others, also where it holds nothing
+
 
 def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
     """Return the directories of NVCC and its host compiler, in which a new header must be noticed."""
-    roots = (match[0] for path in trace if (match := re.match(_ROOT, path)))
-    return tuple(SearchDir("", root) for root in dict.fromkeys(roots))
+    roots = [match[0] for path in trace if (match := re.match(_ROOT, path))]
+    return tuple(SearchDir("", root) for root in dict.fromkeys([*roots, *_HOST_ROOTS]))
 
 
 def _for_this_device(plan: Plan) -> bool:

@@ -1,20 +1,41 @@
-"""Records which files a build read, and which it would have read first had they been there."""
+"""Records what a build read, and which folders it searched, for compilers that cannot be observed.
+
+NVCC says which files it read (``-MD``), and so does the include trace of an NVRTC whose calls cannot
+be observed (`compilers.observed`). Neither says which paths it looked for in vain, nor what a
+``__has_include`` found. So the entries of every folder that was searched are recorded: those of the
+user's search path, of the source and of the user's headers, with the folders below them that a
+source can name. The toolkit's folders are not, since the toolchain's signature stands for them.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from rtcompile.core import includes
-from rtcompile.core.header import Header, SearchDir
+from rtcompile.core.header import PROVIDED, Header, SearchDir
+from rtcompile.core.memory_headers import FOLDER
+from rtcompile.core.mentions import Mentions, scan
 from rtcompile.lookup import clocks, fileset
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage.digest import stat_of
 
-if TYPE_CHECKING:
-    from rtcompile.core.mentions import Mentions
+# Files that no source includes unless a text mentions the suffix: programs write them beside it.
+_NO_HEADERS = (
+    ".a .bin .cc .cpp .csv .cu .cubin .json .log .md .npy .npz .o .out .pkl .png .pt .ptx .py .pyc"
+    " .rst .sh .so .swp .tmp .toml .txt .yaml .yml __pycache__"
+)
+
+# What may be the name of a header. One that leads out of the folders that are searched is absolute
+# or has "..".
+_NAME = re.compile(r'["<]([^"<>\n\0]*)(?=[">])')
+_COMPUTED_OUTWARD = re.compile(r"^[ \t]*(?:#|%:)(?![ \t]*error).*\.\./", re.MULTILINE)
+_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
+
+_MAX_FOLDERS = 2048
+_PASTES = ("##", "%:%:", "??=")
 
 
 def record(
@@ -23,20 +44,159 @@ def record(
     *,
     source: str = "",
     name: str = "",
+    toolkit: tuple[str, ...] = (),
 ) -> FileSet:
-    """Read, hash and stat the headers of a build, and note the files that must not appear.
+    """Read, hash and stat the headers of a build, and list the folders that were searched.
 
-    This is for NVCC, and for an NVRTC that cannot be observed (`compilers.observed`). `trace` has
-    the paths that the compiler read, as it spelled them. The own includes and ``__has_include`` of
-    `source` are looked at too. `uncacheable` is set if they cannot be checked later.
+    `trace` has the paths that the compiler read, as it spelled them; `source` what the user wrote
+    besides: the source, headers given as texts, and options, which may define macros. The folders
+    of `search` that belong to a toolkit are trusted, and so are those of `toolkit`. `uncacheable`
+    is set if what was looked for cannot be checked later.
     """
-    from rtcompile.core.mentions import scan  # a hit needs none of its regular expressions
+    beside = os.path.dirname(name)
+    trusted = [d.path for d in search if d.label and not (d.is_own or d.is_provided)]
+    trusted += [*toolkit, FOLDER]
+    watched = _Watched(tuple(f"{path.rstrip('/')}/" for path in trusted))
+    watched.roots = [d.path for d in search] + [beside] * beside.startswith("/")
+    watched.texts = [source]
+    if clock := scan(source).clock:
+        watched.doubt(f"{clock} is different in every build")
+    place = includes.placing(search)
+    headers: list[Header] = []
+    own_path: dict[str, None] = {}
+    for path in dict.fromkeys(trace):
+        if not path.startswith("/"):
+            return FileSet(uncacheable=f"header {path} was found by a relative path")
+        position, relative = place(path)
+        label = search[position].label if position >= 0 else ""
+        try:
+            header, mentions, text, changed_ns = _read(path, label, relative)
+        except OSError as error:
+            return FileSet(uncacheable=f"header {path} cannot be read: {error.strerror or error}")
+        headers.append(header)
+        watched.newest_ns = max(watched.newest_ns, changed_ns)
+        if mentions.own_path:
+            own_path[label] = None
+        if mentions.clock:
+            watched.doubt(f"{mentions.clock} is different in every build")
+        if text:
+            watched.texts.append(text)
+            watched.roots.append(os.path.dirname(path))
+    watched.look()
+    answers = []
+    for path in watched.present:
+        position, rest = place(path)
+        answers.append(f"{search[position].label if position >= 0 else ''}/{rest}")
+    ways = [*(header.path for header in headers), *watched.seen, *watched.present]
+    return FileSet(
+        tuple(headers),
+        absent=tuple(watched.absent),
+        present=tuple(watched.present),
+        answers=tuple(sorted(answers)),
+        newest_ns=max(watched.newest_ns, _led_ns(ways)),
+        own_path=tuple(own_path),
+        uncacheable=watched.problem or fileset.volatile(ways),
+    )
 
-    return _record(tuple(trace), search, scan(source), os.path.dirname(name))
+
+def identities(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return which folders these and those above them are: another may be mounted or put there."""
+    found: dict[str, tuple[int, int]] = {}
+    for folder in folders:
+        while folder.startswith("/") and folder not in found:
+            try:
+                status = os.stat(folder)
+                found[folder] = status.st_dev, status.st_ino
+            except OSError:
+                found[folder] = -1, -1
+            folder = os.path.dirname(folder)
+    return found
 
 
-def _led_ns(trace: Iterable[str], search: Sequence[SearchDir]) -> int:
-    """Return when a link or a folder on the way to these files last came to lead elsewhere.
+class _Watched:
+    """The folders in which a build may have looked for files, as they are now."""
+
+    def __init__(self, trusted: tuple[str, ...]) -> None:
+        self.roots: list[str] = []  # folders that names of headers are relative to
+        self.texts: list[str] = []  # all that the user wrote
+        self.seen: dict[str, None] = {}
+        self.absent: dict[str, None] = {}
+        self.present: dict[str, None] = {}
+        self.newest_ns = 0
+        self.problem = ""
+        self._trusted = trusted
+        self._ignored: list[str] = []  # suffixes of names that no text asks for
+
+    def doubt(self, problem: str) -> None:
+        self.problem = self.problem or problem
+
+    def look(self) -> None:
+        """Look at all of `roots`, at the folders below them, and at names that lead out of them."""
+        text = _SPLICE.sub("", "\n".join(self.texts))
+        self._ignored = [suffix for suffix in _NO_HEADERS.split() if suffix not in text]
+        roots = [root.rstrip("/") for root in dict.fromkeys(self.roots)]
+        roots = [root for root in roots if not f"{root}/".startswith(self._trusted)]
+        for root in roots:
+            self._walk(root, text)
+        names = dict.fromkeys(_NAME.findall(text))
+        for name in [name for name in names if name[:1] == "/" or "../" in name]:
+            for path in [name] if name[0] == "/" else [f"{root}/{name}" for root in roots]:
+                self._note(path)
+        if _COMPUTED_OUTWARD.search(_NAME.sub("", text)):
+            self.doubt("a macro may ask for a file outside of the folders that are searched")
+
+    def _walk(self, root: str, text: str) -> None:
+        """Note the entries of a folder, and of those below it whose names a text mentions.
+
+        Where texts paste words the name of a folder may be put together, and all of them count.
+        """
+        pastes = not root.startswith("/usr/") and any(word in text for word in _PASTES)
+        ahead = [root]
+        while ahead:
+            folder = ahead.pop()
+            if folder in self.seen or f"{folder}/".startswith(self._trusted):
+                continue
+            if len(self.seen) >= _MAX_FOLDERS:
+                self.doubt(f"{root} has too many folders in which a header could appear")
+                return
+            self.seen[folder] = None
+            try:
+                self.present[fileset.listing(folder, ",".join(self._ignored))] = None
+                with os.scandir(folder) as found:
+                    entries = [*found]
+            except (FileNotFoundError, NotADirectoryError):
+                self._note(f"{folder}/.")
+                continue
+            except OSError as error:
+                self.doubt(f"{folder} may not be read: {error.strerror}")
+                continue
+            self._changed(folder)
+            for entry in entries:
+                if entry.name.endswith(tuple(self._ignored)):
+                    continue
+                if entry.is_symlink():
+                    self._note(entry.path)
+                if entry.is_dir():
+                    ahead += [entry.path] * (pastes or entry.name in text)
+                elif not os.access(entry.path, os.R_OK) and os.path.exists(entry.path):
+                    self.doubt(f"{entry.path} comes first in the search and may not be read")
+
+    def _note(self, path: str) -> None:
+        """Note whether there is a file or a folder."""
+        if os.path.exists(path):
+            self.present[f"{path}/." if os.path.isdir(path) else path] = None
+        else:
+            self.absent[path] = None
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+        self._changed(path)
+
+    def _changed(self, path: str) -> None:
+        self.newest_ns = max(self.newest_ns, clocks.changed_ns(os.stat(path)))
+
+
+def _led_ns(paths: Iterable[str]) -> int:
+    """Return when a link or a folder on the way to these paths last came to lead elsewhere.
 
     A header keeps its times when ``current -> v1`` becomes ``current -> v2``, or when another folder
     takes the place of its own. A link is new then, and a folder that was renamed has been changed
@@ -44,7 +204,7 @@ def _led_ns(trace: Iterable[str], search: Sequence[SearchDir]) -> int:
     """
     newest = 0
     looked: set[str] = set()
-    ahead = [*trace, *(directory.path for directory in search)]
+    ahead = [*paths]
     while ahead:
         path = ahead.pop()
         while path not in looked and path.startswith("/"):
@@ -62,155 +222,23 @@ def _led_ns(trace: Iterable[str], search: Sequence[SearchDir]) -> int:
     return newest
 
 
-def _record(
-    trace: Sequence[str],
-    search: Sequence[SearchDir],
-    own: Mentions,
-    own_directory: str,
-) -> FileSet:
-    from rtcompile.core.mentions import scan
-
-    headers: list[Header] = []
-    changed: list[int] = []
-    own_path: dict[str, None] = {}
-    texts: list[tuple[str, Mentions]] = [(own_directory, own)]
-    read = dict.fromkeys(trace)
-    place = includes.placing(search)
-    for path in read:
-        if not path.startswith("/"):
-            return FileSet(uncacheable=f"header {path} was found by a relative path")
-        position, relative = place(path)
-        label = search[position].label if position >= 0 else ""
-        try:
-            header, mentions, changed_ns = _read(path, label, relative, scan)
-        except OSError as error:
-            return FileSet(uncacheable=f"header {path} cannot be read: {error.strerror or error}")
-        headers.append(header)
-        changed.append(changed_ns)
-        texts.append((os.path.dirname(path), mentions))
-        if mentions.own_path:
-            own_path[header.label] = None
-
-    probes = _Probes(search)
-    # A macro may have included any of the headers.
-    names = (
-        []
-        if not any(said.computed for _, said in texts)
-        else [name for path in read for _, name in includes.spellings(path, search)]
-    )
-    for header in headers:
-        for position, name in includes.spellings(header.path, search):
-            for directory in probes.directories[:position]:
-                probes.must_not_appear(directory, name)
-    uncacheable = ""
-    for directory, mentions in texts:
-        if directory.startswith("/"):  # the compiler's own working directory is empty
-            for quoted in (*mentions.quoted, *(names if mentions.computed else ())):
-                if f"{directory}/{quoted}" not in read:
-                    probes.must_not_appear(directory, quoted)
-        for asked in mentions.asked:
-            if asked[0] in '<"' and "##" not in asked:
-                probes.ask(directory if asked[0] == '"' else "", asked[1:-1])
-            else:
-                uncacheable = f"what __has_include({asked}) asks for is computed"
-        if mentions.clock:
-            uncacheable = f"{mentions.clock} is different in every build"
-
-    if probes.unreadable:  # the compiler went on to the next directory
-        uncacheable = f"{probes.unreadable} comes first in the search and may not be read"
-    looked_in = [f"{directory.path}/" for directory in search if directory.is_own]
-    uncacheable = uncacheable or fileset.volatile([*looked_in, f"{own_directory}/", *read])
-    changed += [probes.newest_ns, _led_ns([*trace, *probes.found()], search)]
-    return FileSet(
-        tuple(headers),
-        absent=tuple(probes.absent),
-        present=tuple(probes.present),
-        answers=tuple(sorted(probes.answers)),
-        newest_ns=max(changed),
-        own_path=tuple(own_path),
-        uncacheable=uncacheable,
-    )
-
-
-class _Probes:
-    """The paths that must stay absent or present for a build's result to stay the same."""
-
-    def __init__(self, search: Sequence[SearchDir]) -> None:
-        self.directories = [directory.path.rstrip("/") for directory in search]
-        self.absent: dict[str, None] = {}
-        self.present: dict[str, None] = {}
-        self.answers: set[str] = set()
-        self.newest_ns = 0
-        self.unreadable = ""
-        self._search = search
-        self._looked: set[tuple[str, str]] = set()
-        self._there: dict[str, bool] = {}
-
-    def must_not_appear(self, directory: str, name: str) -> None:
-        """Note the first missing ancestor folder, which stands for all below (CuTe: 770)."""
-        if (directory, name) in self._looked:
-            return
-        self._looked.add((directory, name))
-        path = directory
-        for part in (".", *name.split("/")):
-            path = f"{path}/{part}" if part != "." else path
-            probe = f"{path}/." if part == "." else path
-            if not self._exists(probe):
-                self.absent[probe] = None
-                return
-        if os.path.isdir(path):  # a folder is no header, but a file could replace it
-            self.present[f"{path}/."] = None
-        elif not os.access(path, os.R_OK):
-            self.unreadable = path
-
-    def ask(self, own_directory: str, name: str) -> None:
-        """Note what every directory has: ``__has_include_next`` does not begin at the first."""
-        own = [own_directory] if own_directory.startswith("/") else []
-        for directory in [""] if name.startswith("/") else [*own, *self.directories]:
-            path = f"{directory}/{name}" if directory else name
-            if self._exists(path):
-                self.present[f"{path}/." if os.path.isdir(path) else path] = None
-                position, rest = includes.place(path, self._search)
-                label = self._search[position].label if position >= 0 else ""
-                self.answers.add(f"{label}/{rest}")
-            else:
-                self.must_not_appear(directory, name)
-
-    def found(self) -> list[str]:
-        """Return the paths that exist."""
-        return [path for path, there in self._there.items() if there]
-
-    def _exists(self, path: str) -> bool:
-        there = self._there.get(path)
-        if there is None:
-            try:
-                status = os.stat(path)
-            except OSError:
-                there = False
-            else:
-                there = True
-                if not os.path.isdir(path):
-                    self.newest_ns = max(self.newest_ns, clocks.changed_ns(status))
-            self._there[path] = there
-        return there
-
-
-# Memo of headers by path, since a process's builds share the toolkit's headers. Reading, hashing
-# and scanning CuTe's takes 60 ms, a stat of each 1 ms.
-_read_before: dict[str, tuple[Header, Mentions, int]] = {}
+# Memo of headers by path, and by whether the text is needed, since a process's builds share the
+# toolkit's headers. Reading, hashing and scanning CuTe's takes 60 ms, a stat of each 1 ms.
+_read_before: dict[tuple[str, bool], tuple[Header, Mentions, str, int]] = {}
 _MOST_READ = 8192
 
 
-def _read(
-    path: str, label: str, relative: str, scan: Callable[[str], Mentions]
-) -> tuple[Header, Mentions, int]:
-    before = _read_before.get(path)
+def _read(path: str, label: str, relative: str) -> tuple[Header, Mentions, str, int]:
+    """Return a header, what it mentions, its text if the user wrote it, and when it last changed."""
+    is_own = Header(path, label, relative, "", 0, 0, 0).is_own or label.startswith(PROVIDED)
+    before = _read_before.get((path, is_own))
     if before is not None and stat_of(os.stat(path)) == before[0][4:]:
-        header, mentions, changed_ns = before
-        return header._replace(label=label, relative=relative), mentions, changed_ns
+        header, mentions, text, changed_ns = before
+        return header._replace(label=label, relative=relative), mentions, text, changed_ns
     header, data, status = fileset.read(path, label, relative)
-    mentions = scan(data.decode("utf-8", "surrogateescape"))
+    text = data.decode("utf-8", "surrogateescape")
+    found = header, scan(text), text if is_own else "", clocks.changed_ns(status)
     if len(_read_before) >= _MOST_READ:
         _read_before.clear()
-    found = _read_before[path] = header, mentions, clocks.changed_ns(status)
+    _read_before[path, is_own] = found
     return found

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rtcompile.cache import files
 from rtcompile.cache.folder import Folder
-from rtcompile.core.header import SearchDir
 from rtcompile.core.key import Question, digest, field
 from rtcompile.core.units import CompileFailure
 from rtcompile.lookup.fileset import PACKED_FIELDS, FileSet
@@ -25,7 +24,6 @@ _SEAL = "negative entry"
 _MAX_IN_MEMORY = 256
 _OWN_FIELDS = 5
 # Regular expressions as texts: compiling these takes 0.3 ms, which only a failure needs.
-_NOT_FOUND = r'(?:cannot|could not) open source file "([^"]+)"'
 # The words of errors that the source or its options caused.
 _DIAGNOSED = (
     r"\(\d+\): (?:catastrophic )?error"
@@ -110,10 +108,11 @@ class Negative:
         return known
 
 
-def dependencies_of(
-    failure: CompileFailure, search: Sequence[SearchDir], source: str, name: str
-) -> FileSet:
-    """Return the files that a failure depends on; `uncacheable` says whether on more than files."""
+def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:
+    """Return the files that a failure depends on; `uncacheable` says whether on more than files.
+
+    `recorded` records the files of a compiler that was not observed.
+    """
     log = failure.log
     if failure.missing:  # else it is not known where the host compiler looked for its header
         log = re.sub(_HOST_MISSED, "(1): error", log, flags=re.MULTILINE)
@@ -125,18 +124,8 @@ def dependencies_of(
         return FileSet(uncacheable=undecided[0])
     if failure.files is not None:
         return failure.files
-    from rtcompile.cache import headers
-
-    found = headers.record(failure.trace or (), search, source=source, name=name)
-    # A header that was not found may be created later.
-    folders = [name.rpartition("/")[0], *(directory.path for directory in search)]
-    absent = [
-        f"{folder}/{missing}"
-        for missing in re.findall(_NOT_FOUND, failure.log)
-        for folder in folders
-        if folder.startswith("/")
-    ]
-    return found.replaced(absent=(*found.absent, *absent, *failure.missing))
+    found = recorded()
+    return found.replaced(absent=(*found.absent, *failure.missing))
 
 
 def _key(question: Question) -> str:

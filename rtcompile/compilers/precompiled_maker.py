@@ -176,7 +176,7 @@ class _Maker:
         if made["asked"] is not None:
             dependencies = observed.file_set(made["asked"], self.search, texts=texts)
         else:
-            source = "\n".join([self.text, *(text for _, text in texts)])
+            source = "\n".join([self.text, *(t for _, t in texts), *self.order["options"]])
             name = self.order["name"]
             dependencies = headers.record(trace, self.search, source=source, name=name)
         if spared < _LEAST_SPARED:

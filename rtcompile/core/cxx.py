@@ -133,28 +133,6 @@ class Text:
             elif opening and kind != _COMMENT and text[start:end].strip(BLANKS + "\n"):
                 return
 
-    def lines_with(self, word: str) -> Iterator[Directive]:
-        """Yield the directives with a word, and what looks like one in a comment or a string.
-
-        That takes half the time of `directives`, or less. Where a directive may be on several lines,
-        all directives are yielded.
-        """
-        text = self.text
-        begin = last = 0
-        several = 'R"' in text  # a directive may go on over lines within a raw string
-        self._find()
-        while (at := text.find(word, last)) >= 0:
-            begin = max(begin, text.rfind("\n", last, at) + 1)
-            start = min(self._next[6](begin), self._next[7](begin))
-            last, before = at + len(word), max(begin, last)
-            if start < at:
-                pieces = [piece for piece in self._directive(start) if piece[0] != _HASH]
-                last = pieces[-1][2]
-                yield self._told(pieces, start)
-            if several or text.find("*/", before, at) >= 0 or "\n" in text[start:last]:
-                yield from self.directives()
-                return
-
     def code(self) -> str:
         """Return the text with a blank for each comment and each literal."""
         return " ".join(self.text[start:end] for kind, start, end in self.pieces() if kind == _CODE)

@@ -48,24 +48,6 @@ def placing(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
     return placed
 
 
-def spellings(path: str, search: Sequence[SearchDir]) -> list[tuple[int, str]]:
-    """Return every (index of a search directory, name) under which `path` may have been included.
-
-    The trace does not say how the source spelled a header's name. A spelling too many costs an
-    extra check, one too few lets a stale object be used. So a header outside all directories (a
-    host compiler's own) counts as found after all of them, under each tail of its path.
-    """
-    found = []
-    for index, directory in enumerate(search):
-        prefix = directory.path.rstrip("/") + "/"
-        if path.startswith(prefix):
-            found.append((index, path[len(prefix) :]))
-    if not found:
-        parts = path.strip("/").split("/")
-        found = [(len(search), "/".join(parts[start:])) for start in range(len(parts))]
-    return found
-
-
 # --- precompiled headers ---------------------------------------------------------------------
 
 

@@ -34,14 +34,19 @@ PACKED_FIELDS = 2 * _PART + 5
 _VOLATILE = ("/proc/", "/sys/", "/dev/fd/")
 
 _FOLDER = "/."  # ends a path that must be a folder
+_LISTED = "/.="  # stands between a folder and what `listing` states of its entries
 _KIND_BITS, _FOLDER_BITS = 0o170000, 0o040000  # of a file's mode
 
 _RECENT_SECONDS = 1.0
 _MAX_REMEMBERED = 256
 _MAX_READ = 8192
+_LISTING_DIGITS = 32
 
 # When (monotonic clock) a provided part, by its packed fields, was found unchanged.
 _recently_validated: dict[tuple[bytes, ...], float] = {}
+
+# Folders' entries as `listing` gives them, with stat signatures that show every change.
+_listings: dict[str, Header] = {}
 
 # Headers that were read to compare them, which many builds share, by label, name and path.
 _read: dict[tuple[str, str, str], Header] = {}
@@ -53,7 +58,8 @@ class FileSet:
     `headers` are in order of first inclusion. `absent` are paths that must not exist: a file there
     would be read instead, or would turn a ``__has_include``. The first folder that does not exist
     stands for all below it. `present` are paths that must exist, though they were not read. One
-    that ends in ``/.`` must be a folder, and no other may be one. `answers` are the
+    that ends in ``/.`` must be a folder, and no other may be one; `listing` makes those that state
+    which entries a folder has, for compilers that do not say what they looked for. `answers` are the
     ``__has_include`` candidates that exist, as a directory's label and a name, without paths.
     `own_path` has the labels of the headers that mention ``__FILE__`` or its kind.
 
@@ -195,6 +201,9 @@ class FileSet:
                 return f"new file {path} comes first in the search, or answers a __has_include"
         for path in self.present:
             if not _is_present(path):
+                folder, listed, _ = path.partition(_LISTED)
+                if listed:
+                    return f"the files in {folder} are others, and the compiler searched it"
                 return f"{path.removesuffix(_FOLDER)} is gone, or became a folder"
         return ""
 
@@ -247,10 +256,42 @@ def _is_present(path: str | bytes) -> bool:
     """Say whether a path exists, as a folder where it ends in ``/.`` and as no folder elsewhere."""
     if path[-2:] in (_FOLDER, b"/."):
         return os.access(path, os.F_OK)
+    text = path if isinstance(path, str) else os.fsdecode(path)
     try:
+        if _LISTED in text:
+            folder, _, stated = text.partition(_LISTED)
+            return listing(folder, stated.partition("=")[0]) == text
         return os.stat(path).st_mode & _KIND_BITS != _FOLDER_BITS
     except OSError:
         return False
+
+
+def listing(folder: str, ignored: str) -> str:
+    """Return what `FileSet.present` says of a folder's entries: their names and kinds.
+
+    Names that end in one of the `ignored` suffixes, which commas separate, do not count. What links
+    lead to is not looked at. Raises `OSError` where there is no folder.
+    """
+    from rtcompile.core.header import Header
+    from rtcompile.lookup import clocks
+
+    path, now = f"{folder}{_LISTED}{ignored}=", clocks.file_clock_ns()
+    status = os.stat(folder)
+    known = _listings.get(path)
+    if known is not None and known[4:] == stat_of(status):
+        return path + known.digest
+    suffixes, names = tuple(ignored.split(",")), []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not (ignored and entry.name.endswith(suffixes)):
+                kind = 2 * entry.is_symlink() or entry.is_dir()
+                names.append(f"{entry.name}\0{kind:d}\0")
+    text = "".join(sorted(names)).encode("utf-8", "surrogateescape")
+    found = Header(folder, "", folder, content_digest(text)[:_LISTING_DIGITS], *stat_of(status))
+    if len(_listings) >= _MAX_READ:
+        _listings.clear()
+    _listings[path] = clocks.trusted(found, status.st_dev, now)
+    return path + found.digest
 
 
 def _read_again(header: Header) -> Header | None:

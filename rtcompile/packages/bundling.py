@@ -16,13 +16,14 @@ from rtcompile import bundles
 from rtcompile.building import planned, shipped
 from rtcompile.bundles import index, writing
 from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, listed
-from rtcompile.cache import headers
 from rtcompile.core import memory_headers
 from rtcompile.core import options as compiler_options
 from rtcompile.core.arch import Arch
+from rtcompile.core.object_code import files_of
 from rtcompile.core.request import CompileRequest, ObjectCode, items, strings
 from rtcompile.core.request import path as checked_path
 from rtcompile.errors import InvalidRequest, shown
+from rtcompile.lookup.fileset import FileSet
 from rtcompile.lookup.query import query_of
 from rtcompile.many import compile_many
 from rtcompile.settings import Settings
@@ -188,15 +189,10 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     if question is None:
         raise UnshippableError("link= holds sources; compile them and link the results")
     plan = planned.plan(request, settings)
-    read = headers.record(
-        [header.path for header in code.build.headers],
-        plan.search,
-        source=request.source,
-        name=name,
-    )
+    read = files_of(code.build) or FileSet(code.build.headers)
     if read.uncacheable and not read.headers:
         raise UnshippableError(read.uncacheable)
-    if [h.digest for h in read.headers] != [h.digest for h in code.build.headers]:
+    if read.current() is None:
         raise InvalidRequest(f"{name}: a header changed while it was bundled; try again")
     if code.build.backend == "nvrtc" and (strays := [h for h in read.headers if not h.label]):
         raise UnshippableError(

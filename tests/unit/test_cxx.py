@@ -141,35 +141,6 @@ def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) 
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param("#define HAS2(a, b) __has_include(b)\n#if HAS2(<a>,<b>)", id="another's name"),
-        pytest.param("#if HAS_INCLUDE2(<a>, <b>)", id="two arguments"),
-        pytest.param("#define CAT(a, b) a##b\n#if CAT(__ha,s_include)(<a>)", id="pasted"),
-        pytest.param("#define P __has", id="a piece"),
-        pytest.param("#if ASK(__has_include)(<a>)", id="passed on"),
-        pytest.param("#if __has_include(<a /* > */ .h)", id="no end"),
-        pytest.param("#if defined(X) && __has_include /**/ ( NAME )", id="computed"),
-    ],
-)
-def test_what_is_not_written_out_is_a_file_unknown(source: str) -> None:
-    assert any(asked[0] not in '<"' for asked in mentions.scan(source).asked)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "#if __has_include( /* c */ <x>)",
-        "#if __has_include /**/ (<x>)",
-        "#if __has_include /*\n*/ (\f<x>\\\n)",
-        "# /*\n*/ if defined __has_include && __has_include(<x>)",
-    ],
-)
-def test_what_is_written_out_is_known_in_any_spelling(source: str) -> None:
-    assert mentions.scan(source).asked == ("<x>",)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
         "#define C(a, b, c) a##b##c\n#if C(__ha, s_incl, ude)(<a>)\n#endif",
         "#define C(a, b, c) a%:%:b\n#define A /*\n*/ C(_, C(_ha, s_incl, ude))\n",
         "# /*/\n*/ include <a>",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rtcompile.core.header import SearchDir
-from rtcompile.core.includes import parse_trace, pch_prefix, place, spellings, split_prefix
+from rtcompile.core.includes import parse_trace, pch_prefix, place, split_prefix
 from rtcompile.core.mentions import scan
 
 # As NVRTC 12.9.86 and 13.0.88 wrote it.
@@ -64,70 +64,6 @@ def test_a_path_is_placed_in_the_innermost_search_directory(
     path: str, expected: tuple[int, str]
 ) -> None:
     assert place(path, SEARCH) == expected
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        pytest.param("/p/a/b.h", [(0, "a/b.h")], id="one directory holds it"),
-        pytest.param(
-            "/t/include/cccl/x.h", [(1, "cccl/x.h"), (2, "x.h")], id="two directories hold it"
-        ),
-        pytest.param("/u/v/x.h", [(3, "u/v/x.h"), (3, "v/x.h"), (3, "x.h")], id="none does"),
-    ],
-)
-def test_every_spelling_that_could_have_found_a_header_counts(
-    path: str, expected: list[tuple[int, str]]
-) -> None:
-    assert spellings(path, SEARCH) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "quoted", "computed"),
-    [
-        pytest.param('#include "a.h"', ("a.h",), False, id="plain"),
-        pytest.param("#include <a.h>", (), False, id="angle"),
-        pytest.param('  #  include  "a/b.h" // x', ("a/b.h",), False, id="blanks"),
-        pytest.param('#include/**/"a.h"', ("a.h",), False, id="comment between"),
-        pytest.param('#/* x */include "a.h"', ("a.h",), False, id="comment before"),
-        pytest.param('#inc\\\nlude "a.\\\nh"', ("a.h",), False, id="continued lines"),
-        pytest.param('%:include "a.h"', ("a.h",), False, id="digraph"),
-        pytest.param('#include_next "a.h"', ("a.h",), False, id="include_next"),
-        pytest.param('#if 0\n#include "a.h"\n#endif', ("a.h",), False, id="branch not taken"),
-        pytest.param("#define X <a.h>\n#include X", (), True, id="macro"),
-        pytest.param("#include HEADER(a)", (), True, id="macro with arguments"),
-        pytest.param("int include_count; // include me", (), False, id="no directive"),
-    ],
-)
-def test_a_text_says_what_it_includes_by_quotes(
-    text: str, quoted: tuple[str, ...], computed: bool
-) -> None:
-    mentions = scan(text)
-    assert (mentions.quoted, mentions.computed) == (quoted, computed)
-
-
-WRAPPER = "#define _CCCL_HAS_INCLUDE(_X) __has_include(_X)\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "asked"),
-    [
-        pytest.param("#if __has_include(<a.h>)", ("<a.h>",), id="angle"),
-        pytest.param('#if __has_include ( "a.h" )', ('"a.h"',), id="quotes and blanks"),
-        pytest.param("#if __has_include_next(<a.h>)", ("<a.h>",), id="next"),
-        pytest.param("#if __has_inc\\\nlude(<a.h>)", ("<a.h>",), id="continued line"),
-        pytest.param("#ifdef __has_include", (), id="is it there"),
-        pytest.param("#if defined(__has_include)", (), id="is it defined"),
-        pytest.param(WRAPPER, (), id="wrapper's definition"),
-        pytest.param(WRAPPER + "#if _CCCL_HAS_INCLUDE(<b.h>)", ("<b.h>",), id="wrapper's use"),
-        pytest.param("#if __has_include(NAME)", ("NAME",), id="computed"),
-        pytest.param("#define HAVE(x) __has_include(x)", ("x",), id="wrapper of another name"),
-        pytest.param("#define Has_Include(x) __has_include(x)", ("x",), id="likewise"),
-        pytest.param("#define ASK __has_include", ("__has_include",), id="alias"),
-    ],
-)
-def test_a_text_says_what_it_asks_has_include_for(text: str, asked: tuple[str, ...]) -> None:
-    assert scan(text).asked == asked
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,14 @@ import pytest
 
 import rtcompile
 from rtcompile.building import pipeline, planned
-from rtcompile.cache import inventory
+from rtcompile.cache import headers, inventory
 from rtcompile.cache.folder import Folder
 from rtcompile.cache.negative import Remembered, dependencies_of
 from rtcompile.cache.store import Store
 from rtcompile.core.request import CompileRequest
 from rtcompile.core.units import CompileFailure
 from rtcompile.lookup import environment
+from rtcompile.lookup.fileset import FileSet
 from rtcompile.settings import Settings
 from tests.questions import Place, make_question, open_store
 
@@ -70,7 +71,7 @@ def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
     ],
 )
 def test_what_may_go_well_the_next_time_is_not_remembered(other: CompileFailure) -> None:
-    assert dependencies_of(other, (), "", "kernel.cu").uncacheable
+    assert dependencies_of(other, FileSet).uncacheable
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_what_may_go_well_the_next_time_is_not_remembered(other: CompileFailure)
     ],
 )
 def test_what_the_source_and_its_options_caused_is_remembered(log: str) -> None:
-    assert not dependencies_of(failure(log), (), "", "kernel.cu").uncacheable
+    assert not dependencies_of(failure(log), FileSet).uncacheable
 
 
 def test_a_linker_that_is_not_there_is_not_remembered() -> None:
@@ -94,7 +95,7 @@ def test_a_linker_that_is_not_there_is_not_remembered() -> None:
         ("elfLink linker library load error", "link", False),
         ("error : Undefined reference to 'f'", "crash", False),
     ):
-        found = dependencies_of(failure(log, kind=kind), (), "", "kernel.cu")
+        found = dependencies_of(failure(log, kind=kind), FileSet)
         assert (not found.uncacheable) is is_kept
 
 
@@ -106,7 +107,9 @@ def test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it_missed_
     log = f'{ERROR}kernel.cu(4): catastrophic error: cannot open source file "missed.h"\n'
     question = place.question()
     refused = failure(log, trace=(read,))
-    found = dependencies_of(refused, place.search, "", "/project/kernel.cu")
+    source = '#include <read.h>\n#include "missed.h"'
+    name = "/project/kernel.cu"
+    found = headers.record((read,), place.search, source=source, name=name)
     open_store(cache).negative.remember(question, Remembered(refused, "", (found,)))
 
     def finds(**other: Any) -> bool:

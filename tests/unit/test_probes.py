@@ -428,7 +428,7 @@ PASTED_NAME = "#define NAMED(x) __has_include(<x##t.h>)\n#if NAMED(op)\n#endif"
 
 @pytest.mark.parametrize("spelling", [*ASKS.values(), PASTED_NAME], ids=[*ASKS, "pasted name"])
 @pytest.mark.parametrize("where", ["source", "header"])
-def test_a_scan_of_the_texts_finds_it_or_keeps_nothing(
+def test_elsewhere_the_folders_that_were_searched_are_watched(
     spelling: str, where: str, one: Path
 ) -> None:
     header = one.parent / "two/v.h"

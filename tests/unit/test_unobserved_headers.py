@@ -1,0 +1,254 @@
+"""Builds of compilers whose calls are not observed, NVCC and an NVRTC: no change goes unnoticed."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import toolkit
+from rtcompile.cache import headers, store
+from rtcompile.compilers import observed
+from rtcompile.lookup import environment
+
+Change = Callable[[Path], object]
+
+SOURCE = """
+#include <v.h>
+#include "linked/w.h"
+#if ASKED
+#undef VALUE
+#define VALUE 7
+#endif
+__device__ int value = VALUE + W;
+"""
+
+# Ways to ask for ``<sub/opt.h>``, which the sources of the tests include last.
+ASKED = {
+    "plain": "__has_include(<sub/opt.h>)",
+    "a comment between": "__has_include /* c */ ( /* d */ <sub/opt.h>)",
+    "next": "(__has_include_next(<sub/opt.h>) || __has_include(<sub/opt.h>))",
+    "pasted": "CAT(__ha, s_include)(<sub/opt.h>)",
+    "a pasted name": "__has_include(PASTED)",
+    "a macro's second argument": "SECOND(<none.h>, <sub/opt.h>)",
+    "a macro of an option": "BY_OPTION",
+}
+MACROS = """
+#define CAT_(a, b) a##b
+#define CAT(a, b) CAT_(a, b)
+#define PASTED <CAT(su, b)/CAT(op, t).h>
+#define SECOND(a, b) __has_include(b)
+"""
+
+
+class Project:
+    """Folders ``first`` and ``second``, which are searched in this order, and a build of `SOURCE`."""
+
+    def __init__(self, root: Path, backend: str) -> None:
+        self.root, self.backend = root, backend
+        for name in ("first", "second/sub", "v1", "v2", "forced"):
+            (root / name).mkdir(parents=True)
+        (root / "second/v.h").write_text("#define VALUE 1\n")
+        (root / "second/forced.h").write_text("#define FORCED 1\n")
+        for name, value in (("v1", 10), ("v2", 20)):
+            (root / name / "w.h").write_text(f"#define W {value}\n")
+        (root / "second/linked").symlink_to("../v1")
+        time.sleep(0.02)  # out of the file clock's tick
+
+    def value(self, asked: str = ASKED["plain"], *options: str) -> tuple[int | None, str | None]:
+        """Build; return the value in the code (None: it cannot be compiled), and where it was found."""
+        store._stores.clear()  # as another process
+        environment.forget()
+        folders = (f"-I{self.root}/first", f"-I{self.root}/second", "-include=forced.h")
+        option = "-DBY_OPTION=__has_include(<sub/opt.h>)"
+        try:
+            code = rtcompile.compile(
+                MACROS + SOURCE.replace("ASKED", asked),
+                options=(*folders, option, *options),
+                arch="sm_80",
+                target="ptx",
+                backend=self.backend,
+            )
+        except rtcompile.CompileError:
+            return None, None
+        (found,) = re.findall(rb" value = (\d+);", code.code)
+        return int(found), code.build.hit
+
+
+@pytest.fixture(params=["nvcc", "nvrtc"])
+def project(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    found = toolkit.current()
+    if request.param == "nvcc" and (found.nvcc is None or found.host_compiler is None):
+        pytest.skip("nvcc and a host compiler are needed")
+    real = observed.for_probes
+    # As where the probes fail their check.
+    monkeypatch.setattr(observed, "for_probes", lambda *given: {**real(*given), "nested": True})
+    return Project(tmp_path, request.param)
+
+
+def edited(root: Path) -> None:
+    (root / "second/v.h").write_text("#define VALUE 2\n")
+
+
+def edited_with_its_old_times(root: Path) -> None:
+    before = (root / "second/v.h").stat()
+    edited(root)
+    os.utime(root / "second/v.h", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def removed(root: Path) -> None:
+    (root / "second/v.h").unlink()
+
+
+def shadowed(root: Path) -> None:
+    (root / "first/v.h").write_text("#define VALUE 3\n")
+
+
+def shadowed_from_a_new_folder(root: Path) -> None:
+    (root / "first/linked").mkdir()
+    (root / "first/linked/w.h").write_text("#define W 30\n")
+
+
+def another_folder_in_its_place(root: Path) -> None:
+    (root / "new").mkdir()
+    (root / "new/w.h").write_text("#define W 40\n")
+    (root / "new/v.h").write_text("#define VALUE 4\n")
+    (root / "new/forced.h").write_text("")
+    (root / "new/linked").symlink_to("../v1")
+    (root / "second").rename(root / "old")
+    (root / "new").rename(root / "second")
+
+
+def linked_elsewhere(root: Path) -> None:
+    (root / "second/linked").unlink()
+    (root / "second/linked").symlink_to("../v2")
+
+
+def edited_behind_the_link(root: Path) -> None:
+    (root / "v1/w.h").write_text("#define W 50\n")
+
+
+def asked_for_and_there_now(root: Path) -> None:
+    (root / "second/sub/opt.h").write_text("")
+
+
+def asked_for_and_linked(root: Path) -> None:
+    (root / "first/sub").symlink_to("../elsewhere")
+    (root / "elsewhere").mkdir()
+    (root / "elsewhere/opt.h").write_text("")
+
+
+CHANGES: dict[Change, int | None] = {
+    edited: 12,
+    edited_with_its_old_times: 12,
+    removed: None,
+    shadowed: 13,
+    shadowed_from_a_new_folder: 31,
+    another_folder_in_its_place: 14,
+    linked_elsewhere: 21,
+    edited_behind_the_link: 51,
+    asked_for_and_there_now: 17,
+    asked_for_and_linked: 17,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_between_two_builds_is_noticed(project: Project, change: Change) -> None:
+    assert project.value() == (11, None)
+    assert project.value() == (11, "disk")
+    change(project.root)
+    assert project.value() == (CHANGES[change], None)
+
+
+@pytest.mark.parametrize("how", ASKED)
+def test_what_has_include_looks_for_is_noticed_in_any_spelling(project: Project, how: str) -> None:
+    opt = project.root / "second/sub/opt.h"
+    asked = ASKED[how]
+    for value, change in ((11, opt.touch), (17, opt.unlink), (11, opt.parent.rmdir)):
+        assert project.value(asked)[0] == value
+        assert project.value(asked) == (value, "disk")
+        change()
+        time.sleep(0.02)
+    assert project.value(asked)[0] == 11
+
+
+def test_a_header_that_was_looked_for_through_the_folder_above_is_noticed(
+    project: Project,
+) -> None:
+    asked = '__has_include("../beside/opt.h")'
+    assert project.value(asked) == (11, None)
+    assert project.value(asked) == (11, "disk")
+    (project.root / "beside").mkdir()
+    (project.root / "beside/opt.h").touch()
+    assert project.value(asked) == (17, None)
+
+
+# --- during a build ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """Functions that run when the compiler has ended, before anything is made of its answer."""
+    then: list[Callable[[], object]] = []
+    original = headers.record
+
+    def first(*given: Any, **more: Any) -> Any:
+        while then:
+            then.pop()()
+        return original(*given, **more)
+
+    monkeypatch.setattr(headers, "record", first)
+    yield then
+    assert not then
+
+
+def asked_for_and_gone(root: Path) -> None:
+    (root / "second/sub/opt.h").unlink()
+
+
+def its_folder_renamed(root: Path) -> None:
+    (root / "second/sub").rename(root / "second/away")
+
+
+def the_folder_above_swapped(root: Path) -> None:
+    """Put a tree in place that is as old as the first, so that only its identity differs."""
+    root.rename(root.parent / "old")
+    (root.parent / "another").rename(root)
+    (root / "made.txt").touch()  # which makes the times of the swapped folder equal
+
+
+DURING: tuple[Change, ...] = (
+    edited,
+    edited_with_its_old_times,
+    shadowed,
+    linked_elsewhere,
+    edited_behind_the_link,
+    asked_for_and_gone,
+    its_folder_renamed,
+    the_folder_above_swapped,
+)
+
+
+@pytest.mark.parametrize("change", DURING)
+def test_a_build_during_which_something_changed_is_not_kept(
+    project: Project, at_the_end: list[Callable[[], object]], change: Change
+) -> None:
+    project.root /= "project"
+    for root in (project.root.parent / "another", project.root):
+        project.root.parent.joinpath(root.name).mkdir()
+        Project(root, project.backend)
+    (project.root / "second/sub/opt.h").touch()
+    time.sleep(0.02)
+    at_the_end.append(lambda: change(project.root))
+    assert project.value() == (17, None)
+    again = project.value()
+    assert again[1] is None
+    assert change is edited_with_its_old_times or again[0] is not None
