@@ -13,14 +13,17 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rtcompile.core import includes
 from rtcompile.core.header import PROVIDED, Header, SearchDir
 from rtcompile.core.memory_headers import FOLDER
-from rtcompile.core.mentions import Mentions, scan
 from rtcompile.lookup import clocks, fileset
 from rtcompile.lookup.fileset import FileSet
 from rtcompile.storage.digest import stat_of
+
+if TYPE_CHECKING:
+    from rtcompile.core.mentions import Mentions
 
 # Files that no source includes unless a text mentions the suffix: programs write them beside it.
 _NO_HEADERS = (
@@ -53,6 +56,8 @@ def record(
     of `search` that belong to a toolkit are trusted, and so are those of `toolkit`. `uncacheable`
     is set if what was looked for cannot be checked later.
     """
+    from rtcompile.core.mentions import scan  # a hit does not need it
+
     beside = os.path.dirname(name)
     trusted = [d.path for d in search if d.label and not (d.is_own or d.is_provided)]
     trusted += [*toolkit, FOLDER]
@@ -235,6 +240,8 @@ def _read(path: str, label: str, relative: str) -> tuple[Header, Mentions, str, 
     if before is not None and stat_of(os.stat(path)) == before[0][4:]:
         header, mentions, text, changed_ns = before
         return header._replace(label=label, relative=relative), mentions, text, changed_ns
+    from rtcompile.core.mentions import scan
+
     header, data, status = fileset.read(path, label, relative)
     text = data.decode("utf-8", "surrogateescape")
     found = header, scan(text), text if is_own else "", clocks.changed_ns(status)
