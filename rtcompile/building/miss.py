@@ -269,6 +269,7 @@ class Miss:
         if self.plan.backend != "nvcc":
             self.store.reading(self.plan.question)  # NVCC reads headers of its own
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
+        self.folders = self._folders()
         outcome = self._until_nothing_helps(self._nvcc)
         if isinstance(outcome, CompileFailure):
             raise self._refused(outcome)
