@@ -22,7 +22,7 @@ from rtcompile.core.header import SearchDir
 from rtcompile.core.request import BuildInfo, ObjectCode
 from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
-from rtcompile.lookup import clocks, device
+from rtcompile.lookup import clocks, device, fileset
 from rtcompile.settings import Settings
 from rtcompile.watching import tracing
 
@@ -325,6 +325,8 @@ class Miss:
         self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
     ) -> FileSet:
         """Return what an outcome depends on where the compiler's calls were not observed."""
+        from rtcompile.cache import headers
+
         request, nvcc = self.plan.request, self.plan.toolchain.nvcc
         said = [request.source, *(text for _, text in request.headers), *request.options]
         found = headers.record(
@@ -346,7 +348,7 @@ class Miss:
         options = self.plan.options
         own = [*plans.own_directories(options), *plans.last_directories(options)]
         beside = os.path.dirname(self.plan.question.name)
-        return headers.identities([*(directory.path for directory in own), beside])
+        return fileset.identities([*(directory.path for directory in own), beside])
 
     def _finish(
         self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
@@ -359,8 +361,6 @@ class Miss:
         is_known = compiled.trace is not None or compiled.files is not None
         dependencies = compiled.files
         if dependencies is None:
-            from rtcompile.cache import headers
-
             with tracing.span("headers", program=plan.request.name):
                 dependencies = self._recorded(compiled, searched)
         if plan.must_link:

@@ -104,20 +104,6 @@ def record(
     )
 
 
-def identities(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return which folders these and those above them are: another may be mounted or put there."""
-    found: dict[str, tuple[int, int]] = {}
-    for folder in folders:
-        while folder.startswith("/") and folder not in found:
-            try:
-                status = os.stat(folder)
-                found[folder] = status.st_dev, status.st_ino
-            except OSError:
-                found[folder] = -1, -1
-            folder = os.path.dirname(folder)
-    return found
-
-
 class _Watched:
     """The folders in which a build may have looked for files, as they are now."""
 

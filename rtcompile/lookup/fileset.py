@@ -330,6 +330,20 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
     return clocks.trusted(header, status.st_dev, now), data, status
 
 
+def identities(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return which folders these and those above them are: another may be mounted or put there."""
+    found: dict[str, tuple[int, int]] = {}
+    for folder in folders:
+        while folder.startswith("/") and folder not in found:
+            try:
+                status = os.stat(folder)
+                found[folder] = status.st_dev, status.st_ino
+            except OSError:
+                found[folder] = -1, -1
+            folder = os.path.dirname(folder)
+    return found
+
+
 def volatile(paths: Iterable[str]) -> str:
     """Return why a build that looked for these paths cannot be cached; "" if it can."""
     for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
