@@ -14,8 +14,8 @@ from typing import Any
 
 import rtcompile
 from benchmarks._machine import gpus, save
+from rtcompile.inspect import advice
 from rtcompile.settings import Settings
-from rtcompile.watching import advice
 
 ROUNDS = 5
 
@@ -56,7 +56,7 @@ def without_a_gpu(source: str, cases: list[tuple[str, int]]) -> dict[str, float]
             once.append((time.perf_counter() - begin) * 1e3)
 
     def build(asked: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
-        from rtcompile.building import pipeline
+        from rtcompile.build import pipeline
 
         return pipeline.build(asked, Settings.from_environ().override(recompile=True))
 

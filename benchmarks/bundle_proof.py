@@ -17,7 +17,7 @@ import rtcompile
 from benchmarks import _machine
 from examples import cute_tiled_copy
 from rtcompile.bundles.file import Bundle
-from rtcompile.packages import bundling, proof
+from rtcompile.extras.packaging import bundling, proof
 
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_120a", "compute_80")
 FASTROWS = Path(__file__).parents[1] / "examples" / "fastrows"

@@ -39,7 +39,7 @@ if task["gpu"]:
     hit = None if way == "cupy" else kernel.build.hit
 else:
     from rtcompile import compile
-    from rtcompile.building import pipeline
+    from rtcompile.build import pipeline
     start = time.perf_counter()
     code = compile(source, options=options, arch="sm_90a")
     elapsed = time.perf_counter() - start
@@ -49,7 +49,7 @@ print(json.dumps({"ms": elapsed * 1e3, "hit": hit}))
 BUNDLE = r"""
 import sys
 from rtcompile import CompileRequest
-from rtcompile.packages import bundling
+from rtcompile.extras.packaging import bundling
 from benchmarks.warm_start import KERNELS
 requests = [CompileRequest(source, options=options) for source, options in KERNELS.values()]
 bundling.bundle(requests, sys.argv[1], archs=["sm_90a"])

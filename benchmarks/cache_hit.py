@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import _machine
-from rtcompile.cache import headers
-from rtcompile.cache.store import Store
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.key import Question
-from rtcompile.core.request import BuildInfo, ObjectCode
-from rtcompile.storage.digest import content_digest
+from rtcompile.files.headers import SearchDir
+from rtcompile.files.sealed import content_digest
+from rtcompile.request.key import Question
+from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.request.values import Arch
+from rtcompile.store import manifests
+from rtcompile.store.store import Store
 
 ROUNDS = 40
 LABELS = ("user0", "cudart", "crt", "cccl", "cutlass", "shims")
@@ -61,9 +61,9 @@ def fill(store: Store, asked: Question, trace: list[str], size: int) -> dict[str
     obj = ObjectCode(os.urandom(size), "cubin", Arch(9, 0, "a"), {}, BuildInfo("nvrtc"))
     with store.building(asked):
         start = time.perf_counter()
-        dependencies = headers.record(trace, asked.search, source=asked.source, name=asked.name)
+        dependencies = manifests.record(trace, asked.search, source=asked.source, name=asked.name)
         recorded = time.perf_counter()
-        again = headers.record(trace, asked.search, source=asked.source, name=asked.name)
+        again = manifests.record(trace, asked.search, source=asked.source, name=asked.name)
         recorded_again = time.perf_counter()
         assert store.add(asked, obj, dependencies)
         added = time.perf_counter()

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _machine
-from rtcompile.everywhere import recording
+from rtcompile.extras.record import recording
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 
@@ -39,7 +39,7 @@ each, digests = [], []
 def digest(code):  # CuPy takes a NUL off the end
     return hashlib.sha256(bytes(code).rstrip(b"\0")).hexdigest()
 if sys.argv[2] == "warm":
-    from rtcompile.everywhere import recording, warming
+    from rtcompile.extras.record import recording, warming
     codes = warming.warm(recording.read(task["record"]), progress=False)
     digests = [digest(code.code) for code in codes]
 else:
@@ -123,7 +123,7 @@ function.Module = Module
 compiler._get_arch_for_options_for_nvrtc = lambda arch=None: ("-arch=sm_" + arch, "cubin")
 import rtcompile
 from rtcompile.compilers import nvrtc
-from rtcompile.watching import tracing
+from rtcompile import tracing
 by_cupy = compiler._compile_using_nvrtc_no_warning
 assert rtcompile.install().active
 reused = []

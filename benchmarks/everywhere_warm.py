@@ -45,7 +45,7 @@ if who != "CuPy":
     import rtcompile
     assert rtcompile.install().active
 if record:
-    from rtcompile.everywhere import recording
+    from rtcompile.extras.record import recording
     recorder = recording.Recorder(record)
     recorder.start()
 begin = time.perf_counter()

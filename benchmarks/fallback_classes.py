@@ -14,12 +14,12 @@ from pathlib import Path
 from benchmarks._machine import save
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
-from rtcompile.core import command_lines
-from rtcompile.core import options as compiler_options
-from rtcompile.core.arch import Arch
-from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.messages import diagnostics, fallback
-from rtcompile.toolkit.declared import Declared
+from rtcompile.request import command_lines
+from rtcompile.request import options as compiler_options
+from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.request.values import Arch
+from rtcompile.toolkit.advice import Declared
 
 CLASSES = Path(__file__).parent.parent / "tests" / "unit" / "source_classes"
 Outcome = Compiled | CompileFailure

@@ -36,9 +36,10 @@ else:
     x = cupy.arange(64, dtype=cupy.float32)
     x += 1
     cupy.cuda.Device().synchronize()
-from rtcompile import RawKernel, lazy_code
+from rtcompile import RawKernel
+from rtcompile.frontends import lazy_code
 if len(sys.argv) > 2:
-    from rtcompile.lookup import device
+    from rtcompile.lookup import query as device
     def confirmed():
         import cuda.bindings.driver
         return 9, 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rtcompile.messages.hints import MESSAGES
+from rtcompile.messages.catalogue import MESSAGES
 from tests.provoked import coverage
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import rtcompile
 from benchmarks._machine import save
 from examples import cute_tiled_copy
-from rtcompile.building import pipeline
+from rtcompile.build import pipeline
+from rtcompile.extras.devtools.profile import profile
 from rtcompile.settings import Settings
-from rtcompile.watching.profiling import profile
 
 ARCH = "sm_90a"
 MAKER_SECONDS = 300  # for a header, whose maker yields to all else on a busy machine

@@ -40,7 +40,7 @@ from typing import Any
 
 from benchmarks import _machine
 from rtcompile import toolkit
-from rtcompile.core import small
+from rtcompile.request import sources as small
 from rtcompile.toolkit import search
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))

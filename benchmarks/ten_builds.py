@@ -63,7 +63,8 @@ def build(names: Sequence[str], system: bool) -> None:
     """Compile, and print what came of it as JSON."""
     import rtcompile
     from rtcompile.doctor import examine, verdict
-    from rtcompile.toolkit import current, search
+    from rtcompile.toolkit import search
+    from rtcompile.toolkit.remembered import current
 
     if not system:
         search.find.__kwdefaults__.update(usual_roots=(), last_steps=())

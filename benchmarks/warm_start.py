@@ -59,7 +59,7 @@ if gpu:
     RawKernel(source, "k", options).kernel
 else:
     from rtcompile import compile
-    from rtcompile.building import pipeline
+    from rtcompile.build import pipeline
     start = time.perf_counter()
     compile(source, options=options, arch="sm_90a")
 print(json.dumps((time.perf_counter() - start) * 1e3))

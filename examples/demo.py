@@ -11,7 +11,7 @@ import time
 import rtcompile
 from examples import cute_tiled_copy, wmma_gemm
 from examples._main import ARCHS, cupy_with_gpu
-from rtcompile.core import cubin
+from rtcompile.inspect import cubin
 
 EXAMPLES = {"WMMA": wmma_gemm, "CuTe": cute_tiled_copy}
 

@@ -12,34 +12,33 @@ from rtcompile._version import __version__ as __version__
 # The public names, by the module that they are imported from.
 _NAMES = {
     "api": "compile",
+    "build.batch": "BuildFuture",
+    "build.many": "compile_many submit_many",
     "bundles": "use_bundle",
-    "core.arch": "Arch",
-    "core.occupancy": "Occupancy",
-    "core.header": "Header",
-    "core.object_code": "BuildInfo ObjectCode",
-    "core.request": "CompileRequest",
     "errors": (
-        "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError ExecutorError "
-        "InvalidRequest JitDisabled JitifyError LinkError RtcompileError RtcompileWarning "
-        "ToolkitNotFound UnsupportedArch"
+        "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError "
+        "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "
+        "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
-    "everywhere.seam": "Installation install uninstall",
-    "kernels": "RawKernel",
-    "packages.library": "Kernel KernelLibrary KernelModule",
-    "packages.signature": "Parameter",
-    "watching.advice": "Advice",
-    "watching.profiling": "HeaderCost Profile TemplateCost",
-    "watching.report": "KernelReport Report Spills",
-    "building.batch": "BuildFuture",
-    "many": "compile_many submit_many",
+    "extras.devtools.profile": "HeaderCost Profile TemplateCost",
+    "extras.notebook": "load_ipython_extension",
+    "extras.packaging.library": "Kernel KernelLibrary KernelModule",
+    "extras.packaging.signature": "Parameter",
+    "files.headers": "Header",
+    "frontends.cupy_hook": "Installation install uninstall",
+    "frontends.raw_kernel": "RawKernel",
+    "frontends.raw_module": "RawModule",
+    "frontends.tensors": "tensor_map",
+    "inspect.advice": "Advice",
+    "inspect.report": "KernelReport Occupancy Report Spills",
     "messages.diagnostics": "Diagnostic",
-    "modules": "RawModule",
-    "notebook": "load_ipython_extension",
-    "tensors": "tensor_map",
+    "request.object_code": "BuildInfo ObjectCode",
+    "request.request": "CompileRequest",
+    "request.values": "Arch",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _NOT_LISTED = {"load_ipython_extension"}  # for IPython alone
-_OF_CUPY = [_NAMES["kernels"], _NAMES["modules"]]
+_OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
 
 
 def __getattr__(name: str) -> object:

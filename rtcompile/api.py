@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rtcompile.building import pipeline
-from rtcompile.core.request import DEFAULT_NAME, CompileRequest
+from rtcompile.build import pipeline
 from rtcompile.errors import public
 from rtcompile.lookup import environment
+from rtcompile.request.request import DEFAULT_NAME, CompileRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import IO, Any
 
-    from rtcompile.core.architecture import Arch
-    from rtcompile.core.object_code import ObjectCode
+    from rtcompile.request.object_code import ObjectCode
+    from rtcompile.request.values import Arch
 
 
 @public
@@ -122,13 +122,13 @@ def compile(
         recompile=recompile,
     )
     if log_stream is not None:
-        from rtcompile.watching import logs
+        from rtcompile import logs
 
         logs.check_stream(log_stream)
     if trace is None:
         code = pipeline.build(request, settings)
     else:
-        from rtcompile.watching import tracing  # 4 ms that only a trace needs
+        from rtcompile import tracing  # 4 ms that only a trace needs
 
         with tracing.into(trace):
             code = pipeline.build(request, settings)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import IO, Any, ParamSpec, TypeVar
 
     from rtcompile.messages.diagnostics import Diagnostic
-    from rtcompile.text.styling import Piece, Styled
+    from rtcompile.styling import Piece, Styled
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -43,7 +43,7 @@ class RtcompileError(Exception):
         # IPython asks an exception for this before it formats a traceback: the message, and the
         # caller's line that led to it, without a frame of ours.
         pieces = [*self.styled(), *_caller(self)]
-        from rtcompile.text import styling  # only what is shown pays for it
+        from rtcompile import styling  # only what is shown pays for it
 
         return styling.as_traceback(pieces).split("\n")
 
@@ -216,7 +216,7 @@ class CompileError(_BuildError):
     def told(cls, story: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any) -> Any:
         """Return an error whose message is the styled text `story` followed by `advice`."""
         pieces = (*story, *(("", f"\n{paragraph}") for paragraph in advice))
-        from rtcompile.text import styling
+        from rtcompile import styling
 
         error = cls(styling.as_text(pieces), *args, advice=advice, **more)
         error._story = pieces
@@ -232,7 +232,7 @@ class CompileError(_BuildError):
     @property
     def html(self) -> str:
         """The message as HTML for a notebook; empty where only plain text exists."""
-        from rtcompile.text import styling
+        from rtcompile import styling
 
         return styling.as_html(self._story) if self._story else ""
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 import os
 
-from rtcompile.core import value as values
-from rtcompile.core.checks import one_of, truth
-from rtcompile.core.value import Value
 from rtcompile.errors import InvalidRequest, shown
-from rtcompile.storage import places
+from rtcompile.files import folders
+from rtcompile.request import values
+from rtcompile.request.values import Value, one_of, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Settings(Value):
         """Read the settings; raise `InvalidRequest` naming a variable that cannot be understood."""
         env = os.environ if environ is None else environ
         return cls(
-            cache_dir=places.cache_dir(env),
+            cache_dir=folders.cache_dir(env),
             cache_size=_bytes("RTCOMPILE_CACHE_SIZE", env.get("RTCOMPILE_CACHE_SIZE")) or 4 << 30,
             cache_on_disk=not flag(env, "CUPY_CACHE_IN_MEMORY", False),
             fallback=one_of(

@@ -146,9 +146,9 @@ class _Loaded:
     """Stands for a module that a device has loaded: a kernel of it is found, and not launched."""
 
     def __init__(self, code: bytes, names: dict[str, str]) -> None:
-        from rtcompile.core import cubin
+        from rtcompile.inspect import cubin
 
-        self._symbols = {kernel.name for kernel in cubin.kernels(code)}
+        self._symbols = {kernel.name for kernel in cubin.kernels_of(code)}
         self.mapping = names
 
     def get_function(self, name: str) -> Any:
@@ -164,9 +164,9 @@ def pretend() -> None:
     import cupy
     import numpy
 
-    import rtcompile.kernels
-    import rtcompile.lazy_code
-    from rtcompile.lookup import device
+    import rtcompile.frontends.lazy_code
+    import rtcompile.frontends.raw_kernel
+    from rtcompile.lookup import query
 
     def module(self: Any) -> _Loaded:
         code = self.object_code()
@@ -177,11 +177,15 @@ def pretend() -> None:
         if log_stream is not None:
             log_stream.write(code.build.log)
 
-    rtcompile.lazy_code.LazyCode.module = module
-    rtcompile.lazy_code.LazyCode.rebuild = rebuild
-    rtcompile.lazy_code.ordinal = rtcompile.kernels.ordinal = lambda loading=False: 0
-    rtcompile.lazy_code.current_device = rtcompile.kernels.current_device = lambda: 0
-    device.compute_capability = device.confirmed_compute_capability = lambda: (9, 0)
+    rtcompile.frontends.lazy_code.LazyCode.module = module
+    rtcompile.frontends.lazy_code.LazyCode.rebuild = rebuild
+    rtcompile.frontends.lazy_code.ordinal = rtcompile.frontends.raw_kernel.ordinal = (
+        lambda loading=False: 0
+    )
+    rtcompile.frontends.lazy_code.current_device = rtcompile.frontends.raw_kernel.current_device = (
+        lambda: 0
+    )
+    query.compute_capability = query.confirmed_compute_capability = lambda: (9, 0)
     for name in (
         "empty",
         "empty_like",

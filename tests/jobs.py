@@ -37,7 +37,7 @@ def shell(script: str, **fields: Any) -> Job:
         "files": {},
         "results": fields.pop("results", []),
     }
-    return Job("rtcompile.workers.program:run", arguments, **fields)
+    return Job("rtcompile.workers.child:run", arguments, **fields)
 
 
 def output(outcome: Answer | Crash) -> str:

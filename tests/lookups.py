@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from rtcompile.building import pipeline
-from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.build import pipeline
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.query import query_of
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 
 CODE = 'extern "C" __global__ void k(float* x) { *x = %s; }'

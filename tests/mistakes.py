@@ -242,8 +242,8 @@ def pretended_device() -> Iterator[None]:
     """Let modules load and find their kernels without a GPU, as the driver would say it."""
     import cupy
 
-    from rtcompile import kernels, lazy_code
-    from rtcompile.messages.absent import kernel_symbols
+    from rtcompile.frontends import lazy_code, raw_kernel
+    from rtcompile.inspect.symbols import kernel_symbols
 
     class Refused(cupy.cuda.driver.CUDADriverError):
         def __init__(self, status: int, words: str) -> None:
@@ -268,7 +268,7 @@ def pretended_device() -> Iterator[None]:
         return Loaded(code, names)
 
     with (
-        mock.patch.object(kernels, "current_device", return_value=0),
+        mock.patch.object(raw_kernel, "current_device", return_value=0),
         mock.patch.object(lazy_code, "current_device", return_value=0),
         mock.patch.object(lazy_code, "_load", load),
         mock.patch.object(

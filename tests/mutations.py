@@ -38,28 +38,28 @@ MUTATIONS = (
     ),
     Mutation(
         "the sweep of the cache ignores the locks of builds",
-        "rtcompile/cache/inventory.py",
+        "rtcompile/store/inventory.py",
         '        with locks.machine_wide(folder.file("locks", name), patience=0.0):\n',
         '        folder.discard("locks", name)\n        if True:\n',
         "tests/unit/test_cache_books.py::test_prune_leaves_the_locks_of_builds_under_way",
     ),
     Mutation(
         "what NVRTC refused is never remembered",
-        "rtcompile/building/miss.py",
+        "rtcompile/build/miss.py",
         "        self._remember(refused, reason)\n",
         "",
         "tests/unit/test_fallback_end_to_end.py::test_a_refusal_is_remembered_when_the_code_is_gone",
     ),
     Mutation(
         "a failure is remembered by this process alone",
-        "rtcompile/cache/negative.py",
+        "rtcompile/store/negative.py",
         "        if not self._publish(KIND, key, _encoded(key, remembered)):\n",
         "        if True:\n",
         "tests/unit/test_negative.py::test_a_failure_is_the_same_value_for_the_next_process",
     ),
     Mutation(
         "a failure of other files is taken for one of these",
-        "rtcompile/cache/negative.py",
+        "rtcompile/store/negative.py",
         "        if len(now) < len(known.depends):\n            return None\n",
         "        now = known.depends\n",
         "tests/unit/test_negative.py::test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it"
@@ -67,7 +67,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the file of a precompiled header is not compared with its record",
-        "rtcompile/compilers/precompiled.py",
+        "rtcompile/compilers/pch.py",
         "if now is None or not same:",
         "if now is None:",
         "tests/unit/test_pch_files.py::test_another_file_in_its_place_is_not_used",

@@ -49,7 +49,7 @@ with warnings.catch_warnings(record=True) as caught:
 print(json.dumps({
     "hits": [code.build.hit for code in codes], "seconds": seconds,
     "warnings": [str(warning.message) for warning in caught],
-    "loaded": [name for name in ("redis", "obstore", "rtcompile.cluster") if name in sys.modules],
+    "loaded": [name for name in ("redis", "obstore", "rtcompile.extras.cluster") if name in sys.modules],
 }))
 """
 

@@ -10,12 +10,12 @@ from types import ModuleType
 import pytest
 
 from rtcompile import bundles
-from rtcompile.cache import store
 from rtcompile.lookup import environment
+from rtcompile.store import store
 from rtcompile.toolkit import remembered
 
 DECLARATION = """
-from rtcompile.packages.library import KernelLibrary
+from rtcompile.extras.packaging.library import KernelLibrary
 library = KernelLibrary(__name__, bundle="kernels.rtcb")
 module = library.module(
     "scale.cu", {"scale<float>": "float* x, float by, int n", "fill": "float* x, float value"}

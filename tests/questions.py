@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rtcompile.cache import headers
-from rtcompile.cache.store import Store
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.key import Question
-from rtcompile.core.request import BuildInfo, ObjectCode
-from rtcompile.lookup.fileset import FileSet
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import SearchDir
+from rtcompile.request.key import Question
+from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.request.values import Arch
+from rtcompile.store import manifests
+from rtcompile.store.store import Store
 
 COMPILERS = {"nvrtc": "12.9.86 CL-36037853", "nvcc": "12.9.86 at /usr/local/cuda"}
 
@@ -64,7 +64,7 @@ class Place:
         """Record a build that read these headers."""
         asked = question or self.question()
         trace = [name if name.startswith("/") else self.path(name) for name in names]
-        return headers.record(trace, asked.search, source=asked.source, name=asked.name)
+        return manifests.record(trace, asked.search, source=asked.source, name=asked.name)
 
     def build(
         self, store: Store, question: Question, *names: str, code: bytes = b"\x7fELF code"
@@ -85,5 +85,5 @@ def add(kept: Store, question: Question | None = None, obj: ObjectCode | None = 
     """Build a question that reads no header."""
     asked = question or make_question()
     with kept.building(asked):
-        kept.add(asked, obj or make_object(), headers.record((), ()))
+        kept.add(asked, obj or make_object(), manifests.record((), ()))
     return kept

@@ -50,7 +50,7 @@ def _variables(_: str) -> str:
 
 def _architectures(_: str) -> str:
     """Return a row for each NVRTC that changed what there is to compile for."""
-    from rtcompile.core.arch import supported
+    from rtcompile.request.arch import supported
 
     rows = ["| NVRTC | compiles for |", "|---|---|"]
     before: tuple[object, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rtcompile.messages.hints import MESSAGES
+from rtcompile.messages.catalogue import MESSAGES
 from tests import provoked
 
 _LINES_SHOWN = 30  # of a source that was generated

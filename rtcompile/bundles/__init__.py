@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 
-from rtcompile.lookup.device import loaded
-from rtcompile.storage import places
+from rtcompile.files import folders
+from rtcompile.lookup.query import loaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rtcompile.bundles.file import Bundle
-    from rtcompile.bundles.parts import Parts
+    from rtcompile.bundles.sections import Parts
 
 __all__ = [
     "are_in_use",
@@ -51,7 +51,7 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
     --------
     >>> rtcompile.use_bundle("/site-packages/mykernels/kernels.rtcb")
     """
-    from rtcompile.core.request import path as checked_path
+    from rtcompile.request.values import path as checked_path
 
     use(checked_path("bundle", path))
 
@@ -84,7 +84,7 @@ def parts_in_use() -> list[Parts]:
     """Return the files of the bundles in use, in the order in which they were added."""
     if not are_in_use():
         return []
-    from rtcompile.bundles.parts import Parts
+    from rtcompile.bundles.sections import Parts
 
     found = []
     for path, parts in list(_bundles.items()):
@@ -118,7 +118,7 @@ def cuda_major() -> int | None:
     cupy = loaded("cupy")
     if cupy is not None:
         return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
-    path = tuple(places.import_folders())
+    path = tuple(folders.import_folders())
     if path not in _installed:
         _installed[path] = next(filter(None, map(_cuda_of_wheel, path)), None)
     return _installed[path]

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from rtcompile.bundles import checks as all_checks
-from rtcompile.bundles.parts import Parts, Place, UnusableError, number
-from rtcompile.cache import manifests, objects
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import Header, SearchDir
-from rtcompile.core.request import ObjectCode
-from rtcompile.core.value import replace
+from rtcompile.bundles import sections as all_checks
+from rtcompile.bundles.sections import Parts, Place, UnusableError, number
 from rtcompile.errors import InvalidRequest, RtcompileError
-from rtcompile.lookup.fileset import FileSet
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import Header, SearchDir
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.values import Arch, replace
+from rtcompile.store import manifests, objects
 
 
 class Row(NamedTuple):

@@ -10,21 +10,19 @@ from __future__ import annotations
 import os
 
 from rtcompile import bundles
-from rtcompile.bundles.checks import read_checks
-from rtcompile.bundles.parts import Parts, UnusableError, number
-from rtcompile.cache import objects
-from rtcompile.core.architecture import SUFFIXES
-from rtcompile.core.object_code import BuildInfo, ObjectCode
-from rtcompile.lookup.device import loaded
+from rtcompile.bundles.sections import Parts, UnusableError, number, read_checks
 from rtcompile.lookup.environment import digest
-from rtcompile.lookup.query import Found, Query, depends_on_place
+from rtcompile.lookup.query import Found, Query, depends_on_place, loaded
+from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.request.values import SUFFIXES
+from rtcompile.store import objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rtcompile.core.header import Header
-    from rtcompile.lookup.fileset import FileSet
+    from rtcompile.files.fileset import FileSet
+    from rtcompile.files.headers import Header
 
 _QUOTES_AND_LISTS = frozenset("\"'\\,")
 _MAX_KNOWN = 8192

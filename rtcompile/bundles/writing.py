@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from rtcompile.bundles.checks import CHECKS
 from rtcompile.bundles.file import Contents, LeftOut, Row
-from rtcompile.bundles.parts import HEAD, INDEX, MAGIC
-from rtcompile.cache import files, manifests, objects
-from rtcompile.core import includes, memory_headers
-from rtcompile.core.header import SearchDir
-from rtcompile.core.request import ObjectCode
-from rtcompile.core.value import replace
-from rtcompile.lookup.fileset import FileSet
-from rtcompile.storage.digest import content_digest
+from rtcompile.bundles.sections import CHECKS, HEAD, INDEX, MAGIC
+from rtcompile.files import headers, sealed
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import SearchDir
+from rtcompile.files.sealed import content_digest
+from rtcompile.request import sources
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.values import replace
+from rtcompile.store import manifests, objects
 
 
 def contents(
@@ -26,10 +26,10 @@ def contents(
 ) -> Contents:
     """Return what a bundle has of a build; `queries` are the digests by which it is found."""
     # A request names these. Headers given as texts seem to be in another, of which nothing is checked.
-    own = [each for each in search if each.is_own and not memory_headers.label(each.path)]
+    own = [each for each in search if each.is_own and not headers.label(each.path)]
 
     def is_own(path: str) -> bool:
-        return includes.place(path, own)[0] >= 0
+        return sources.place(path, own)[0] >= 0
 
     # Stats of the building machine are left out; the reader checks contents.
     unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
@@ -58,7 +58,7 @@ def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
     """Return what has to be checked of a build's headers, as `checks.read_checks` reads it."""
 
     def place(path: str) -> str:
-        number, rest = includes.place(path, own)
+        number, rest = sources.place(path, own)
         return f"{number}/{rest}\0"
 
     fields = (
@@ -66,7 +66,7 @@ def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
         "".join(map(place, checked.absent)),
         "".join(map(place, checked.present)),
     )
-    return files.seal(CHECKS, "", [field.encode("utf-8", "surrogateescape") for field in fields])
+    return sealed.seal(CHECKS, "", [field.encode("utf-8", "surrogateescape") for field in fields])
 
 
 def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
@@ -91,9 +91,9 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
     texts = "".join(f"{text}\0" for each in dict.fromkeys(left_out) for text in each)
     heads = [" ".join(map(str, cuda)), lines, texts]
     encoded = [head.encode("utf-8", "replace") for head in heads]
-    index = files.seal(INDEX, "", [*encoded, *rows])
+    index = sealed.seal(INDEX, "", [*encoded, *rows])
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    files.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
+    sealed.publish(path, b"".join((HEAD.pack(MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # one user installs a package, and others use it
 
 

@@ -1,4 +1,4 @@
-"""The command line: every verb with its arguments and an example, and what is said after mistakes."""
+"""The arguments of every verb of the command, with an example for each, and their completion in shells."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ _VERBS = (
     ),
     _Verb(
         "headers",
-        "profiling.headers",
+        "developing.headers",
         "what a source includes: from where, because of what, and what it costs",
         "Runs the compiler's front end and shows the headers that it reads, as a tree.",
         "rtcompile headers gemm.cu --arch sm_90a --time",
@@ -264,7 +264,7 @@ _VERBS = (
     ),
     _Verb(
         "profile",
-        "profiling.run",
+        "developing.profile_kernels",
         "where the time of a build goes: phases, headers, templates",
         """Compiles the source anew with NVRTC, beside the cache and without a precompiled header, and
         shows what the front end, the optimiser and ptxas took, what each header and each template
@@ -280,7 +280,7 @@ _VERBS = (
     ),
     _Verb(
         "clangd",
-        "clangd.run",
+        "developing.write_database",
         "write what clangd needs to understand kernels, also those in Python files",
         """Writes compile_commands.json for the project's sources, and a file for each kernel that is a
         string in a Python file, with the same line numbers. Options after -- are the compiler's own.""",
@@ -483,7 +483,7 @@ def _unknown_argument(word: str, sub: argparse.ArgumentParser) -> str:
 
 
 def _is_compilers(word: str) -> bool:
-    from rtcompile.core import options
+    from rtcompile.request import options
 
     try:
         return not options.parse([word]).unknown

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import output
-from rtcompile.core.request import CompileRequest
 from rtcompile.errors import InvalidRequest
-from rtcompile.packages import bundling, proof
+from rtcompile.extras.packaging import bundling, proof
+from rtcompile.request.request import CompileRequest
 
 
 def run(given: Namespace) -> int:
@@ -139,7 +139,7 @@ def _targets(
     """Yield the targets of a name; headers from a record exist until `stack` is closed."""
     if name.endswith((".json", ".json.part")):
         from rtcompile.cli.running import mention_differences
-        from rtcompile.everywhere import recording, warming
+        from rtcompile.extras.record import recording, warming
 
         record = recording.read(name)
         mention_differences(name, record)

@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rtcompile.building import planned
-from rtcompile.cache.folder import Folder, UntrustedError
-from rtcompile.cache.inventory import Entry
-from rtcompile.cache.store import Store
+from rtcompile.build import planned
 from rtcompile.cli import output
-from rtcompile.cli.requests import requests
+from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest, JitDisabled
+from rtcompile.files.sealed import UntrustedError
+from rtcompile.inspect.report import report
 from rtcompile.settings import Settings
-from rtcompile.watching.report import report
+from rtcompile.store.folder import Folder
+from rtcompile.store.inventory import Entry
+from rtcompile.store.store import Store
 
 _SHOWN_KEY = 16
 
@@ -93,9 +94,9 @@ def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
         **(asdict(usage) if usage else {}),
     }
     if given.stats:
-        from rtcompile.cluster import copying
+        from rtcompile.extras.cluster import tier
 
-        kept = copying.kept(copying.stores())
+        kept = tier.kept(tier.stores())
         fields["stores"] = [each._asdict() for each in kept]
     lines = [f"{settings.cache_dir}: {len(entries)} entries"]
     if usage is not None:
@@ -145,16 +146,16 @@ def _show(entry: Entry) -> tuple[dict[str, Any], str]:
 
 
 def _copy(action: str, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
-    from rtcompile.cluster import copying
+    from rtcompile.extras.cluster import tier
 
-    stores = copying.stores()
+    stores = tier.stores()
     folder = Folder(settings.cache_dir)
     done = []
     if action in ("pull", "sync"):
-        done += [("from", each) for each in copying.pull(stores, folder)]
+        done += [("from", each) for each in tier.pull(stores, folder)]
         store.prune()  # within its limit again
     if action in ("push", "sync"):
-        done += [("to", each) for each in copying.push(stores, folder)]
+        done += [("to", each) for each in tier.push(stores, folder)]
     lines = []
     for way, each in done:
         lines.append(f"{each.copied} builds copied {way} {each.store}, {each.there} there already")

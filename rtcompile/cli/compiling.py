@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcompile import toolkit
+from rtcompile.build.many import submit_many
 from rtcompile.cli import exit_code, output
-from rtcompile.cli.requests import obey_jobs, overrides, requests
-from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.cli.output import obey_jobs, overrides, requests
 from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitNotFound
-from rtcompile.many import submit_many
+from rtcompile.files.watched import Files
+from rtcompile.inspect.report import kernel_symbols
+from rtcompile.inspect.symbols import no_kernels
 from rtcompile.messages import diagnostics
-from rtcompile.messages.absent import no_kernels
 from rtcompile.messages.rendering import spelled
-from rtcompile.watching.files import Files
-from rtcompile.watching.report import kernel_symbols
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
 
 _EXTENSIONS = {"cubin": ".cubin", "ptx": ".ptx", "ltoir": ".ltoir", "fatbin": ".fatbin"}
 _MOST_WARNINGS = 5

@@ -7,8 +7,9 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from rtcompile.cli import output
-from rtcompile.doctor import Check, examine, verdict
-from rtcompile.text.styling import filled
+from rtcompile.doctor import examine, verdict
+from rtcompile.doctor.checks import Check
+from rtcompile.styling import filled
 
 _MARKS = {"ok": "✓", "note": "·", "warning": "!", "error": "✗"}
 _NAME_WIDTH = 28

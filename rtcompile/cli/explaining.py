@@ -1,4 +1,4 @@
-"""``rtcompile explain`` explains a log, a message or an error's name; ``repro`` shows crashes."""
+"""``rtcompile explain`` and ``rtcompile repro``: a message explained, a crash repeated."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from functools import partial
 from typing import Any
 
 from rtcompile import toolkit
-from rtcompile.cache.folder import Folder
 from rtcompile.cli import output
-from rtcompile.core.arch import Arch
 from rtcompile.errors import InvalidRequest
-from rtcompile.messages import diagnostics, hints, rendering
+from rtcompile.messages import catalogue, diagnostics, rendering
+from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.facts import BuildContext
-from rtcompile.messages.hints import MESSAGES
+from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
-from rtcompile.toolkit.packages import missing_header
+from rtcompile.store.folder import Folder
+from rtcompile.toolkit.advice import missing_header
 
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
 
@@ -39,7 +39,7 @@ def run(given: Namespace) -> int:
     text = _text(given.what)
     if not text.strip():
         raise InvalidRequest("nothing to explain: give a message, a file, or a log on stdin")
-    found = hints.annotate(diagnostics.parse(message_in(text)), _context(given))
+    found = catalogue.annotate(diagnostics.parse(message_in(text)), _context(given))
     explained = any(diagnostic.hint for diagnostic in found)
     if given.json:
         output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})

@@ -1,4 +1,4 @@
-"""``rtcompile inspect``: kernels' resources and code; ``watch``: what each edit changes in them."""
+"""``rtcompile inspect`` and ``rtcompile watch``: the resources of kernels, and what an edit changes in them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from rtcompile import toolkit
-from rtcompile.building import pipeline
+from rtcompile.build import pipeline
 from rtcompile.cli import exit_code, output
 from rtcompile.cli.caching import find_entry
-from rtcompile.cli.requests import overrides, requests
-from rtcompile.core.linkable import kind_of
-from rtcompile.core.occupancy import limits_of
-from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.cli.output import overrides, requests
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, ToolkitNotFound
+from rtcompile.files.watched import Files, read_text
+from rtcompile.inspect.advice import Advice, advise, bounds_of, of_source
+from rtcompile.inspect.cubin import kind_of
+from rtcompile.inspect.report import TELL_SPILLS, KernelReport, limits_of, report
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
-from rtcompile.watching.advice import Advice, advise, bounds_of, of_source
-from rtcompile.watching.files import Files, read_text
-from rtcompile.watching.report import TELL_SPILLS, KernelReport, report
 
 
 class _Subject(NamedTuple):

@@ -1,4 +1,4 @@
-"""Prints the command's results as text or as one JSON object, and its errors on stderr."""
+"""Turns the command's options into requests, and prints results as text or JSON, and errors on stderr."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ import select
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
-from rtcompile.errors import BatchError, CompileError, RtcompileError, RtcompileWarning
-from rtcompile.text import styling, tables
+from rtcompile import styling
+from rtcompile.errors import (
+    BatchError,
+    CompileError,
+    InvalidRequest,
+    RtcompileError,
+    RtcompileWarning,
+)
+from rtcompile.files.watched import decoded
+from rtcompile.request.request import CompileRequest
+
+# --- Prints the command's results as text or as one JSON object, and its errors on stderr ---------
 
 NO_KERNELS = (
     "no kernel is in it: mark a function __global__; a template has only the instances that "
@@ -171,7 +181,7 @@ def paint(text: str, style: str, color: bool) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table; in a narrow terminal each row becomes several lines."""
-    return tables.table(header, rows, width=terminal_width(sys.stdout, 0))
+    return styling.table(header, rows, width=terminal_width(sys.stdout, 0))
 
 
 def human_size(size: float) -> str:
@@ -181,3 +191,54 @@ def human_size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+# --- Turns the command line's build options into the same requests that Python would make ---------
+
+
+def requests(given: Namespace, file: str, *more_options: str) -> Iterator[CompileRequest]:
+    """Yield one request for each requested architecture."""
+    source, name = read_source(file)
+    options = [
+        *(f"-I{directory}" for directory in given.include_dirs),
+        *(f"-D{macro}" for macro in given.macros),
+        *([f"-std={given.std}"] if given.std else []),
+        *given.compiler_options,
+        *more_options,
+    ]
+    for arch in given.arch or [None]:
+        yield CompileRequest(
+            source=source,
+            options=tuple(options),
+            arch=arch,
+            name_expressions=tuple(given.name_expression),
+            name=name,
+            backend=given.backend,
+            target=given.target,
+            link=tuple(given.link),
+        )
+
+
+def obey_jobs(given: Namespace) -> None:
+    """Let ``--jobs`` limit how many compilers are at work at once."""
+    if given.jobs is None:
+        return
+    if given.jobs < 1:
+        raise InvalidRequest(f"--jobs {given.jobs}: expected a positive number")
+    os.environ["RTCOMPILE_JOBS"] = str(given.jobs)
+
+
+def overrides(given: Namespace) -> dict[str, Any]:
+    """Return the limits that were given, for `Settings.override`."""
+    return {"timeout": given.timeout, "memory_limit": given.memory_limit}
+
+
+def read_source(file: str) -> tuple[str, str]:
+    """Return a source and its absolute path, by which the compiler finds quoted includes."""
+    if file == "-":
+        data, name = sys.stdin.buffer.read(), "stdin.cu"
+    else:
+        with open(file, "rb") as opened:
+            data = opened.read()
+        name = os.path.abspath(file)
+    return decoded(data, file), name

@@ -1,4 +1,4 @@
-"""``rtcompile run`` runs an unmodified program with rtcompile's kernels; ``warm`` builds them before."""
+"""``rtcompile run`` and ``rtcompile warm``: a program's CuPy kernels through rtcompile, now or ahead."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest, RtcompileError
-from rtcompile.everywhere.counting import KernelUse, Tally, counting, invite
-from rtcompile.everywhere.program import Program, end_by
+from rtcompile.extras.record.counting import KernelUse, Tally, counting, invite
+from rtcompile.extras.record.program import Program, end_by
 
 if TYPE_CHECKING:
-    from rtcompile.everywhere.recording import Record, Recorder
+    from rtcompile.extras.record.recording import Record, Recorder
 
 _INCOMPLETE = 1
 _NOT_RECORDED = 2
@@ -28,7 +28,7 @@ def run(given: Namespace) -> int:
     recorder: Recorder | None = None
     known: Record | None = None
     if given.record:
-        from rtcompile.everywhere import recording  # imports much that hits do not need
+        from rtcompile.extras.record import recording  # imports much that hits do not need
 
         if given.check:
             known = recording.read(given.record)
@@ -147,8 +147,8 @@ def _check(given: Namespace, tally: Tally, known: Record | None) -> int:
 
 def warm(given: Namespace) -> int:
     """Build everything in the records into the cache."""
-    from rtcompile.cli.requests import obey_jobs  # imports much that `run` does not need
-    from rtcompile.everywhere import recording, warming
+    from rtcompile.cli.output import obey_jobs  # imports much that `run` does not need
+    from rtcompile.extras.record import recording, warming
 
     obey_jobs(given)
     warming.start_compiler()
@@ -168,7 +168,7 @@ def warm(given: Namespace) -> int:
 
 def mention_differences(path: str, record: Record) -> None:
     """Tell the user if a record was made with other versions, whose kernels may be others."""
-    from rtcompile.everywhere import recording
+    from rtcompile.extras.record import recording
 
     for difference in recording.differences(record):
         text = f"{path} was {difference}: the program may ask for other builds"

@@ -1,5 +1,1 @@
-"""One compile for a whole cluster: shared stores behind the local cache, and engines for batches.
-
-A store is asked only after a miss of the local cache. If it fails, the user gets one warning, and
-the build is made on this machine.
-"""
+"""The documented names of the cluster extra: `rtcompile.cluster.dask` and `rtcompile.cluster.ray`."""

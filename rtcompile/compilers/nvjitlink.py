@@ -2,7 +2,7 @@
 
 nvJitLink crashes on broken inputs, silently leaves whole programs out, prints some errors on stderr
 while it reports success, and calls others "internal". So its inputs are checked first
-(`core.linkable`), and a success with an error on stderr counts as a failure.
+(`inspect.cubin`), and a success with an error on stderr counts as a failure.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.compilers import crashes, nvcc
-from rtcompile.core.arch import Arch
-from rtcompile.core.linkable import from_newer_toolkit, kind_of, misfit, unfit
-from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput
+from rtcompile.compilers import nvcc
+from rtcompile.inspect.cubin import from_newer_toolkit, kind_of, misfit, unfit
+from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput
+from rtcompile.request.values import Arch
 from rtcompile.workers import pool
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class _Linker:
             pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load", self.argument), limits
         )
         if isinstance(outcome, pool.Crash):
-            return crashes.failure(outcome, command, "nvjitlink", limits)
+            return pool.failure(outcome, command, "nvjitlink", limits)
         reply = outcome.value
         log = reply["printed"] + reply["log"]
         milliseconds = {"queue": outcome.queued * 1e3, "link": reply["seconds"] * 1e3}

@@ -9,18 +9,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rtcompile.compilers import crashes, observed
-from rtcompile.core import includes, small
-from rtcompile.core.header import SearchDir
-from rtcompile.core.key import digest, field
-from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile import tracing
+from rtcompile.compilers import observed
 from rtcompile.errors import ToolkitNotFound
-from rtcompile.lookup.fileset import FileSet
-from rtcompile.watching import tracing
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import SearchDir
+from rtcompile.request import sources
+from rtcompile.request.key import digest, field
+from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.workers import pool, process
 
 if TYPE_CHECKING:
-    from rtcompile.compilers.precompiled import Precompiled, Prefix
+    from rtcompile.compilers.pch import Precompiled, Prefix
     from rtcompile.toolkit.model import Library
 
 # The first NVRTC with an option for the names of internal symbols; before, it is the process
@@ -165,13 +165,13 @@ def _prefix(
 ) -> Prefix | None:
     if library.version_pair < _FIRST_WITH_PCH:
         return None
-    text, _ = includes.split_prefix(unit.source)
+    text, _ = sources.split_prefix(unit.source)
     if not text:
         return None
-    from rtcompile.compilers import precompiled_files  # 1 ms that a source without headers spares
-    from rtcompile.compilers.precompiled import Prefix
+    from rtcompile.compilers import pch_files  # 1 ms that a source without headers spares
+    from rtcompile.compilers.pch import Prefix
 
-    folder = precompiled_files.private_folder(cache_dir)
+    folder = pch_files.private_folder(cache_dir)
     if folder is None:
         return None
     return Prefix(text, unit, library, search, folder, job_of(library, "precompile", {}))
@@ -187,7 +187,7 @@ def _run(
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
     """Compile once; return the outcome and the precompiled header that the compiler was given."""
     options = unit.flags + _own_options(unit, library)
-    plain = small.is_forgotten(unit.flags)
+    plain = sources.is_forgotten(unit.flags)
     minimal = _is_minimal(unit, library)
     header: Precompiled | None = None
 
@@ -232,7 +232,7 @@ def job_of(
 
 def _is_minimal(unit: TranslationUnit, library: Library) -> bool:
     """Say whether CUDA's declarations are left out, which saves a fifth of a small kernel."""
-    return library.version_pair >= _FIRST_COMPARED and small.needs_no_declarations(
+    return library.version_pair >= _FIRST_COMPARED and sources.needs_no_declarations(
         unit.source, unit.flags, unit.target
     )
 
@@ -335,10 +335,10 @@ def _death(
     death: pool.Crash, options: tuple[str, ...], limits: Limits, header: Precompiled | None = None
 ) -> CompileFailure:
     """Return the failure, with what NVRTC's stderr had: the headers it read, and its last words."""
-    failure = crashes.failure(death, options, "nvrtc", limits)
+    failure = pool.failure(death, options, "nvrtc", limits)
     lines = death.stderr.splitlines(keepends=True)
     read = [line for line in lines if line.lstrip(b" ").startswith((b"/", b"__nv_"))]
     words = b"".join(line for line in lines if line not in read).decode("utf-8", "replace")
     before = header.trace if header is not None else ()
-    trace = tuple(dict.fromkeys((*before, *includes.parse_trace(b"".join(read)))))
+    trace = tuple(dict.fromkeys((*before, *sources.parse_trace(b"".join(read)))))
     return failure._replace(log=f"{failure.log}\n{words}".rstrip(), trace=trace)

@@ -13,14 +13,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rtcompile.core import memory_headers
-from rtcompile.core.header import Header, SearchDir
-from rtcompile.core.includes import parse_trace, placing
-from rtcompile.core.mentions import scan
-from rtcompile.lookup import clocks, fileset
-from rtcompile.lookup.fileset import FileSet
-from rtcompile.storage import trusted
-from rtcompile.storage.digest import content_digest
+from rtcompile.files import clocks, fileset, sealed
+from rtcompile.files import headers as memory_headers
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import Header, SearchDir
+from rtcompile.files.sealed import content_digest
+from rtcompile.request.sources import parse_trace, placing, scan
 from rtcompile.workers import probes
 
 _NOTHING = FileSet()
@@ -147,7 +145,7 @@ def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
     key = (path, *stats)
     known = _digests.get(key)
     if known is None:
-        descriptor, status = trusted.open_regular(path)
+        descriptor, status = sealed.open_regular(path)
         with open(descriptor, "rb", buffering=0) as file:
             data = file.read()
         if probes.signature(status) != stats:
@@ -162,7 +160,7 @@ def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
 def _clock(path: str, digest: str) -> tuple[str, bool]:
     """Return the macro of the time that a header uses, and whether it is no longer that header."""
     try:
-        with open(trusted.open_regular(path)[0], "rb", buffering=0) as file:
+        with open(sealed.open_regular(path)[0], "rb", buffering=0) as file:
             data = file.read()
     except OSError:
         return "", True

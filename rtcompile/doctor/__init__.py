@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rtcompile.doctor.machine import Check
+from rtcompile.doctor.checks import Check
 from rtcompile.errors import RtcompileError
 from rtcompile.settings import Settings
 
@@ -24,7 +24,9 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
     a kernel where there is a device.
     """
     from rtcompile import toolkit
-    from rtcompile.doctor import machine, probing, storage
+    from rtcompile.doctor import checks as machine
+    from rtcompile.doctor import checks as storage
+    from rtcompile.doctor import probing
 
     yield from machine.system()
     try:
@@ -37,7 +39,7 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         "toolkit": machine.toolkit_parts,
         "device": machine.devices,
         "packages": machine.packages,
-        "cache": storage.checks,
+        "cache": storage.cache_checks,
         "shared stores": storage.shared_stores,
     }
     if probes:

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from rtcompile.building import pipeline
+from rtcompile.build import pipeline
 from rtcompile.compilers import nvrtc
-from rtcompile.core import arch as archs
-from rtcompile.core import command_lines
-from rtcompile.core import options as compiler_options
-from rtcompile.core.arch import Arch
-from rtcompile.core.request import CompileRequest
-from rtcompile.core.units import Limits
-from rtcompile.doctor.machine import Check, Driver
+from rtcompile.doctor.checks import Check, Driver
 from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.request import arch as archs
+from rtcompile.request import command_lines
+from rtcompile.request import options as compiler_options
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.units import Limits
+from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
-from rtcompile.toolkit import Library, Toolchain
+from rtcompile.toolkit.model import Library, Toolchain
 from rtcompile.workers import pool
 
 _SECONDS = 120.0  # for one probe, also on a slow machine

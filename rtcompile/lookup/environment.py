@@ -13,12 +13,12 @@ import sys
 import time
 
 from rtcompile._version import __version__
-from rtcompile.cache import files
-from rtcompile.cache.folder import Folder
 from rtcompile.errors import InvalidRequest
+from rtcompile.files import folders as places
+from rtcompile.files import sealed
+from rtcompile.files.sealed import content_digest
 from rtcompile.settings import Settings
-from rtcompile.storage import places
-from rtcompile.storage.digest import content_digest
+from rtcompile.store.folder import Folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Environment:
             return ""
         if self._record is None and self._settings.cache_on_disk:
             data = self.folder.read(TOOLCHAINS, self.toolchain_key)
-            fields = None if data is None else files.unseal(SEAL, self.toolchain_key, data)
+            fields = None if data is None else sealed.unseal(SEAL, self.toolchain_key, data)
             if fields is not None and len(fields) > 2:
                 self.note(fields)
         if self._record is None or not self._is_unchanged(*self._record[:2]):
@@ -310,7 +310,7 @@ def expanded(environ: Mapping[str, str]) -> dict[str, str]:
     for name in _FOLDERS:
         if found.get(name, "")[:1] == "~":
             try:
-                found[name] = places.folder(name, found[name], environ)
+                found[name] = places.named_folder(name, found[name], environ)
             except InvalidRequest:  # there is no home; nothing is found there
                 pass
     return found

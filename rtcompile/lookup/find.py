@@ -2,7 +2,7 @@
 
 Every way to ask for code goes through `find`, however its options are spelled. `LEVELS` are those that
 need no plan: memory, bundles, and the cache's index, whose entries name an object of the cache and the
-files that it depends on. `building.planned.LEVELS` are those below it: bundles, manifests, and shared
+files that it depends on. `build.planned.LEVELS` are those below it: bundles, manifests, and shared
 stores where nothing may be compiled. Where it may, shared stores are asked with the build's lock held
 (`miss.compile_once`), so that one process of a machine fetches, and one machine has the lease to build.
 """
@@ -12,20 +12,20 @@ from __future__ import annotations
 import sys
 import time
 
-from rtcompile.cache import files, objects
-from rtcompile.cache.folder import count_hit
-from rtcompile.core.object_code import BuildInfo, ObjectCode
+from rtcompile.files import sealed
+from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.device import loaded
-from rtcompile.lookup.fileset import PACKED_FIELDS, FileSet
-from rtcompile.lookup.query import INDEX, Found, Memory, Query
+from rtcompile.lookup.query import INDEX, Found, Memory, Query, loaded
+from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.store import objects
+from rtcompile.store.folder import count_hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rtcompile.core.request import CompileRequest
     from rtcompile.errors import RtcompileError
+    from rtcompile.request.request import CompileRequest
 
     Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
     # A level: what `BuildInfo.hit` says of its codes ("" where they say so themselves), how it finds
@@ -52,7 +52,7 @@ def report(
         _tell(listen, request, outcome)
     # If `logging` is not imported, no handler can exist, and a hit should not import it.
     if isinstance(outcome, ObjectCode) and (level is not None or "logging" in sys.modules):
-        from rtcompile.watching import logs
+        from rtcompile import logs
 
         _tell(logs.announce, request, outcome, level)
 
@@ -61,7 +61,7 @@ def _tell(listen: Callable[..., object], *what: object) -> None:
     try:
         listen(*what)
     except Exception as error:
-        from rtcompile.watching import logs
+        from rtcompile import logs
 
         logs.warn_once(error)
 
@@ -161,7 +161,7 @@ def _in_index(query: Query) -> Found | None:
     name = query.name()
     folder = query.environment.folder
     data = folder.read(INDEX, name) if name else None
-    fields = None if data is None else files.unseal(SEAL, name, data)
+    fields = None if data is None else sealed.unseal(SEAL, name, data)
     if fields is None or len(fields) != 2 + PACKED_FIELDS:
         query.failed = fields == []
         return None
@@ -201,9 +201,9 @@ def note_failure(query: Query) -> None:
 
 
 def _publish(query: Query, name: str, fields: list[bytes]) -> None:
-    from rtcompile.cache.store import Store
+    from rtcompile.store.store import Store
 
-    Store.open(query.settings).publish(INDEX, name, files.seal(SEAL, name, fields))
+    Store.open(query.settings).publish(INDEX, name, sealed.seal(SEAL, name, fields))
 
 
 LEVELS: tuple[Level, ...] = (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rtcompile.core import cxx
+from rtcompile.request import cxx
 
 
 @dataclass(frozen=True, slots=True)

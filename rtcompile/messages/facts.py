@@ -1,4 +1,4 @@
-"""What is known of a build, and the values of the catalogue's templates that follow from it.
+"""The facts about one build that a message's templates may mention, and the header of each standard name.
 
 Each function takes the match of a message's pattern and the `BuildContext`. It returns values for the
 templates, or None where the message does not fit this build.
@@ -6,21 +6,43 @@ templates, or None where the message does not fit this build.
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rtcompile.core import arch as archs
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.symbols import simple_name
 from rtcompile.errors import UnsupportedArch
-from rtcompile.messages import missing_includes
+from rtcompile.files.headers import SearchDir
+from rtcompile.inspect.symbols import simple_name
+from rtcompile.request import arch as archs
+from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
-    from rtcompile.toolkit.packages import HeaderAdvice
+    from rtcompile.toolkit.advice import HeaderAdvice
+
+
+# --- The header that declares each name, read from ``standard_headers.ini`` -----------------------
+
+
+def _read() -> tuple[dict[str, str], ...]:
+    parser = configparser.RawConfigParser()
+    parser.optionxform = str  # type: ignore[assignment, method-assign] # keep the case of headers
+    folder = os.path.dirname(__file__)
+    parser.read(os.path.join(folder, "standard_headers.ini"), encoding="utf-8")
+    return tuple(
+        {name: header for header, names in parser[section].items() for name in names.split()}
+        for section in ("std", "global", "declared")
+    )
+
+
+# Name to header: for namespace std, for the global namespace, and also for names that NVCC does not know.
+STD, GLOBAL, _MORE = _read()
+DECLARED = {**GLOBAL, **_MORE}
+
+
+# --- What is known of a build ---------------------------------------------------------------------
 
 _PART_NAMES = {
     "nvrtc": "NVRTC",
@@ -160,12 +182,12 @@ def first_nvrtc(match: Match, context: BuildContext) -> Values | None:
 
 
 def declared_in(match: Match, context: BuildContext) -> Values | None:
-    header = missing_includes.DECLARED.get(match["identifier"])
+    header = DECLARED.get(match["identifier"])
     return {"header": header} if header else None
 
 
 def declared_in_std(match: Match, context: BuildContext) -> Values | None:
-    header = missing_includes.STD.get(match["member"])
+    header = STD.get(match["member"])
     return {"header": header} if header else None
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from rtcompile.core import cxx
-from rtcompile.messages import missing_includes
+from rtcompile.messages import facts
 from rtcompile.messages.diagnostics import Diagnostic, line_in_source, parse
+from rtcompile.request import cxx
 
 if TYPE_CHECKING:
-    from rtcompile.toolkit.declared import Declared
+    from rtcompile.toolkit.advice import Declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class _Rule(NamedTuple):
         groups = match.groups()
         name = groups[0] if groups else ""
         headers = {
-            "std_header": missing_includes.STD.get(name, ""),
-            "global_header": missing_includes.GLOBAL.get(name, ""),
+            "std_header": facts.STD.get(name, ""),
+            "global_header": facts.GLOBAL.get(name, ""),
         }
         flags = tuple(flag.format(*groups, **headers) for flag in self.flags)
         return Decision(self.action, self.reason.format(*groups, **headers), flags)
@@ -160,14 +160,14 @@ _RULES = (
         _NO_MEMBER,
         "add-flags",
         "std::{0} is in <{std_header}>, which is not included",
-        lambda m, case: m[1] in missing_includes.STD,
+        lambda m, case: m[1] in facts.STD,
         ("-include={std_header}",),
     ),
     _Rule(
         _UNKNOWN.format(r"\w+"),
         "add-flags",
         "{0} is in <{global_header}>, which is not included",
-        lambda m, case: m[1] in missing_includes.GLOBAL,
+        lambda m, case: m[1] in facts.GLOBAL,
         ("-include={global_header}",),
     ),
     _Rule(

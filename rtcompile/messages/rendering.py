@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rtcompile import styling
 from rtcompile.errors import CompileError, RtcompileError
 from rtcompile.messages.diagnostics import Diagnostic, line_in_source, place_of
-from rtcompile.text import styling
-from rtcompile.text.styling import Piece, Styled, printable
+from rtcompile.styling import Piece, Styled, printable
 
 _MOST_NOTES = 3
 _MOST_OTHER_ERRORS = 4
@@ -28,15 +28,17 @@ def render(
     color: bool = False,
 ) -> str:
     """Return a failed build's message: the cause, the user's line or the excerpt, the hint, the rest."""
-    return styling.painted(story(diagnostics, source=source, name=name, width=width), color)
+    return styling.painted(
+        rendered_diagnostics(diagnostics, source=source, name=name, width=width), color
+    )
 
 
 def html(diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "") -> str:
     """Return what `render` shows as one HTML ``<pre>``, every message escaped."""
-    return styling.as_html(story(diagnostics, source=source, name=name))
+    return styling.as_html(rendered_diagnostics(diagnostics, source=source, name=name))
 
 
-def story(
+def rendered_diagnostics(
     diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "", width: int = 100
 ) -> Styled:
     """Return what `render` shows, in styles."""
@@ -204,6 +206,8 @@ def told(error: RtcompileError, face: str, *, width: int = 100) -> Styled:
     """Return an error's message, hints and advice with `face`'s options; a file and line come first."""
     pieces = error.styled()
     if isinstance(error, CompileError) and error.diagnostics:
-        cause = story(error.diagnostics, source=error.source, name=error.name, width=width)
+        cause = rendered_diagnostics(
+            error.diagnostics, source=error.source, name=error.name, width=width
+        )
         pieces = (*cause, *(("", f"\n{paragraph}") for paragraph in error.advice))
     return tuple((style, spelled(text, face)) for style, text in pieces)

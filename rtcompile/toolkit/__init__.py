@@ -20,7 +20,7 @@ def __getattr__(name: str) -> object:
 
         return find
     if name == "missing_header":
-        from rtcompile.toolkit.packages import missing_header
+        from rtcompile.toolkit.advice import missing_header
 
         return missing_header
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

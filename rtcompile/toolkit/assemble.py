@@ -17,8 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
-from rtcompile.core.header import PROVIDED, SearchDir
-from rtcompile.toolkit import cutlass, fingerprints, versions
+from rtcompile.files.headers import PROVIDED, SearchDir
+from rtcompile.toolkit import catalogue, libraries, model
+from rtcompile.toolkit.advice import (
+    INSTALL_ANYTHING,
+    given,
+    install,
+    install_nvcc,
+    looked_in,
+    useless_variables,
+    why_missing,
+)
 from rtcompile.toolkit.catalogue import (
     CUTLASS_ENVIRONMENT,
     HEADER_PARTS,
@@ -28,15 +37,6 @@ from rtcompile.toolkit.catalogue import (
 from rtcompile.toolkit.model import Library, Program, Toolchain, version_pair
 from rtcompile.toolkit.places import Hit, Place, Surroundings, Toolset, cupy_cccl, unfit
 from rtcompile.toolkit.programs import describe_nvcc, which
-from rtcompile.toolkit.sentences import (
-    INSTALL_ANYTHING,
-    given,
-    install,
-    install_nvcc,
-    looked_in,
-    useless_variables,
-    why_missing,
-)
 
 GROUP = "rtcompile.headers"  # of entry points by which packages declare folders of headers
 
@@ -95,7 +95,7 @@ def assemble(
     nvcc = _nvcc(draft, where, places, chosen)
     host_compiler = _host_compiler(draft, where)
     if nvcc is not None:
-        nvcc = nvcc._replace(build=fingerprints.of_nvcc(nvcc, host_compiler))
+        nvcc = nvcc._replace(build=model.of_nvcc(nvcc, host_compiler))
     return Toolchain(
         nvrtc=nvrtc,
         nvcc=nvcc,
@@ -117,7 +117,7 @@ def assemble(
 
 def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None, str | None]:
     nvrtc = chosen.nvrtc
-    builtins = versions.nvrtc_builtins(nvrtc.path)
+    builtins = catalogue.nvrtc_builtins(nvrtc.path)
     if builtins is None:
         draft.problems.append(
             f"libnvrtc-builtins is not beside {nvrtc.path}: nothing will compile. "
@@ -135,7 +135,7 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
     nvjitlink = None
     if "nvjitlink" in paths:
         nvjitlink = Library(paths["nvjitlink"], draft.versions["nvjitlink"])
-        build = fingerprints.of_nvjitlink(nvjitlink, paths.get("cudadevrt"))
+        build = model.of_nvjitlink(nvjitlink, paths.get("cudadevrt"))
         nvjitlink = nvjitlink._replace(build=build)
     return (
         Library(nvrtc.path, nvrtc.version, (builtins,) if builtins else ()),
@@ -148,7 +148,7 @@ def _headers(draft: _Draft, chosen: Toolset, where: Surroundings, shims: str) ->
     for name in HEADER_PARTS:
         hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
         if hit is not None:
-            own = versions.of_cccl(hit.directory) if name == "cccl" else hit.version
+            own = catalogue.of_cccl(hit.directory) if name == "cccl" else hit.version
             draft.found(name, own or chosen.nvrtc.version, hit.place.found_via)
             draft.depends.append(hit.path)
             if hit.directory not in [directory.path for directory in draft.search]:
@@ -182,7 +182,7 @@ def _use_cupy_cccl(draft: _Draft, where: Surroundings) -> bool:
     root = cupy_cccl(where)
     if root is None:
         return False
-    draft.found("cccl", versions.of_cccl(os.path.join(root, "libcudacxx")), "cupy")
+    draft.found("cccl", catalogue.of_cccl(os.path.join(root, "libcudacxx")), "cupy")
     draft.search += [
         SearchDir("cccl", os.path.join(root, "libcudacxx")),
         SearchDir("cccl-cub", os.path.join(root, "cub")),
@@ -199,7 +199,7 @@ def _cutlass(
 ) -> list[SearchDir]:
     """Add CUTLASS, behind the shims that it needs; return what is to be searched last of all."""
     cuda = chosen.nvrtc.version if chosen else ""
-    result = cutlass.find(where, cuda, draft.versions.get("cccl", ""))
+    result = libraries.find(where, cuda, draft.versions.get("cccl", ""))
     draft.problems += result.problems
     if result.found is None:
         draft.lacks("cutlass", result.missing, problem=False)
@@ -207,7 +207,7 @@ def _cutlass(
     draft.found("cutlass", result.found.version, result.why)
     if result.shims:
         draft.search.append(SearchDir("cutlass-shims", os.path.join(shims, "cutlass")))
-    draft.depends.append(os.path.join(result.found.directory, cutlass.MARKER))
+    draft.depends.append(os.path.join(result.found.directory, libraries.MARKER))
     folder = [SearchDir("cutlass", result.found.directory)]
     if result.found.last:
         return folder
@@ -323,7 +323,7 @@ def _nvcc(
         return None
     program, found_via = best
     draft.found("nvcc", program.version, found_via)
-    draft.depends += fingerprints.files_of_nvcc(program)
+    draft.depends += model.files_of_nvcc(program)
     if nvrtc and program.version_pair[0] != version_pair(nvrtc.version)[0]:
         draft.problems.append(
             f"nvcc {program.version} ({program.path}) is of another CUDA than NVRTC "

@@ -1,10 +1,4 @@
-"""The places that may hold a toolkit, and the choice of parts so that all are of one version.
-
-The rule is in `unfit`. It decides about whole folders, because a compiler searches folders: one is
-searched only if every part of the toolkit in it has the compiler's version. pip installs ten wheels
-of CUDA 13 into one folder. If one wheel is of another version, its headers cannot be left out of a
-search of that folder.
-"""
+"""The places that may hold a toolkit, and the choice of parts of one version among them."""
 
 from __future__ import annotations
 
@@ -14,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rtcompile.toolkit import versions
+from rtcompile.toolkit import catalogue
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, HEADER_PARTS, PARTS, Part
 from rtcompile.toolkit.model import version_pair
 from rtcompile.toolkit.programs import which
@@ -57,7 +51,7 @@ class Place:
                 path = os.path.join(directory, marker)
                 if os.path.isfile(path):
                     package = self.installed.get(part.package(self.layout), "")
-                    version = versions.of_part(part, directory, path, package)
+                    version = catalogue.of_part(part, directory, path, package)
                     return Hit(part, directory, path, version or self._own_version(part), self)
         return None
 
@@ -93,7 +87,7 @@ def in_site_packages(where: Surroundings) -> Iterator[Place]:
     """Wheels in this environment, `pip install --target` folders on sys.path included."""
     for site_dir in where.site_dirs:
         if os.path.isdir(os.path.join(site_dir, "nvidia")):
-            installed = versions.of_wheels(site_dir)
+            installed = catalogue.of_wheels(site_dir)
             for layout in ("wheels13", "wheels12"):
                 yield Place(site_dir, layout, "site-packages", where.targets, installed)
 
@@ -101,7 +95,7 @@ def in_site_packages(where: Surroundings) -> Iterator[Place]:
 def in_conda(where: Surroundings) -> Iterator[Place]:
     """Yield the conda environment of this Python, a notebook's kernel, then the active one."""
     for prefix in conda_prefixes(where):
-        yield Place(prefix, "conda", "conda", where.targets, versions.of_conda(prefix))
+        yield Place(prefix, "conda", "conda", where.targets, catalogue.of_conda(prefix))
 
 
 def conda_prefixes(where: Surroundings) -> list[str]:
@@ -157,7 +151,7 @@ LAST_STEPS: tuple[Step, ...] = (by_pathfinder,)
 
 def _toolkit(root: str, found_via: str, where: Surroundings) -> Place:
     root = os.path.abspath(root)
-    return Place(root, "toolkit", found_via, where.targets, versions.of_toolkit(root))
+    return Place(root, "toolkit", found_via, where.targets, catalogue.of_toolkit(root))
 
 
 def _by_numbers(path: str) -> list[int]:
@@ -170,7 +164,7 @@ def _by_numbers(path: str) -> list[int]:
 def cupy_major(where: Surroundings) -> int | None:
     """Return the major version of the CUDA that the installed CuPy is for, if its name says so."""
     for site_dir in where.site_dirs:
-        for name in versions.of_wheels(site_dir):
+        for name in catalogue.of_wheels(site_dir):
             match = re.fullmatch(r"cupy-cuda(\d+)x", name)
             if match:
                 return int(match[1])

@@ -1,4 +1,4 @@
-"""Finds executables on PATH, and asks programs and libraries what they are."""
+"""Finds executables on PATH, and asks programs and libraries what they are and contain."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rtcompile.cache import bundled
-from rtcompile.core.environment import for_nvcc, for_workers
 from rtcompile.errors import limit_reached
+from rtcompile.files import folders
+from rtcompile.request.units import nvcc_environ, worker_environ
 from rtcompile.settings import Settings
-from rtcompile.storage import temporary
-from rtcompile.toolkit import fingerprints
+from rtcompile.store import inventory
+from rtcompile.toolkit import model
 from rtcompile.toolkit.model import Library, Program, version_pair
 from rtcompile.workers import process
 
@@ -40,7 +40,7 @@ def which(name: str, environ: Mapping[str, str]) -> str | None:
 def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Program | None:
     """Return the nvcc at `path`; it is run if `version` is unknown. None if that fails."""
     if not version:
-        said = _output([path, "--version"], for_nvcc(environ))
+        said = _output([path, "--version"], nvcc_environ(environ))
         match = re.search(r"release \d+\.\d+, V(\d+\.\d+\.\d+)", said)
         if match is None:
             return None
@@ -51,7 +51,7 @@ def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Progra
 def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return the numbers of the architectures that an NVRTC lists; empty if that fails."""
     said = _output(
-        _query("architectures", *nvrtc.preload, nvrtc.path), for_workers(environ)
+        _query("architectures", *nvrtc.preload, nvrtc.path), worker_environ(environ)
     ).split()
     return tuple(int(word) for word in said) if all(map(str.isdecimal, said)) else ()
 
@@ -60,22 +60,22 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
     """Return the folder of NVRTC's own headers, unpacked if need be; None if it has none."""
     if version_pair(nvrtc.version) < _FIRST_WITH_HEADERS:
         return None
-    name = f"{nvrtc.version}-{fingerprints.of_file(nvrtc.path)}"
+    name = f"{nvrtc.version}-{model.of_file(nvrtc.path)}"
 
     def write(folder: str) -> None:
         command = _query("headers", nvrtc.path, folder)
-        if _output(command, for_workers(os.environ), _UNPACK_SECONDS).strip() != "written":
+        if _output(command, worker_environ(os.environ), _UNPACK_SECONDS).strip() != "written":
             raise OSError(f"{nvrtc.path} wrote no headers")
 
-    found = bundled.find(settings.cache_dir, name) if settings.cache_on_disk else None
+    found = inventory.find(settings.cache_dir, name) if settings.cache_on_disk else None
     if found or not settings.jit:
         return found
     with suppress(OSError):  # the error of a missing header names the packages that have it
         if settings.cache_on_disk:
             with suppress(OSError):  # read-only, full or another's: the process's own will do
-                if found := bundled.publish(settings.cache_dir, name, write):
+                if found := inventory.publish(settings.cache_dir, name, write):
                     return found
-        folder = temporary.folder("headers")
+        folder = folders.temporary_folder("headers")
         write(folder)
         return folder
     return None
@@ -94,7 +94,7 @@ def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
     with open(path, "rb") as file:
         if file.read(2) != b"#!":
             return path
-    said = _output([path, "--dryrun", "-x", "cu", "-c", os.devnull], for_nvcc(environ))
+    said = _output([path, "--dryrun", "-x", "cu", "-c", os.devnull], nvcc_environ(environ))
     match = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
     binary = os.path.join(match[1], "nvcc") if match else path
     return binary if os.path.isfile(binary) else path

@@ -14,12 +14,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rtcompile.cache import files
-from rtcompile.cache.folder import Folder
-from rtcompile.core.header import SearchDir
+from rtcompile.files import sealed
+from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Signature, signature
 from rtcompile.settings import Settings
+from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Library, Program, Toolchain
 
 _MOST_REMEMBERED = 32  # files
@@ -67,7 +67,7 @@ def current(settings: Settings | None = None) -> Toolchain:
     _in_this_process[here] = known
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
-        from rtcompile.core import arch as archs
+        from rtcompile.request import arch as archs
 
         archs.learn(nvrtc.version_pair, nvrtc.architectures)
     return known.toolchain
@@ -97,7 +97,7 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
 
 
 def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
-    from rtcompile.core import arch as archs
+    from rtcompile.request import arch as archs
     from rtcompile.toolkit.programs import architectures, unpack
     from rtcompile.toolkit.search import find
 
@@ -133,7 +133,7 @@ def _read(settings: Settings, key: str) -> Known | None:
     """Return the remembered result; None if none may be trusted, since it names libraries to load."""
     folder = Folder(settings.cache_dir, writable=settings.jit)
     data = folder.read(TOOLCHAINS, key)
-    fields = files.unseal(SEAL, key, data) if data is not None else None
+    fields = sealed.unseal(SEAL, key, data) if data is not None else None
     if fields is None:
         if data is not None:
             folder.discard(TOOLCHAINS, key)
@@ -152,11 +152,11 @@ def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
     """Note the use of NVRTC's own headers, if they are used; say whether they may be."""
     if "NVRTC" not in toolchain.found_via.values():
         return True
-    from rtcompile.cache import bundled
+    from rtcompile.store import inventory
 
-    top = f"{settings.cache_dir}/{bundled.KIND}/"
+    top = f"{settings.cache_dir}/{inventory.KIND}/"
     names = [d.path.removeprefix(top) for d in toolchain.search if d.path.startswith(top)]
-    return bool(names) and bundled.find(settings.cache_dir, names[0].split("/")[0]) is not None
+    return bool(names) and inventory.find(settings.cache_dir, names[0].split("/")[0]) is not None
 
 
 def _signatures_of_path(toolchain: Toolchain) -> dict[str, Signature]:
@@ -188,7 +188,7 @@ def _write(settings: Settings, key: str, known: Known) -> None:
     folder = Folder(settings.cache_dir)
     with contextlib.suppress(OSError):
         folder.prepare()
-        folder.publish(TOOLCHAINS, key, files.seal(SEAL, key, fields))
+        folder.publish(TOOLCHAINS, key, sealed.seal(SEAL, key, fields))
         _forget_oldest(folder)
 
 

@@ -11,19 +11,25 @@ from __future__ import annotations
 import _socket  # importing `socket` would take 8 ms of a process's first build
 import contextvars
 import os
+import signal
 import threading
 import time
-from _queue import Empty, SimpleQueue  # importing `queue` would take longer
+from _queue import (
+    Empty,
+    SimpleQueue,  # importing `queue` would take longer
+)
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
-from rtcompile.core.units import Limits
+from rtcompile import tracing
 from rtcompile.errors import limit_reached
+from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
-from rtcompile.watching import tracing
 from rtcompile.workers import process, protocol
 from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
+
+# --- Runs jobs in worker processes ----------------------------------------------------------------
 
 _ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
 # A signal that arrives just before Python begins to wait is handled only when that wait ends.
@@ -435,3 +441,32 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+# --- Turns a crash of a worker into a `CompileFailure` that says why ------------------------------
+
+# NVRTC maps files in its temporary folder, and gets this signal if they cannot be written.
+_MEANINGS: dict[int, str] = {
+    signal.SIGBUS: ": it may be that the folder for temporary files (TMPDIR) is full"
+}
+
+
+def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
+    """Return the failure for a job that gave no answer."""
+    reasons = {
+        "crash": f"The compiler died by signal {death.signal}{_MEANINGS.get(death.signal, '')}."
+        if death.signal
+        else "The compiler's process exited without an answer.",
+        "timeout": f"The compiler was killed after its time limit of {_seconds(limits)} s.",
+        "memory": f"The compiler was killed beyond its memory limit of {limits.memory} bytes.",
+        "start": f"The compiler could not be run: {death.text}",
+    }
+    return CompileFailure(
+        death.kind, reasons[death.kind], command, backend, signal=death.signal or None
+    )
+
+
+def _seconds(limits: Limits) -> str:
+    # A build that had to wait for another one, if only for a moment, was given what was left.
+    seconds = limits.timeout or 0.0
+    return f"{round(seconds, 2) or seconds:g}"

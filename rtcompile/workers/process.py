@@ -15,7 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from rtcompile.core import environment
+from rtcompile.request import units
 from rtcompile.workers import protocol, scratch
 
 TYPE_CHECKING = False  # as type checkers know it
@@ -54,7 +54,7 @@ class ZygoteProcess:
             self.pid = os.posix_spawn(
                 python,
                 [*command, self._temporary, self._scratch],
-                environment.for_workers(os.environ),
+                units.worker_environ(os.environ),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, sources[0], 0),
                     (os.POSIX_SPAWN_DUP2, sources[0], 1),

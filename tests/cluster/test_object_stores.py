@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.cluster.remote import remote
-from rtcompile.cluster.settings import open_store
-from rtcompile.cluster.stores import LeasesUnsupportedError, SharedStore
-from rtcompile.doctor import storage
+from rtcompile.doctor import checks
+from rtcompile.extras.cluster.remote import remote
+from rtcompile.extras.cluster.settings import open_store
+from rtcompile.extras.cluster.stores import LeasesUnsupportedError, SharedStore
 from rtcompile.settings import Settings
 from tests import nodes, servers
 
@@ -147,7 +147,7 @@ def test_nodes_share_builds_by_a_store_without_leases(careless: SharedStore, on)
     assert build(2) is None
     on("b")
     assert build(2) == "remote"
-    (check,) = storage.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = checks.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
     assert (check.status, "ignores conditions" in check.hint) == ("warning", True)
 
 
@@ -162,7 +162,7 @@ def test_without_credentials_a_public_store_is_read_and_never_written(
     on("b")
     assert build(5) == "remote"
     assert build(6) is None
-    (check,) = storage.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = checks.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
     assert (check.status, "anonymous: nothing is written" in check.detail) == ("ok", True)
 
 

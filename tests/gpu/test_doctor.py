@@ -9,10 +9,9 @@ import pytest
 cp = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
-from rtcompile.core.arch import Arch  # noqa: E402
-from rtcompile.core.occupancy import limits_of  # noqa: E402
 from rtcompile.doctor import examine  # noqa: E402
-from rtcompile.watching.report import report  # noqa: E402
+from rtcompile.inspect.report import limits_of, report  # noqa: E402
+from rtcompile.request.values import Arch  # noqa: E402
 
 KERNEL = """extern "C" __global__ void k(float* x) {
   extern __shared__ float s[];

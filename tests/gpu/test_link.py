@@ -110,8 +110,8 @@ def test_a_template_that_only_nvcc_can_build_runs():
 def test_nvccs_linker_makes_programs_that_run():
     """Forced by a toolchain without nvJitLink: the fallback for code that is too new for it."""
     from rtcompile.compilers import nvcc
-    from rtcompile.core.arch import Arch
-    from rtcompile.core.units import Compiled, Limits, LinkInput
+    from rtcompile.request.units import Compiled, Limits, LinkInput
+    from rtcompile.request.values import Arch
 
     arch = Arch.parse("sm_" + cp.cuda.Device().compute_capability)
     parts = [

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import files, headers, manifests, objects
-from rtcompile.core.header import Header, SearchDir
-from rtcompile.lookup.fileset import FileSet
+from rtcompile.files import sealed
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import Header, SearchDir
+from rtcompile.store import manifests, objects
 from tests.questions import Place, make_object, make_question, open_store
 from tests.trials.record import record, times
 
@@ -40,7 +41,7 @@ def python(script: str, *arguments: str) -> subprocess.Popen[str]:
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from rtcompile.cache import headers
+from rtcompile.store import manifests as headers
 from tests.questions import make_object, make_question, open_store
 from tests.trials.test_cache_faults import code_of
 store = open_store(Path(sys.argv[1]))
@@ -84,7 +85,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
         kept = open_store(tmp_path)
         question = make_question(source=source)
         with kept.building(question):  # no lock is left
-            assert kept.add(question, make_object(code_of(source)), headers.record((), ()))
+            assert kept.add(question, make_object(code_of(source)), manifests.record((), ()))
     assert found, "the writers were killed before they wrote anything"
     kept = open_store(tmp_path)
     assert kept.verify() == []
@@ -95,7 +96,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
 HAMMER = """
 import random, sys
 from pathlib import Path
-from rtcompile.cache import headers
+from rtcompile.store import manifests as headers
 from tests.questions import make_object, make_question, open_store
 from tests.trials.test_cache_faults import code_of
 cache, seed = Path(sys.argv[1]), int(sys.argv[2])
@@ -135,7 +136,7 @@ def test_many_processes_build_each_question_once(tmp_path: Path) -> None:
 COUNTER = """
 import sys
 from pathlib import Path
-from rtcompile.cache import locks
+from rtcompile.store import locks
 counter = Path(sys.argv[1]) / "counter"
 for _ in range(300):
     with locks.machine_wide(sys.argv[1] + "/lock") as held:
@@ -172,7 +173,7 @@ def test_eviction_beside_readers_and_writers_costs_only_misses(tmp_path: Path) -
         if obj is None:
             with kept.building(question):
                 obj = make_object(code_of(question.source))
-                kept.add(question, obj, headers.record((), ()))
+                kept.add(question, obj, manifests.record((), ()))
         assert obj.code == code_of(question.source)
     evictor.communicate()
     assert evictor.returncode == 0
@@ -225,7 +226,7 @@ def test_a_damaged_manifest_is_none() -> None:
 @pytest.mark.parametrize("kind", ["object", "manifest"])
 def test_fields_that_carry_a_right_digest_and_nonsense_are_none_or_harmless(kind: str) -> None:
     chance = random.Random(3)
-    real = files.unseal(
+    real = sealed.unseal(
         kind,
         "key",
         objects.encode("key", make_object(), "k.cu") if kind == "object" else some_manifest(),
@@ -242,7 +243,7 @@ def test_fields_that_carry_a_right_digest_and_nonsense_are_none_or_harmless(kind
                 del fields[at]
             else:
                 fields.insert(at, chance.randbytes(8))
-        data = files.seal(kind, "key", fields)
+        data = sealed.seal(kind, "key", fields)
         if kind == "object":
             objects.decode("key", data)
         else:
@@ -371,7 +372,7 @@ def test_verify_finds_every_swap(tmp_path: Path) -> None:
         kept = open_store(tmp_path)
         question = make_question(source=source)
         with kept.building(question):
-            kept.add(question, make_object(code_of(source)), headers.record((), ()))
+            kept.add(question, make_object(code_of(source)), manifests.record((), ()))
     missed = count = 0
     for folder in ("objects", "manifests", "portable"):
         for path, other in itertools.combinations(sorted((tmp_path / folder).iterdir()), 2):

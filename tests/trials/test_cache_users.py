@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import headers
 from rtcompile.settings import Settings
-from rtcompile.toolkit import Toolchain, remembered
+from rtcompile.store import manifests
+from rtcompile.toolkit import remembered
+from rtcompile.toolkit.model import Toolchain
 from tests.questions import make_object, make_question, open_store
 from tests.trials.record import record
 from tests.users import as_user
@@ -43,7 +44,7 @@ def fill(cache: Path, code: bytes) -> None:
     """Keep a build and a toolchain, which names libraries that a process loads."""
     kept = open_store(cache)
     with kept.building(WANTED):
-        kept.add(WANTED, make_object(code), headers.record((), ()))
+        kept.add(WANTED, make_object(code), manifests.record((), ()))
     remembered._write(
         Settings(cache_dir=str(cache)),
         "key",

@@ -17,10 +17,9 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.cluster.breaker import Tier
-from rtcompile.cluster.envelope import Envelope
-from rtcompile.cluster.remote import Remote, remote
-from rtcompile.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.remote import Remote, Tier, remote
+from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.stores import Envelope
 from tests import nodes, servers
 from tests.trials.record import record, times
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.cache import store
+from rtcompile.store import store
 from tests.trials.record import tally, times
 
 pytestmark = pytest.mark.skipif(

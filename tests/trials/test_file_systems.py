@@ -29,8 +29,8 @@ ATTACKER = NOBODY + 1
 BUILDS = """
     import json, os, sys, threading, warnings
     import rtcompile
-    from rtcompile.compilers import precompiled, precompiled_maker
-    from rtcompile.core import cubin
+    from rtcompile.compilers import pch as precompiled, pch_maker as precompiled_maker
+    from rtcompile.inspect import cubin
     precompiled_maker.NICE = 0  # it is waited for, beside other tests
     warnings.simplefilter("ignore", rtcompile.RtcompileWarning)
     HEADER = "#include <cuda/std/type_traits>\\n"

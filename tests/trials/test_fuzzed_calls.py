@@ -22,13 +22,13 @@ import pytest
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, cli
-from rtcompile.bundles.parts import HEAD, INDEX, MAGIC
-from rtcompile.cache import files
-from rtcompile.everywhere import recording, warming
-from rtcompile.packages import bundling
-from rtcompile.packages.library import KernelLibrary
+from rtcompile.bundles.sections import HEAD, INDEX, MAGIC
+from rtcompile.extras.packaging import bundling
+from rtcompile.extras.packaging.library import KernelLibrary
+from rtcompile.extras.record import recording, warming
+from rtcompile.files import sealed
+from rtcompile.inspect.report import report
 from rtcompile.settings import Settings
-from rtcompile.watching.report import report
 from tests.packages import Package
 from tests.trials.odd_values import ENVIRONMENT, OPTIONS, VERBS, WORDS, values
 from tests.trials.record import record, times
@@ -293,7 +293,7 @@ class Calls:
         """A bundle whose index carries a right digest and says something else."""
         data = self.package.bundle.read_bytes()
         size = HEAD.unpack(data[: HEAD.size])[1]
-        fields = [*(files.unseal(INDEX, "", data[HEAD.size : HEAD.size + size]) or ())]
+        fields = [*(sealed.unseal(INDEX, "", data[HEAD.size : HEAD.size + size]) or ())]
         at = self.chance.randrange(len(fields))
         texts = bytes(fields[at]).split(b"\0")
         odd = [
@@ -310,7 +310,7 @@ class Calls:
         for _ in range(self.chance.randint(1, 2)):
             texts[self.chance.randrange(len(texts))] = self.chance.choice(odd)
         fields[at] = b"\0".join(texts)
-        index = files.seal(INDEX, "", fields)
+        index = sealed.seal(INDEX, "", fields)
         path = self.folder / "crafted.rtcb"
         path.write_bytes(HEAD.pack(MAGIC, len(index)) + index + data[HEAD.size + size :])
 

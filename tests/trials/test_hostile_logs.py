@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.messages import diagnostics, hints, rendering
+from rtcompile.files.headers import SearchDir
+from rtcompile.messages import catalogue, diagnostics, rendering
 from rtcompile.messages.facts import BuildContext
+from rtcompile.request.values import Arch
 from tests.provoked import AS_REPORTED, BY_NVCC, BY_NVJITLINK, BY_NVRTC
 from tests.trials.record import record, times
 
@@ -56,7 +56,7 @@ def test_a_log_of_random_pieces_is_read_explained_and_shown(seed: int) -> None:
 
 
 def show(log: str, chance: random.Random) -> None:
-    found = hints.annotate(diagnostics.parse(log), chance.choice(CONTEXTS))
+    found = catalogue.annotate(diagnostics.parse(log), chance.choice(CONTEXTS))
     source = chance.choice(["", "a\nb\nc", log])
     width = chance.choice([1, 40, 200])
     rendering.render(found, source=source, name="kernel.cu", width=width, color=True)

@@ -11,8 +11,8 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.cache import store
 from rtcompile.lookup import environment
+from rtcompile.store import store
 from tests.trials.record import tally, times
 
 TEXTS = (

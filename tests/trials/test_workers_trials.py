@@ -22,9 +22,9 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
-from rtcompile.core import cubin
-from rtcompile.core.arch import Arch
-from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.inspect import cubin
+from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.request.values import Arch
 from rtcompile.workers import pool as workers
 from rtcompile.workers import scratch as scratch_places
 from rtcompile.workers.pool import Job, Pool

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import main
-from rtcompile.packages import bundling
+from rtcompile.extras.packaging import bundling
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
@@ -162,7 +162,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
             monkeypatch.setenv(name, value)
 
     yield go
-    stores_of = sys.modules.get("rtcompile.cluster.remote")
+    stores_of = sys.modules.get("rtcompile.extras.cluster.remote")
     for stores in [] if stores_of is None else stores_of._opened.values():
         assert stores is None or stores.flush(10.0)
 
@@ -227,8 +227,8 @@ def shipped(package: Package, built: Path) -> Package:
 def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that is not there asks an empty cache, in a process that has asked nothing yet."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache))
-    monkeypatch.setattr("rtcompile.lookup.device.compute_capability", lambda: CAPABILITY)
-    monkeypatch.setattr("rtcompile.lookup.device.confirmed_compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.query.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.query.confirmed_compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.environment._environment", None)
     monkeypatch.setattr("rtcompile.bundles._bundles", {})
 

@@ -9,9 +9,9 @@ import pytest
 
 import rtcompile
 from rtcompile.cli import main
-from rtcompile.core.arch import Arch
-from rtcompile.core.occupancy import best_blocks, limits_of
-from rtcompile.watching.advice import advise
+from rtcompile.inspect.advice import advise
+from rtcompile.inspect.report import best_blocks, limits_of
+from rtcompile.request.values import Arch
 
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 # Keeps 128 numbers at a time, which no 64 registers hold.
@@ -124,7 +124,7 @@ def test_the_smallest_block_is_no_smaller_than_needed():
 
 def test_an_architecture_of_the_future_is_refused(monkeypatch: pytest.MonkeyPatch):
     built = rtcompile.compile(PLAIN, arch="sm_90a")
-    monkeypatch.setattr("rtcompile.watching.advice.limits_of", lambda arch: None)
+    monkeypatch.setattr("rtcompile.inspect.advice.limits_of", lambda arch: None)
     with pytest.raises(rtcompile.InvalidRequest, match="limits of sm_90a are not known"):
         advise(built)
 

@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
-from rtcompile.core import arch as archs
-from rtcompile.core.arch import (
-    NEWEST_MEASURED,
-    Arch,
-    check,
-    choose,
-    learn,
-    runs_on,
-    supported,
-)
 from rtcompile.errors import UnsupportedArch
+from rtcompile.request import arch as archs
+from rtcompile.request.arch import NEWEST_MEASURED, check, choose, learn, runs_on, supported
+from rtcompile.request.values import Arch
 
 SPELLINGS = ["sm_90a", "compute_90a", "lto_90a", "90a", "9.0a", " SM_90A "]
 VERSIONS = [(12, 0), (12, 8), (12, 9), (13, 0), (13, 5)]

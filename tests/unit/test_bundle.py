@@ -14,16 +14,16 @@ import pytest
 import rtcompile
 from rtcompile import bundles, toolkit
 from rtcompile.bundles.file import Bundle
-from rtcompile.core.request import CompileRequest
 from rtcompile.errors import (
     BatchError,
     JitDisabled,
     RtcompileWarning,
     ToolkitNotFound,
 )
-from rtcompile.lookup import device
-from rtcompile.packages import bundling
-from rtcompile.toolkit import Toolchain
+from rtcompile.extras.packaging import bundling
+from rtcompile.lookup import query
+from rtcompile.request.request import CompileRequest
+from rtcompile.toolkit.model import Toolchain
 from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header, forget_process
 from tests.toolkits import needs_host_compiler
 
@@ -39,7 +39,7 @@ def elsewhere(shipped: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def on_device(monkeypatch: pytest.MonkeyPatch, *capability: int) -> None:
     for name in ("compute_capability", "confirmed_compute_capability"):
-        monkeypatch.setattr(device, name, lambda: capability)
+        monkeypatch.setattr(query, name, lambda: capability)
 
 
 # --- found ---------------------------------------------------------------------------------------

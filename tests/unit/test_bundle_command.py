@@ -11,8 +11,8 @@ import pytest
 import rtcompile
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import main
-from rtcompile.everywhere import recording
-from rtcompile.packages import bundling
+from rtcompile.extras.packaging import bundling
+from rtcompile.extras.record import recording
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
 

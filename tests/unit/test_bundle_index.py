@@ -12,15 +12,15 @@ cupy = pytest.importorskip("cupy")
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile.building import planned  # noqa: E402
+from rtcompile.build import planned  # noqa: E402
 from rtcompile.bundles import index  # noqa: E402
 from rtcompile.bundles.file import Bundle  # noqa: E402
-from rtcompile.core.object_code import files_of  # noqa: E402
-from rtcompile.core.request import CompileRequest  # noqa: E402
-from rtcompile.everywhere import recording, warming  # noqa: E402
+from rtcompile.extras.packaging import bundling, proof  # noqa: E402
+from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.query import Query, query_of  # noqa: E402
-from rtcompile.packages import bundling, proof  # noqa: E402
+from rtcompile.request.object_code import files_of  # noqa: E402
+from rtcompile.request.request import CompileRequest  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 
 WITH_HEADER = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k() {}'

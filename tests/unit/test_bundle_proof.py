@@ -10,8 +10,9 @@ import pytest
 
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cli import main
-from rtcompile.core.arch import Arch, first_release, generations
-from rtcompile.packages import proof
+from rtcompile.extras.packaging import proof
+from rtcompile.request.arch import first_release, generations
+from rtcompile.request.values import Arch
 from tests.packages import SOURCE, Package
 
 

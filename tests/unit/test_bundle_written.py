@@ -8,17 +8,17 @@ import pytest
 
 import rtcompile
 from rtcompile import bundles
-from rtcompile.building import shipped as search
+from rtcompile.build import from_bundle as search
 from rtcompile.bundles.file import Bundle
 from rtcompile.compilers import nvrtc
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.request import CompileRequest
 from rtcompile.errors import (
     BatchError,
     InvalidRequest,
 )
-from rtcompile.packages import bundling
+from rtcompile.extras.packaging import bundling
+from rtcompile.files.headers import SearchDir
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from tests.packages import PLAIN, Package, edit_header, forget_process
 from tests.questions import make_question
@@ -192,7 +192,7 @@ def test_what_a_build_says_itself_is_not_in_the_key(change):
 
 
 def test_the_key_does_not_change_with_rtcompiles_version(monkeypatch):
-    from rtcompile.core import key
+    from rtcompile.request import key
 
     before = make_question().shipped_key()
     monkeypatch.setattr(key, "__version__", "99.0")

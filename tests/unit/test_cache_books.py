@@ -14,20 +14,20 @@ from pathlib import Path
 import diskcache
 import pytest
 
-from rtcompile.cache import books, headers, locks
-from rtcompile.cache import folder as folders
-from rtcompile.cache.books import Books, BooksError
-from rtcompile.cache.folder import Folder
-from rtcompile.cache.store import Store
-from rtcompile.core.key import Question
 from rtcompile.errors import RtcompileWarning
+from rtcompile.request.key import Question
+from rtcompile.store import folder as folders
+from rtcompile.store import inventory, locks, manifests
+from rtcompile.store.folder import Folder
+from rtcompile.store.inventory import Books, BooksError
+from rtcompile.store.store import Store
 from tests.questions import make_object, make_question, open_store
 
 
 def build(kept: Store, source: str, code: bytes = b"code") -> Question:
     question = make_question(source=source)
     with kept.building(question):
-        kept.add(question, make_object(code), headers.record((), ()))
+        kept.add(question, make_object(code), manifests.record((), ()))
     return question
 
 
@@ -99,7 +99,7 @@ def test_processes_that_end_at_once_keep_to_the_limit(cache: Path) -> None:
 def test_the_limit_holds_where_there_is_no_database(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(books, "_Database", None)
+    monkeypatch.setattr(inventory, "_Database", None)
     kept = open_store(cache, size=50_000)
     build(kept, "0", b"x")
     with pytest.warns(RtcompileWarning, match="books cannot be written"):
@@ -240,7 +240,7 @@ def test_hits_of_a_process_that_built_nothing_are_counted_without_a_database(cac
     for _ in range(2):
         code = (
             "import sys\n"
-            "from rtcompile.cache.store import Store\n"
+            "from rtcompile.store.store import Store\n"
             "from rtcompile.settings import Settings\n"
             "from tests.questions import make_question\n"
             f"store = Store.open(Settings(cache_dir={str(cache)!r}))\n"
@@ -341,7 +341,7 @@ def test_lost_or_damaged_books_are_made_again_from_the_files(cache: Path, damage
 def test_locked_books_cost_one_warning_and_no_object(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(books, "_LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(inventory, "_LOCK_SECONDS", 0.01)
     first = open_store(cache)
     build(first, "a")
     first.settle()
@@ -367,7 +367,7 @@ def test_books_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> None:
 
 
 def test_books_keep_bytes_only(tmp_path: Path) -> None:
-    disk = books._BytesDisk(str(tmp_path))
+    disk = inventory._BytesDisk(str(tmp_path))
     with pytest.raises(TypeError, match="bytes"):
         disk.store({"an": "object"}, False)
     with pytest.raises(TypeError, match="str"):

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import headers, locks, store
-from rtcompile.cache.store import Store
 from rtcompile.errors import CompileError, CompilerCrashed
 from rtcompile.settings import Settings
+from rtcompile.store import locks, manifests, store
+from rtcompile.store.store import Store
 from tests.interrupts import interrupted
 from tests.questions import add, make_object, make_question, open_store
 
@@ -35,7 +35,7 @@ def test_of_many_threads_one_builds(cache: Path) -> None:
         with kept.building(question):
             if kept.find(question) is None:
                 builds.append(threading.get_ident())
-                kept.add(question, make_object(), headers.record((), ()))
+                kept.add(question, make_object(), manifests.record((), ()))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -106,7 +106,7 @@ def test_an_interrupt_at_any_moment_leaves_no_build_locked(cache: Path) -> None:
 
 HOLDER = """
 import sys, os
-from rtcompile.cache import locks
+from rtcompile.store import locks
 with locks.machine_wide(sys.argv[1]) as held:
     if "fork" in sys.argv and not os.fork():
         sys.stdin.read()

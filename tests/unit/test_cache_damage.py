@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache.store import Store
 from rtcompile.errors import RtcompileWarning
 from rtcompile.settings import Settings
+from rtcompile.store.store import Store
 from tests.questions import Place, add, make_object, make_question, open_store
 
 # --- damage --------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.cache import store
 from rtcompile.lookup import environment
+from rtcompile.store import store
 
 SOURCE = """
 #include "value.h"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import headers
-from rtcompile.lookup import clocks
-from rtcompile.lookup.fileset import FileSet
+from rtcompile.files import clocks
+from rtcompile.files.fileset import FileSet
+from rtcompile.store import manifests
 from tests.questions import Place
 
 
@@ -247,7 +247,7 @@ def test_a_name_that_a_macro_leads_out_of_the_searched_folders_is_not_cacheable(
 def test_a_folder_with_too_many_others_below_it_is_not_cacheable(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headers, "_MAX_FOLDERS", 4)
+    monkeypatch.setattr(manifests, "_MAX_FOLDERS", 4)
     recorded = place.record("user1/a.h")
     assert not recorded.uncacheable
     place.write("user1/a.h", "#include <1/x.h>\n#include <2/x.h>\n#include <3/x.h>\n")
@@ -268,7 +268,7 @@ def test_what_cannot_be_read_again_is_not_cacheable(place: Place, path: str, rea
 
 
 def test_a_header_found_by_a_relative_path_is_not_cacheable(place: Place) -> None:
-    recorded = headers.record(["rel.h"], place.search)
+    recorded = manifests.record(["rel.h"], place.search)
     assert "relative path" in recorded.uncacheable
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import manifests, memory
-from rtcompile.cache.store import Store
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.key import Question
-from rtcompile.lookup import clocks, fileset
+from rtcompile.files import clocks, fileset
+from rtcompile.files.headers import SearchDir
+from rtcompile.request.key import Question
+from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
+from rtcompile.store import manifests
+from rtcompile.store.store import Store
 from tests.questions import Place, add, make_object, make_question, open_store
 
 # --- found ---------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_a_manifest_keeps_the_latest_builds(cache: Path, place: Place) -> None:
 
 
 def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MOST_BYTES", 250)
+    monkeypatch.setattr(manifests, "_MOST_BYTES", 250)
     kept = open_store(cache, on_disk=False)
     questions = [make_question(source=str(i)) for i in range(4)]
     for question in questions:
@@ -376,7 +376,7 @@ def test_a_hit_loads_no_database_and_no_openssl(cache: Path) -> None:
     code = (
         "import sys\n"
         "before = set(sys.modules)\n"
-        "from rtcompile.cache.store import Store\n"
+        "from rtcompile.store.store import Store\n"
         "from tests.questions import make_question\n"
         f"store = Store({str(cache)!r}, on_disk=True, size=1 << 30)\n"
         "assert store.find(make_question()).build.hit == 'disk'\n"

@@ -15,7 +15,7 @@ import pytest
 
 from rtcompile import ToolkitNotFound
 from rtcompile.cli import main, output
-from rtcompile.toolkit import Toolchain
+from rtcompile.toolkit.model import Toolchain
 from tests.commands import environ, rtcompile
 
 ENDLESS = (

@@ -331,7 +331,7 @@ def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ()
     )
     loaded = set(done.stdout.split())
-    assert not loaded & {"cupy", "numpy", "rtcompile.building.pipeline", "rtcompile.workers.pool"}
+    assert not loaded & {"cupy", "numpy", "rtcompile.build.pipeline", "rtcompile.workers.pool"}
 
 
 @pytest.mark.parametrize("argv", ["explain crash", "--help", "compile no.cu --json"])

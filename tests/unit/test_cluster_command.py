@@ -11,9 +11,10 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.cli import main
-from rtcompile.cluster.folder_store import FolderStore
-from rtcompile.cluster.stores import StoreError
-from rtcompile.doctor import Check, storage
+from rtcompile.doctor import checks
+from rtcompile.doctor.checks import Check
+from rtcompile.extras.cluster.folder_store import FolderStore
+from rtcompile.extras.cluster.stores import StoreError
 from rtcompile.settings import Settings
 from tests import nodes, servers
 
@@ -106,7 +107,7 @@ def test_a_push_that_cannot_be_says_which_setting(on, tmp_path, capsys, changes,
 
 
 def looked_at() -> Check:
-    (check,) = storage.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = checks.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
     return check
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from rtcompile.core.arch import Arch, supported
-from rtcompile.core.cubin import Kernel, read
+from rtcompile.inspect.cubin import Kernel, read
+from rtcompile.request.arch import supported
+from rtcompile.request.values import Arch
 
 SOURCE = r"""
 struct Triple { int a; double b; char c; };

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from rtcompile.core import cxx, mentions, small
-from rtcompile.core.cxx import Text
-from rtcompile.core.includes import split_prefix
+from rtcompile.request import cxx, sources
+from rtcompile.request.cxx import Text
+from rtcompile.request.sources import split_prefix
 from tests.unit.conftest import PlainNvrtc
 
 
@@ -135,7 +135,7 @@ def test_blanks_take_the_place_of_comments() -> None:
     ],
 )
 def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) -> None:
-    assert mentions.scan(source).clock == "__TIME__"
+    assert sources.scan(source).clock == "__TIME__"
 
 
 @pytest.mark.parametrize(
@@ -150,16 +150,16 @@ def test_the_clock_is_read_where_any_compiler_or_standard_reads_it(source: str) 
     ],
 )
 def test_what_may_read_a_file_in_pieces_is_not_plain(source: str) -> None:
-    assert not small.reads_no_file(source, ())
-    assert not small.needs_no_declarations(source, (), "cubin")
+    assert not sources.reads_no_file(source, ())
+    assert not sources.needs_no_declarations(source, (), "cubin")
 
 
 def test_a_piece_in_an_option_may_read_a_file() -> None:
-    assert not small.reads_no_file("", ("-DP=__ha",))
+    assert not sources.reads_no_file("", ("-DP=__ha",))
 
 
 def test_a_name_over_two_lines_is_a_declaration_of_cudas() -> None:
-    assert not small.needs_no_declarations("#ifdef cu\\\ndaHostAllocMapped\n#endif", (), "cubin")
+    assert not sources.needs_no_declarations("#ifdef cu\\\ndaHostAllocMapped\n#endif", (), "cubin")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_no_file_is_read_that_is_not_expected(nvrtc: PlainNvrtc, tmp_path: Path,
             assert reads(prefix + rest) == reads(source), source
         if reads(source):
             seen += 1
-            assert not small.reads_no_file(source, ()), source
+            assert not sources.reads_no_file(source, ()), source
             if std != "03":  # which knows no raw strings
                 read = [d for text in cxx.readings(source) for d in text.directives()]
                 assert any("v.h" in directive.included for directive in read), source
@@ -300,8 +300,8 @@ def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> Non
         source = before + repeated * (size // len(repeated)) + behind
         start = time.process_time()
         split_prefix(source)
-        mentions.scan(source)
-        small.needs_no_declarations(source, (), "cubin")
+        sources.scan(source)
+        sources.needs_no_declarations(source, (), "cubin")
         cxx.blanked(source, literals=True, directives=True)
         return time.process_time() - start
 

@@ -79,18 +79,18 @@ def test_one_search_answers_a_newcomers_question(question: str, site: Path) -> N
 
 
 def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
-    from rtcompile.messages.hints import MESSAGES
+    from rtcompile.messages.catalogue import MESSAGES
 
     page = (site / "errors.html").read_text(encoding="utf-8")
     assert [known.id for known in MESSAGES if f'id="{known.id}"' not in page] == []
 
 
 def test_every_variable_that_a_build_depends_on_is_explained(site: Path) -> None:
-    from rtcompile.core import environment
     from rtcompile.lookup.environment import VARIABLES
+    from rtcompile.request import units
 
     page = (site / "environment-variables.html").read_text(encoding="utf-8")
-    named = {*VARIABLES, *environment.for_nvcc(dict.fromkeys(VARIABLES, ""))}
+    named = {*VARIABLES, *units.nvcc_environ(dict.fromkeys(VARIABLES, ""))}
     assert [name for name in sorted(named) if f">{name}<" not in page] == []
 
 
@@ -104,7 +104,7 @@ def test_everything_public_is_in_the_reference(site: Path) -> None:
 
 def test_every_field_of_the_key_is_on_the_page_of_the_cache() -> None:
     labels = re.findall(
-        r'field\(f?"([^"{]+)', (ROOT / "rtcompile/core/key.py").read_text(encoding="utf-8")
+        r'field\(f?"([^"{]+)', (ROOT / "rtcompile/request/key.py").read_text(encoding="utf-8")
     )
     table = (ROOT / "docs/cache.md").read_text(encoding="utf-8").partition("## Why did it")[0]
     internal = {"key", "digest", "a", "ab", "nvrtc", "directory", "program directory"}

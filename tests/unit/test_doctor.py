@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.doctor import Check, machine, verdict
+from rtcompile.doctor import checks as machine
+from rtcompile.doctor import verdict
+from rtcompile.doctor.checks import Check
 from rtcompile.settings import Settings
 from rtcompile.toolkit import find
 from tests.toolkits import Wheels, program

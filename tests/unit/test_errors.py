@@ -12,12 +12,12 @@ import pytest
 
 import rtcompile
 from rtcompile import errors
-from rtcompile.building import planned
-from rtcompile.building.failures import as_error
-from rtcompile.core.units import CompileFailure
+from rtcompile.build import planned
+from rtcompile.build.failures import as_error
+from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.diagnostics import Diagnostic
-from rtcompile.messages.hints import MESSAGES
 from rtcompile.messages.rendering import spelled, told
+from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
 
 

@@ -15,10 +15,11 @@ from cupy._core import core  # noqa: E402
 from cupy.cuda import compiler, function  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile import many, toolkit  # noqa: E402
-from rtcompile.building import planned  # noqa: E402
-from rtcompile.everywhere import builds, recording, requests, seam, warming  # noqa: E402
-from rtcompile.everywhere.counting import counting  # noqa: E402
+from rtcompile import toolkit  # noqa: E402
+from rtcompile.build import many, planned  # noqa: E402
+from rtcompile.extras.record import recording, warming  # noqa: E402
+from rtcompile.extras.record.counting import counting  # noqa: E402
+from rtcompile.frontends import cupy_builds, cupy_hook, cupy_requests  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.toolkit import remembered  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
@@ -92,7 +93,7 @@ def test_what_cupy_refuses_is_refused(installed, source):
 
 def test_lto_ir_is_left_to_cupy(monkeypatch, installed):
     asked = []
-    monkeypatch.setattr(seam, "_original", lambda *given, **more: asked.append(more))
+    monkeypatch.setattr(cupy_hook, "_original", lambda *given, **more: asked.append(more))
 
     installed(CODE, to_ltoir=True)
 
@@ -102,9 +103,11 @@ def test_lto_ir_is_left_to_cupy(monkeypatch, installed):
 
 def test_what_cupy_compiles_itself_has_the_options_that_it_was_given(monkeypatch, installed):
     given = []
-    monkeypatch.setattr(seam, "_original", lambda source, options, **more: given.append(options))
+    monkeypatch.setattr(
+        cupy_hook, "_original", lambda source, options, **more: given.append(options)
+    )
     monkeypatch.setattr(planned, "search", _no_toolkit)
-    monkeypatch.setattr("rtcompile.everywhere.builds._missing_toolkit_was_said", True)
+    monkeypatch.setattr("rtcompile.frontends.cupy_builds._missing_toolkit_was_said", True)
 
     installed(CODE, ("-DN=1",), jitify=True)
 
@@ -113,7 +116,9 @@ def test_what_cupy_compiles_itself_has_the_options_that_it_was_given(monkeypatch
 
 
 def test_cupy_does_not_compile_what_may_not_be_compiled(monkeypatch, installed):
-    monkeypatch.setattr(seam, "_original", lambda *given, **more: pytest.fail("it was compiled"))
+    monkeypatch.setattr(
+        cupy_hook, "_original", lambda *given, **more: pytest.fail("it was compiled")
+    )
     monkeypatch.setattr(planned, "search", _no_toolkit)
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
 
@@ -219,8 +224,8 @@ def without_planning(monkeypatch: pytest.MonkeyPatch, ask):
 
 
 # As CuPy gives it to the compiler, in two passes.
-CUB = builds._own_includes() + requests.CUB_INCLUDES + "\n" + CODE
-OF_CUB = (*core.assemble_cupy_compiler_options(builds._CUB_OPTIONS), "-DFIRST_PASS=1")
+CUB = cupy_builds._own_includes() + cupy_requests.CUB_INCLUDES + "\n" + CODE
+OF_CUB = (*core.assemble_cupy_compiler_options(cupy_builds._CUB_OPTIONS), "-DFIRST_PASS=1")
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ cupy = pytest.importorskip("cupy")
 from cupy._core import _accelerator, core  # noqa: E402
 
 import rtcompile  # noqa: E402
-from rtcompile.compilers import precompiled, precompiled_maker  # noqa: E402
-from rtcompile.core import includes  # noqa: E402
-from rtcompile.core.request import CompileRequest  # noqa: E402
-from rtcompile.everywhere import builds, requests  # noqa: E402
+from rtcompile.compilers import pch as precompiled  # noqa: E402
+from rtcompile.compilers import pch_maker  # noqa: E402
+from rtcompile.frontends import cupy_builds, cupy_requests  # noqa: E402
+from rtcompile.request import sources  # noqa: E402
+from rtcompile.request.request import CompileRequest  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
 
 OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
@@ -43,18 +44,18 @@ Begin = Callable[[str], list[Path]]
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     """Begin as a process that asks for its first kernel; return the headers that are there then."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(precompiled_maker, "NICE_WHEN_AWAITED", 0)
-    monkeypatch.setattr(builds, "_begun", False)
+    monkeypatch.setattr(pch_maker, "NICE_WHEN_AWAITED", 0)
+    monkeypatch.setattr(cupy_builds, "_begun", False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     before = _accelerator.get_reduction_accelerators()
     _accelerator.set_reduction_accelerators([])
 
     def begun(source: str) -> list[Path]:
         options = (*core.assemble_cupy_compiler_options(()), "-ftz=true")
-        builds.precompile_ahead(
+        cupy_builds.precompile_ahead(
             CompileRequest(source, options, arch="sm_80"), Settings.from_environ()
         )
-        for name in (builds.MAKER, precompiled.MAKER):
+        for name in (cupy_builds.MAKER, precompiled.MAKER):
             for thread in threading.enumerate():
                 if thread.name == name:
                     thread.join()
@@ -114,14 +115,14 @@ def test_the_code_is_that_of_cupy_alone(tmp_path: Path):
 
 
 def test_the_header_for_reductions_is_what_they_open_with():
-    (own, _), (by_cub, options) = builds._openings(cores=4)
+    (own, _), (by_cub, options) = cupy_builds._openings(cores=4)
 
     assert own == OWN
-    assert builds._openings(cores=2) == builds._openings(cores=4)[:1]
-    assert includes.pch_prefix(by_cub) == includes.pch_prefix(REDUCTION)
+    assert cupy_builds._openings(cores=2) == cupy_builds._openings(cores=4)[:1]
+    assert sources.pch_prefix(by_cub) == sources.pch_prefix(REDUCTION)
     given = ("-DFIRST_PASS=1", "--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
     asked = (*core.assemble_cupy_compiler_options(given), "-ftz=true")
-    assert requests._with_pass_in_text(REDUCTION, asked)[1] == options
+    assert cupy_requests._with_pass_in_text(REDUCTION, asked)[1] == options
 
 
 def test_a_foreign_kernel_has_none_made(begin: Begin):
@@ -143,7 +144,7 @@ def test_none_is_made_on_a_single_core(begin: Begin, monkeypatch: pytest.MonkeyP
 
 def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
     options = core.assemble_cupy_compiler_options(("-DFIRST_PASS=1", "-DCUB_DISABLE_BF16_SUPPORT"))
-    source, remaining = requests._with_pass_in_text(REDUCTION, options)
+    source, remaining = cupy_requests._with_pass_in_text(REDUCTION, options)
 
     assert "-DFIRST_PASS=1" not in remaining
     assert "#define FIRST_PASS 1\ntypedef" in source
@@ -165,4 +166,4 @@ def test_a_pass_in_the_text_gives_the_code_of_one_in_the_options():
     ],
 )
 def test_a_source_that_is_not_cupys_keeps_its_options(source: str, options: tuple[str, ...]):
-    assert requests._with_pass_in_text(source, options) == (source, options)
+    assert cupy_requests._with_pass_in_text(source, options) == (source, options)

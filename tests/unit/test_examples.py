@@ -23,7 +23,7 @@ from examples import (
 )
 from examples.matrices import Matrix
 from rtcompile import toolkit
-from rtcompile.core import cubin
+from rtcompile.inspect import cubin
 from tests.gpu import async_tiles
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
-from rtcompile.core import command_lines
-from rtcompile.core import options as compiler_options
-from rtcompile.core.arch import Arch
-from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
-from rtcompile.messages import missing_includes
+from rtcompile.messages import facts
 from rtcompile.messages.fallback import decide, says_device
-from rtcompile.toolkit import Toolchain
-from rtcompile.toolkit.declared import Declared
+from rtcompile.request import command_lines
+from rtcompile.request import options as compiler_options
+from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.request.values import Arch
+from rtcompile.toolkit.advice import Declared
+from rtcompile.toolkit.model import Toolchain
 from tests.toolkits import needs_host_compiler
 
 # A class is a file: its folder is what is to be decided, comments in it say "options:" and "arch:".
@@ -91,14 +91,14 @@ def test_the_flags_that_are_added_are_the_ones_that_were_missing(
 
 
 def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolchain) -> None:
-    headers = {*missing_includes.STD.values(), *missing_includes.GLOBAL.values()}
-    types = [name for name in missing_includes.GLOBAL if name.endswith("_t")]
+    headers = {*facts.STD.values(), *facts.GLOBAL.values()}
+    types = [name for name in facts.GLOBAL if name.endswith("_t")]
     lines = [f"#include <{header}>" for header in sorted(headers)]
-    lines += [f"namespace n{i} {{ using std::{n}; }}" for i, n in enumerate(missing_includes.STD)]
+    lines += [f"namespace n{i} {{ using std::{n}; }}" for i, n in enumerate(facts.STD)]
     lines += [f"using t{i} = ::{name};" for i, name in enumerate(types)]
     lines += [
         f"__device__ auto v{i} = {name};"
-        for i, name in enumerate(missing_includes.GLOBAL)
+        for i, name in enumerate(facts.GLOBAL)
         if name not in types
     ]
 

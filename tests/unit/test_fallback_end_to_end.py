@@ -12,10 +12,10 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.cache import store
 from rtcompile.compilers import nvcc, nvrtc
-from rtcompile.core import cubin
+from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
+from rtcompile.store import store
 
 HOST = """#include <vector>
 template <class T> __global__ void fill(T* p, T x) { p[threadIdx.x] = x; }
@@ -260,7 +260,7 @@ def test_what_several_errors_ask_for_adds_up(runs):
 
 def test_a_standard_that_a_header_refuses_ends_it_whatever_follows():
     from rtcompile.messages.fallback import decide
-    from rtcompile.toolkit.declared import Declared
+    from rtcompile.toolkit.advice import Declared
 
     log = (
         '/x/cub/config.cuh(10): error: #error directive: "CUB requires at least C++17. Define …"\n\n'

@@ -11,9 +11,9 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.core.header import Header
-from rtcompile.lookup import clocks, fileset
-from rtcompile.lookup.fileset import PACKED_FIELDS, FileSet
+from rtcompile.files import clocks, fileset
+from rtcompile.files.fileset import PACKED_FIELDS, FileSet
+from rtcompile.files.headers import Header
 from rtcompile.settings import Settings
 
 OWN, TOOLKIT = "own/a.h", "toolkit/b.h"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.toolkit import fingerprints
+from rtcompile.toolkit import model
 from rtcompile.toolkit.model import Library, Program
 
 FILES = (
@@ -31,7 +31,7 @@ def nvcc(root: Path) -> str:
         if not path.exists():
             path.write_text(f"contents of {name}")
     program = Program(str(root / "bin/nvcc"), "13.0.88", str(root / "bin/nvcc"))
-    return fingerprints.of_nvcc(program, str(root / "g++"))
+    return model.of_nvcc(program, str(root / "g++"))
 
 
 @pytest.mark.parametrize("name", [*FILES, "g++"])
@@ -61,7 +61,7 @@ def test_a_script_that_only_leads_to_nvcc_is_nvcc(script: str, same: bool, tmp_p
     wrapper = tmp_path / "wrapper"
     wrapper.write_text(script.format(nvcc=binary))
     program = Program(str(wrapper), "13.0.88", binary)
-    assert (fingerprints.of_nvcc(program, str(tmp_path / "g++")) == before) is same
+    assert (model.of_nvcc(program, str(tmp_path / "g++")) == before) is same
 
 
 def test_a_link_to_the_toolkit_is_the_toolkit(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_link_to_the_toolkit_is_the_toolkit(tmp_path: Path) -> None:
 def test_files_that_decide_are_what_the_remembered_toolchain_watches(tmp_path: Path) -> None:
     nvcc(tmp_path)
     program = Program(str(tmp_path / "bin/nvcc"), "13.0.88", str(tmp_path / "bin/nvcc"))
-    assert {str(tmp_path / name) for name in FILES} <= set(fingerprints.files_of_nvcc(program))
+    assert {str(tmp_path / name) for name in FILES} <= set(model.files_of_nvcc(program))
 
 
 @pytest.mark.parametrize("changed", ["libnvJitLink.so.12", "libcudadevrt.a"])
@@ -82,7 +82,7 @@ def test_the_linkers_build_is_of_the_linker_and_of_the_device_runtime(
 ) -> None:
     def build() -> str:
         library = Library(str(tmp_path / "libnvJitLink.so.12"), "12.9.86")
-        return fingerprints.of_nvjitlink(library, str(tmp_path / "libcudadevrt.a"))
+        return model.of_nvjitlink(library, str(tmp_path / "libcudadevrt.a"))
 
     for name in ("libnvJitLink.so.12", "libcudadevrt.a"):
         (tmp_path / name).write_text(name)
@@ -95,17 +95,17 @@ def test_the_linkers_build_is_of_the_linker_and_of_the_device_runtime(
 def test_of_a_large_file_the_size_and_both_ends_count(at: int, tmp_path: Path) -> None:
     data = bytearray(5 << 20)
     (tmp_path / "cicc").write_bytes(data)
-    before = fingerprints.of_file(str(tmp_path / "cicc"))
+    before = model.of_file(str(tmp_path / "cicc"))
     if at < len(data):
         data[at] = 1
     else:
         data.append(0)
     (tmp_path / "cicc").write_bytes(data)
-    assert fingerprints.of_file(str(tmp_path / "cicc")) != before
+    assert model.of_file(str(tmp_path / "cicc")) != before
 
 
 def test_the_folder_of_a_host_compiler_is_what_lies_in_it(tmp_path: Path) -> None:
     (tmp_path / "gcc").write_text("one")
-    before = fingerprints.of_host_compiler(f"{tmp_path}/")
+    before = model.of_host_compiler(f"{tmp_path}/")
     (tmp_path / "gcc").write_text("two")
-    assert fingerprints.of_host_compiler(f"{tmp_path}/") != before
+    assert model.of_host_compiler(f"{tmp_path}/") != before

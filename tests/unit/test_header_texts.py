@@ -9,7 +9,7 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, toolkit
-from rtcompile.core import memory_headers
+from rtcompile.files import headers as memory_headers
 from rtcompile.workers import nvrtc as workers_nvrtc
 
 SOURCE = """

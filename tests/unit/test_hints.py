@@ -16,13 +16,13 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.silent import check_code
-from rtcompile.core.units import Compiled, Limits, TranslationUnit
-from rtcompile.messages import diagnostics, hints
+from rtcompile.files.headers import SearchDir
+from rtcompile.inspect.cubin import check_code
+from rtcompile.messages import catalogue, diagnostics
+from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.facts import BuildContext
-from rtcompile.messages.hints import MESSAGES
+from rtcompile.request.units import Compiled, Limits, TranslationUnit
+from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library, Toolchain
 from tests.provoked import (
     AS_REPORTED,
@@ -208,7 +208,7 @@ def bench(
 
 def assert_explained(row: str, how: Provoked, log: str, context: BuildContext) -> None:
     assert how.says in log
-    found = [hints.explain(diagnostic, context) for diagnostic in diagnostics.parse(log)]
+    found = [catalogue.explain(diagnostic, context) for diagnostic in diagnostics.parse(log)]
     explained = next((row for row in found if row is not None), None)
     assert explained is not None, log
     assert explained[0].id == row, log
@@ -260,7 +260,7 @@ def test_what_nvjitlink_says_is_explained_by_its_row(
 @pytest.mark.parametrize(("text", "row", "hint"), AS_REPORTED)
 def test_what_others_reported_is_explained_by_its_row(text: str, row: str, hint: str) -> None:
     context = BuildContext(Arch(9, 0, "a"), capability=(8, 9), versions={"nvrtc": "12.9.86"})
-    explained = hints.explain(text, context)
+    explained = catalogue.explain(text, context)
     assert explained is not None
     assert explained[0].id == row
     assert hint in explained[1]
@@ -291,7 +291,7 @@ def test_wheels_of_nvcc_and_nvvm_that_do_not_match_are_explained(
 )  # fmt: skip
 def test_a_hostile_message_holds_no_pattern_up(piece: str) -> None:
     """A pattern that backtracks would need minutes for one of these, and not milliseconds."""
-    hints.explain(piece * 20_000)
+    catalogue.explain(piece * 20_000)
 
 
 def test_every_row_of_the_catalogue_is_provoked_or_reported() -> None:
@@ -357,10 +357,10 @@ def test_a_cutlass_that_the_user_gave_is_to_be_named_where_shims_can_stand_befor
     (tmp_path / "cute").mkdir()
     versions = {"cutlass": "4.2.0", "cccl": "3.5.0"}
     own = BuildContext(search=(SearchDir("user0", str(tmp_path)),), versions=versions)
-    said = hints.hint_for(f"cute/container/{message}", own)
+    said = catalogue.hint_for(f"cute/container/{message}", own)
     assert f"CUTLASS of {tmp_path} and CCCL 3.5.0" in said
     assert f"Remove -I{tmp_path} and set RTCOMPILE_CUTLASS_PATH={tmp_path}" in said
-    said = hints.hint_for(f"cute/container/{message}", BuildContext(versions=versions))
+    said = catalogue.hint_for(f"cute/container/{message}", BuildContext(versions=versions))
     assert "CUTLASS 4.2.0 and CCCL 3.5.0" in said
     assert "`pip install nvidia-cutlass`" in said
 

@@ -13,39 +13,42 @@ import rtcompile
 
 PACKAGE = Path(rtcompile.__file__).parent
 
-# Lower may not import higher, folder by folder; a module that is named itself stands elsewhere than
-# its folder. What is not named is a face.
-FLOORS = {
-    "_version": 0,
-    "text": 0,
-    "errors": 0,
-    "core": 1,
-    "storage": 1,
-    "lookup.clocks": 1,
-    "lookup.fileset": 1,
-    "lookup": 3,
-    "settings": 2,
-    "watching.logs": 2,
-    "watching.tracing": 2,
-    "messages": 3,
-    "cache": 3,
-    "cluster": 3,
-    "cluster.executors": 5,
-    "cluster.dask": 5,
-    "cluster.ray": 5,
-    "cluster.warming": 5,
-    "toolkit": 3,
-    "workers": 3,
-    "compilers": 3,
-    "bundles": 3,
-    "building": 4,
+# A room may import those in the lines above its own, and modules of its own room.
+ROOMS = (
+    "_version errors styling",
+    "files",
+    "request",
+    "settings logs tracing",
+    "inspect",
+    "store",
+    "lookup",
+    "bundles",
+    "workers",
+    "messages",
+    "toolkit",
+    "compilers",
+    "build",
+    "api frontends",
+    "extras",
+    "cluster",
+    "doctor",
+    "cli __main__",
+)
+FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
+
+# The imports that lead upwards. None may be added; each is to become a port or a move.
+UPWARD = {
+    ("build.many", "extras.cluster.executors"),
+    ("build.miss", "extras.cluster.tier"),
+    ("build.planned", "extras.cluster.tier"),
+    ("frontends.lazy_code", "extras.devtools.profile"),
+    ("frontends.raw_module", "extras.devtools.reload"),
+    ("lookup.find", "bundles.index"),
 }
-FACE = 5
 
 
 def floor(module: str) -> int:
-    parts = module.split(".")[1:]
-    return FLOORS.get(".".join(parts[:2]), FLOORS.get(parts[0], FACE)) if parts else FACE
+    return FLOORS[module.split(".")[1]]
 
 
 def imported_by(file: Path) -> set[str]:
@@ -78,7 +81,9 @@ MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__
 def test_imports_go_one_way(file: Path):
     own = floor("rtcompile." + str(file.relative_to(PACKAGE).with_suffix("")).replace("/", "."))
     upward = {name for name in imported_by(file) if floor(name) > own}
-    assert not upward
+    short = module_of(file).partition(".")[2]
+    allowed = {f"rtcompile.{name}" for module, name in UPWARD if module == short}
+    assert upward == allowed
 
 
 def module_of(file: Path) -> str:
@@ -121,10 +126,10 @@ def loaded_by(statement: str) -> set[str]:
         ),
         pytest.param("from rtcompile import CompileError", {"cupy", "numpy"}, id="errors"),
         pytest.param(
-            "import rtcompile.building.pipeline",
+            "import rtcompile.build.pipeline",
             {"json", "hashlib", "_hashlib", "fcntl", "logging", "platform", "tempfile"}
-            | {"rtcompile.building.miss", "rtcompile.compilers", "rtcompile.workers"}
-            | {"rtcompile.core.units", "rtcompile.cache.locks", "rtcompile.toolkit.search"},
+            | {"rtcompile.build.miss", "rtcompile.compilers", "rtcompile.workers"}
+            | {"rtcompile.request.units", "rtcompile.store.locks", "rtcompile.toolkit.search"},
             id="before a hit",
         ),
     ],

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rtcompile.core.header import SearchDir
-from rtcompile.core.includes import parse_trace, pch_prefix, place, split_prefix
-from rtcompile.core.mentions import scan
+from rtcompile.files.headers import SearchDir
+from rtcompile.request.sources import parse_trace, pch_prefix, place, scan, split_prefix
 
 # As NVRTC 12.9.86 and 13.0.88 wrote it.
 TRACE = b"""\

@@ -13,8 +13,8 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileError, InvalidRequest
-from rtcompile.core.symbols import simple_name
-from rtcompile.notebook.compilation import Line
+from rtcompile.extras.notebook.magics import Line
+from rtcompile.inspect.symbols import simple_name
 from tests.cells import ENDLESS, TWO
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rtcompile.core.cubin import Symbol
+from rtcompile.extras.notebook import cells
+from rtcompile.extras.notebook.cells import PROGRAM, own_variables
+from rtcompile.inspect.cubin import Symbol
 from rtcompile.messages.diagnostics import Diagnostic
-from rtcompile.notebook import cells, definitions
-from rtcompile.notebook.cells import PROGRAM
-from rtcompile.notebook.definitions import own_variables
 
 TWO = """\
 #include "common.cuh"
@@ -123,7 +122,7 @@ def test_a_headers_lines_stay_where_they_are():
     ],
 )
 def test_a_kernel_is_found(text, qualified, parameters, template):
-    (kernel,) = definitions.find(text, text.replace('"C"', "   "))
+    (kernel,) = cells.find(text, text.replace('"C"', "   "))
     assert (kernel.qualified, kernel.parameters, kernel.template) == (
         qualified,
         parameters,
@@ -135,7 +134,7 @@ def test_a_template_and_its_specialisation_are_one_kernel():
     text = (
         "template <class T> __global__ void k(T x) {}\ntemplate <> __global__ void k<int>(int x) {}"
     )
-    (kernel,) = definitions.find(text, text)
+    (kernel,) = cells.find(text, text)
     assert kernel.template == ("T",)
 
 
@@ -158,14 +157,14 @@ def test_a_template_and_its_specialisation_are_one_kernel():
 )
 def test_what_is_hard_to_read_hides_no_kernel_behind_it(before: str):
     text = before + "__global__ void b(int* x) {}\n"
-    assert [kernel.name for kernel in definitions.find(text, text)][-1] == "b"
+    assert [kernel.name for kernel in cells.find(text, text)][-1] == "b"
 
 
 @pytest.mark.parametrize(
     "text", ["__global__ void k(int);", "struct S { friend __global__ void k(S); };", ""]
 )
 def test_a_declaration_is_no_kernel(text: str):
-    assert definitions.find(text, text) == ()
+    assert cells.find(text, text) == ()
 
 
 # --- places --------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
-from rtcompile import kernels  # noqa: E402
-from rtcompile.cache.folder import take_hits  # noqa: E402
+from rtcompile.frontends import raw_kernel  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
+from rtcompile.store.folder import take_hits  # noqa: E402
 
 CODE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
@@ -192,7 +192,7 @@ def test_a_failing_source_is_dumped_when_cupys_variable_asks(monkeypatch, capsys
 
 def test_kernels_of_a_module_share_its_build():
     module = rtcompile.RawModule(code=CODE, arch="sm_80")
-    kernel = kernels.RawKernel.__new__(kernels.RawKernel)
+    kernel = raw_kernel.RawKernel.__new__(raw_kernel.RawKernel)
     kernel._bind(module._build, "k")
     assert kernel.object_code is module.object_code
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile import lazy_code
-from rtcompile.building import pipeline, planned
+from rtcompile.build import pipeline, planned
 from rtcompile.errors import InvalidRequest
+from rtcompile.extras.packaging import bundling
+from rtcompile.frontends import lazy_code
 from rtcompile.lookup import environment
-from rtcompile.packages import bundling
 from tests.lookups import CODE, WITH_HEADER
 
 pytestmark = pytest.mark.usefixtures("asked")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("asked")
 def kernel(monkeypatch):
     """RawKernel on a device that is not there: loading takes the code and gives it back."""
     cupy = pytest.importorskip("cupy")
-    from rtcompile import kernels
+    from rtcompile.frontends import raw_kernel
 
     class Module:
         def __init__(self, code):
@@ -29,11 +29,11 @@ def kernel(monkeypatch):
         def get_function(self, name):
             return (name, self.code)
 
-    for module in (kernels, lazy_code):
+    for module in (raw_kernel, lazy_code):
         monkeypatch.setattr(module, "current_device", lambda: 0)
     monkeypatch.setattr(lazy_code, "_load", lambda code, names: Module(code))
     cupy.clear_memo()
-    yield kernels.RawKernel
+    yield raw_kernel.RawKernel
     cupy.clear_memo()
 
 

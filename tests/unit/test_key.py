@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rtcompile.core import key
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import Header, SearchDir
-from rtcompile.core.key import Question, digest, field
-from rtcompile.lookup.fileset import FileSet
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import Header, SearchDir
+from rtcompile.request import key
+from rtcompile.request.key import Question, digest, field
+from rtcompile.request.values import Arch
 from tests.questions import make_question
 
 HERE = (SearchDir("user0", "/home/a/inc"), SearchDir("cudart", "/venv/a/include"))

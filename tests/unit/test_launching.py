@@ -13,7 +13,7 @@ cupy = pytest.importorskip("cupy")
 real = pytest.importorskip("cuda.bindings.driver")
 
 import rtcompile  # noqa: E402
-from rtcompile import launching, tensors  # noqa: E402
+from rtcompile.frontends import launching, tensors  # noqa: E402
 
 OK = real.CUresult.CUDA_SUCCESS
 INVALID = real.CUresult.CUDA_ERROR_INVALID_VALUE

@@ -16,15 +16,14 @@ import pytest
 
 pytest.importorskip("zstandard")
 
-from rtcompile.cache.folder import Folder
-from rtcompile.cluster import breaker
-from rtcompile.cluster import remote as stores_of
-from rtcompile.cluster.breaker import Tier
-from rtcompile.cluster.copying import pull
-from rtcompile.cluster.remote import Lease, Remote
-from rtcompile.cluster.settings import RemoteSettings
-from rtcompile.cluster.stores import StoreError
 from rtcompile.errors import RtcompileWarning
+from rtcompile.extras.cluster import remote
+from rtcompile.extras.cluster import remote as stores_of
+from rtcompile.extras.cluster.remote import Lease, Remote, Tier
+from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.stores import StoreError
+from rtcompile.extras.cluster.tier import pull
+from rtcompile.store.folder import Folder
 
 LONG = 60.0  # nothing here takes so long
 
@@ -80,7 +79,7 @@ def test_a_process_that_waits_for_a_processor_finds_no_store_slow(monkeypatch):
     wait, ticks = threading.Event.wait, []
 
     def late_wait(self: threading.Event, timeout: float | None = None) -> bool:
-        if timeout != breaker._TICK_SECONDS:
+        if timeout != remote._TICK_SECONDS:
             return wait(self, timeout)
         ticks.append(timeout)
         if len(ticks) == 5:
@@ -90,7 +89,7 @@ def test_a_process_that_waits_for_a_processor_finds_no_store_slow(monkeypatch):
         return False
 
     stores, tier, _ = stores_with(get=lambda _: answered.wait(LONG) and None)
-    monkeypatch.setattr(breaker, "ANSWER_SECONDS", 0.2)  # of which five ticks are the half
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.2)  # of which five ticks are the half
     monkeypatch.setattr(threading.Event, "wait", late_wait)
     assert stores.get("object", "k") is None
     assert (tier.left, tier.failures) == (1.0, 0)
@@ -99,7 +98,7 @@ def test_a_process_that_waits_for_a_processor_finds_no_store_slow(monkeypatch):
 @pytest.fixture
 def patient(monkeypatch) -> None:
     for name in ("ANSWER_SECONDS", "_MOST_WAITED_SECONDS"):
-        monkeypatch.setattr(breaker, name, LONG)
+        monkeypatch.setattr(remote, name, LONG)
 
 
 def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(patient, silence):
@@ -126,7 +125,7 @@ def test_threads_that_wait_at_the_same_time_lose_that_time_once():
 
 
 def test_an_answer_is_waited_for_as_long_as_is_left(monkeypatch, silence):
-    monkeypatch.setattr(breaker, "ANSWER_SECONDS", LONG)
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", LONG)
     stores, tier, _ = stores_with(get=silence)
     tier.spend(time.monotonic(), 0.8)
     with pytest.warns(RtcompileWarning, match=r"from now on: no answer in 0\.2"):
@@ -134,8 +133,8 @@ def test_an_answer_is_waited_for_as_long_as_is_left(monkeypatch, silence):
 
 
 def test_a_store_that_was_silent_for_a_while_is_asked_again(monkeypatch, silence):
-    monkeypatch.setattr(breaker, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(breaker, "_CLOSED_SECONDS", 0.0)
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "_CLOSED_SECONDS", 0.0)
     stores, _, scripted = stores_with(get=silence)
     with pytest.warns(RtcompileWarning, match="for a minute"):
         stores.get("object", "k")
@@ -146,7 +145,7 @@ def test_a_store_that_was_silent_for_a_while_is_asked_again(monkeypatch, silence
 
 def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
     stores, _, scripted = stores_with(
-        acquire=lambda *_: "ours", renew=fails_late(2 * breaker.PROMPT_SECONDS)
+        acquire=lambda *_: "ours", renew=fails_late(2 * remote.PROMPT_SECONDS)
     )
     leases = [stores.lease(str(n), lambda: None) for n in range(3)]
     with warnings.catch_warnings(record=True) as warned:
@@ -163,7 +162,7 @@ def test_a_lease_that_cannot_be_given_back_is_tried_once(monkeypatch):
 
 def test_at_the_processs_end_nobody_waits_longer_than_builds_would(monkeypatch, silence):
     monkeypatch.setattr(stores_of, "_FLUSH_SECONDS", LONG)
-    monkeypatch.setattr(breaker, "_MOST_WAITED_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.2)
     stores, _, scripted = stores_with(put=silence)
     stores.push(lambda _: [("object", "k", b"code")], lambda _: None)
     while not scripted.asked:
@@ -175,7 +174,7 @@ def test_at_the_processs_end_nobody_waits_longer_than_builds_would(monkeypatch, 
 
 
 def test_at_the_processs_end_slow_answers_count(monkeypatch):
-    monkeypatch.setattr(breaker, "_MOST_WAITED_SECONDS", 0.4)
+    monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.4)
     stores, _, scripted = stores_with(put=late(0.3))
     stores.push(lambda _: [("object", str(n), b"code") for n in range(9)], lambda _: None)
     stores.flush()
@@ -183,7 +182,7 @@ def test_at_the_processs_end_slow_answers_count(monkeypatch):
 
 
 def test_what_nobody_waits_for_may_be_slow(monkeypatch):
-    monkeypatch.setattr(breaker, "_MOST_WAITED_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.2)
     stores, tier, scripted = stores_with(put=late(0.15))
     stores.push(lambda _: [("object", str(n), b"code") for n in range(4)], lambda _: None)
     assert stores.flush(LONG)
@@ -191,7 +190,7 @@ def test_what_nobody_waits_for_may_be_slow(monkeypatch):
 
 
 def test_a_whole_cache_is_fetched_from_a_slow_store(monkeypatch, tmp_path):
-    monkeypatch.setattr(breaker, "_MOST_WAITED_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.2)
     names = [(str(n), 1) for n in range(4)]
     stores, _, scripted = stores_with(get=late(0.15), listing=lambda _: iter(names))
     pull(stores, Folder(str(tmp_path)))
@@ -203,6 +202,6 @@ def test_where_no_thread_can_be_started_any_more_a_process_that_ends_asks_itself
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", none)
-    assert breaker.within(1.0, lambda: "answer") == (None, 0.0, "there is no thread to ask it with")
+    assert remote.within(1.0, lambda: "answer") == (None, 0.0, "there is no thread to ask it with")
     monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
-    assert breaker.within(1.0, lambda: "answer")[0] == "answer"
+    assert remote.within(1.0, lambda: "answer")[0] == "answer"

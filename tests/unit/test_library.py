@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from rtcompile.errors import CompileError, InvalidRequest
-from rtcompile.packages import signature
-from rtcompile.packages.library import KernelLibrary
+from rtcompile.extras.packaging import signature
+from rtcompile.extras.packaging.library import KernelLibrary
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
 
@@ -94,7 +94,7 @@ def test_what_is_no_parameter_is_told(text):
 
 def convert(text, *args):
     pytest.importorskip("cupy")
-    from rtcompile.packages import arguments
+    from rtcompile.extras.packaging import arguments
 
     return arguments.convert(signature.parse(text, "k"), args, "k")
 
@@ -176,7 +176,7 @@ def test_importing_a_package_of_kernels_loads_neither_cupy_nor_a_compiler(packag
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"cupy", "numpy", "cuda.bindings", "diskcache", "subprocess", "importlib.resources"}
-    heavy |= {"rtcompile.building.pipeline", "rtcompile.toolkit", "rtcompile.workers"}
+    heavy |= {"rtcompile.build.pipeline", "rtcompile.toolkit", "rtcompile.workers"}
     assert not heavy & set(done.stdout.split())
 
 
@@ -282,7 +282,7 @@ def test_libraries_modules_and_kernels_pickle(package: Package):
 
 def test_threads_share_one_module(package: Package, monkeypatch):
     pytest.importorskip("cupy")
-    import rtcompile.modules
+    import rtcompile.frontends.raw_module
 
     made, all_started = [], threading.Event()
 
@@ -291,7 +291,7 @@ def test_threads_share_one_module(package: Package, monkeypatch):
             all_started.wait(5)
             made.append(arguments["name"])
 
-    monkeypatch.setattr(rtcompile.modules, "RawModule", Slow)
+    monkeypatch.setattr(rtcompile.frontends.raw_module, "RawModule", Slow)
     module = package.load().module
     found = []
     threads = [threading.Thread(target=lambda: found.append(module.raw)) for _ in range(8)]

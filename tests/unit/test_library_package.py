@@ -103,7 +103,7 @@ def test_setuptools_is_told_that_its_own_build_py_would_replace_the_hooks(
 )
 def test_a_table_that_says_too_little_or_too_much_is_told(fields, says):
     from rtcompile.errors import InvalidRequest
-    from rtcompile.packages.hooks import Table
+    from rtcompile.extras.packaging.build_hooks import Table
 
     with pytest.raises(InvalidRequest, match=says):
         Table.read(fields, "tool.x")

@@ -8,10 +8,10 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileRequest, toolkit
-from rtcompile.cache import store
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
-from rtcompile.core import cubin
+from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
+from rtcompile.store import store
 from tests.toolkits import needs_host_compiler
 
 LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"

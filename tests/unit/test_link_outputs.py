@@ -10,10 +10,10 @@ import pytest
 import rtcompile
 from rtcompile import toolkit
 from rtcompile.compilers import nvjitlink
-from rtcompile.core.arch import Arch
-from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput
 from rtcompile.errors import LinkError, ToolkitNotFound
-from rtcompile.toolkit import Library, Program, Toolchain
+from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput
+from rtcompile.request.values import Arch
+from rtcompile.toolkit.model import Library, Program, Toolchain
 from tests.toolkits import needs_host_compiler
 
 LTOIR = LinkInput("ltoir", "part.ltoir", b"\xedCN\x7f" + bytes(60))

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.building import planned
-from rtcompile.cache import headers, locks
-from rtcompile.cache.store import Store
-from rtcompile.core.key import Question
-from rtcompile.core.request import CompileRequest
+from rtcompile.build import planned
 from rtcompile.errors import CompileTimeout, RtcompileWarning
-from rtcompile.lookup import clocks
+from rtcompile.files import clocks
+from rtcompile.request.key import Question
+from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
+from rtcompile.store import locks, manifests
+from rtcompile.store.store import Store
 from tests.questions import make_object, make_question
 
 REQUEST = CompileRequest('extern "C" __global__ void waited_for() {}', arch="sm_80")
@@ -65,7 +65,7 @@ def test_what_another_process_had_built_in_time_is_a_hit(
     def finish() -> None:
         other = another_processs_store()
         other._started[question.lookup_key()] = time.time_ns()
-        other.add(question, make_object(), headers.record((), ()))
+        other.add(question, make_object(), manifests.record((), ()))
         built_elsewhere.close()
 
     timer = threading.Timer(0.2, finish)

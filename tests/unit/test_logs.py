@@ -9,12 +9,13 @@ import sys
 import pytest
 
 import rtcompile
-from rtcompile.core.arch import Arch
-from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
+from rtcompile import logs
+from rtcompile.logs import announce
 from rtcompile.lookup import find
+from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
-from rtcompile.watching import logs
-from rtcompile.watching.logs import announce
 
 REQUEST = CompileRequest("x", name="mine.cu")
 CODE = ObjectCode(b"12345", "cubin", Arch(9, 0, "a"), {}, BuildInfo("nvcc", why="std::vector"))

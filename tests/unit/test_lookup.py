@@ -15,18 +15,20 @@ import pytest
 
 import rtcompile
 from rtcompile import bundles
-from rtcompile.building import pipeline, planned
-from rtcompile.cache.folder import Folder
-from rtcompile.core.architecture import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.object_code import ObjectCode, files_of
-from rtcompile.core.request import CompileRequest
+from rtcompile.build import pipeline, planned
 from rtcompile.errors import InvalidRequest
-from rtcompile.everywhere import recording, warming
-from rtcompile.lookup import device, environment, fileset, query
+from rtcompile.extras.record import recording, warming
+from rtcompile.files import fileset
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import SearchDir
+from rtcompile.lookup import environment, query
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.fileset import FileSet
+from rtcompile.lookup import query as device
 from rtcompile.lookup.query import Found, Memory, query_of
+from rtcompile.request.object_code import ObjectCode, files_of
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch
+from rtcompile.store.folder import Folder
 from tests.lookups import CAPABILITY, CODE, WITH_HEADER, build, found, look
 
 pytestmark = pytest.mark.usefixtures("asked")
@@ -122,7 +124,7 @@ NOTHING = FileSet()
 
 def kept(request: CompileRequest, read: FileSet = NOTHING, provided: tuple[str, ...] = ()) -> None:
     """Build a request, and say that it read other files."""
-    from rtcompile.cache.store import Store
+    from rtcompile.store.store import Store
 
     settings = environment.current().settings
     code = pipeline.build(request, settings)
@@ -212,7 +214,7 @@ def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, mon
 
 
 def test_nothing_is_kept_where_the_toolchain_was_replaced_during_the_build(monkeypatch):
-    from rtcompile.building import miss
+    from rtcompile.build import miss
     from rtcompile.toolkit import remembered
 
     compile_once = miss.compile_once
@@ -517,12 +519,13 @@ def test_listeners_see_every_build_and_every_hit(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("statement", "most"), [("import rtcompile.modules", 40), ("import rtcompile.api", 32)]
+    ("statement", "most"),
+    [("import rtcompile.frontends.raw_module", 40), ("import rtcompile.api", 32)],
 )
 def test_a_hit_loads_few_modules(statement, most):
     pytest.importorskip("cupy")
     code = (
-        f"import {'cupy, ' * ('modules' in statement)}sys; before = set(sys.modules); {statement};"
+        f"import {'cupy, ' * ('raw_module' in statement)}sys; before = set(sys.modules); {statement};"
         "print(*sorted(m for m in set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

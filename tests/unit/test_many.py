@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.building import batch
-from rtcompile.core import cubin
-from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.build import batch
+from rtcompile.build.many import compile_many, submit_many
 from rtcompile.errors import BatchError, CompileError, CompileTimeout, InvalidRequest
-from rtcompile.many import compile_many, submit_many
+from rtcompile.inspect import cubin
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
 from rtcompile.workers import pool
 
 TEMPLATE = CompileRequest("template <int N> __global__ void k(int* p) { *p = N; }", arch="sm_90")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from examples import kernel_tuner_space as recipe
-from rtcompile.many import compile_many
+from rtcompile.build.many import compile_many
 
 ONE = {"block_size_x": 64, "LOADS": 2, "ALGORITHM": "BLOCK_REDUCE_RAKING"}
 

@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.building import batch, planned
-from rtcompile.cache.store import Store
-from rtcompile.core.request import CompileRequest, ObjectCode
+from rtcompile.build import batch, planned
+from rtcompile.build.many import compile_many, submit_many
 from rtcompile.errors import CompileError, CompilerCrashed, JitDisabled
 from rtcompile.lookup.query import Query
-from rtcompile.many import compile_many, submit_many
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
+from rtcompile.store.store import Store
 from rtcompile.workers import pool
 
 MISTAKE = "mistake;"
@@ -377,7 +378,7 @@ def test_where_processes_are_few_builds_share_a_worker_still(together: list[list
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         resource.setrlimit(resource.RLIMIT_NPROC, (1500, hard))
         import rtcompile
-        from rtcompile.building import batch
+        from rtcompile.build import batch
         batch.Batch._most_together = lambda self: 6
         from tests.unit.test_many_together import kernel
         codes = rtcompile.compile_many([kernel(number) for number in range(12)], progress=False)

@@ -14,7 +14,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
-from rtcompile.messages.driver import launch_error  # noqa: E402
+from rtcompile.frontends.driver_errors import launch_error  # noqa: E402
 from tests.mistakes import MISTAKES, Mistake, pretended_device  # noqa: E402
 
 PACKAGE = os.path.dirname(rtcompile.__file__)
@@ -151,7 +151,7 @@ def test_code_for_another_device_is_told_with_both(device) -> None:
     )
     module = rtcompile.RawModule(code=text, arch="sm_90a")
     with (
-        mock.patch("rtcompile.lookup.device.compute_capability", return_value=(8, 0)),
+        mock.patch("rtcompile.lookup.query.compute_capability", return_value=(8, 0)),
         pytest.raises(rtcompile.DriverError) as caught,
     ):
         module.get_function("k")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rtcompile.core.name_markers import Markers
+from rtcompile.compilers.nvcc import Markers
 
 
 def test_an_expression_with_blank_lines_around_it_takes_one():

@@ -18,16 +18,16 @@ import packaging
 import pytest
 
 import rtcompile
-from rtcompile.building import pipeline, planned
-from rtcompile.cache import headers, inventory
-from rtcompile.cache.folder import Folder
-from rtcompile.cache.negative import Remembered, dependencies_of
-from rtcompile.cache.store import Store
-from rtcompile.core.request import CompileRequest
-from rtcompile.core.units import CompileFailure
+from rtcompile.build import pipeline, planned
+from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
-from rtcompile.lookup.fileset import FileSet
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
+from rtcompile.store import inventory, manifests
+from rtcompile.store.folder import Folder
+from rtcompile.store.negative import Remembered, dependencies_of
+from rtcompile.store.store import Store
 from tests.questions import Place, make_question, open_store
 
 ERROR = "kernel.cu(3): error: identifier is undefined\n"
@@ -109,7 +109,7 @@ def test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it_missed_
     refused = failure(log, trace=(read,))
     source = '#include <read.h>\n#include "missed.h"'
     name = "/project/kernel.cu"
-    found = headers.record((read,), place.search, source=source, name=name)
+    found = manifests.record((read,), place.search, source=source, name=name)
     open_store(cache).negative.remember(question, Remembered(refused, "", (found,)))
 
     def finds(**other: Any) -> bool:
@@ -239,7 +239,7 @@ try:
     if allow_fixups:
         code = rtcompile.compile(**given)
     else:
-        from rtcompile.building import pipeline
+        from rtcompile.build import pipeline
         from rtcompile.settings import Settings
         request = rtcompile.CompileRequest(**given).replace(allow_fixups=False)
         code = pipeline.build(request, Settings.from_environ())

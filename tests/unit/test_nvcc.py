@@ -9,12 +9,12 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc
-from rtcompile.core import cubin
-from rtcompile.core.arch import Arch
-from rtcompile.core.linkable import kind_of
-from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
-from rtcompile.toolkit import Toolchain
+from rtcompile.inspect import cubin
+from rtcompile.inspect.cubin import kind_of
+from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.request.values import Arch
+from rtcompile.toolkit.model import Toolchain
 
 SM_90A = ("--generate-code=arch=compute_90a,code=sm_90a",)
 KERNEL = 'extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1.0f; }'

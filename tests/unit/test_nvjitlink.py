@@ -12,11 +12,11 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
-from rtcompile.core import cubin
-from rtcompile.core.arch import Arch
-from rtcompile.core.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
-from rtcompile.toolkit import Toolchain
+from rtcompile.inspect import cubin
+from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
+from rtcompile.request.values import Arch
+from rtcompile.toolkit.model import Toolchain
 from tests.toolkits import needs_host_compiler
 
 LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"

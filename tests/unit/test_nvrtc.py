@@ -15,10 +15,10 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
-from rtcompile.core import cubin
-from rtcompile.core.arch import Arch
-from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.errors import ToolkitNotFound
+from rtcompile.inspect import cubin
+from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library
 from rtcompile.workers import nvrtc as worker_side
 from rtcompile.workers import pool

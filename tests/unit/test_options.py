@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from rtcompile.core import command_lines
-from rtcompile.core.arch import Arch
-from rtcompile.core.option_table import dropped
-from rtcompile.core.options import ArchOption, parse, with_directories
 from rtcompile.errors import InvalidRequest, UnsupportedArch
+from rtcompile.request import command_lines
+from rtcompile.request.option_table import dropped
+from rtcompile.request.options import ArchOption, parse, with_directories
+from rtcompile.request.values import Arch
 
 SM_80 = Arch(8, 0)
 NVRTC = (12, 9)

@@ -7,18 +7,18 @@ import warnings
 import pytest
 
 import rtcompile
-from rtcompile.building import plan as plans
-from rtcompile.core.arch import Arch
+from rtcompile.build import plan as plans
 from rtcompile.errors import RtcompileWarning, UnsupportedArch
-from rtcompile.lookup import device
+from rtcompile.lookup import query
+from rtcompile.request.values import Arch
 
-lazy_code = pytest.importorskip("rtcompile.lazy_code")
+lazy_code = pytest.importorskip("rtcompile.frontends.lazy_code")
 SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "compute_capability", lambda: (9, 0))
+    monkeypatch.setattr(query, "compute_capability", lambda: (9, 0))
     monkeypatch.setattr(lazy_code, "current_device", lambda: 0)
     monkeypatch.setattr(plans, "_passed_over", set())
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rtcompile.core import command_lines
-from rtcompile.core.arch import Arch
-from rtcompile.core.option_table import SPECS
-from rtcompile.core.options import Options, parse
 from rtcompile.errors import InvalidRequest
+from rtcompile.request import command_lines
+from rtcompile.request.option_table import SPECS
+from rtcompile.request.options import Options, parse
+from rtcompile.request.values import Arch
 from tests.unit.test_options import SM_80, nvrtc_line
 
 VALUES = {

@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.compilers import nvrtc, precompiled, precompiled_maker
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.compilers import nvrtc, pch_maker
+from rtcompile.compilers import pch as precompiled
+from rtcompile.files.headers import SearchDir
+from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.request.values import Arch
 from rtcompile.workers import pool
 
 EXPENSIVE = "#include <cuda/std/type_traits>\n"  # half a second to parse
@@ -105,8 +106,8 @@ def used(outcome: Compiled | CompileFailure) -> bool:
 def impatient() -> Iterator[None]:
     """Let the makers of these tests give way to nobody: their makers are what the tests wait for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(precompiled_maker, "NICE", 0)
-        patch.setattr(precompiled_maker, "NICE_WHEN_AWAITED", 0)
+        patch.setattr(pch_maker, "NICE", 0)
+        patch.setattr(pch_maker, "NICE_WHEN_AWAITED", 0)
         yield
 
 
@@ -120,14 +121,14 @@ def builder(tmp_path: Path) -> Iterator[Builder]:
 @pytest.fixture
 def stopped_maker(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The process ids of makers, which come to nothing until they are sent SIGCONT."""
-    start, stopped = precompiled_maker.start, []
+    start, stopped = pch_maker.start, []
 
     def start_stopped(order: dict[str, Any], lock: int) -> int:
         stopped.append(start(order, lock))
         os.kill(stopped[-1], signal.SIGSTOP)
         return stopped[-1]
 
-    monkeypatch.setattr(precompiled_maker, "start", start_stopped)
+    monkeypatch.setattr(pch_maker, "start", start_stopped)
     yield stopped
     for pid in stopped:
         with suppress(ProcessLookupError):
@@ -405,7 +406,7 @@ def test_a_large_batch_does_not_wait_for_what_spares_little(
     monkeypatch.setattr(pool, "slots", lambda: 1)
     # Nor does it begin to wait: on a busy machine a tenth of a second is soon over.
     monkeypatch.setattr(precompiled, "_AT_ONCE", 60.0)
-    monkeypatch.setattr(precompiled_maker, "start", None)
+    monkeypatch.setattr(pch_maker, "start", None)
     built = precompiled.Prefix.built
     monkeypatch.setattr(
         precompiled.Prefix, "built", lambda self, trace, _: built(self, trace, 0.001)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rtcompile.compilers import nvrtc, precompiled, precompiled_files
+from rtcompile.compilers import nvrtc, pch, pch_files
 from tests.unit.test_pch import (
     EXPENSIVE,
     KERNEL,
@@ -88,7 +88,7 @@ def test_what_is_no_file_in_its_place_costs_no_build(
 def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precompiled_files, "image", lambda path: b"unchecked")
+    monkeypatch.setattr(pch_files, "image", lambda path: b"unchecked")
     builder.ready()
     (file,) = builder.files(".pch")
     os.truncate(file, file.stat().st_size // 2)
@@ -111,15 +111,15 @@ def test_one_that_fails_undamaged_is_not_made_again(
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    assert precompiled_files.private_folder(str(tmp_path)) == str(tmp_path / "pch")
+    assert pch_files.private_folder(str(tmp_path)) == str(tmp_path / "pch")
     (tmp_path / "pch").chmod(0o777)
-    assert precompiled_files.private_folder(str(tmp_path)) is None
+    assert pch_files.private_folder(str(tmp_path)) is None
 
 
 def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "pch").symlink_to(tmp_path / "elsewhere")
-    assert precompiled_files.private_folder(str(tmp_path)) is None
+    assert pch_files.private_folder(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
@@ -127,13 +127,13 @@ def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
     tmp_path: Path, mode: int, used: bool
 ) -> None:
     tmp_path.chmod(mode)
-    assert (precompiled_files.private_folder(str(tmp_path)) is not None) is used
+    assert (pch_files.private_folder(str(tmp_path)) is not None) is used
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
 def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
-    assert precompiled_files.private_folder(str(tmp_path / "cache")) is None
+    assert pch_files.private_folder(str(tmp_path / "cache")) is None
 
 
 def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
             file = tmp_path / f"{key}.{suffix}"
             file.write_bytes(bytes(1000))
             os.utime(file, (age, age))
-    precompiled_files.evict(str(tmp_path), 3500, keep="a")
+    pch_files.evict(str(tmp_path), 3500, keep="a")
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "a.pch",
         "a.record",
@@ -155,7 +155,7 @@ def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
     for name in ("a.pch.tmp17", "b.pch", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
-    precompiled_files.sweep(str(tmp_path))
+    pch_files.sweep(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,9 +164,9 @@ def test_one_that_vanishes_between_the_look_and_its_use_is_made_again(
 ) -> None:
     builder.ready()
     found: list[Any] = []
-    look = precompiled.Prefix.find
+    look = pch.Prefix.find
     with monkeypatch.context() as patch:
-        patch.setattr(precompiled.Prefix, "find", lambda self: found.append(look(self)) or found[0])
+        patch.setattr(pch.Prefix, "find", lambda self: found.append(look(self)) or found[0])
         assert used(builder.compiled(EXPENSIVE + KERNEL))
         for file in builder.files(".pch"):
             file.unlink()

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from rtcompile.compilers import precompiled, precompiled_maker
-from rtcompile.compilers.precompiled import worth_making
-from rtcompile.compilers.precompiled_files import READY, REFUSED, SEEN, Record
-from rtcompile.core.units import CompileFailure
+from rtcompile.compilers import pch, pch_maker
+from rtcompile.compilers.pch import worth_making
+from rtcompile.compilers.pch_files import READY, REFUSED, SEEN, Record
+from rtcompile.request.units import CompileFailure
 from rtcompile.workers import pool
 from tests.unit.test_pch import (
     EXPENSIVE,
@@ -41,13 +41,13 @@ ROOT = Path(__file__).parents[2]
 def makers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The process ids of the makers that a test starts."""
     started: list[int] = []
-    start = precompiled_maker.start
+    start = pch_maker.start
 
     def noting(order: dict[str, Any], lock: int) -> int:
         started.append(start(order, lock))
         return started[-1]
 
-    monkeypatch.setattr(precompiled_maker, "start", noting)
+    monkeypatch.setattr(pch_maker, "start", noting)
     return started
 
 
@@ -116,7 +116,7 @@ def test_each_making_that_came_to_nothing_asks_for_more_builds() -> None:
 def test_a_batch_waits_for_a_header_that_is_sooner_made_than_done_without(
     builds: int, front_end: float, worth: bool
 ) -> None:
-    assert precompiled.worth_waiting(builds, front_end) is worth
+    assert pch.worth_waiting(builds, front_end) is worth
 
 
 # --- when it is begun ----------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_it_is_made_after_a_program_that_has_ended(builder: Builder) -> None:
     script = f"""
         from pathlib import Path
         from tests.unit.test_pch import *
-        precompiled_maker.NICE = 0
+        pch_maker.NICE = 0
         Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
         os._exit(0)
     """
@@ -147,10 +147,8 @@ def test_a_mistake_in_the_users_text_counts_as_a_build(builder: Builder) -> None
 def test_a_prefix_of_less_than_a_tenth_of_a_second_is_made_when_it_is_used_often(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = precompiled.Prefix.built
-    monkeypatch.setattr(
-        precompiled.Prefix, "built", lambda self, trace, _: built(self, trace, 0.08)
-    )
+    built = pch.Prefix.built
+    monkeypatch.setattr(pch.Prefix, "built", lambda self, trace, _: built(self, trace, 0.08))
     outcomes = []
     for _ in range(4):
         outcomes.append(used(builder.compiled(EXPENSIVE + KERNEL)))
@@ -164,7 +162,7 @@ def test_one_is_made_at_a_time(builder: Builder, makers: list[int]) -> None:
     script = f"""
         from pathlib import Path
         from tests.unit.test_pch import *
-        precompiled_maker.start = None
+        pch_maker.start = None
         Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
     """
     os.kill(makers[0], signal.SIGSTOP)
@@ -202,7 +200,7 @@ def test_with_no_process_to_be_had_the_build_is_right(
     def refuse(*_: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(precompiled_maker, "start", refuse)
+    monkeypatch.setattr(pch_maker, "start", refuse)
     for _ in range(2):
         builder.compiled(EXPENSIVE + KERNEL)
     assert names(builder) == [".record"]
@@ -214,7 +212,7 @@ def test_with_no_process_to_be_had_the_build_is_right(
 def test_it_is_detached_and_gives_way(
     builder: Builder, makers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precompiled_maker, "NICE", 10)
+    monkeypatch.setattr(pch_maker, "NICE", 10)
     monkeypatch.setenv("A_PASSWORD", "not for compilers")
     ours, theirs = os.pipe()
     os.set_inheritable(theirs, True)
@@ -272,8 +270,8 @@ def test_a_batch_does_not_wait_again_where_a_making_came_to_nothing(
         orders.append(order)
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(precompiled_maker, "start", refuse)
-    monkeypatch.setattr(precompiled_maker, "NICE_WHEN_AWAITED", "awaited")
+    monkeypatch.setattr(pch_maker, "start", refuse)
+    monkeypatch.setattr(pch_maker, "NICE_WHEN_AWAITED", "awaited")
     monkeypatch.setattr(pool, "slots", lambda: 1)
     for _ in range(2):
         at_once(builder, 2, siblings=2)
@@ -286,7 +284,7 @@ def test_a_batch_does_not_wait_again_where_a_making_came_to_nothing(
 def test_beyond_its_limits_it_leaves_nothing(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, state: str
 ) -> None:
-    monkeypatch.setattr(precompiled_maker, limit, value)
+    monkeypatch.setattr(pch_maker, limit, value)
     for _ in range(2):
         builder.compiled(EXPENSIVE + KERNEL)
     join_makers()
@@ -297,7 +295,7 @@ def test_beyond_its_limits_it_leaves_nothing(
 def test_another_version_of_it_makes_nothing(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precompiled_maker, "__version__", "0.0")
+    monkeypatch.setattr(pch_maker, "__version__", "0.0")
     for _ in range(2):
         builder.compiled(EXPENSIVE + KERNEL)
     join_makers()

@@ -15,9 +15,9 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.cache import store
-from rtcompile.core import cubin
-from rtcompile.lookup import device, environment
+from rtcompile.inspect import cubin
+from rtcompile.lookup import environment, query
+from rtcompile.store import store
 from rtcompile.toolkit import remembered
 
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
@@ -61,8 +61,8 @@ def test_code_is_for_the_architecture_asked_for(arch):
 
 
 def test_cuda_python_has_the_last_word_on_the_device(monkeypatch):
-    monkeypatch.setattr(device, "compute_capability", lambda: (8, 0))
-    monkeypatch.setattr(device, "confirmed_compute_capability", lambda: (9, 0))
+    monkeypatch.setattr(query, "compute_capability", lambda: (8, 0))
+    monkeypatch.setattr(query, "confirmed_compute_capability", lambda: (9, 0))
 
     assert str(compile(arch=None).arch) == "sm_90a"
 

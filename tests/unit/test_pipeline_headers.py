@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.cache import store
 from rtcompile.lookup import environment
+from rtcompile.store import store
 from tests.toolkits import needs_host_compiler
 
 

@@ -15,13 +15,13 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.cache import headers, store
 from rtcompile.compilers import nvrtc, observed
-from rtcompile.core.arch import Arch
-from rtcompile.core.header import SearchDir
-from rtcompile.core.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment
-from rtcompile.lookup.fileset import FileSet
+from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
+from rtcompile.request.values import Arch
+from rtcompile.store import manifests, store
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
 
@@ -435,7 +435,7 @@ def test_elsewhere_the_folders_that_were_searched_are_watched(
     header.write_text(spelling if where == "header" else "")
     search = [SearchDir("user0", str(one)), SearchDir("user1", str(header.parent))]
     source = spelling if where == "source" else "#include <v.h>"
-    files = headers.record([str(header)], search, source=source)
+    files = manifests.record([str(header)], search, source=source)
     (one / "opt.h").write_text("")
     assert files.uncacheable or files.current() is None
 

@@ -14,10 +14,11 @@ import pytest
 from rtcompile import CompileError, CompileRequest, InvalidRequest, toolkit
 from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
-from rtcompile.core.units import CompileFailure
+from rtcompile.extras.devtools import measured
+from rtcompile.extras.devtools import profile as profiling
+from rtcompile.extras.devtools.profile import HeaderCost, Profile, profile
+from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
-from rtcompile.watching import measured, profiling
-from rtcompile.watching.profiling import HeaderCost, Profile, profile
 from tests.toolkits import needs_host_compiler
 
 SLOW = "#pragma once\n" + "".join(
@@ -245,7 +246,7 @@ def test_headers_that_are_texts_are_timed_as_files_are(folder: Path):
 
 
 def test_a_module_has_a_profile(folder: Path):
-    rtcompile = pytest.importorskip("rtcompile.modules", exc_type=ImportError)
+    rtcompile = pytest.importorskip("rtcompile.frontends.raw_module", exc_type=ImportError)
     options = (f"-I{folder}",)
     module = rtcompile.RawModule(
         code=SOURCE, options=options, name_expressions=["k<int>"], arch="sm_80"
@@ -273,7 +274,7 @@ def test_frames_close_where_their_marks_are():
     ]
     opened = [(float(at), f"{line}\n".encode()) for at, line in lines]
     reply = {"begin": 0.0, "end": 10.0, "opened": opened}
-    root = measured._frames(reply, ["/inc"], "/t")
+    root = measured._frames_of_events(reply, ["/inc"], "/t")
     a, x = root.included
     (b,) = a.included
     assert [(f.path, f.begin, f.end) for f in (a, b, x)] == [

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.everywhere import recording
-from rtcompile.everywhere.counting import Tally
-from rtcompile.everywhere.started import sitecustomize
+from rtcompile.extras.record import recording
+from rtcompile.extras.record.counting import Tally
+from rtcompile.extras.record.started import sitecustomize
 from tests.jobs import eventually
 from tests.programs import STAND_IN, TEMPLATE, run
 
@@ -251,7 +251,7 @@ def test_a_process_that_is_no_part_of_a_run_counts_nothing(environ, said):
     environ["RTCOMPILE_RUN"] = said
 
     python(
-        "import rtcompile.building.pipeline, rtcompile.lookup.find as l; assert not l.listeners",
+        "import rtcompile.build.pipeline, rtcompile.lookup.find as l; assert not l.listeners",
         environ,
     )
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rtcompile.everywhere import recording
+from rtcompile.extras.record import recording
 from tests.programs import CODE, STAND_IN, TEMPLATE, program, run
 
 cupy = pytest.importorskip("cupy")

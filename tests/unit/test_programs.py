@@ -16,7 +16,7 @@ import pytest
 
 import rtcompile
 from rtcompile.cli import main
-from rtcompile.storage.digest import content_digest
+from rtcompile.files.sealed import content_digest
 from rtcompile.toolkit import remembered
 from tests.programs import CODE, TEMPLATE, program, run
 
@@ -224,7 +224,7 @@ def test_looking_for_cupys_compiler_is_not_loading_it(tmp_path):
 
     done = run("run", str(script), cache=tmp_path)
 
-    assert done.stdout == "rtcompile.everywhere.seam\n", done.stderr
+    assert done.stdout == "rtcompile.frontends.cupy_hook\n", done.stderr
 
 
 def test_json_is_one_object_and_nothing_else(tmp_path):

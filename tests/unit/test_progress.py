@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from rtcompile import CompileRequest, compile_many
-from rtcompile.text.styling import takes_escapes
-from rtcompile.watching.progress import changing_line
+from rtcompile.build.progress import changing_line
+from rtcompile.styling import takes_escapes
 
 REQUESTS = [CompileRequest(f"__global__ void k() {{ int a = {i}; }}", arch="sm_80") for i in (1, 2)]
 

@@ -14,9 +14,9 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
-from rtcompile import kernels, lazy_code  # noqa: E402
-from rtcompile.core import cubin  # noqa: E402
-from rtcompile.watching import reload as reloading  # noqa: E402
+from rtcompile.extras.devtools import reload as reloading  # noqa: E402
+from rtcompile.frontends import lazy_code, raw_kernel  # noqa: E402
+from rtcompile.inspect import cubin  # noqa: E402
 
 
 class NotFound(cupy.cuda.driver.CUDADriverError):  # type: ignore[misc]
@@ -31,7 +31,7 @@ class Module:
         self.code, self.mapping = code, dict(names)
 
     def get_function(self, name: str) -> Any:
-        if name not in {kernel.name for kernel in cubin.kernels(self.code)}:
+        if name not in {kernel.name for kernel in cubin.kernels_of(self.code)}:
             raise NotFound
         return lambda *args, **how: ran.append((self.code, name))
 
@@ -44,8 +44,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     ran.clear()
     monkeypatch.setattr(lazy_code, "_load", Module)
     monkeypatch.setattr(lazy_code, "ordinal", lambda loading=False: 0)
-    monkeypatch.setattr(kernels, "ordinal", lambda loading=False: 0)
-    monkeypatch.setattr(kernels, "current_device", lambda: 0)
+    monkeypatch.setattr(raw_kernel, "ordinal", lambda loading=False: 0)
+    monkeypatch.setattr(raw_kernel, "current_device", lambda: 0)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=0))
     monkeypatch.setattr(reloading, "_POLL_SECONDS", 0)
 

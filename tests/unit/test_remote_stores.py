@@ -18,11 +18,16 @@ import pytest
 
 pytest.importorskip("zstandard")
 
-from rtcompile.cluster.envelope import BadEntryError, Envelope, read_key
-from rtcompile.cluster.remote import Lease, Remote
-from rtcompile.cluster.settings import RemoteSettings, open_store
-from rtcompile.cluster.stores import SharedStore, StoreError
 from rtcompile.errors import InvalidRequest, RtcompileWarning
+from rtcompile.extras.cluster.remote import Lease, Remote
+from rtcompile.extras.cluster.settings import RemoteSettings, open_store
+from rtcompile.extras.cluster.stores import (
+    BadEntryError,
+    Envelope,
+    SharedStore,
+    StoreError,
+    read_key,
+)
 from tests import servers
 
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -223,7 +228,7 @@ def test_a_setting_that_cannot_be_used_is_named(environ, what):
 
 def test_a_missing_client_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis", None)
-    monkeypatch.delitem(sys.modules, "rtcompile.cluster.redis_store", raising=False)
+    monkeypatch.delitem(sys.modules, "rtcompile.extras.cluster.redis_store", raising=False)
 
     with pytest.raises(InvalidRequest, match=r"rtcompile\[redis\]") as caught:
         Remote(RemoteSettings(("redis://user:secret@h:1/0",), unsigned=True))
@@ -391,7 +396,7 @@ def after(seconds: float, function: Callable[..., object]) -> Callable[..., obje
 
 
 def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch):
-    from rtcompile.cluster import remote as module
+    from rtcompile.extras.cluster import remote as module
 
     monkeypatch.setattr(module, "LEASE_SECONDS", 0.3)
     monkeypatch.setattr(module, "_RENEW_SECONDS", 60.0)  # its holder renews nothing any more
@@ -403,7 +408,7 @@ def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch)
 
 
 def test_a_lease_whose_holder_takes_too_long_is_taken_over(address, key_file, monkeypatch):
-    from rtcompile.cluster import remote as module
+    from rtcompile.extras.cluster import remote as module
 
     for name in ("LEASE_SECONDS", "_MOST_HELD_SECONDS"):
         monkeypatch.setattr(module, name, 0.4)

@@ -13,7 +13,7 @@ cupy = pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver")
 
 import rtcompile  # noqa: E402
-from rtcompile import launching  # noqa: E402
+from rtcompile.frontends import launching  # noqa: E402
 from tests.unit.test_launching import CODE, INVALID, Driver, launched  # noqa: E402
 
 __all__ = ["launched"]

@@ -9,8 +9,8 @@ import pytest
 
 import rtcompile
 from rtcompile.errors import InvalidRequest
-from rtcompile.text.tables import table
-from rtcompile.watching.report import Spills, report
+from rtcompile.inspect.report import Spills, report
+from rtcompile.styling import table
 
 SPILLING = """template<class T> __global__ void f(T* x) {
   __shared__ T s[64];

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.building import reproducer as repro
-from rtcompile.cache.folder import Folder
-from rtcompile.core.header import SearchDir
-from rtcompile.core.units import CompileFailure
+from rtcompile.build import failures as repro
 from rtcompile.errors import CompilerCrashed, CompileTimeout
+from rtcompile.files.headers import SearchDir
+from rtcompile.request.units import CompileFailure
+from rtcompile.store.folder import Folder
 
 SEGFAULT = "template <class T> struct B { friend bool operator==() = default; };\n"
 
@@ -195,8 +195,8 @@ def test_the_same_death_again_replaces_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["crash", "memory", "timeout"])
 def test_every_death_comes_with_advice(kind: str) -> None:
-    assert repro.advice(failure(kind)).endswith((".", "it."))
+    assert repro.reproducer_advice(failure(kind)).endswith((".", "it."))
 
 
 def test_a_mistake_needs_no_advice() -> None:
-    assert repro.advice(failure("error")) == ""
+    assert repro.reproducer_advice(failure("error")) == ""

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy
 import pytest
 
-from rtcompile.core.arch import Arch
-from rtcompile.core.request import BuildInfo, CompileRequest, ObjectCode
 from rtcompile.errors import InvalidRequest
+from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch
 
 
 def test_sequences_become_tuples_and_an_arch_is_parsed():

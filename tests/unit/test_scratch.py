@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.core.units import Limits
+from rtcompile.request.units import Limits
 from rtcompile.workers import scratch
 from rtcompile.workers.pool import Answer, Job, Pool
 from rtcompile.workers.scratch import Scratch
@@ -69,7 +69,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_and_kill(pool: Pool) -> None:
     """Run a job, kill the zygote, and let the caller clear up after it."""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
-    assert isinstance(pool.run(Job("rtcompile.workers.program:run", job), Limits()), Answer)
+    assert isinstance(pool.run(Job("rtcompile.workers.child:run", job), Limits()), Answer)
     (worker,) = pool._zygotes.values()
     os.kill(worker.pid, 9)
     pool.close()
@@ -103,8 +103,8 @@ def test_folders_with_similar_names_are_left_alone(place: Path, name: str) -> No
 def test_a_temporary_folder_goes_with_the_process_that_made_it(place: Path) -> None:
     script = """
         import os
-        from rtcompile.storage import temporary
-        folder = temporary.folder("notebook")
+        from rtcompile.files import folders as temporary
+        folder = temporary.temporary_folder("notebook")
         if os.fork() == 0:
             raise SystemExit
         os.wait()
@@ -156,7 +156,7 @@ def test_a_pool_works_on_where_somebody_empties_tmpdir(place: Path, prepare: str
     pool = Pool(jobs=1)
     try:
         for _ in range(3):
-            ran = pool.run(Job("rtcompile.workers.program:run", job, prepare, library), Limits())
+            ran = pool.run(Job("rtcompile.workers.child:run", job, prepare, library), Limits())
             assert isinstance(ran, Answer)
             assert ran.value["status"] == 0
             while list(place.iterdir()):  # the zygote may be removing the job's folder, too

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.core.header import SearchDir
+from rtcompile.files.headers import SearchDir
 from rtcompile.toolkit import find
 
 SHIMS = Path(__file__).parents[2] / "include_shims/std"

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.cache.store import Store
 from rtcompile.compilers import nvrtc
-from rtcompile.core import small
-from rtcompile.core.units import Limits
+from rtcompile.request import sources as small
+from rtcompile.request.units import Limits
+from rtcompile.store.store import Store
 from rtcompile.toolkit.model import Library
 from rtcompile.workers.child import Child, Order
 from rtcompile.workers.pool import Answer, Crash, Job, Pool

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.building import pipeline, planned
-from rtcompile.core.request import CompileRequest
-from rtcompile.core.units import Limits
+from rtcompile.build import pipeline, planned
 from rtcompile.lookup import environment
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.units import Limits
 from rtcompile.workers import process
 from rtcompile.workers.pool import Answer, Pool
 from rtcompile.workers.process import ZygoteProcess
@@ -77,8 +77,8 @@ def test_one_that_was_killed_meanwhile_is_replaced() -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("rtcompile.bundles._bundles", {})
-    monkeypatch.setattr("rtcompile.lookup.device.compute_capability", lambda: CAPABILITY)
-    monkeypatch.setattr("rtcompile.lookup.device.confirmed_compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.query.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.query.confirmed_compute_capability", lambda: CAPABILITY)
 
 
 def started_for(request: CompileRequest) -> list[str]:
@@ -143,15 +143,16 @@ PROGRAM = """
     )
     memoize = cupy.memoize
     cupy.memoize = lambda for_each_device=False: memoize()
-    from rtcompile import RawKernel, lazy_code
-    from rtcompile.lookup import device
+    from rtcompile import RawKernel
+    from rtcompile.frontends import lazy_code
+    from rtcompile.lookup import query as device
     device.confirmed_compute_capability = lambda: (9, 0)
     loaded = []
     lazy_code._load = lambda code, names: SimpleNamespace(get_function=lambda name: name)
     kernel = RawKernel('extern "C" __global__ void k() {}', "k")
     sys.addaudithook(
         lambda event, given: event == "os.posix_spawn" and print(
-            "started", "rtcompile.building.planned" in sys.modules
+            "started", "rtcompile.build.planned" in sys.modules
         )
     )
     kernel.kernel
@@ -188,7 +189,7 @@ def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_h
 
 def test_a_program_that_ends_leaves_no_process_to_whoever_inherits_its_own(scratch: Path) -> None:
     ends = """
-        from rtcompile.core.units import Limits
+        from rtcompile.request.units import Limits
         from rtcompile.workers import pool, process
         from tests.jobs import shell
         process.start()

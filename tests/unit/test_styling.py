@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from rtcompile.notebook import show
-from rtcompile.text import styling
+from rtcompile import styling
+from rtcompile.extras.notebook import show
 
 STYLES = ["place", "error", "warning", "caret", "hint", "dim", "ok", "note"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.toolkit import Toolchain
-from rtcompile.toolkit.cutlass import PACKAGES
+from rtcompile.toolkit.libraries import PACKAGES
+from rtcompile.toolkit.model import Toolchain
 from tests.toolkits import Wheels, conda, cutlass_header, drifted, search, toolkit, write
 
 

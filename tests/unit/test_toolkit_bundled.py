@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.cache import bundled, inventory
-from rtcompile.cache.folder import Folder
 from rtcompile.settings import Settings
+from rtcompile.store import inventory
+from rtcompile.store.folder import Folder
 from rtcompile.toolkit import missing_header
 from rtcompile.toolkit import programs as unpacking
 from rtcompile.toolkit.catalogue import PARTS
@@ -134,7 +134,7 @@ def test_nothing_is_written_where_compiling_is_forbidden(tmp_path, settings):
 
 
 def publish(cache: Path, name: str = "13.5.37-ab") -> Path:
-    path = bundled.publish(str(cache), name, lambda folder: write(Path(folder, "a.h"), "x" * 500))
+    path = inventory.publish(str(cache), name, lambda folder: write(Path(folder, "a.h"), "x" * 500))
     assert path is not None
     return Path(path)
 
@@ -163,7 +163,7 @@ def test_they_count_and_are_evicted_after_their_last_use(cache):
 def test_a_use_is_noted(cache):
     path = publish(cache)
     date_back(path, 5)
-    assert bundled.find(str(cache), path.name) == str(path)
+    assert inventory.find(str(cache), path.name) == str(path)
     assert time.time() - path.stat().st_mtime < 60
 
 
@@ -176,7 +176,7 @@ def test_clearing_the_cache_removes_them(cache):
 def test_a_folder_that_others_may_write_to_is_not_used(cache):
     path = publish(cache)
     path.chmod(0o777)
-    assert bundled.find(str(cache), "13.5.37-ab") is None
+    assert inventory.find(str(cache), "13.5.37-ab") is None
     path.chmod(0o700)
     cache.chmod(0o777)
-    assert bundled.find(str(cache), "13.5.37-ab") is None
+    assert inventory.find(str(cache), "13.5.37-ab") is None

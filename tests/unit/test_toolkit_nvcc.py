@@ -13,7 +13,7 @@ from cuda import pathfinder
 
 import rtcompile
 from rtcompile.errors import ToolkitNotFound
-from rtcompile.toolkit import Toolchain
+from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.places import Place, Surroundings
 from tests.toolkits import Wheels, drifted, program, search, toolkit, write
 

@@ -13,8 +13,10 @@ import pytest
 from rtcompile.messages import rendering
 from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.settings import Settings
-from rtcompile.toolkit import Toolchain, current, find, missing_header
-from rtcompile.toolkit.sentences import wheel_version
+from rtcompile.toolkit import find, missing_header
+from rtcompile.toolkit.advice import wheel_version
+from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.remembered import current
 from tests.toolkits import Wheels, program, write
 
 ONE_VERSION = ("nvrtc", "cudart", "crt")

@@ -18,13 +18,15 @@ import pytest
 import rtcompile.lookup.environment as environments
 import rtcompile.toolkit.remembered as remembered
 import rtcompile.toolkit.search as search
-from rtcompile.cache import bundled, files
-from rtcompile.cache.folder import Folder
-from rtcompile.core import arch as archs
 from rtcompile.errors import ToolkitNotFound
+from rtcompile.files import sealed as files
+from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
-from rtcompile.toolkit import Toolchain, current, remember_build
+from rtcompile.store import inventory
+from rtcompile.store.folder import Folder
 from rtcompile.toolkit import programs as unpacking
+from rtcompile.toolkit.model import Toolchain
+from rtcompile.toolkit.remembered import current, remember_build
 from tests.toolkits import Wheels, needs_host_compiler, program, write
 from tests.toolkits import bundle as fake_bundle
 
@@ -326,7 +328,7 @@ def test_the_warm_path_imports_neither_the_search_nor_what_it_uses(tmp_path):
     source = """
 import sys
 from rtcompile.settings import Settings
-from rtcompile.toolkit import current
+from rtcompile.toolkit.remembered import current
 current(Settings(cache_dir=sys.argv[1]))
 heavy = ("cupy", "cuda.pathfinder", "importlib.metadata", "subprocess", "rtcompile.toolkit.search")
 print([name for name in heavy if name in sys.modules])
@@ -356,7 +358,7 @@ def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, m
     written: list[str] = []
 
     def unpack(nvrtc: object, settings: Settings) -> str | None:
-        path = bundled.publish(str(cache), "12.9.86-ab", lambda at: fake_bundle(Path(at), "12.9"))
+        path = inventory.publish(str(cache), "12.9.86-ab", lambda at: fake_bundle(Path(at), "12.9"))
         written.append(str(path))
         return path
 
@@ -366,7 +368,7 @@ def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, m
     for _ in range(2):
         assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
     assert len(written) == 1
-    bundled.discard(Folder(str(cache)), Path(written[0]).name)
+    inventory.discard(Folder(str(cache)), Path(written[0]).name)
     assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
     assert written == [written[0]] * 2
     Path(written[0]).chmod(0o777)  # others may put headers into it

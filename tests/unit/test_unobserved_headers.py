@@ -13,9 +13,9 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.cache import headers, store
 from rtcompile.compilers import observed
 from rtcompile.lookup import environment
+from rtcompile.store import manifests, store
 
 Change = Callable[[Path], object]
 
@@ -198,14 +198,14 @@ def test_a_header_that_was_looked_for_through_the_folder_above_is_noticed(
 def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
     """Functions that run when the compiler has ended, before anything is made of its answer."""
     then: list[Callable[[], object]] = []
-    original = headers.record
+    original = manifests.record
 
     def first(*given: Any, **more: Any) -> Any:
         while then:
             then.pop()()
         return original(*given, **more)
 
-    monkeypatch.setattr(headers, "record", first)
+    monkeypatch.setattr(manifests, "record", first)
     yield then
     assert not then
 

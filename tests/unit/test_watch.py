@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import inspecting, main
-from rtcompile.watching.files import Files
+from rtcompile.files.watched import Files
 
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }\n'
 SHARED = """extern "C" __global__ void k(float* x) {
@@ -42,7 +42,7 @@ def watched(
         edits_meanwhile = SimpleNamespace(
             time_ns=time.time_ns, sleep=lambda seconds: next(waiting)(file)
         )
-        monkeypatch.setattr("rtcompile.watching.files.time", edits_meanwhile)
+        monkeypatch.setattr("rtcompile.files.watched.time", edits_meanwhile)
         command = ["watch", "k.cu", "--arch", "sm_80", "--edits", str(len(edits)), *more]
         code = main(command)
         said = capsys.readouterr()

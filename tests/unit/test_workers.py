@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rtcompile.core.units import Limits
+from rtcompile.request.units import Limits
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Crash, Job, Pool
 from tests.interrupts import interrupted
@@ -99,7 +99,7 @@ def test_what_a_dead_worker_had_said_on_its_stderr_is_kept(pool: Pool) -> None:
 
 
 def test_an_exception_in_a_worker_is_told_with_its_traceback(pool: Pool) -> None:
-    outcome = pool.run(Job("rtcompile.workers.program:run", {}), Limits())
+    outcome = pool.run(Job("rtcompile.workers.child:run", {}), Limits())
     assert isinstance(outcome, Crash)
     assert outcome.kind == "start"
     assert "KeyError: 'files'" in outcome.text

@@ -26,11 +26,11 @@ def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]
         signal.signal(signal.SIGINT, signal.default_int_handler)
         assert __name__ == "__main__"
         os.write(2, b"main ran\\n")
-        from rtcompile.core.units import Limits
+        from rtcompile.request.units import Limits
         from rtcompile.workers import pool
         command = ["/bin/sh", "-c", "echo $PPID > {fifo}; exec {FOREVER}"]
         arguments = dict(command=command, environ=dict(os.environ), files={{}}, results=[])
-        job = pool.Job("rtcompile.workers.program:run", arguments)
+        job = pool.Job("rtcompile.workers.child:run", arguments)
     """
     text = textwrap.dedent(opening) + textwrap.dedent(script)
     path = fifo.path.with_suffix(".py")
@@ -190,7 +190,7 @@ def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
         atexit.register(late)
         atexit.register(pool.process._end)  # the last that was registered is called first
         arguments["command"] = ["/bin/echo", "done"]
-        echo = pool.Job("rtcompile.workers.program:run", arguments)
+        echo = pool.Job("rtcompile.workers.child:run", arguments)
         print(pool.run(echo, Limits()).value["log"], end="", flush=True)
         """,
         fifo,
@@ -203,7 +203,7 @@ def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: F
     program = run_script(
         """
         arguments["command"] = ["/bin/echo", "done"]
-        echo = pool.Job("rtcompile.workers.program:run", arguments)
+        echo = pool.Job("rtcompile.workers.child:run", arguments)
         for _ in range(2):
             print(pool.run(echo, Limits()).value["log"], end="", flush=True)
             os.closerange(3, 100)
@@ -246,7 +246,7 @@ def test_a_limit_of_the_shell_is_an_error_that_names_it_and_the_way_out(
 ) -> None:
     script = f"""
             import contextlib, resource, sys
-            import rtcompile, rtcompile.many
+            import rtcompile, rtcompile.build.many
             from rtcompile import api
             # Python writes half a .pyc under a limit. The worker is started before it.
             sys.dont_write_bytecode = True
@@ -256,7 +256,7 @@ def test_a_limit_of_the_shell_is_an_error_that_names_it_and_the_way_out(
             request = rtcompile.CompileRequest(source, arch="sm_80")
             for build in (
                 lambda: api.compile(source, arch="sm_80"),
-                lambda: rtcompile.many.compile_many([request], progress=False),
+                lambda: rtcompile.build.many.compile_many([request], progress=False),
             ):
                 try:
                     build()

@@ -1,0 +1,331 @@
+"""Builds under way in threads: what is in the cache is found by one, what is not is compiled by many."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from rtcompile.build import pipeline, planned
+from rtcompile.build.plan import Plan
+from rtcompile.errors import RtcompileError, alone, public
+from rtcompile.lookup.query import Query
+from rtcompile.request import sources
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.settings import Settings
+from rtcompile.workers import pool
+
+# Beside each running build one more is prepared and waits for its slot, so no slot is empty
+# while finished results are being stored.
+_THREADS_PER_SLOT = 2
+_THREADS_BESIDE = 2
+# Counted against a limit on processes (`ulimit -u`): the thread, its zygote, its compiler, and one
+# process that the compiler may start.
+_PROCESSES_PER_THREAD = 4
+
+_PLANNED_SECONDS = 1.0
+_MOST_TOGETHER = 16  # builds that a worker gets at once
+_TOGETHER_SECONDS = 0.15  # that they may take it
+_PATIENCE = 10  # times what a build takes on average, before the others are taken from a worker
+
+
+class BuildFuture(Future[ObjectCode]):
+    """A build under way. ``asyncio.wrap_future`` makes it awaitable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cancellation = pool.Cancellation()
+
+    def cancel(self) -> bool:
+        """Cancel the build, also while a compiler runs, which is killed. False if it is done."""
+        # No build is ever marked as running, so Future cancels it at any time.
+        if self.cancelled():
+            return True
+        if not super().cancel():
+            return False
+        self.set_running_or_notify_cancel()  # wakes up as_completed()
+        self._cancellation.cancel()
+        return True
+
+    def _run(self, step: Callable[[], ObjectCode | None]) -> bool:
+        """Do a step of the build in this thread; return whether another has to follow."""
+        if self.cancelled():
+            return False
+        token = pool.Cancellation.current.set(self._cancellation)
+        # InvalidStateError: it was cancelled meanwhile.
+        with suppress(InvalidStateError, pool.Cancelled):
+            try:
+                found = public(step)()
+                if found is None:
+                    return True
+                self.set_result(found)
+            except RtcompileError as error:
+                self.set_exception(alone(error))
+            except Exception as error:
+                self.set_exception(error)
+            finally:
+                pool.Cancellation.current.reset(token)
+        return False
+
+
+class Planner:
+    """Plans the builds of a batch: those that differ in source and name expressions alone, once.
+
+    A plan is used for others for a second, as long as the toolchain that was found is taken for what
+    it was.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[float, Plan]] = {}
+
+    def __call__(self, request: CompileRequest, settings: Settings) -> Plan:
+        """Return the plan of a build; raises as `planned.plan`."""
+        if request.link or request.headers:
+            return planned.plan(request, settings)
+        alike = (
+            request.options,
+            request.arch,
+            request.target,
+            request.backend,
+            request.name,
+            settings,
+        )
+        since, known = self._known.get(alike, (float("-inf"), None))
+        now = time.monotonic()
+        if known is not None and now - since < _PLANNED_SECONDS:
+            question = known.question.variant(request.source, request.name_expressions)
+            return known._replace(request=request, question=question)
+        made = planned.plan(request, settings)
+        nvrtc = made.toolchain.nvrtc
+        # Line information names a source by its contents; a compiler that was never asked for its
+        # build is asked once, not for each plan.
+        if not made.question.paths_matter and (nvrtc is None or nvrtc.build):
+            self._known[alike] = now, made
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One build of a batch, with its architecture fixed."""
+
+    query: Query
+    overrides: Mapping[str, Any]
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What builds that can share a precompiled header have in common."""
+        request = self.query.request
+        prefix = sources.pch_prefix(request.source)
+        return prefix, request.options, request.arch, request.target, self.query.settings.pch
+
+    def look(self) -> ObjectCode | None:
+        """Return the code; None where it has to be compiled."""
+        found = pipeline.find(self.query)
+        return planned.search(self.query) if found is None else found
+
+    def build(self) -> ObjectCode:
+        """Return the code, which was not looked for."""
+        return pipeline.build(self.query.request, self.query.settings)
+
+
+@dataclass
+class _Build:
+    """A build of a batch that needs a compiler, or that was not looked for."""
+
+    future: BuildFuture
+    task: Task
+    was_looked_for: bool
+
+    @cached_property
+    def may_share(self) -> bool:
+        """Whether a worker may compile it with others."""
+        from rtcompile.build import batchable
+
+        return self.was_looked_for and batchable.may_share(self.task.query)
+
+    def is_like(self, other: _Build) -> bool:
+        """Say whether both differ in their sources alone, and one worker may compile them."""
+        own, its = self.task.query, other.task.query
+        if own.plan is None or its.plan is None:
+            return False
+        # A batch's plan is made once for all similar builds: see `Planner`.
+        return (
+            own.plan.options is its.plan.options
+            and own.plan.choice is its.plan.choice
+            and own.plan.toolchain is its.plan.toolchain
+            and own.settings is its.settings
+            and self.may_share
+            and other.may_share
+        )
+
+
+class Batch:
+    """Builds under way: one thread at a time looks for the next that need a compiler, and builds them.
+
+    What the cache has, a single thread finds: sixteen that look at once spend most of the time on
+    passing Python's lock around. There are no more threads than builds that have to wait.
+
+    Small builds go to a worker several at a time. A worker that takes long over one has the rest
+    taken away, and one that fails at a build leaves that and the rest to be done anew.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = tasks
+        self.futures = [BuildFuture() for _ in tasks]
+        self._unseen = iter(list(zip(self.futures, tasks, strict=True)))
+        self._left = len(tasks)
+        self._seconds = (
+            0.0  # that a build took its compiler, of late; 0 where that is not known yet
+        )
+        self._waiting: deque[_Build] = deque()
+        self._looking = threading.Lock()
+
+    @cached_property
+    def _groups(self) -> Counter[tuple[object, ...]]:
+        return Counter(task.group for task in self.tasks)
+
+    def start(self) -> None:
+        """Start the builds; where there can be no thread, do them."""
+        if self.futures and not _start_threads(1, self._begin):
+            contextvars.copy_context().run(self._begin)
+
+    def _begin(self) -> None:
+        """Do all of the builds, with the help of other threads from the first on that is not found."""
+        builds = self._next()
+        if builds:
+            threads = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
+            _start_threads(min(self._left, threads - 1), self._help)
+            self._do(builds)
+            self._help()
+
+    def _help(self) -> None:
+        while builds := self._next():
+            self._do(builds)
+
+    def _next(self) -> list[_Build]:
+        """Return the next builds that need a compiler: one, or some that one worker may do."""
+        with self._looking:
+            found: list[_Build] = []
+            while build := self._next_one():
+                if found and not build.is_like(found[0]):
+                    self._waiting.appendleft(build)
+                    break
+                found.append(build)
+                if len(found) >= self._most_together():
+                    break
+            return found
+
+    def _most_together(self) -> int:
+        """Return how many builds a worker gets: so many as take little time, and leave some to all."""
+        if not self._seconds:
+            return 1
+        left = (self._left + len(self._waiting)) // (2 * pool.slots())
+        return max(1, min(_MOST_TOGETHER, left, int(_TOGETHER_SECONDS / self._seconds)))
+
+    def _note(self, code: ObjectCode) -> None:
+        """Note how long a compiler was at a build."""
+        seconds = code.build.compiled_in / 1000
+        self._seconds = (self._seconds + seconds) / 2 if self._seconds else seconds
+
+    def _next_one(self) -> _Build | None:
+        while self._waiting:
+            build = self._waiting.popleft()
+            if not build.future.cancelled():
+                return build
+        for future, task in self._unseen:
+            self._left -= 1
+            # What is to be linked may have to be compiled to plan it.
+            is_linked = bool(task.query.request.link)
+            if is_linked or future._run(task.look):
+                return _Build(future, task, not is_linked)
+        return None
+
+    def _do(self, builds: Sequence[_Build]) -> None:
+        if len(builds) > 1:
+            builds = self._do_together(builds)
+        for build in builds:
+            # In `_run`, all that may fail: who waits for the future would else wait for ever.
+            build.future._run(partial(self._compiled, build))
+            if not build.future.cancelled() and build.future.exception() is None:
+                self._note(build.future.result())
+
+    def _compiled(self, build: _Build) -> ObjectCode:
+        from rtcompile.compilers import pch  # 5 ms that a batch of hits does not pay
+
+        pch.siblings.set(self._groups[build.task.group])
+        return planned.compile(build.task.query) if build.was_looked_for else build.task.build()
+
+    def _do_together(self, builds: Sequence[_Build]) -> Sequence[_Build]:
+        """Have one worker do builds; return the first that it did not, and let others do the rest."""
+        queries = [build.task.query for build in builds]
+        futures = [build.future for build in builds]
+        made = planned.compile_alike(queries, [future._cancellation for future in futures])
+        undone = dict(enumerate(builds))
+        # What is wrong with a build shows when it is done alone.
+        with suppress(Exception), closing(made):
+            since = time.monotonic()
+            for each in made:
+                if each is None:
+                    if time.monotonic() - since > _PATIENCE * self._seconds:
+                        break
+                    continue
+                since = time.monotonic()
+                at, code = each
+                del undone[at]
+                self._note(code)
+                with suppress(InvalidStateError):  # it was cancelled meanwhile
+                    futures[at].set_result(code)
+        first, rest = [*undone.values()][:1], [*undone.values()][1:]
+        if rest:
+            with self._looking:
+                self._waiting.extendleft(reversed(rest))
+            _start_threads(1, self._help)  # the others may have ended
+        return first
+
+
+def _start_threads(count: int, work: Callable[[], None]) -> int:
+    """Start threads that do the work; return how many the system allowed.
+
+    Threads count as processes (``ulimit -u``). Where no more can be started, most of the started
+    ones end again, to leave processes for the compilers: threads without a compiler beside them
+    would do nothing. Some more are started to see whether there is room for one, and end at once.
+    """
+    decided, alone = threading.Event(), threading.Event()
+    at_work = 0
+
+    def start(index: int) -> None:
+        decided.wait()
+        if index < at_work:
+            alone.wait()
+            work()
+
+    threads: list[threading.Thread] = []
+    try:
+        for index in range(count + _PROCESSES_PER_THREAD - 1):
+            # Each thread runs in a copy of the caller's context, which holds the trace in use. The
+            # threads are daemons, so an interrupted program does not wait for a compiler.
+            run = contextvars.copy_context().run
+            arguments = (start, index)
+            name = f"build {index}" if index < count else "spare"
+            thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
+            thread.start()
+            threads.append(thread)
+        at_work = count
+    except RuntimeError:
+        at_work = len(threads) // _PROCESSES_PER_THREAD
+    finally:
+        decided.set()
+    try:
+        for thread in threads[at_work:]:
+            thread.join()  # it has nothing to do, and a compiler may need its place
+    finally:
+        alone.set()
+    return at_work

@@ -1,0 +1,298 @@
+"""Turns a `CompileFailure` into the error that the caller sees, and a crash into a reproducer."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rtcompile._version import __version__
+from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, LinkError
+from rtcompile.files import headers, sealed
+from rtcompile.files.headers import SearchDir
+from rtcompile.files.sealed import content_digest
+from rtcompile.messages import catalogue, diagnostics, rendering
+from rtcompile.messages.diagnostics import Diagnostic
+from rtcompile.messages.facts import BuildContext
+from rtcompile.request.units import CompileFailure
+from rtcompile.settings import Settings
+from rtcompile.store.folder import Folder
+from rtcompile.toolkit.advice import missing_header
+
+if TYPE_CHECKING:
+    from rtcompile.build.plan import Plan
+
+
+# --- Writes a reproducer of a compiler's crash ----------------------------------------------------
+
+_MOST_FOLDERS = 20
+_SCRIPT = os.path.join(os.path.dirname(__file__), "reproduce_nvrtc.txt")
+_OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
+
+_ADVICE = {
+    "crash": (
+        "A crash is the compiler's own fault. Try the other compiler (backend='nvcc' or 'nvrtc') or "
+        "another version of it; the folder is what NVIDIA needs to mend it."
+    ),
+    "memory": (
+        "If the code is meant to need that much, raise memory_limit= or RTCOMPILE_MEMORY_LIMIT; "
+        "otherwise look for templates or macros that grow exponentially."
+    ),
+    "timeout": (
+        "If the code is meant to take that long, raise timeout= or RTCOMPILE_TIMEOUT; otherwise "
+        "look for templates or nested function types that grow exponentially."
+    ),
+}
+
+
+def reproducer_advice(failure: CompileFailure) -> str:
+    """Return what to do about a compiler's crash; ``""`` for a failure of another kind."""
+    return _ADVICE.get(failure.kind, "")
+
+
+def write(
+    failure: CompileFailure,
+    *,
+    source: str,
+    name: str,
+    name_expressions: Sequence[str],
+    compiler: str,
+    search: Sequence[SearchDir],
+    versions: Mapping[str, str],
+    folder: Folder,
+    memory: Mapping[str, str] = MappingProxyType({}),
+) -> str | None:
+    """Write a self-contained reproducer and return its path; None where it cannot be written.
+
+    The oldest beyond twenty in `folder` are removed. `compiler` is the path of libnvrtc or of nvcc,
+    and `memory` has the headers that were given as texts, by their paths.
+    """
+    key = content_digest(
+        "\0".join((source, *failure.command, *name_expressions)).encode("utf-8", "surrogateescape")
+    )
+    home = f"{failure.backend}-{failure.kind}-{key[:12]}"
+    # NVCC's command includes the compiler and the input.
+    is_nvrtc = failure.backend == "nvrtc"
+    options = failure.command if is_nvrtc else failure.command[1:]
+    program = _program(name) if is_nvrtc else "kernel.cu"
+    headers = {*(failure.trace or ()), *memory}
+    places = _places([*(failure.trace or ()), *memory], search)
+    report: dict[str, Any] = {
+        "what": failure.log.splitlines()[0] if failure.log else failure.kind,
+        "kind": failure.kind,
+        "signal": failure.signal,
+        "compiler": compiler,
+        "program": program,
+        "options": [_moved(option, places) for option in options],
+        "name_expressions": list(name_expressions),
+        "versions": dict(versions),
+        "rtcompile": __version__,
+        "system": platform.platform(),
+    }
+    texts = {
+        program: source,
+        "report.json": json.dumps(report, indent=2) + "\n",
+        "README.txt": _readme(failure, report),
+        "run.sh": _script(report, is_nvrtc=is_nvrtc),
+    }
+    try:
+        if is_nvrtc:
+            with open(_SCRIPT, encoding="utf-8") as file:
+                texts["reproduce.py"] = file.read()
+        folder.prepare()
+        with folder.opened("reproducers") as reproducers:
+            # By descriptor, since others may be able to replace the cache directory.
+            with _new_folder(home, f"/proc/self/fd/{reproducers}") as place:
+                for path, target in places:
+                    with suppress(OSError):  # it was removed, or another path has the same name
+                        if path in memory:
+                            _write(f"{place}/{target}", memory[path].encode())
+                        elif path in headers:
+                            _write(f"{place}/{target}", sealed.read_given(path))
+                        else:
+                            os.makedirs(f"{place}/{target}", exist_ok=True)
+                for file_name, text in texts.items():
+                    _write(f"{place}/{file_name}", text.encode("utf-8", "surrogateescape"))
+                os.chmod(f"{place}/run.sh", 0o700)
+            _forget_oldest(folder, f"/proc/self/fd/{reproducers}", keep=home)
+    except (OSError, UnicodeEncodeError):
+        return None
+    return folder.file("reproducers", home)
+
+
+def _program(name: str) -> str:
+    """Return the source's file name: the program's own, if it is a plain file name."""
+    base = os.path.basename(name)
+    plain = re.fullmatch(r"\w[\w.+-]{0,99}", base, re.ASCII)
+    return base if plain and base not in _OUR_NAMES else "kernel.cu"
+
+
+def _places(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str, str]]:
+    """Return pairs of an original folder and its copy in the reproducer, the longest first.
+
+    The tree of folders is kept, so ``#include "../x.h"`` leads to the same file. No name leads
+    out of the reproducer, since the paths are normalised.
+    """
+    before = dict.fromkeys([*(directory.path.rstrip("/") for directory in search), *trace])
+    places = [
+        (path, "include" + os.path.normpath("/" + path.lstrip("/"))) for path in before if path
+    ]
+    return sorted(places, key=lambda pair: -len(pair[0]))
+
+
+@contextmanager
+def _new_folder(name: str, parent: str) -> Iterator[str]:
+    """Yield a new folder, and rename it at the end, replacing an older one of the same name."""
+    new = f"{parent}/.{name}-{os.getpid()}"
+    os.mkdir(new, 0o700)
+    try:
+        yield new
+        with suppress(FileNotFoundError):
+            os.rename(f"{parent}/{name}", f"{new}.old")
+        os.rename(new, f"{parent}/{name}")
+    finally:
+        for left in (new, f"{new}.old"):
+            _remove(left)
+
+
+def _write(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "xb") as file:
+        file.write(data)
+
+
+def _remove(path: str) -> None:
+    sealed.discard(path)  # a link in its place, which is not followed
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _script(report: Mapping[str, Any], *, is_nvrtc: bool) -> str:
+    """Return the shell script, with every word of the report quoted."""
+    words = " ".join(shlex.quote(word) for word in report["options"])
+    command = 'python3 reproduce.py "$compiler"' if is_nvrtc else f'"$compiler" {words}'
+    return (
+        '#!/bin/sh\ncd "$(dirname "$0")" || exit\n'
+        f"compiler={shlex.quote(report['compiler'])}\n"
+        f"[ $# = 0 ] || compiler=$1\nexec {command}\n"
+    )
+
+
+def _moved(option: str, places: Sequence[tuple[str, str]]) -> str:
+    """Return an option with a folder in it replaced by its copy."""
+    for before, after in places:
+        if option.endswith(before):
+            return option.removesuffix(before) + after
+    return option
+
+
+def _readme(failure: CompileFailure, report: Mapping[str, Any]) -> str:
+    versions = {**report["versions"], "rtcompile": __version__, "system": report["system"]}
+    lines = "".join(f"  {name} {version}\n" for name, version in sorted(versions.items()))
+    return (
+        f"{failure.log}\n\n{reproducer_advice(failure)}\n\n"
+        f"./run.sh compiles {report['program']} as rtcompile did, with the headers in include/;\n"
+        f"./run.sh PATH does so with another {'libnvrtc' if failure.backend == 'nvrtc' else 'nvcc'}.\n\n"
+        f"{lines}"
+    )
+
+
+def _forget_oldest(folder: Folder, parent: str, keep: str) -> None:
+    homes = [found for found in folder.listing("reproducers") if found[0] != keep]
+    for name, _ in sorted(homes, key=lambda found: -found[1].st_mtime)[_MOST_FOLDERS - 1 :]:
+        _remove(f"{parent}/{name}")
+
+
+# --- Turns a `CompileFailure` into the error that the caller sees ---------------------------------
+
+_LONGEST_COMMAND = 300
+_CACHED = (
+    "Cached: an earlier build failed like this, and nothing that it read has changed; "
+    "recompile=True asks the compiler again."
+)
+_KINDS: dict[str, type[CompileError]] = {
+    "link": LinkError,
+    "crash": CompilerCrashed,
+    "memory": CompilerCrashed,
+    "timeout": CompileTimeout,
+}
+
+
+def as_error(
+    failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
+) -> CompileError:
+    """Return the error for a failed build.
+
+    `then` says what else was tried, and with what result; `cached` whether no compiler was asked.
+    """
+    request = plan.request
+    name = plan.question.name
+    context = BuildContext(
+        arch=plan.choice.arch,
+        target=plan.choice.target,
+        backend=failure.backend,
+        options=failure.command,
+        versions=plan.toolchain.versions,
+        search=plan.search,
+        source=request.source,
+        package_of=partial(missing_header, toolchain=plan.toolchain, backend=failure.backend),
+    )
+    parsed = catalogue.annotate(_parsed(failure), context)
+    advice = [each for each in (then, _CACHED if cached else "") if each]
+    kind = _KINDS.get(failure.kind, CompileError)
+    folder = _reproducer(failure, plan) if issubclass(kind, CompilerCrashed) else None
+    if folder is not None:
+        hinted = any(diagnostic.hint for diagnostic in parsed)
+        advice += [] if hinted else [reproducer_advice(failure)]
+        advice += [f"Reproducer: {folder}"]
+    error: CompileError = kind.told(
+        rendering.rendered_diagnostics(parsed, source=request.source, name=name),
+        request.source,
+        name,
+        failure.command,
+        failure.backend,
+        diagnostics=parsed,
+        log=failure.log,
+        advice=tuple(advice),
+    )
+    if isinstance(error, CompilerCrashed):
+        error.reproducer = folder
+    error.cached = cached
+    return error
+
+
+def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
+    """Parse the log; if it has no error, put one first that says what happened."""
+    found = diagnostics.parse(failure.log)
+    if any(each.is_error or each.severity == "note" for each in found):
+        return found
+    command = shlex.join(failure.command)
+    wrote = "only warnings" if found else "no message"
+    said = f"{failure.backend} failed and wrote {wrote} (the command: {command[:_LONGEST_COMMAND]})"
+    return (Diagnostic("error", said), *found)
+
+
+def _reproducer(failure: CompileFailure, plan: Plan) -> str | None:
+    settings = Settings.from_environ()
+    if not settings.cache_on_disk:
+        return None
+    toolchain = plan.toolchain
+    compiler = toolchain.nvrtc if failure.backend == "nvrtc" else toolchain.nvcc
+    return write(
+        failure,
+        source=plan.request.source,
+        name=plan.question.name,
+        name_expressions=plan.request.name_expressions,
+        compiler=compiler.path if compiler is not None else failure.backend,
+        search=plan.search,
+        versions=toolchain.versions,
+        folder=Folder(settings.cache_dir),
+        memory=dict(headers.paths(plan.request.headers)),
+    )

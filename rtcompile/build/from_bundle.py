@@ -1,0 +1,203 @@
+"""Finds builds that packages ship, before a toolkit is searched for or the cache is opened.
+
+So they work on machines without a compiler, headers, or a writable folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rtcompile import bundles
+from rtcompile.build import plan as plans
+from rtcompile.bundles.file import Bundle, Row
+from rtcompile.errors import JitDisabled, RtcompileError
+from rtcompile.files import headers as memory_headers
+from rtcompile.files.sealed import content_digest
+from rtcompile.lookup import query
+from rtcompile.request import arch as archs
+from rtcompile.request import options as compiler_options
+from rtcompile.request.key import Question
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.options import Options
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch, exact
+from rtcompile.settings import Settings
+
+if TYPE_CHECKING:
+    from rtcompile.request.units import LinkInput
+
+
+def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
+    """Return the bundled build of exactly this request, None if there is none."""
+    return _Search(request, settings).exact()
+
+
+def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError) -> ObjectCode:
+    """Return a bundled build for another architecture that the device runs too.
+
+    It is used where nothing can be compiled: on a machine without a toolkit, or with
+    ``RTCOMPILE_JIT=0``. As the driver does with a fatbin, machine code of the same generation is
+    preferred to PTX. If there is none, `lacking`, why nothing can be compiled, is raised with what
+    is bundled.
+    """
+    search = _Search(request, settings)
+    code = search.compatible()
+    if code is not None:
+        return code
+    story = search.story()
+    if not settings.jit:
+        raise JitDisabled(
+            f"{search.description()} is not in the cache ({settings.cache_dir}): {lacking}; "
+            f"RTCOMPILE_JIT=0 forbids compiling it.{story}"
+        ) from None
+    wanted = f"{search.description()} cannot be compiled: " if story else ""
+    raise type(lacking)(f"{wanted}{lacking}{story}") from None
+
+
+def question(request: CompileRequest, settings: Settings) -> Question | None:
+    """Return the key inputs for bundles; None for sources in `link`, whose headers none records."""
+    links = _links(request)
+    if links is None:
+        return None
+    options = effective_options(memory_headers.with_headers(request), settings)
+    return Question(
+        source=request.source,
+        name=os.path.basename(request.name),
+        options=options.key_fields(),
+        arch=Arch(0, 0),  # left open, since each build states its own
+        name_expressions=request.name_expressions,
+        backend=plans.wanted_backend(request, settings),
+        search=plans.own_directories(options),
+        links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
+        pre_includes=options.pre_includes,
+        texts=request.headers,
+    )
+
+
+def effective_options(request: CompileRequest, settings: Settings) -> Options:
+    """Return the options that a request is built with."""
+    return compiler_options.parse(request.options).with_defaults(debug=settings.debug)
+
+
+def _links(request: CompileRequest) -> list[LinkInput] | None:
+    if not request.link:
+        return []
+    from rtcompile.build import links
+    from rtcompile.request.units import LinkInput
+
+    given = [links.given(item, index) for index, item in enumerate(request.link)]
+    found = [item for item in given if isinstance(item, LinkInput)]
+    return found if len(found) == len(given) else None
+
+
+class _Search:
+    """The search for one request in every bundle in use."""
+
+    def __init__(self, request: CompileRequest, settings: Settings) -> None:
+        for path in settings.bundles:
+            bundles.use(path)
+        self._request = request
+        self._settings = settings
+        self._question = question(request, settings)
+        self._key = self._question.shipped_key() if self._question is not None else ""
+
+    def exact(self) -> ObjectCode | None:
+        rows = list(self._rows())
+        for arch, kind in self._wanted() if rows else ():
+            for bundle, row in rows:
+                if (row.arch, row.kind) == (arch, kind) and (code := self._load(bundle, row)):
+                    return code
+        return None
+
+    def compatible(self) -> ObjectCode | None:
+        rows = list(self._rows())
+        if not rows or self._asked() is not None or self._request.target != "cubin":
+            return None
+        capability = query.compute_capability()
+        usable = [
+            (row.kind == "cubin", row.arch, position)
+            for position, (_, row) in enumerate(rows)
+            if row.kind in ("cubin", "ptx") and archs.runs_on(row.arch, row.kind, capability)
+        ]
+        for _, _, position in sorted(usable, reverse=True):
+            if code := self._load(*rows[position]):
+                return code
+        return None
+
+    def _rows(self) -> Iterator[tuple[Bundle, Row]]:
+        """Yield the builds under the request's key that the request's compiler may have made."""
+        if self._question is None:
+            return
+        for bundle in bundles.in_use():
+            rows = bundle.rows(self._key)
+            if rows and (cuda := bundles.cuda_major()) is not None:
+                bundle.insist_on_cuda(cuda)
+                rows = [] if bundle.problem else [row for row in rows if row.cuda == cuda]
+            for row in rows:
+                if self._question.backend in ("auto", row.backend):
+                    yield bundle, row
+
+    def _load(self, bundle: Bundle, row: Row) -> ObjectCode | None:
+        assert self._question is not None
+        return bundle.load(row, self._question.search)
+
+    def _wanted(self) -> list[tuple[Arch, str]]:
+        """Return the architectures and kinds that a compiler of any version would compile for."""
+        asked = self._asked()
+        if asked is not None:
+            return [asked]
+        target = self._request.target
+        if self._settings.ptx and target == "cubin":
+            target = "ptx"
+        capability = query.compute_capability()
+        return [(arch, target) for arch in exact(capability)]
+
+    def _asked(self) -> tuple[Arch, str] | None:
+        options = effective_options(self._request, self._settings)
+        choice = plans.asked_architecture(self._request, options, query.compute_capability)
+        return None if choice is None else (choice.arch, choice.target)
+
+    # --- for messages --------------------------------------------------------------------
+
+    def description(self) -> str:
+        request = self._request
+        names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
+        try:
+            asked = self._asked()
+            arch = asked[0] if asked is not None else Arch(*query.compute_capability())
+        except RtcompileError:  # there is no device, which another message is about
+            return f"{request.name}{names}"
+        return f"{request.name}{names} for {arch}"
+
+    def story(self) -> str:
+        """Return a sentence about each bundle, after a blank."""
+        sentences = [self._sentence(bundle) for bundle in bundles.in_use()]
+        return "".join(f" {sentence}" for sentence in sentences if sentence)
+
+    def _sentence(self, bundle: Bundle) -> str:
+        rows = bundle.rows(self._key)
+        if bundle.problem:
+            return f"Bundle {bundle.path}: {bundle.problem}."
+        if rows:
+            for row in rows:
+                assert self._question is not None
+                if changed := bundle.difference(row, self._question.search):
+                    return f"Bundle {bundle.path} has it, but {changed}."
+            archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
+            return f"Bundle {bundle.path} has it for {archs_there}: add this architecture to it."
+        source = content_digest(self._request.source.encode())
+        for each in bundle.left_out():
+            if each.source == source:
+                return f"Bundle {bundle.path} was made without it: {each.reason}."
+        kin = [row for row in bundle.rows() if row.program == self._request.name]
+        if not kin:
+            return ""
+        if not any(row.source == source for row in kin):
+            what = "another source"
+        elif not any(row.names == self._request.name_expressions for row in kin):
+            what = "other name expressions"
+        else:
+            what = "other options"
+        return f"Bundle {bundle.path} has it with {what}."

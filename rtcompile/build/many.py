@@ -1,0 +1,293 @@
+"""Many builds at once: results in order, errors per item, and nothing left running when interrupted."""
+
+from __future__ import annotations
+
+from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, public, shown
+from rtcompile.lookup import environment as environments
+from rtcompile.lookup import find as lookup
+from rtcompile.lookup.query import query_of
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import items, one_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+    from typing import Any
+
+    from rtcompile.build.batch import BuildFuture, Task
+    from rtcompile.build.progress import Outcome
+    from rtcompile.settings import Settings
+
+_BUILDS = "CompileRequests, or RawModules and RawKernels with code"
+
+
+@public
+def submit_many(
+    builds: Iterable[Any],
+    *,
+    fallback: str | None = None,
+    pch: bool | None = None,
+    timeout: float | None = None,
+    memory_limit: int | str | None = None,
+) -> list[BuildFuture]:
+    """Start many builds and return their futures, in order.
+
+    Parameters and errors as for `compile_many`; each future gives its own `ObjectCode` or error.
+
+    Examples
+    --------
+    >>> request = rtcompile.CompileRequest("__global__ void k() {}", arch="sm_80")
+    >>> [future] = rtcompile.submit_many([request])
+    >>> future.result().kind
+    'cubin'
+    """
+    overrides = {
+        "fallback": fallback,
+        "pch": pch,
+        "timeout": timeout,
+        "memory_limit": memory_limit,
+    }
+    return _submit(items("builds", builds, _BUILDS), overrides)
+
+
+def _submit_to(
+    executor: Any, builds: Sequence[Any], overrides: Mapping[str, Any]
+) -> Sequence[Future[ObjectCode]]:
+    from collections import Counter
+
+    from rtcompile.extras.cluster import executors
+
+    engine = executors.executor_of(executor)
+    tasks = _tasks(builds, overrides, elsewhere=True)
+    groups = Counter(task.group for task in tasks)
+    return [
+        executors.submit(
+            engine, executors.Job(task.query.request, task.overrides, groups[task.group])
+        )
+        for task in tasks
+    ]
+
+
+def _submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
+    from rtcompile.build.batch import Batch
+
+    # Here and not in the threads: "the current device" is that of the caller's thread.
+    batch = Batch(_tasks(builds, overrides))
+    try:
+        batch.start()
+    except BaseException:  # interrupted: the caller will not have the futures
+        for future in batch.futures:
+            future.cancel()
+        raise
+    return batch.futures
+
+
+@public
+def compile_many(
+    builds: Iterable[Any],
+    *,
+    progress: bool | Callable[[int, int, Outcome], Any] | None = None,
+    executor: Any = None,
+    errors: str = "raise",
+    trace: str | os.PathLike[str] | None = None,
+    fallback: str | None = None,
+    pch: bool | None = None,
+    timeout: float | None = None,
+    memory_limit: int | str | None = None,
+) -> list[ObjectCode]:
+    """Compile many modules in parallel, as many at once as the machine has cores and memory for.
+
+    What is compiled is in the cache: a `RawModule` that was among them, or that is made of the same
+    source later, finds it there.
+
+    Parameters
+    ----------
+    builds : iterable of CompileRequest, RawModule or RawKernel
+        What to compile. ``request.replace(options=…)`` makes variants of one template.
+    progress : bool or callable, optional
+        None shows a bar where stderr is a terminal or a notebook, True also plain lines elsewhere,
+        False nothing. A callable is called with the number done, the total, and an `ObjectCode`
+        or an error.
+    executor : concurrent.futures.Executor or dask.distributed.Client, optional
+        Builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, of Ray
+        (`rtcompile.cluster.ray.RayExecutor`), or of any other executor. Each compiles with its own
+        settings, for the device of the caller, or for its own where the caller has none. What the
+        requests name (``-I`` directories, files to link) has to be there as well.
+    errors : {"raise", "return"}
+        Whether errors are gathered in one `BatchError` once all builds are done, or stand in the
+        list in the place of results.
+    trace : path-like, optional
+        File for a Chrome trace of the whole; ``RTCOMPILE_TRACE`` sets the default.
+    fallback, pch, timeout, memory_limit
+        As in `rtcompile.compile`, for every build.
+
+    Returns
+    -------
+    list of ObjectCode
+        In the order of `builds`.
+
+    Raises
+    ------
+    BatchError
+        Some failed: ``.errors`` maps their position to their error, ``.results`` has the others.
+    InvalidRequest
+        An item that is none of the above.
+
+    Examples
+    --------
+    >>> template = rtcompile.CompileRequest("__global__ void k(int* p) { *p = N; }", arch="sm_80")
+    >>> variants = [template.replace(options=(f"-DN={n}",)) for n in range(3)]
+    >>> [code.kind for code in rtcompile.compile_many(variants, progress=False)]
+    ['cubin', 'cubin', 'cubin']
+    """
+    one_of("errors", errors, ("raise", "return"))
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise InvalidRequest(
+            f"progress must be True, False, None or a function, not {shown(progress)}"
+        )
+    builds = items("builds", builds, _BUILDS)
+    overrides = {
+        "fallback": fallback,
+        "pch": pch,
+        "timeout": timeout,
+        "memory_limit": memory_limit,
+    }
+    if executor is None and not progress and trace is None:
+        codes = found(builds, overrides)
+        if codes is not None:
+            return codes
+    from rtcompile import tracing
+    from rtcompile.build.progress import shown as showing
+
+    with tracing.into(trace), tracing.span("compile_many"):
+        futures: Sequence[Future[ObjectCode]] = (
+            _submit(builds, overrides)
+            if executor is None
+            else _submit_to(executor, builds, overrides)
+        )
+        try:
+            with showing(progress, len(futures)) as advance:
+                for future in completed(futures):
+                    advance(_outcome(future))
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+    outcomes: list[Any] = [_outcome(future) for future in futures]
+    failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
+    if failed and errors == "raise":
+        results = [None if i in failed else o for i, o in enumerate(outcomes)]
+        raise BatchError(failed, results, {i: _label(builds[i]) for i in failed})
+    return outcomes
+
+
+def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCode]]:
+    """Yield futures as they are done, like `concurrent.futures.as_completed`, but react to Ctrl-C.
+
+    A Ctrl-C that arrives just before Python begins to wait is only handled when that wait ends,
+    which was seen to take until the next build was done. So each wait here is short.
+    """
+    import queue
+
+    from rtcompile.workers import pool
+
+    done: queue.SimpleQueue[Future[ObjectCode]] = queue.SimpleQueue()
+    pending = list(futures)
+    for future in pending:
+        future.add_done_callback(done.put)
+    for _ in pending:
+        while True:
+            try:
+                yield done.get(timeout=pool.MAX_WAIT_SECONDS)
+                break
+            except queue.Empty:
+                pass
+
+
+def request_of(item: Any) -> CompileRequest | None:
+    """Return the build that an item of a batch stands for; None where it stands for none."""
+    request = item
+    if not isinstance(item, CompileRequest):
+        request = getattr(getattr(item, "_build", None), "request", None)
+    return request if isinstance(request, CompileRequest) else None
+
+
+def _label(item: Any) -> str:
+    """Return what a message about a batch calls one of its builds."""
+    request = request_of(item)
+    assert request is not None
+    names = request.name_expressions
+    several = f", … {len(names)} names" if len(names) > 1 else ""
+    named = f" ({names[0]}{several})" if names else ""
+    return f"{request.name}{named}{f' for {request.arch}' if request.arch else ''}"
+
+
+def _outcome(future: Future[ObjectCode]) -> Outcome:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, RtcompileError):
+        return error
+    raise error
+
+
+def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCode] | None:
+    """Return the codes of a batch if the look-up has all of them, which imports nothing else."""
+    every = []
+    for request, settings, _ in _requests(builds, overrides):
+        code = None if settings.trace else lookup.find(query_of(request, settings))
+        if code is None:
+            return None
+        every.append((request, code, settings.log))
+    for request, code, level in every:
+        lookup.report(request, code, level)
+    return [code for _, code, _ in every]
+
+
+def _requests(
+    builds: Sequence[Any], overrides: Mapping[str, Any]
+) -> Iterator[tuple[CompileRequest, Settings, Mapping[str, Any]]]:
+    """Yield the request, the settings and the given settings of each item of a batch.
+
+    What an item was given itself comes before what holds for all.
+    """
+    environment = environments.current().settings
+    common = environment.override(**overrides)
+    for index, item in enumerate(builds):
+        request = request_of(item)
+        if request is None:
+            raise InvalidRequest(f"builds[{index}] is {shown(item)}; a batch is of {_BUILDS}")
+        if request is item:
+            yield request, common, overrides
+            continue
+        own = {name: item._build.arguments[name] for name in overrides}
+        given = {name: overrides[name] if own[name] is None else own[name] for name in own}
+        yield request, environment.override(**given), given
+
+
+def _tasks(
+    builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
+) -> list[Task]:
+    """Read the items of a batch; built `elsewhere`, they are for the device there where here is none."""
+    from rtcompile.build.batch import Planner, Task
+    from rtcompile.errors import ToolkitNotFound, UnsupportedArch
+
+    plan = Planner()
+    tasks = []
+    for request, settings, given in _requests(builds, overrides):
+        # What was asked for, before the architecture is fixed: a module made later asks for the same.
+        query = query_of(request, settings)
+        query.planner = plan
+        if request.arch is None:
+            # There may be a bundle that answers.
+            lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
+            try:
+                choice = plan(request.replace(link=()), settings).choice
+                query.request = request.replace(arch=choice.arch, target=choice.target)
+            except lacking:
+                pass
+        tasks.append(Task(query, given))
+    return tasks

@@ -1,0 +1,479 @@
+"""Compiles what is not cached: by NVRTC, else by NVCC; then links it and caches the result."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from rtcompile import toolkit, tracing
+from rtcompile.build import plan as plans
+from rtcompile.build.plan import Plan
+from rtcompile.compilers import nvrtc
+from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
+from rtcompile.files import clocks, fileset
+from rtcompile.files import headers as memory_headers
+from rtcompile.files.headers import SearchDir
+from rtcompile.lookup import query
+from rtcompile.request import command_lines
+from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
+from rtcompile.settings import Settings
+from rtcompile.store.store import Store
+
+if TYPE_CHECKING:
+    from rtcompile.errors import CompileError
+    from rtcompile.files.fileset import FileSet
+    from rtcompile.messages.fallback import Decision
+
+# Modules that only some builds need (NVCC, the linker, reading errors) are imported there.
+# Importing them here would double the 40 ms that a first build spends on imports.
+
+
+class AnotherCapabilityError(Exception):
+    """cuda-python reports another compute capability than CuPy, and its answer counts."""
+
+
+def compile_once(
+    plan: Plan, settings: Settings, store: Store, *, confirmed: bool = False
+) -> ObjectCode:
+    """Build a plan in one process of this machine; its capability is checked unless `confirmed`."""
+    if not settings.jit:
+        raise JitDisabled(store.why(plan.question) or "recompile=True asks for a compiler")
+    shared = bool(settings.remote) and not settings.recompile
+    if shared:
+        from rtcompile.extras.cluster import tier  # with a store's client
+    with (
+        tracing.span("build", program=plan.request.name),
+        store.building(
+            plan.question, settings.timeout, reads=_reads(plan) and not shared
+        ) as seconds_left,
+    ):
+        found = None if settings.recompile else store.search(plan.question)
+        if isinstance(found, ObjectCode):
+            return found
+        why = found or partial(store.why, plan.question)
+
+        def build(seconds: float | None) -> ObjectCode:
+            if seconds is not None and seconds <= 0:
+                raise _too_late(plan, settings)
+            if shared and _reads(plan):
+                store.reading(plan.question)
+            return Miss(plan, settings, store, seconds, why, confirmed).run()
+
+        if not shared:
+            return build(seconds_left)
+        return tier.find_or_build(plan.question, store, build, seconds_left)
+
+
+def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:
+    return CompileTimeout(
+        f"{plan.question.name} was not compiled within its time limit of {settings.timeout:g} s: "
+        "another thread or process was building the same all the while. Give a longer timeout= or "
+        "RTCOMPILE_TIMEOUT.",
+        plan.request.source,
+        plan.question.name,
+        backend="nvcc" if plan.backend == "nvcc" else "nvrtc",
+    )
+
+
+def identified(plan: Plan, settings: Settings) -> Plan:
+    """Return the plan with NVRTC's build, which takes too long to ask for on a hit."""
+    library = plan.toolchain.nvrtc
+    if plan.backend != "nvcc" and library is not None and not library.build:
+        library = library._replace(build=nvrtc.identify(library))
+        toolkit.remember_build("nvrtc", library.build, settings)
+        # The plan's own toolchain is used, since another thread may have replaced the remembered
+        # one.
+        plan = plans.with_toolchain(plan, plan.toolchain._replace(nvrtc=library), settings)
+    return plan
+
+
+class Miss:
+    """One build that is not in the cache, while it is made."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        store: Store,
+        seconds: float | None,
+        why_missed: Callable[[], str],
+        confirmed: bool,
+    ) -> None:
+        self.plan = plan
+        self.settings = settings
+        self.store = store
+        self.limits = Limits(seconds, settings.memory_limit)
+        self.why_missed = why_missed
+        self.why = ""
+        self.added: list[str] = []  # flags that were added because of errors
+        self.notes: list[str] = []  # the reasons for them
+        self.failures: list[CompileFailure] = []
+        self.depends: tuple[FileSet, ...] = ()  # what a failure depends on besides
+        self.begun_ns = clocks.file_clock_ns()
+        self.folders = self._folders()
+        self.confirmed = confirmed
+
+    def run(self) -> ObjectCode:
+        plan = self.plan
+        negative = self.store.negative
+        if self.settings.recompile:
+            negative.forget(plan.question)
+        known = negative.find(plan.question)
+        if known is not None and not known.why_nvcc:  # another process found out meanwhile
+            raise _error(known.failure, plan, cached=True)
+        if plan.question.paths_matter or self.settings.save_source:
+            path = plans.source_path(plan.request, self.settings)
+            self.store.keep_source(os.path.basename(path), plan.request.source)
+        if plan.backend == "nvcc":
+            return self._with_nvcc(self.why_missed())
+        if known is not None and plan.backend == "auto":
+            self.depends = known.depends
+            return self._with_nvcc(known.why_nvcc)
+        outcome = self._until_nothing_helps(self._nvrtc)
+        if isinstance(outcome, Compiled):
+            return self._finish("nvrtc", outcome, self.plan.search)
+        decision = self._decide(outcome)
+        if decision.action == "nvcc" and outcome.kind == "error" and plan.backend == "auto":
+            self._add(decision)
+            return self._instead_of(outcome, decision.reason)
+        raise self._refused(outcome)
+
+    def _until_nothing_helps(
+        self, compile: Callable[[], Compiled | CompileFailure]
+    ) -> Compiled | CompileFailure:
+        """Compile, and repeat with flags that the errors call for, as long as there are new ones."""
+        while True:
+            outcome = compile()
+            if isinstance(outcome, Compiled):
+                return outcome
+            self.failures.append(outcome)
+            decision = self._decide(outcome)
+            if (
+                not self.plan.request.allow_fixups
+                or decision.action != "add-flags"
+                or not self._add(decision)
+            ):
+                return outcome
+
+    def _refused(self, failure: CompileFailure) -> CompileError:
+        """Return the error, and remember it."""
+        self._remember(failure)
+        return _error(failure, self.plan)
+
+    def _remember(self, failure: CompileFailure, why_nvcc: str = "") -> None:
+        """Keep a failure in the negative cache, unless more than files decided it, or one changed."""
+        from rtcompile.store.negative import Remembered, dependencies_of
+
+        question = self.plan.question
+        depends = list(self.depends)
+        for each in self.failures:
+            searched = self.plan.search if each.backend == "nvrtc" else self._nvcc_searched(each)
+            depends.append(dependencies_of(each, partial(self._recorded, each, searched)))
+        if not any(each.uncacheable or each.newest_ns >= self.begun_ns for each in depends):
+            self.store.negative.remember(question, Remembered(failure, why_nvcc, tuple(depends)))
+
+    def _add(self, decision: Decision) -> bool:
+        """Add a decision's flags, which are not in the cache key; return whether there is a new one."""
+        new = [flag for flag in decision.flags if flag not in self.added]
+        if new:
+            self.added += new
+            self.plan = self.plan._replace(options=self.plan.options.adding(*new))
+            self.notes.append(f"{' '.join(new)} added: {decision.reason}")
+        return bool(new)
+
+    def _meanwhile(self) -> None:
+        """Use the time while the compiler runs, which saves 20 ms of a process's first build."""
+        from rtcompile.inspect import cubin  # noqa: F401 - needed after it
+        from rtcompile.request import key, sources  # noqa: F401 - needed after it
+
+        self.why = self.why or self.why_missed()
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """Check CuPy's capability against cuda-python, whose import takes 20 ms, while NVRTC runs."""
+        if _for_this_device(self.plan) and not self.confirmed:
+            self.confirmed = True
+            if query.confirmed_compute_capability() != query.compute_capability():
+                raise AnotherCapabilityError
+
+    def _decide(self, failure: CompileFailure) -> Decision:
+        from rtcompile.messages import fallback
+        from rtcompile.toolkit.advice import Declared, missing_header
+
+        if failure.backend == "nvcc":
+            return fallback.decide_nvcc(failure.log)
+        return fallback.decide(
+            failure.log,
+            source=self.plan.request.source,
+            name=self.plan.question.name,
+            options=self.plan.request.options,
+            package_of=missing_header,
+            declared=Declared(self.plan.toolchain),
+        )
+
+    def _nvrtc(self) -> Compiled | CompileFailure:
+        expressions = self.plan.request.name_expressions
+        outcome = self._nvrtc_with(expressions)
+        if expressions and isinstance(outcome, CompileFailure) and outcome.kind == "crash":
+            # With name expressions, NVRTC can crash on an error in the source (a concept under
+            # C++17) instead of reporting it. A compile without them then shows that error.
+            plain = self._nvrtc_with(())
+            if isinstance(plain, CompileFailure) and plain.kind == "error":
+                return plain
+        return outcome
+
+    def _nvrtc_with(self, expressions: tuple[str, ...]) -> Compiled | CompileFailure:
+        plan = self.plan
+        return nvrtc.compile(
+            _for_nvrtc(plan, expressions),
+            plan.toolchain.require_nvrtc(),
+            limits=self.limits,
+            pch=self.settings.pch,
+            cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
+            search=plan.search,
+            meanwhile=self._meanwhile,
+        )
+
+    def built_together(self, compiled: Compiled) -> ObjectCode:
+        """Keep and return what NVRTC made of it with others: see `alike`."""
+        self.why = self.why_missed()
+        return self._finish("nvrtc", compiled, self.plan.search)
+
+    def _instead_of(self, refused: CompileFailure, reason: str) -> ObjectCode:
+        try:
+            code = self._with_nvcc(reason)
+        except ToolkitNotFound as missing:
+            raise _error(
+                refused, self.plan, then=f"NVCC could build it ({reason}): {missing}"
+            ) from None
+        self._remember(refused, reason)
+        return code
+
+    def _with_nvcc(self, why: str) -> ObjectCode:
+        from rtcompile.compilers import nvcc
+
+        self._confirm()
+        program = self.plan.toolchain.require_nvcc()
+        if _for_this_device(self.plan) and (driver := query.driver_version()):
+            problem = nvcc.driver_problem(program.version_pair, driver)
+            if problem:
+                raise ToolkitNotFound(problem)
+        self.why = why
+        if self.plan.backend != "nvcc":
+            self.store.reading(self.plan.question)  # NVCC reads headers of its own
+        self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
+        self.folders = self._folders()
+        outcome = self._until_nothing_helps(self._nvcc)
+        if isinstance(outcome, CompileFailure):
+            raise self._refused(outcome)
+        nvrtc = self.plan.toolchain.nvrtc
+        if nvrtc is not None and nvrtc.version_pair[0] != program.version_pair[0]:
+            self.notes.append(
+                f"nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
+            )
+        return self._finish("nvcc", outcome, self._nvcc_searched(outcome))
+
+    def _nvcc(self) -> Compiled | CompileFailure:
+        from rtcompile.compilers import nvcc
+
+        return nvcc.compile(self.nvcc_unit(), self.plan.toolchain, limits=self.limits)
+
+    def nvcc_unit(self) -> TranslationUnit:
+        """Return NVCC's flags."""
+        plan = self.plan
+        directory, *directories = self._nvcc_search()[0]
+        code = plan.unlinked if plan.unlinked in ("ptx", "ltoir") else "cubin"
+        flags = command_lines.for_nvcc(
+            plan.options,
+            plan.choice.arch,
+            code,
+            plan.toolchain.require_nvcc().version_pair,
+            [each.path for each in directories],
+            beside=directory.path,
+        )
+        return self.unit(flags, plan.unlinked, plan.request.name_expressions)
+
+    def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
+        """Return the directories that NVCC searches before its own, the source's first, and after."""
+        plan = self.plan
+        folder = os.path.dirname(plan.question.name)
+        beside = SearchDir("", folder if os.path.isabs(folder) else "")
+        own = plans.own_directories(plan.options)
+        return (beside, *own, *plan.toolchain.nvcc_search), plans.last_directories(plan.options)
+
+    def _nvcc_searched(self, outcome: Compiled | CompileFailure) -> tuple[SearchDir, ...]:
+        """Return all directories that NVCC searched, in order, including its own."""
+        (beside, *own), last = self._nvcc_search()
+        if beside.path and beside.path not in [directory.path for directory in own]:
+            own.insert(0, beside)
+        return (*own, *_roots(outcome.trace or ()), *last)
+
+    def unit(
+        self, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
+    ) -> TranslationUnit:
+        """Return what a compiler is given."""
+        return _unit(self.plan, flags, target, expressions)
+
+    def _recorded(
+        self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
+    ) -> FileSet:
+        """Return what an outcome depends on where the compiler's calls were not observed."""
+        from rtcompile.store import manifests
+
+        request, nvcc = self.plan.request, self.plan.toolchain.nvcc
+        said = [request.source, *(text for _, text in request.headers), *request.options]
+        found = manifests.record(
+            outcome.trace or (),
+            searched,
+            source="\n".join(said),
+            name=self.plan.question.name,
+            toolkit=(os.path.dirname(os.path.dirname(nvcc.binary)),) if nvcc is not None else (),
+        )
+        if request.headers:
+            all_texts = memory_headers.answer_of_all(memory_headers.folder(request.headers))
+            found = found.replaced(answers=tuple(sorted({*found.answers, all_texts})))
+        if self._folders() != self.folders:
+            found.newest_ns = time.time_ns()
+        return found
+
+    def _folders(self) -> dict[str, tuple[int, int]]:
+        """Return which of the user's folders are searched, as they are now."""
+        options = self.plan.options
+        own = [*plans.own_directories(options), *plans.last_directories(options)]
+        beside = os.path.dirname(self.plan.question.name)
+        return fileset.identities([*(directory.path for directory in own), beside])
+
+    def _finish(
+        self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
+    ) -> ObjectCode:
+        plan = self.plan
+        milliseconds = _working(compiled.milliseconds)
+        log = compiled.log
+        code = compiled.code
+        question = plan.question
+        is_known = compiled.trace is not None or compiled.files is not None
+        dependencies = compiled.files
+        if dependencies is None:
+            with tracing.span("headers", program=plan.request.name):
+                dependencies = self._recorded(compiled, searched)
+        if plan.must_link:
+            from rtcompile.compilers import nvjitlink
+
+            own = LinkInput(plan.unlinked, plan.request.name, code)
+            # Without nvJitLink the linker that comes with NVCC is used.
+            found = plan.toolchain.nvjitlink or plan.toolchain.nvcc
+            linker = found or plan.toolchain.require_nvjitlink()
+            flags = command_lines.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
+            linked = nvjitlink.link(
+                (own, *plan.links),
+                plan.choice.arch,
+                flags,
+                plan.toolchain,
+                limits=self.limits,
+                target=plan.choice.target,
+            )
+            if isinstance(linked, CompileFailure):
+                files = dependencies if is_known else None
+                self.failures.append(linked._replace(trace=None, files=files))
+                raise self._refused(linked)
+            code, log = linked.code, log + linked.log
+            milliseconds += _working(linked.milliseconds)
+            question = question.linked(backend)
+        from rtcompile.inspect.cubin import check_code
+
+        for problem in check_code(code, plan.choice.arch):
+            warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
+            log += f"{plan.request.name}: warning: {problem}\n"
+        question = replace(question, fixups=tuple(self.added))
+        if self.store.changed_meanwhile(question, dependencies):
+            # Which contents the compiler read is not known, so no bundle has them.
+            unknown = tuple(header._replace(digest="") for header in dependencies.headers)
+            dependencies = dependencies.replaced(headers=unknown)
+        built = ObjectCode(
+            code,
+            plan.choice.target,
+            plan.choice.arch,
+            MappingProxyType(dict(compiled.lowered_names)),
+            BuildInfo(
+                backend,
+                log,
+                dependencies,
+                milliseconds,
+                why="; ".join([self.why, *self.notes]),
+                compiler=f"{backend} {question.compilers.get(backend, '')}",
+                compiled_in=milliseconds,
+            ),
+        )
+        if is_known:
+            with tracing.span("store", program=plan.request.name):
+                self.store.add(question, built, dependencies)
+        return built
+
+
+def precompile(plan: Plan, settings: Settings) -> None:
+    """Begin to make the header that builds with this source's leading includes would use."""
+    if plan.backend != "nvcc" and settings.pch and settings.cache_on_disk:
+        unit = _for_nvrtc(plan, ())
+        nvrtc.precompile(unit, plan.toolchain.require_nvrtc(), settings.cache_dir, plan.search)
+
+
+def _for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
+    target = plan.unlinked
+    options = plan.options.adding("-rdc=true") if target == "object" else plan.options
+    # NVRTC has no kind "object": it makes relocatable machine code as a cubin.
+    target = "cubin" if target == "object" else target
+    version = plan.toolchain.require_nvrtc().version_pair
+    directories = [directory.path for directory in plan.search]
+    flags = command_lines.for_nvrtc(options, plan.choice.arch, target, version, directories)
+    return _unit(plan, flags, target, expressions)
+
+
+def _unit(
+    plan: Plan, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
+) -> TranslationUnit:
+    name = plan.question.name
+    texts = memory_headers.paths(plan.request.headers)
+    source, arch = plan.request.source, plan.choice.arch
+    return TranslationUnit(source, name, flags, expressions, target, arch, texts)
+
+
+def _reads(plan: Plan) -> bool:
+    """Say whether the build reads files from its beginning on."""
+    return plan.backend == "nvcc" or not plan.question.reads_no_file()
+
+
+def _working(milliseconds: Mapping[str, float]) -> float:
+    """Return the sum of the phases, without the wait for a worker."""
+    return sum(milliseconds.values()) - milliseconds.get("queue", 0.0)
+
+
+def _error(
+    failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
+) -> CompileError:
+    from rtcompile.build.failures import as_error
+
+    return as_error(failure, plan, then=then, cached=cached)
+
+
+# Matches the folders that includes are relative to: .../include/cccl, /usr/include/c++/12.
+_ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
+
+_HOST_ROOTS = ("/usr/local/include",)  # searched before the others, also where it holds nothing
+
+
+def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:
+    """Return the directories of NVCC and its host compiler, in which a new header must be noticed."""
+    roots = [match[0] for path in trace if (match := re.match(_ROOT, path))]
+    return tuple(SearchDir("", root) for root in dict.fromkeys([*roots, *_HOST_ROOTS]))
+
+
+def _for_this_device(plan: Plan) -> bool:
+    return plan.request.arch is None and not plan.options.arch

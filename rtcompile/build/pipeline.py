@@ -1,0 +1,73 @@
+"""Turns a request into code: looks it up, and plans and makes its build only where it is not found.
+
+A hit imports no more than this module does.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rtcompile.lookup import find as lookup
+from rtcompile.lookup.query import query_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rtcompile.lookup.query import Query
+    from rtcompile.request.object_code import ObjectCode
+    from rtcompile.request.request import CompileRequest
+    from rtcompile.settings import Settings
+
+
+def build(request: CompileRequest, settings: Settings) -> ObjectCode:
+    """Return the code of `request`, from a bundle, from the cache or from a compiler."""
+    query = query_of(request, settings)
+    found = find(query)
+    if found is not None:
+        return found
+    if not query.failed:
+        _start_compiler(settings)
+    from rtcompile.build import planned
+
+    return planned.build(query)
+
+
+def find(query: Query) -> ObjectCode | None:
+    """Return the code of a request if it is found without a plan, and notify the listeners."""
+    request, settings = query.request, query.settings
+    found = None if settings.recompile else lookup.find(query)
+    if found is not None:
+        if settings.trace or "rtcompile.tracing" in sys.modules:
+            _trace(request, found)
+        lookup.report(request, found, settings.log)
+    return found
+
+
+def is_cached(request: CompileRequest, settings: Settings) -> bool:
+    """Say whether a build would need no compiler: a bundle or the local cache has the code."""
+    query = query_of(request, settings)
+    if lookup.find(query, counts=False) is not None:
+        return True
+    from rtcompile.build import planned
+
+    return planned.is_cached(query)
+
+
+def _trace(request: CompileRequest, found: ObjectCode) -> None:
+    import time
+
+    from rtcompile import tracing
+
+    now = time.monotonic()
+    tracing.add("cache", now - found.build.milliseconds / 1e3, now, program=request.name)
+
+
+def _start_compiler(settings: Settings) -> None:
+    """Start the process that compiles before a miss is imported, if only NVRTC can give the code."""
+    from rtcompile.lookup import environment
+
+    here = environment.current()
+    by_others = settings.remote or settings.bundles or settings.fallback != "auto"
+    if here.loads and settings.jit and not by_others:
+        from rtcompile.workers import process
+
+        process.start(here.loads)

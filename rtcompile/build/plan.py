@@ -1,0 +1,293 @@
+"""Makes every decision about a build once, before a header is read or a compiler runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from rtcompile import toolkit
+from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
+from rtcompile.files import folders, headers
+from rtcompile.files.headers import SearchDir
+from rtcompile.files.sealed import content_digest
+from rtcompile.lookup import query
+from rtcompile.request import arch as archs
+from rtcompile.request import options as compiler_options
+from rtcompile.request.arch import Choice
+from rtcompile.request.key import Question
+from rtcompile.request.options import Options
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch
+from rtcompile.settings import Settings
+from rtcompile.toolkit.model import Toolchain
+
+if TYPE_CHECKING:
+    from rtcompile.request.units import LinkInput
+
+_passed_over: set[tuple[str, Arch]] = set()  # the ignored options that were warned about
+
+
+class Plan(NamedTuple):
+    """All decisions about one build: the question for the cache, and the compiler's input.
+
+    Decisions made later (`options` that errors ask for, a compiler's build that becomes known)
+    replace a field. Planning is never repeated.
+    """
+
+    request: CompileRequest
+    options: Options
+    choice: Choice
+    toolchain: Toolchain
+    search: tuple[SearchDir, ...]
+    links: tuple[LinkInput, ...]
+    question: Question
+
+    @property
+    def backend(self) -> str:
+        """``"auto"``, or the one compiler that may build it."""
+        return self.question.backend
+
+    @property
+    def unlinked(self) -> str:
+        """The kind of code that the compiler makes, before linking."""
+        if not self.must_link:
+            return self.choice.target
+        return "ltoir" if self.options.lto else "object"
+
+    @property
+    def must_link(self) -> bool:
+        """Whether the compiler's output goes through the linker."""
+        # Relocatable PTX is left for the user to link. A linker makes PTX only of LTO-IR.
+        programs = {"cubin": self.options.rdc or self.options.lto, "ptx": self.options.lto}
+        return bool(self.links) or programs.get(self.choice.target, False)
+
+
+def plan(
+    request: CompileRequest,
+    settings: Settings,
+    capability: Callable[[], tuple[int, int]] | None = None,
+    inputs: Callable[[Arch], tuple[LinkInput, ...]] | None = None,
+) -> Plan:
+    """Decide everything; `capability` asks the current device, `inputs` makes the linker's inputs."""
+    options = compiler_options.parse(request.options).with_defaults(debug=settings.debug)
+    toolchain = toolkit.current(settings)
+    backend = _backend(request, settings, toolchain)
+    version = _version(backend, toolchain, settings)
+    capability = capability or query.compute_capability
+    choice = choose_architecture(request, options, version, settings.ptx, capability)
+    links = () if inputs is None else inputs(choice.arch)
+    if links and not (options.rdc or options.lto):
+        is_lto = any(link.kind == "ltoir" for link in links)
+        options = options.adding("-dlto" if is_lto else "-rdc=true")
+    # No header is looked at before the architecture is known: headers ask ``__CUDA_ARCH__``.
+    search = own_directories(options) + toolchain.search + last_directories(options)
+    paths_matter = options.debug or options.lineinfo
+    # If the source is a file, line information can refer to it, and quoted includes lie beside it.
+    is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
+    name = source_path(request, settings) if paths_matter and not is_file else request.name
+    question = Question(
+        source=request.source,
+        name=name,
+        options=options.key_fields(),
+        arch=choice.arch,
+        target=choice.target,
+        name_expressions=request.name_expressions,
+        backend=backend,
+        compilers=_builds(toolchain, options, settings),
+        search=search,
+        links=tuple(f"{given.kind} {content_digest(given.data)}" for given in links),
+        paths_matter=paths_matter,
+        pre_includes=options.pre_includes,
+        texts=request.headers,
+        linker=_linker(toolchain),
+        allow_fixups=request.allow_fixups,
+    )
+    return Plan(request, options, choice, toolchain, search, links, question)
+
+
+def choose_architecture(
+    request: CompileRequest,
+    options: Options,
+    compiler: tuple[int, int],
+    virtual: bool,
+    capability: Callable[[], tuple[int, int]],
+) -> Choice:
+    """Fix the architecture: ``arch=``, else the options, else the current device (needs a GPU)."""
+    asked = asked_architecture(request, options, capability)
+    if asked is not None:
+        archs.check(asked.arch, asked.target, compiler)
+        return asked
+    choice = archs.choose(capability(), compiler, virtual=virtual)
+    if request.target != "cubin":
+        return choice._replace(target=request.target)
+    return choice
+
+
+def for_this_device(request: CompileRequest, settings: Settings) -> CompileRequest:
+    """Return a `RawModule`'s request without an ``-arch`` option that the device cannot run.
+
+    CuPy appends the device's ``-arch`` to the options, which wins. So with CuPy a project with
+    ``-arch=sm_70`` runs on every device. Here such an option is used if the device runs its code
+    and the compiler knows it; otherwise it is ignored with one warning. ``arch=`` is never ignored.
+    """
+    if request.arch is not None or not any("arch" in o or "code" in o for o in request.options):
+        return request
+    options = compiler_options.parse(request.options)
+    try:
+        toolchain = toolkit.current(settings)
+        version = _version(_backend(request, settings, toolchain), toolchain, settings)
+    except ToolkitNotFound:  # a bundle may have the code
+        return request
+    try:
+        choose_architecture(request, options, version, settings.ptx, query.compute_capability)
+        return request
+    except UnsupportedArch as unsupported:
+        capability = _capability_if_any(query.compute_capability)
+        if capability is None:
+            raise
+        problem = str(unsupported).partition(";")[0]
+    without = options._replace(arch=())
+    own = choose_architecture(request, without, version, settings.ptx, lambda: capability)
+    if (problem, own.arch) not in _passed_over:
+        import warnings  # takes 4 ms, which only a warning needs
+
+        _passed_over.add((problem, own.arch))
+        warnings.warn(
+            f"{problem}; {request.name} is compiled for {own.arch} instead. Leave the architecture out "
+            "of the options, or give arch= where it must be another one than the device's",
+            RtcompileWarning,
+            stacklevel=2,
+        )
+    return request.replace(arch=own.arch, target=own.target)
+
+
+def asked_architecture(
+    request: CompileRequest, options: Options, capability: Callable[[], tuple[int, int]]
+) -> Choice | None:
+    """Return the architecture that the caller chose; None where the device decides."""
+    if request.arch is not None:
+        return Choice(request.arch, request.target, "asked for by arch=")
+    asked = options.arch_for(_capability_if_any(capability)) if options.arch else None
+    if asked is None:
+        return None
+    target = "ptx" if asked.virtual and request.target == "cubin" else request.target
+    return Choice(asked.arch, target, "asked for by the options")
+
+
+def own_directories(options: Options) -> tuple[SearchDir, ...]:
+    """Return the user's directories to search before all others, labelled by position."""
+    return tuple(
+        SearchDir(headers.label(directory) or f"user{index}", folders.absolute(directory))
+        for index, directory in enumerate(options.include_dirs)
+    )
+
+
+def last_directories(options: Options) -> tuple[SearchDir, ...]:
+    """Return the user's directories to search after all others, the toolkit's included."""
+    return tuple(
+        SearchDir(f"user-last{index}", folders.absolute(directory))
+        for index, directory in enumerate(options.last_dirs)
+    )
+
+
+def _backend(request: CompileRequest, settings: Settings, toolchain: Toolchain) -> str:
+    backend = wanted_backend(request, settings)
+    only_nvcc = toolchain.nvrtc is None and toolchain.nvcc is not None
+    return "nvcc" if backend == "auto" and only_nvcc else backend
+
+
+def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[int, int]:
+    if not settings.jit:  # code from the cache needs no compiler
+        either = (toolchain.nvcc, toolchain.nvrtc)
+        for found in either if backend == "nvcc" else either[::-1]:
+            if found is not None:
+                return found.version_pair
+    compiler = toolchain.require_nvcc() if backend == "nvcc" else toolchain.require_nvrtc()
+    return compiler.version_pair
+
+
+def wanted_backend(request: CompileRequest, settings: Settings) -> str:
+    """Return ``"auto"``, or the one compiler that the request and the policy allow."""
+    if request.backend == "nvcc" or settings.fallback == "always" or request.target == "fatbin":
+        return "nvcc"
+    if request.backend == "nvrtc" or settings.fallback == "never":
+        return "nvrtc"
+    return "auto"
+
+
+def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
+    try:
+        return capability()
+    except (ToolkitNotFound, UnsupportedArch):
+        return None  # no device: the options alone decide
+
+
+def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan:
+    """Return the plan for a toolchain in which a compiler's build has become known."""
+    question = replace(plan.question, compilers=_builds(toolchain, plan.options, settings))
+    return plan._replace(toolchain=toolchain, question=question)
+
+
+def for_nvcc(options: Options) -> Options:
+    """Return the options for NVCC, with those of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``."""
+    from rtcompile.request import units  # most builds need none of its variables
+
+    try:
+        words = units.nvcc_words(os.environ)
+        before, after = (compiler_options.parse(each) for each in words)
+    except (InvalidRequest, ValueError) as error:
+        raise InvalidRequest(f"NVCC_PREPEND_FLAGS or NVCC_APPEND_FLAGS: {error}") from None
+    # Only the request's architecture is kept, since NVCC refuses two.
+    return before.merged(options).merged(after)._replace(arch=options.arch)
+
+
+def _builds(toolchain: Toolchain, options: Options, settings: Settings) -> Mapping[str, str]:
+    """Return the identity of each backend's compiler, with the environment's options for it."""
+    builds = {"nvrtc": toolchain.nvrtc.build} if toolchain.nvrtc is not None else {}
+    # An NVCC that must not run counts as missing, so code of any other NVCC in the cache is
+    # used.
+    if toolchain.nvcc is not None and toolchain.host_compiler is not None and settings.jit:
+        builds["nvcc"] = toolchain.nvcc.build + nvcc_setting(options)
+    return MappingProxyType(builds)
+
+
+_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+
+def nvcc_setting(options: Options) -> str:
+    """Return further facts that decide NVCC's output, besides options and compilers."""
+    said = ""
+    texts = [f"; {name}={os.environ[name]}" for name in _NVCC_FLAGS if os.environ.get(name)]
+    if texts:
+        said = "".join(texts)
+        with suppress(InvalidRequest):  # a build with NVCC raises this error
+            options = for_nvcc(options)
+            directories = (*own_directories(options), *last_directories(options))
+            said += "".join(f"; -I{directory.path}" for directory in directories)
+    chosen = options.get("compiler-bindir")
+    if chosen is not None:
+        from rtcompile.toolkit import model
+        from rtcompile.toolkit.programs import which
+
+        found = chosen if os.path.isdir(chosen) else which(chosen, os.environ)
+        said += f"; -ccbin {model.of_host_compiler(found or chosen)}"
+    return said
+
+
+def _linker(toolchain: Toolchain) -> str:
+    """Return the linkers' identity: nvJitLink's, and NVCC's if it is the only or the newer one."""
+    first, other = toolchain.nvjitlink, toolchain.nvcc
+    if first is None:
+        return "" if other is None else f"nvcc {other.build}"
+    newer = other is not None and other.version_pair > first.version_pair
+    return f"{first.build}, nvcc {other.build}" if other is not None and newer else first.build
+
+
+def source_path(request: CompileRequest, settings: Settings) -> str:
+    """Return the path in line information, at which debuggers and profilers find the source."""
+    digest = content_digest(request.source.encode())[:16]
+    return os.path.join(settings.cache_dir, "sources", f"{digest}-{os.path.basename(request.name)}")

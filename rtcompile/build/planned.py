@@ -1,0 +1,253 @@
+"""Finds code by the plan of its build, in the levels below the index, or has a compiler make it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rtcompile import toolkit, tracing
+from rtcompile.build import plan as plans
+from rtcompile.build.plan import Plan, for_this_device
+from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
+from rtcompile.files import headers
+from rtcompile.files.fileset import FileSet
+from rtcompile.lookup import environment
+from rtcompile.lookup import find as lookup
+from rtcompile.lookup import query as device
+from rtcompile.lookup.query import Found, Query, query_of
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.option_table import dropped
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import replace
+from rtcompile.settings import Settings
+from rtcompile.store.store import Store
+
+if TYPE_CHECKING:
+    from rtcompile.workers.pool import Cancellation
+
+
+def build(query: Query) -> ObjectCode:
+    """Return the code of a request that `pipeline.find` does not have; raises as `pipeline.build`."""
+    found = search(query)
+    return compile(query) if found is None else found
+
+
+def search(query: Query) -> ObjectCode | None:
+    """Return the code from the levels that need a plan; None where a compiler has to make it."""
+    query.begun, query.plan = time.perf_counter(), None
+    return None if query.settings.recompile else _reported(query, _found)
+
+
+def compile(query: Query) -> ObjectCode:
+    """Return the code, which `search` did not find, from a compiler or a shared store."""
+    code = _reported(query, _compiled)
+    assert code is not None
+    return code
+
+
+def compile_alike(
+    queries: Sequence[Query], cancellations: Sequence[Cancellation]
+) -> Generator[tuple[int, ObjectCode] | None]:
+    """Compile similar builds in one worker: see `alike.compile_alike`."""
+    from rtcompile.build import batchable
+
+    settings = queries[0].settings
+    decided = [plan_of(query) for query in queries]
+    _start_compiler(decided[0], settings)
+    for made in batchable.compile_alike(decided, settings, Store.open(settings), cancellations):
+        if made is None:
+            yield None
+        elif code := _reported(queries[made[0]], partial(_kept, code=made[1])):
+            yield made[0], code
+
+
+def is_cached(query: Query) -> bool:
+    """Say whether a build that `lookup.find` does not have would need no compiler."""
+    settings = query.settings
+    query.planner = partial(plan, link_settings=settings.replace(jit=False))
+    try:
+        return bool(_in_bundles(query)) or not Store.open(settings).why(plan_of(query).question)
+    except (JitDisabled, ToolkitNotFound):
+        return False  # an input of the linker is not built, or there is no compiler at all
+
+
+def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> ObjectCode | None:
+    """Return what `find` finds; where a compiler is lacking, what a bundle has in its place."""
+    try:
+        try:
+            code = find(query)
+        except (JitDisabled, ToolkitNotFound) as lacking:
+            from rtcompile.build import from_bundle
+
+            code = from_bundle.instead(query.request, query.settings, lacking)
+    except RtcompileError as error:
+        lookup.report(query.request, error)
+        raise
+    if code is not None:
+        milliseconds = (time.perf_counter() - query.begun) * 1e3
+        code = replace(code, build=replace(code.build, milliseconds=milliseconds))
+        lookup.report(query.request, code, query.settings.log)
+    return code
+
+
+# --- the levels ----------------------------------------------------------------------------------
+
+
+def _in_bundles(query: Query) -> Found | None:
+    if not lookup.uses_bundles(query):
+        return None
+    from rtcompile.build import from_bundle
+
+    code = from_bundle.find(query.request, query.settings)
+    # Its files are the bundle's to check, each time.
+    return None if code is None else Found(code, FileSet(uncacheable="bundled"))
+
+
+def _in_manifests(query: Query) -> Found | None:
+    decided = plan_of(query)
+    with tracing.span("cache", program=query.request.name):
+        code = Store.open(query.settings).search(decided.question)
+    return _as_found(query, code) if isinstance(code, ObjectCode) else None
+
+
+def _in_shared_stores(query: Query) -> Found | None:
+    """Return what shared stores have, if nothing may be compiled, so that no lease is needed."""
+    settings = query.settings
+    if settings.jit:
+        return None
+    from rtcompile.build import miss
+
+    query.plan = miss.identified(plan_of(query), settings)
+    code = None
+    if settings.remote:
+        from rtcompile.extras.cluster import tier
+
+        code = tier.find(query.plan.question, Store.open(settings))
+    return _in_manifests(query) if code is None else _as_found(query, code)
+
+
+def _as_found(query: Query, code: ObjectCode) -> Found:
+    """Return code with notes about its options, and how the upper levels may keep it."""
+    decided = plan_of(query)
+    notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
+    if notes:
+        code = replace(code, build=replace(code.build, notes=notes))
+    entry = Store.open(query.settings).entry_of(decided.question, code)
+    if (
+        entry is None
+        # What such a compiler reads is not stated: another one on PATH, relative directories.
+        or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
+        # The toolchain was replaced meanwhile, and this is not what it would make now.
+        or toolkit.current(query.settings).depends is not decided.toolchain.depends
+        # A variable was changed meanwhile.
+        or query.environment is not environment.current()
+    ):
+        return Found(code, FileSet(uncacheable="not known to hold for the request"))
+    return Found(code, entry.dependencies, entry.object_key)
+
+
+LEVELS: tuple[lookup.Level, ...] = (
+    ("", _in_bundles, None),
+    # Who compiles keeps the result in them, while others wait for it: see `store.add`.
+    ("", _in_manifests, None),
+    ("", _in_shared_stores, None),
+)
+_found = partial(lookup.find, levels=LEVELS, above=lookup.LEVELS)
+
+
+def index(
+    request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
+) -> None:
+    """Have an index entry lead from a request, on such a device, to what the cache has for it."""
+    query = query_of(request, settings, capability)
+    query.planner = partial(plan, capability=None if capability is None else lambda: capability)
+    found = _in_manifests(query)
+    if found is not None:
+        lookup.keep(query, found, lookup.LEVELS)
+
+
+# --- compiling -----------------------------------------------------------------------------------
+
+
+def _compiled(query: Query) -> ObjectCode:
+    """Return the code of a request that no level has."""
+    settings = query.settings
+    store = Store.open(settings)
+    decided = plan_of(query)
+    try:
+        if settings.jit and not settings.recompile:
+            known = store.negative.find(decided.question)
+            if known is not None and not known.why_nvcc:
+                from rtcompile.build.failures import as_error
+
+                raise as_error(known.failure, decided, cached=True)
+        _start_compiler(decided, settings)
+        from rtcompile.build import miss  # with compilers and workers, which hits do not need
+
+        query.plan = miss.identified(decided, settings)
+        try:
+            code = miss.compile_once(query.plan, settings, store)
+        except miss.AnotherCapabilityError:
+            decided = plan(query.request, settings, device.confirmed_compute_capability)
+            query.plan = miss.identified(decided, settings)
+            code = miss.compile_once(query.plan, settings, store, confirmed=True)
+    except CompileError:
+        if not query.failed and store.negative.failure(plan_of(query).question):
+            lookup.note_failure(query)
+        raise
+    return _kept(query, code)
+
+
+def _kept(query: Query, code: ObjectCode) -> ObjectCode:
+    found = _as_found(query, code)
+    lookup.keep(query, found, lookup.LEVELS)
+    return found.obj
+
+
+def _start_compiler(decided: Plan, settings: Settings) -> None:
+    # If a shared store may have the code, no compiler is started before it was asked.
+    if decided.backend != "nvcc" and settings.jit and not settings.remote:
+        from rtcompile.workers import process
+
+        # It comes up while modules are imported.
+        process.start(decided.toolchain.require_nvrtc().to_load())
+
+
+# --- planning ------------------------------------------------------------------------------------
+
+
+def plan_of(query: Query) -> Plan:
+    """Return the plan of a look-up's request, made on first need."""
+    if query.plan is None:
+        with tracing.span("plan", program=query.request.name):
+            query.plan = (query.planner or plan)(query.request, query.settings)
+    return query.plan
+
+
+def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
+    """Return the code of a source to be linked, which is a request of its own."""
+    query = query_of(request, settings)
+    found = None if settings.recompile else lookup.find(query)
+    return build(query) if found is None else found
+
+
+def plan(
+    request: CompileRequest,
+    settings: Settings,
+    capability: Callable[[], tuple[int, int]] | None = None,
+    *,
+    link_settings: Settings | None = None,
+) -> Plan:
+    """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
+    if request.headers:
+        request = headers.with_headers(request)
+    if request.may_pass_over_arch:
+        request = for_this_device(request, settings)
+    if not request.link:
+        return plans.plan(request, settings, capability)
+    from rtcompile.build import links
+
+    inputs = partial(links.inputs, request, link_settings or settings, _linked)
+    return plans.plan(request, settings, capability, inputs)

@@ -1,0 +1,188 @@
+"""Shows the progress of builds: rich's bar in a terminal if rich is installed, else a line.
+
+In a notebook the line is shown below the cell and updated in place, since rich would need
+ipywidgets there. If stderr is no terminal (its output is a log), each line is printed below the one
+before.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from rtcompile.errors import RtcompileError
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.styling import in_notebook, takes_escapes
+
+Outcome = ObjectCode | RtcompileError
+_SECONDS_BETWEEN_LINES = 1.0
+_SECONDS_BETWEEN_CHANGES = 0.1
+
+
+@contextmanager
+def shown(
+    progress: bool | Callable[[int, int, Outcome], Any] | None, total: int
+) -> Iterator[Callable[[Outcome], None]]:
+    """Show builds' progress; True: also as lines, None: only a bar. Yield what takes each outcome."""
+    tally = _Tally(total)
+    in_place = takes_escapes(sys.stderr) or in_notebook()
+    display: AbstractContextManager[Callable[[Outcome], None]]
+    if callable(progress):
+        display = _told(tally, progress)
+    elif progress is False or (progress is None and not in_place):
+        display = nullcontext(tally.count)
+    elif in_place and not in_notebook() and _has_rich() and _has_a_thread():
+        display = _bar(tally)
+    elif in_place:
+        display = _line(tally)
+    else:
+        display = nullcontext(_paced(tally, _SECONDS_BETWEEN_LINES, _print))
+    with display as advance:
+        yield advance
+
+
+@contextmanager
+def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line in place of the previous one; the last may be kept."""
+    if in_notebook():
+        with _line_below_cell(keep) as write:
+            yield write
+        return
+    if not takes_escapes(sys.stderr):
+        yield lambda _: None
+        return
+    erase = "\r\033[K"
+    try:
+        yield lambda text: print(f"{erase}{text}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("" if keep else erase, end="\n" if keep else "", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
+    from IPython.display import clear_output, display
+
+    handle: Any = None
+    begun = False  # set before there is a handle, since an interrupt may come in between
+
+    def write(text: str) -> None:
+        nonlocal handle, begun
+        data = {"text/plain": text}
+        begun = True
+        if handle is None:
+            handle = display(data, raw=True, display_id=True)
+        else:
+            handle.update(data, raw=True)
+
+    try:
+        yield write
+    finally:
+        if begun and not keep:
+            clear_output(wait=True)
+
+
+class _Tally:
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = self.cached = self.failed = 0
+        self.begin = time.monotonic()
+
+    def count(self, outcome: Outcome) -> None:
+        self.done += 1
+        if isinstance(outcome, ObjectCode):
+            self.cached += outcome.build.hit is not None
+        else:
+            self.failed += 1
+
+    def line(self) -> str:
+        """Return the counts as one line."""
+        counts = f"{self.done} of {self.total} compiled {self}".rstrip()
+        return f"{counts} in {time.monotonic() - self.begin:.1f} s"
+
+    def __str__(self) -> str:
+        parts = [f"{self.cached} cached"] if self.cached else []
+        parts += [f"{self.failed} failed"] if self.failed else []
+        return f"({', '.join(parts)})" if parts else ""
+
+
+def _has_rich() -> bool:
+    try:
+        import rich.progress  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _has_a_thread() -> bool:
+    """Say whether a thread can be started, as rich does for its bar; ``ulimit -u`` may forbid it."""
+    try:
+        thread = threading.Thread(target=int)
+        thread.start()
+    except RuntimeError:
+        return False
+    thread.join()
+    return True
+
+
+@contextmanager
+def _told(
+    tally: _Tally, report: Callable[[int, int, Outcome], Any]
+) -> Iterator[Callable[[Outcome], None]]:
+    def advance(outcome: Outcome) -> None:
+        tally.count(outcome)
+        report(tally.done, tally.total, outcome)
+
+    yield advance
+
+
+@contextmanager
+def _bar(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("compiling"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=tally.total)
+
+        def advance(outcome: Outcome) -> None:
+            tally.count(outcome)
+            bar.update(task, advance=1, description=str(tally))
+
+        yield advance
+
+
+@contextmanager
+def _line(tally: _Tally) -> Iterator[Callable[[Outcome], None]]:
+    with changing_line(keep=True) as write:
+        write(tally.line())
+        yield _paced(tally, _SECONDS_BETWEEN_CHANGES, write)
+
+
+def _print(line: str) -> None:
+    if sys.stderr is not None:  # `print` would take stdout in its place
+        print(f"rtcompile: {line}", file=sys.stderr, flush=True)
+
+
+def _paced(tally: _Tally, seconds: float, show: Callable[[str], None]) -> Callable[[Outcome], None]:
+    """Return a function that counts an outcome, and shows the counts every `seconds` and at the end."""
+    last = tally.begin
+
+    def advance(outcome: Outcome) -> None:
+        nonlocal last
+        tally.count(outcome)
+        now = time.monotonic()
+        if tally.done == tally.total or now - last >= seconds:
+            last = now
+            show(tally.line())
+
+    return advance

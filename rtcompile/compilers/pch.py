@@ -1,0 +1,367 @@
+"""Precompiled headers: an include prefix is parsed once, and later builds that open with it are spared that.
+
+NVRTC uses any file it is given, even an outdated one, so rtcompile has to check it: a header's key
+has the compiler, its heap's place, the options and the prefix; its record has the dependencies, by
+content. `worth_making` says when one is made: by a process of its own (`precompiled_maker`), begun
+when the build that wanted it is done and not ended with the program. A build that finds it half made
+waits no longer than it would be spared; of a batch with more builds than can run at once the rest
+waits. It is tried before it is published; what fails with it is built again without.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from rtcompile._version import __version__
+from rtcompile.compilers import pch_files as disk
+from rtcompile.compilers import pch_maker as maker
+from rtcompile.compilers.pch_files import READY, REFUSED, SEEN, Record
+from rtcompile.files import sealed
+from rtcompile.files.headers import SearchDir
+from rtcompile.request.key import digest, field
+from rtcompile.request.units import TranslationUnit
+from rtcompile.settings import Settings
+from rtcompile.store import locks
+from rtcompile.workers import heap, pool
+
+if TYPE_CHECKING:
+    from rtcompile.files.fileset import FileSet
+    from rtcompile.toolkit.model import Library
+
+# Options that neither the front end sees nor NVRTC compares: one header serves all their values.
+_FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
+MAKER = "rtcompile-pch"  # the name of the threads that wait while a header is made
+_FRESH_SECONDS = 0.5
+_PATIENCE = 0.02  # seconds between two looks of a build that waits
+_AT_ONCE = 0.1
+_LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
+
+# What a header costs and spares, in seconds (CuTe, CUB and CuPy's headers, on a machine of 2026).
+_SPARED_PART = 0.8  # of the front end's time: the rest is the user's own text
+_USE = 0.015  # to look whether it is current, and to map it
+_START = 0.3  # of the process that makes it
+_LEAST_SPARED = 0.005
+
+# How many builds of a batch, this one included, open with the same prefix.
+siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
+
+
+def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
+    """Say whether a prefix is worth a precompiled header: the one rule.
+
+    As many builds are expected as there were without one, and the seconds that it saves in both
+    must be worth making it, which reads the headers twice; at low priority these count half. So the
+    second build has one made if reading takes 0.1 s or more, and the third one of CuPy's own
+    kernels, whose headers take 80 ms (programs build tens of them: see `frontends.cupy_builds`). After
+    each failed making it must be worth twice as much.
+    """
+    spared = _spared(front_end)
+    if builds < 2 or spared < _LEAST_SPARED:
+        return False
+    cost = (2 * front_end + _START) / 2
+    return 2 * builds * spared >= cost * (1 << min(makings, 64))
+
+
+def worth_waiting(builds: float, front_end: float) -> bool:
+    """Say whether so many builds, one after another, are done sooner if they wait for the header."""
+    return builds * _spared(front_end) > _START + front_end
+
+
+def patience(front_end: float) -> float:
+    """Return the seconds that a build waits for a header that is being made: what it spares it.
+
+    So a wait in vain costs no more than the header would have spared. Where no build has shown how
+    long the source takes to read, the making does: less its start, it takes that long at least.
+    """
+    return max(0.0, _spared(front_end))
+
+
+def _spared(front_end: float) -> float:
+    return _SPARED_PART * front_end - _USE
+
+
+class Precompiled(NamedTuple):
+    """A current precompiled header, the headers in it, and their state when it was looked for."""
+
+    path: str
+    trace: tuple[str, ...]
+    dependencies: FileSet
+
+
+_guard = threading.Lock()
+_wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
+_ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
+_read_in: dict[str, float] = {}  # the least seconds that one of them spent on reading its source
+# Whose makers this process started and has not seen end, with the time it started them, or `_IN_VAIN`
+# when a build has waited for one long enough: others have the processor.
+_making: dict[str, float] = {}
+_IN_VAIN = float("inf")
+_MOST_ASSUMED = 3.0  # seconds that an unknown source takes to read: CuTe takes 1.4
+
+# One thread at a time looks whether a header is current, and those of its batch take its word:
+# sixteen that each ask for 392 files at once take 150 ms, of which 145 go to passing on the GIL.
+_looking = threading.Lock()
+_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
+
+
+class Prefix:
+    """The include prefix of one unit, under one compiler and one set of options."""
+
+    def __init__(
+        self,
+        text: str,
+        unit: TranslationUnit,
+        library: Library,
+        search: Sequence[SearchDir],
+        folder: str,
+        job: pool.Job,
+    ) -> None:
+        self.text = text
+        self.name = unit.name
+        self.options = tuple(flag for flag in unit.flags if not flag.startswith(_FREE))
+        self.search = search
+        self.texts = unit.texts
+        self.folder = folder
+        self.key = digest(
+            [
+                # Another version may add other options of its own, which must match too.
+                field("rtcompile", __version__),
+                field("nvrtc", library.identity()),
+                field("heap", f"{heap.BASE:x}+{heap.SIZE:x}"),
+                *(field("option", option) for option in self.options),
+                # `#include "…"` looks beside the program first.
+                field("directory", os.path.dirname(unit.name)),
+                field("prefix", text),
+            ]
+        )
+        self._path = os.path.join(folder, self.key + ".pch")
+        self._record = os.path.join(folder, self.key + ".record")
+        self._lock = os.path.join(folder, self.key + ".lock")
+        self._job = job
+        self._began = time.monotonic()
+
+    @contextmanager
+    def wanted(self) -> Iterator[None]:
+        """Hold while a build that could use the header is under way."""
+        with _guard:
+            _wanted[self.key] += 1
+        try:
+            self._wait_for_maker()
+            self._wait_if_worth()
+            yield
+        finally:
+            with _guard:
+                _wanted[self.key] -= 1
+                if not _wanted[self.key]:
+                    del _wanted[self.key], _ahead[self.key]
+                    _read_in.pop(self.key, None)
+
+    def find(self) -> Precompiled | None:
+        """Return the header if there is one and nothing in it has changed since this build began."""
+        with _looking:
+            looked, header = _found.get(self.key, (0.0, None))
+            now = time.monotonic()
+            if header is None or looked < max(self._began, now - _FRESH_SECONDS):
+                header = self._look()
+                if header is not None:
+                    _found[self.key] = now, header
+            return header
+
+    def _look(self) -> Precompiled | None:
+        record = Record.read(self._record, self.search)
+        if record is None or record.state != READY:
+            return None
+        now = record.dependencies.current()
+        image = disk.image(self._path)
+        # In a copy of the folder, as in a container's image, it is another file of the same content.
+        same = record.image == image or (
+            record.checksum != b"" and record.checksum == disk.checksum(self._path)
+        )
+        if now is None or not same:
+            self._drop()
+            return None
+        if now is not record.dependencies or image != record.image:  # touched or moved
+            record._replace(dependencies=now, image=image).write(self._record, self.search)
+        sealed.note_use(self._record)
+        return Precompiled(self._path, record.trace, now)
+
+    def built(self, trace: Sequence[str], seconds: float) -> None:
+        """Note a build that had to do without, and have the header made if it is worth it now."""
+        with _guard:
+            _read_in[self.key] = min(seconds, _read_in.get(self.key, seconds))
+        if trace and _spared(seconds) >= _LEAST_SPARED:  # else no number of builds makes it so
+            self._count(tuple(trace), seconds)
+
+    def _count(self, trace: tuple[str, ...], seconds: float | None) -> None:
+        """Count a build in the record, or have the header made; without seconds in any case."""
+        with _guard:
+            if self.key in _making:
+                return
+            # Who cannot have the lock leaves the record alone: a header is being made, or this file
+            # system has no locks, and two makers would be at one file.
+            lock = locks.take(self._lock, 0.0)
+            if lock is None:
+                return
+            try:
+                known = Record.read(self._record, self.search) or Record(SEEN)
+                if known.state != SEEN:
+                    return
+                if disk.changed_since(known.trace, self._record):
+                    known = Record(SEEN, makings=known.makings)
+                builds = known.builds + 1
+                least = known.seconds if seconds is None else min(seconds, known.seconds)
+                wanted = seconds is None or worth_making(builds, least, known.makings)
+                record = Record(
+                    SEEN,
+                    trace or known.trace,
+                    builds=builds,
+                    makings=known.makings + wanted,
+                    seconds=least,
+                )
+                if not record.write(self._record, self.search) or not wanted:
+                    return
+                if self._start_maker(lock, awaited=seconds is None):
+                    locks.hand_over(lock)
+                    lock = None
+            finally:
+                if lock is not None:
+                    locks.release(self._lock, lock)
+
+    def make_ahead(self) -> None:
+        """Have the header made before a build asks for it, unless something is known of it."""
+        if Record.read(self._record, self.search) is None:
+            self._count((), None)
+
+    def blame(self, reason: str) -> None:
+        """Remove a header with which a compiler failed; make another only if this one was damaged."""
+        record = Record.read(self._record, self.search)
+        if record is not None and record.state == REFUSED:
+            return  # by another build, a moment ago
+        damaged = (
+            record is not None
+            and record.checksum != b""
+            and record.checksum != disk.checksum(self._path)
+        )
+        # One that was evicted, or dropped for an edit, between the look for it and its use.
+        gone = not os.path.exists(self._path)
+        self._drop("" if damaged or gone else reason)
+
+    def _drop(self, reason: str = "") -> None:
+        """Remove the header; with a reason never to make it again."""
+        _found.pop(self.key, None)
+        sealed.discard(self._path)
+        sealed.discard(self._record)
+        if reason:
+            Record(REFUSED, reason=reason).write(self._record, self.search)
+
+    def _wait_for_maker(self) -> None:
+        """Wait for a header that this process began, so of its builds only one waits in vain."""
+        began = _making.get(self.key, _IN_VAIN)
+        arrived = time.monotonic()
+        so_far = min(arrived - began - _START, _MOST_ASSUMED)
+        cancellation = pool.Cancellation.current.get()
+        while _making.get(self.key, _IN_VAIN) != _IN_VAIN:
+            record = Record.read(self._record, self.search) or Record(SEEN)
+            read_in = min(record.seconds, _read_in.get(self.key, record.seconds))
+            front_end = read_in if read_in < float("inf") else so_far
+            if record.state != SEEN:
+                return
+            if time.monotonic() - arrived >= patience(front_end):
+                with _guard:
+                    if self.key in _making:
+                        _making[self.key] = _IN_VAIN
+                return
+            if cancellation is not None:
+                cancellation.check()
+            time.sleep(_PATIENCE / 4)
+
+    def _wait_if_worth(self) -> None:
+        """In a batch with more builds than slots, let some go ahead, and let the rest wait.
+
+        Parsing the headers once and then reusing them is faster than parsing them thirty times. A
+        build stops waiting when the first build shows that the header will not help, or when it is
+        cancelled; the header is then still made for the next run.
+        """
+        slots = pool.slots()
+        if siblings.get() <= slots:
+            return
+        with _guard:
+            if _ahead[self.key] < max(1, slots - 1):
+                _ahead[self.key] += 1
+                return
+        cancellation = pool.Cancellation.current.get()
+        began = time.monotonic()
+        while True:
+            record = Record.read(self._record, self.search) or Record(SEEN)
+            waited = time.monotonic() - began
+            seconds = min(record.seconds, _read_in.get(self.key, record.seconds))
+            known = seconds < float("inf")
+            if record.state != SEEN or waited > _LONGEST_WAIT:
+                return
+            if known and not worth_waiting(siblings.get() / slots, seconds):
+                return
+            if known or waited > _AT_ONCE:  # what is not read by then takes long
+                if not record.makings:
+                    self._count((), None)
+                with _guard:  # held by who is about to start one
+                    making = self.key in _making
+                if not making:
+                    return  # One came to nothing, or another program makes it.
+            if cancellation is not None:
+                cancellation.check()
+            time.sleep(_PATIENCE)
+
+    def _start_maker(self, lock: int, *, awaited: bool) -> bool:
+        order = {
+            "text": self.text,
+            "name": self.name,
+            "options": self.options,
+            "texts": self.texts,
+            "search": [(directory.label, directory.path) for directory in self.search],
+            "path": os.path.abspath(self._path),
+            "record": os.path.abspath(self._record),
+            "lock": os.path.abspath(self._lock),
+            "job": (self._job.function, self._job.prepare, self._job.argument),
+            "most_bytes": Settings.from_environ().cache_size // 2,
+            "nice": maker.NICE_WHEN_AWAITED if awaited else maker.NICE,
+        }
+        try:
+            pid = maker.start(order, lock)
+        except OSError:  # no more processes
+            return False
+        _making[self.key] = time.monotonic()
+        try:
+            # It reaps the maker while this program lives.
+            threading.Thread(target=self._await, args=(pid,), name=MAKER, daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter is on its way out
+            _making.pop(self.key, None)
+        return True
+
+    def _await(self, pid: int) -> None:
+        with suppress(
+            ChildProcessError
+        ):  # the application's os.wait() reaped it, or ignores SIGCHLD
+            os.waitpid(pid, 0)
+        with _guard:
+            _making.pop(self.key, None)
+
+
+def _forget_after_fork() -> None:
+    # The makers are the parent's children, whose end a forked child cannot wait for.
+    global _guard, _looking
+    _guard, _looking = threading.Lock(), threading.Lock()
+    _found.clear()
+    _wanted.clear()
+    _ahead.clear()
+    _read_in.clear()
+    _making.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,455 @@
+"""Doctor's checks of the machine, the toolkit, the cache and the shared stores."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+
+from rtcompile._version import __version__
+from rtcompile.errors import InvalidRequest, UnsupportedArch
+from rtcompile.extras.cluster.remote import PROMPT_SECONDS, Remote, within
+from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.stores import LeasesUnsupportedError, SharedStore, StoreError
+from rtcompile.files import sealed
+from rtcompile.files.sealed import UntrustedError
+from rtcompile.request import arch as archs
+from rtcompile.settings import Settings
+from rtcompile.store import inventory
+from rtcompile.store.folder import Folder
+from rtcompile.store.store import Store
+from rtcompile.toolkit.catalogue import PARTS
+from rtcompile.toolkit.model import Toolchain
+
+# --- Doctor's checks of what is installed ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was checked: its name, such as "compile WMMA", and the finding."""
+
+    name: str
+    # "ok", "note" (an optional part is missing), "warning" or "error" (it does not work).
+    status: str
+    detail: str
+    hint: str = ""  # what to install or unset; empty if there is nothing to do
+
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+_IMPORT_SECONDS = 60.0
+
+# Errors of cuInit with a known cause outside the driver.
+_CU_INIT = {
+    3: "the driver is not initialised; was this process forked from one that used CUDA?",
+    34: "a stub of libcuda is loaded (a toolkit's lib64/stubs): take it off LD_LIBRARY_PATH",
+    100: "no CUDA device is visible; look at CUDA_VISIBLE_DEVICES and `nvidia-smi`",
+    803: "libcuda and the kernel's driver are of different versions: reboot, or reinstall the driver",
+    804: "this compatibility libcuda does not go with the kernel's driver",
+    999: "the driver failed; look at `nvidia-smi` and `dmesg`",
+}
+
+
+class Driver:
+    """libcuda, which is called without CuPy and cuda-python, since either may be broken."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+
+    def __call__(self, name: str, *arguments: object) -> None:
+        """Call a function; an error is an OSError whose `errno` is the driver's number."""
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            text = ctypes.c_char_p()
+            with suppress(AttributeError):  # an old stub of libcuda
+                self._library.cuGetErrorName(code, ctypes.byref(text))
+            raise OSError(code, f"{name}: {(text.value or b'').decode()} ({code})")
+
+    def capability(self, ordinal: int) -> tuple[int, int]:
+        """Return the compute capability of a device."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self("cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, ordinal)
+        self("cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, ordinal)
+        return major.value, minor.value
+
+
+def system() -> Iterator[Check]:
+    """Report rtcompile, Python and the platform."""
+    here = f"rtcompile {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    supported = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+    if supported:
+        yield Check("system", "ok", here)
+    else:
+        yield Check("system", "error", here, "rtcompile compiles on Linux x86-64 and aarch64.")
+
+
+def devices(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Report the driver and each device, with the architecture that is compiled for it."""
+    try:
+        driver = Driver()
+    except OSError:
+        yield Check("driver", "note", "no NVIDIA driver: kernels compile with arch=, none run here")
+        return
+    version, count = ctypes.c_int(), ctypes.c_int()
+    driver("cuDriverGetVersion", ctypes.byref(version))
+    yield _driver((version.value // 1000, version.value % 1000 // 10), toolchain)
+    try:
+        driver("cuInit", 0)
+    except OSError as error:
+        code = error.errno or 0
+        status = "note" if code == 100 else "error"
+        yield Check("device", status, f"cuInit gave {code}", _CU_INIT.get(code, ""))
+        return
+    driver("cuDeviceGetCount", ctypes.byref(count))
+    for ordinal in range(count.value):
+        yield _device(driver, ordinal, toolchain)
+
+
+def _driver(version: tuple[int, int], toolchain: Toolchain) -> Check:
+    detail = "supports CUDA {}.{}".format(*version)
+    nvrtc = toolchain.nvrtc
+    if nvrtc is not None and nvrtc.version_pair[0] > version[0]:
+        step = f"Upgrade the driver, or install NVRTC and headers of CUDA {version[0]}."
+        return Check(
+            "driver", "error", f"{detail}; it loads no code of NVRTC {nvrtc.version}", step
+        )
+    return Check("driver", "ok", detail)
+
+
+def _device(driver: Driver, ordinal: int, toolchain: Toolchain) -> Check:
+    name = ctypes.create_string_buffer(100)
+    memory = ctypes.c_size_t()
+    driver("cuDeviceGetName", name, 100, ordinal)
+    driver("cuDeviceTotalMem_v2", ctypes.byref(memory), ordinal)
+    capability = driver.capability(ordinal)
+    label = f"device {ordinal}"
+    detail = "{}, compute capability {}.{}, {:.0f} GiB".format(
+        name.value.decode(errors="replace"), *capability, memory.value / 2**30
+    )
+    if toolchain.nvrtc is None:
+        return Check(label, "ok", detail)
+    try:
+        choice = archs.choose(capability, toolchain.nvrtc.version_pair)
+    except UnsupportedArch as error:
+        return Check(label, "error", detail, str(error))
+    status = "ok" if choice.why == "the device's own" else "warning"
+    return Check(label, status, f"{detail}: compiled for {choice.arch} ({choice.why})")
+
+
+def packages(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Report CuPy and cuda-python: installed only once, importable, of NVRTC's CUDA version."""
+    yield _cupy(toolchain)
+    try:
+        yield Check("cuda-python", "ok", metadata.version("cuda-bindings"))
+    except metadata.PackageNotFoundError:
+        step = "`pip install cuda-python`, or give arch= everywhere."
+        yield Check(
+            "cuda-python", "note", "not installed: no device can be asked for its arch", step
+        )
+
+
+def _cupy(toolchain: Toolchain) -> Check:
+    found = {
+        name: distribution.version
+        for distribution in metadata.distributions()
+        if (name := str(distribution.metadata["Name"]).lower()) in ("cupy", *_CUPY_WHEELS)
+    }
+    if not found:
+        step = "RawModule and RawKernel need it: `pip install cupy-cuda12x` (or 13x)."
+        return Check("cupy", "note", "not installed: rtcompile.compile works without", step)
+    detail = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
+    if len(found) > 1:
+        step = "They overwrite each other's files: `pip uninstall` all of them, then install one."
+        return Check("cupy", "error", detail, step)
+    major = _CUPY_WHEELS.get(next(iter(found)))
+    nvrtc = toolchain.nvrtc
+    if major and nvrtc and nvrtc.version_pair[0] != major:
+        step = f"Install the CuPy for CUDA {nvrtc.version_pair[0]}, or CUDA {major} beside it."
+        return Check(
+            "cupy", "warning", f"{detail} is for CUDA {major}, NVRTC {nvrtc.version}", step
+        )
+    problem = _cupy_import_problem()
+    return Check("cupy", "error" if problem else "ok", f"{detail}{problem}")
+
+
+_CUPY_WHEELS = {"cupy-cuda11x": 11, "cupy-cuda12x": 12, "cupy-cuda13x": 13}
+
+
+def _cupy_import_problem() -> str:
+    """Import CuPy in another process, which a broken extension module may crash."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import cupy"],
+        capture_output=True,
+        text=True,
+        timeout=_IMPORT_SECONDS,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    if done.returncode == 0:
+        return ""
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return f" does not import: {last}"
+
+
+# part -> the status of a check when it is missing
+_GRAVITY = {
+    "nvrtc": "error",
+    "cudart": "error",
+    "crt": "error",
+    "cccl": "error",
+    "nvjitlink": "note",
+    "cudadevrt": "note",
+    "nvcc": "note",
+    "host_compiler": "note",
+    "cutlass": "note",
+    "curand": "note",
+    "cupy": "note",
+}
+
+
+def toolkit_parts(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Report every part, then every problem that is not yet reported."""
+    reported = []
+    for part, gravity in _GRAVITY.items():
+        if part in toolchain.missing:
+            fact, step = _split(toolchain.missing[part])
+            # If there is another compiler, this is a warning and no error.
+            instead = part == "nvrtc" and toolchain.nvcc is not None
+            status = "warning" if instead else gravity
+            if status == "note" and toolchain.missing[part] in toolchain.problems:
+                status = "warning"  # it is installed, in an unusable version
+            yield Check(_name(part), status, fact, step)
+            reported.append(toolchain.missing[part])
+            continue
+        version, via = toolchain.versions.get(part, ""), toolchain.found_via.get(part, "")
+        found = [text for text in (version, via, _place(part, toolchain)) if text]
+        if found:
+            yield Check(_name(part), "ok", ", ".join(found))
+    # Missing parts are reported above. The other problems are about parts that have a replacement,
+    # except for NVRTC without its builtins library.
+    halved = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
+    for directory in toolchain.search:
+        if directory.is_provided:
+            version, via = toolchain.versions[directory.label], toolchain.found_via[directory.label]
+            yield Check(directory.label, "ok", f"{version}, {via}, {directory.path}")
+    for problem in toolchain.problems:
+        if problem not in reported:
+            fact, step = _split(problem)
+            fatal = halved and "libnvrtc-builtins" in problem
+            yield Check("toolkit", "error" if fatal else "warning", fact, step)
+
+
+def _name(part: str) -> str:
+    return "cupy headers" if part == "cupy" else part.replace("_", " ")
+
+
+def _place(part: str, toolchain: Toolchain) -> str:
+    found = getattr(toolchain, part, None)
+    if found is not None:
+        return found if isinstance(found, str) else str(found.path)
+    labelled = next((d.path for d in toolchain.search if d.label == part), "")
+    return labelled or _read_from(part, toolchain)
+
+
+def _read_from(part: str, toolchain: Toolchain) -> str:
+    """Return the folder from which builds read a part that shares its folder with others."""
+    markers = [marker for each in PARTS if each.name == part for marker in each.markers]
+    return next(
+        (d.path for d in toolchain.search for m in markers if os.path.isfile(f"{d.path}/{m}")), ""
+    )
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split "fact. Next step." into the fact and the step."""
+    head, mark, rest = text.partition(". ")
+    return (f"{head}.", rest) if mark else (text, "")
+
+
+# --- Doctor's checks of the cache (owner ----------------------------------------------------------
+
+# File systems on which locks between machines are slow or unreliable.
+_SHARED = {
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "fuse.sshfs", "9p",
+}  # fmt: skip
+_FORGETTING = {"tmpfs", "ramfs"}
+_LITTLE_ROOM = 1 << 30
+_MOST_VERIFIED = 2000
+
+
+def cache_checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Report the cache directory and its contents."""
+    path = settings.cache_dir
+    if not settings.cache_on_disk:
+        yield Check("cache", "note", "in memory only", "CUPY_CACHE_IN_MEMORY=1 asks for that.")
+        return
+    folder = Folder(path)
+    try:
+        if settings.jit:
+            folder.prepare()
+            with folder.opened("objects") as objects:
+                sealed.publish(".probe", b"", dir_fd=objects)
+                sealed.discard(".probe", dir_fd=objects)
+        elif not folder.check():
+            yield Check("cache", "note", f"{path}: not there; RTCOMPILE_JIT=0 forbids making it")
+            return
+    except UntrustedError as error:
+        yield Check(
+            "cache", "error", str(error), "Set RTCOMPILE_CACHE_DIR to a folder of your own."
+        )
+        return
+    except OSError as error:
+        reason = error.strerror or error
+        step = "Set RTCOMPILE_CACHE_DIR to a folder that you can write to."
+        yield Check("cache", "warning", f"{path}: {reason}; builds are kept in memory", step)
+        return
+    yield Check("cache", "ok", path)
+    yield _file_system(path)
+    yield _contents(folder, settings)
+
+
+def _file_system(path: str) -> Check:
+    kind = _kind_of_file_system(path)
+    free = shutil.disk_usage(path).free
+    detail = f"{kind or 'unknown'}, {free / 2**30:.1f} GiB free"
+    if kind in _SHARED:
+        step = "A local disk is faster and locks better: set RTCOMPILE_CACHE_DIR."
+        return Check("cache file system", "warning", detail, step)
+    if free < _LITTLE_ROOM:
+        step = "Make room, or set RTCOMPILE_CACHE_DIR: a precompiled header alone takes 300 MB."
+        return Check("cache file system", "warning", detail, step)
+    if kind in _FORGETTING:
+        step = "It is empty after a reboot."
+        return Check("cache file system", "note", detail, step)
+    return Check("cache file system", "ok", detail)
+
+
+def _kind_of_file_system(path: str) -> str:
+    """Return the type of the file system that holds `path`, ``""`` if it is unknown."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return ""
+    device = os.stat(path).st_dev
+    numbers = f"{os.major(device)}:{os.minor(device)}"
+    kinds = [
+        line.partition(" - ")[2].split()[0]
+        for line in lines
+        if line.split()[2] == numbers and " - " in line
+    ]
+    return kinds[-1] if kinds else ""
+
+
+def _contents(folder: Folder, settings: Settings) -> Check:
+    stored = list(inventory.stored(folder))
+    size = sum(status.st_size for _, status in stored)
+    detail = f"{len(stored)} files, {size / 2**20:.0f} MiB of {settings.cache_size / 2**20:.0f}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        usage = Store.open(settings).usage()
+    if usage is not None:
+        detail += f", {usage.hits} hits, {usage.misses} builds"
+    elif settings.jit:
+        return Check("cache contents", "warning", f"{detail}; its books cannot be kept")
+    if len(stored) > _MOST_VERIFIED:
+        return Check("cache contents", "ok", f"{detail}; `rtcompile cache verify` reads them all")
+    unusable = list(inventory.unusable(folder))
+    others = sum(of_another_version for _, of_another_version in unusable)
+    if others:
+        detail += f"; {others} of another version of rtcompile"
+    if damaged := len(unusable) - others:
+        step = "They are not used; `rtcompile cache verify` removes them."
+        return Check("cache contents", "warning", f"{detail}; {damaged} damaged", step)
+    if others:
+        step = (
+            "This version does not use them. You need do nothing: they go when the cache is full, "
+            "or with `rtcompile cache prune --size 100M` what was not used for longest goes now."
+        )
+        return Check("cache contents", "note", detail, step)
+    return Check("cache contents", "ok", f"{detail}; all verify")
+
+
+_MOST_SECONDS = 5.0  # for all questions to one store
+_MOST_SKEW_SECONDS = 2.0  # leases in files and objects end by the nodes' clocks
+
+
+def shared_stores(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Try each store: round trip, clock, lease, rights."""
+    try:
+        found = RemoteSettings.from_environ()
+        if found.shares_nothing:
+            yield Check("shared stores", "warning", found.shares_nothing)
+        if not settings.remote:
+            return
+        stores = Remote(found)
+    except InvalidRequest as error:
+        yield Check("shared stores", "error", str(error), "Builds go on without them.")
+        return
+    for tier in stores.tiers:
+        check, _, problem = within(_MOST_SECONDS, partial(_try, tier.store, found.mode))
+        yield check or _unreachable(tier.store, problem)
+
+
+def _unreachable(store: SharedStore, problem: str) -> Check:
+    step = "Builds go on without it. Is the server there, and are address and password right?"
+    return Check(_file_system_name(store), "error", f"{store.name}: {problem}", step)
+
+
+def _file_system_name(store: SharedStore) -> str:
+    return f"shared store {store.name.partition(':')[0]}"
+
+
+def _try(store: SharedStore, mode: str) -> Check:
+    name = _file_system_name(store)
+    probe = f"probe/{secrets.token_hex(8)}"
+    begin = time.monotonic()
+    try:
+        store.get(probe)
+        seconds = time.monotonic() - begin
+        begin = time.monotonic()  # the first answer was the connection's, too
+        store.get(probe)
+        seconds = min(seconds, time.monotonic() - begin)
+    except StoreError as error:
+        return _unreachable(store, str(error))
+    detail = f"{store.name}: {seconds * 1e3:.1f} ms a round trip; reads"
+    if mode != "rw":
+        return Check(name, "ok", f"{detail} (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)")
+    try:
+        store.put(probe, b"probe")
+    except StoreError as error:
+        step = "Grant the right, or set RTCOMPILE_REMOTE_MODE=ro."
+        return Check(name, "warning", f"{detail}, cannot write: {error}", step)
+    try:
+        skew = store.clock(probe) - time.time()
+        detail += f", writes; its clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
+        leased = f"{probe}-lease"
+        token = secrets.token_hex(8)
+        claims = [store.acquire(leased, each, 10.0) for each in (token, "another")]
+        store.release(leased, token)
+    except LeasesUnsupportedError as error:
+        return Check(name, "warning", detail, f"{error}.")
+    except StoreError as error:
+        return Check(name, "warning", f"{detail}; {error}", "It answers only at times.")
+    finally:
+        with suppress(StoreError):
+            store.delete(probe)
+    if claims != ["ours", "another's"]:
+        step = "Two nodes may build the same at once."
+        return Check(name, "warning", f"{detail}; its leases do not hold", step)
+    detail += "; gives leases"
+    if seconds > PROMPT_SECONDS:
+        step = "Builds wait a second for it in all; one nearer by comes first in RTCOMPILE_REMOTE."
+        return Check(name, "warning", detail, step)
+    if abs(skew) > _MOST_SKEW_SECONDS and not store.name.startswith("redis"):
+        step = "Leases end by the nodes' clocks: set them (NTP)."
+        return Check(name, "warning", detail, step)
+    return Check(name, "ok", detail)

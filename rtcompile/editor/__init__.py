@@ -1,1 +1,0 @@
-"""Kernels in an editor: what clangd needs to understand them."""

@@ -1,0 +1,192 @@
+"""Dask and Ray: batches on their tasks, and workers that have their kernels before they start.
+
+>>> client.register_plugin(WarmUp("kernels.json"))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from distributed import WorkerPlugin
+
+from rtcompile.build.many import compile_many, request_of
+from rtcompile.errors import (
+    BatchError,
+    InvalidRequest,
+    RtcompileError,
+    RtcompileWarning,
+    public,
+    shown,
+)
+from rtcompile.extras.record import recording, warming
+from rtcompile.extras.record.recording import Record
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import items
+
+# --- What a worker of an engine builds before its first task --------------------------------------
+
+
+def warming_of(builds: Any, overrides: Mapping[str, Any]) -> Callable[[], None]:
+    """Return what builds a record or requests, and can be pickled; raise InvalidRequest for others."""
+    if isinstance(builds, (str, os.PathLike)):
+        return partial(_build, recording.read(os.fspath(builds)), dict(overrides))
+    requests = []
+    for index, each in enumerate(items("builds", builds, "CompileRequests or RawModules")):
+        request = request_of(each)
+        if request is None:
+            raise InvalidRequest(f"builds[{index}] is {shown(each)}; a CompileRequest is wanted")
+        requests.append(request)
+    return partial(_build, requests, dict(overrides))
+
+
+def _build(builds: Record | Sequence[CompileRequest], overrides: Mapping[str, Any]) -> None:
+    """Build it all; what fails is a warning, since a worker is needed for more than this."""
+    try:
+        if not isinstance(builds, Record):
+            compile_many(builds, progress=False, **overrides)
+            return
+        with warming.requests(builds) as wanted:
+            compile_many([each.request for each in wanted], progress=False, **overrides)
+    except RtcompileError as error:
+        lacking = "some of its" if isinstance(error, BatchError) else "its"
+        text = f"a worker starts without {lacking} kernels: {error}"
+        warnings.warn(text, RtcompileWarning, stacklevel=2)
+
+
+# --- Dask -----------------------------------------------------------------------------------------
+
+
+class WarmUp(WorkerPlugin):  # type: ignore[misc]
+    """A plugin that fills a worker's cache when it starts.
+
+    Parameters
+    ----------
+    builds : path-like, or iterable of CompileRequest, RawModule or RawKernel
+        A record of ``rtcompile run --record``, which is read here, or what to build.
+    **overrides
+        Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`, `memory_limit`.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such record, or something is no build.
+    """
+
+    name = "rtcompile-warm-up"
+
+    @public
+    def __init__(self, builds: Any, **overrides: Any) -> None:
+        self._warming = warming_of(builds, overrides)
+
+    async def setup(self, worker: Any) -> None:
+        """Build what is not in this worker's cache; the scheduler hears from it meanwhile."""
+        await asyncio.to_thread(self._warming)
+
+
+# --- Ray: batches on its tasks, and workers that have their kernels before they start -------------
+
+
+class RayExecutor(Executor):
+    """Run functions as Ray's tasks: ``compile_many(builds, executor=RayExecutor())``.
+
+    Parameters
+    ----------
+    **options
+        Of each task, as ``ray.remote`` takes them: ``num_cpus=1``, ``resources={"build": 1}``,
+        ``scheduling_strategy="SPREAD"``.
+
+    Raises
+    ------
+    InvalidRequest
+        Ray is not installed.
+    """
+
+    @public
+    def __init__(self, **options: Any) -> None:
+        try:
+            import ray
+        except ModuleNotFoundError as missing:
+            if missing.name != "ray":
+                raise
+            raise InvalidRequest("RayExecutor needs Ray: pip install ray") from None
+        if not ray.is_initialized():
+            ray.init()
+        self._ray: Any = ray
+        self._task = ray.remote(**{"num_cpus": 1, **options})(_call)
+        self._running: dict[Future[Any], Any] = {}
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start ``fn(*args, **kwargs)`` on some worker."""
+        reference = self._task.remote(fn, args, kwargs)
+        future = _TaskFuture(self._ray, reference)
+        self._running[future] = reference
+        future.add_done_callback(lambda done: self._running.pop(done, None))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for what runs, or cancel it; Ray itself goes on."""
+        for future in list(self._running):
+            if cancel_futures:
+                future.cancel()
+            elif wait:
+                with suppress(BaseException):  # the future's holder is notified
+                    future.exception()
+
+
+class _TaskFuture(Future[Any]):
+    def __init__(self, ray: Any, reference: Any) -> None:
+        super().__init__()
+        self._ray = ray
+        self._reference = reference
+        reference.future().add_done_callback(self._take)
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return self.cancelled()
+        self._ray.cancel(self._reference, force=False)
+        return True
+
+    def _take(self, theirs: Future[Any]) -> None:
+        if self.set_running_or_notify_cancel():
+            error = theirs.exception()
+            if error is not None:
+                self.set_exception(error)
+            else:
+                self.set_result(theirs.result())
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+@public
+def warm_up(builds: Any, **overrides: Any) -> Callable[[], None]:
+    """Return a hook that fills a worker's cache before its first task.
+
+    ``ray.init(runtime_env={"worker_process_setup_hook": warm_up("kernels.json")})``
+
+    Parameters
+    ----------
+    builds : path-like, or iterable of CompileRequest
+        A record of ``rtcompile run --record``, which is read here, or what to build.
+    **overrides
+        Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`, `memory_limit`.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such record, or something is no build.
+    """
+    warm = warming_of(builds, overrides)
+
+    def hook() -> None:  # a function, since Ray asks for its name
+        warm()
+
+    return hook

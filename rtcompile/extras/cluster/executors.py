@@ -1,0 +1,127 @@
+"""A batch on an engine that exists: each build is a task of its own, by its request, never by a cubin.
+
+An engine is anything with `concurrent.futures`' ``submit``: its own executors, mpi4py's, a Dask
+client, `rtcompile.cluster.ray.RayExecutor`. A task compiles where it runs, with that machine's
+settings and cache; its result is kept in the cache of the machine that asked, too.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from rtcompile.build import miss, pipeline, planned
+from rtcompile.compilers import pch
+from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, alone, shown
+from rtcompile.extras.cluster import tier
+from rtcompile.extras.cluster.tier import Packed
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.settings import Settings
+from rtcompile.store.store import Store
+
+
+class Job(NamedTuple):
+    """One build of a batch, as it travels."""
+
+    request: CompileRequest
+    # Arguments that come before the settings of the machine that builds.
+    overrides: Mapping[str, Any]
+    siblings: int  # builds of the batch that can share a precompiled header with this one
+
+
+class _Answer(NamedTuple):
+    outcome: ObjectCode | RtcompileError
+    packed: Packed | None  # for the cache of who asked
+
+
+class RemoteFuture(Future[ObjectCode]):
+    """A build that another process makes."""
+
+    def __init__(self, job: Job, theirs: Future[_Answer]) -> None:
+        super().__init__()
+        self._job = job
+        self._theirs = theirs
+        theirs.add_done_callback(self._take)
+
+    def cancel(self) -> bool:
+        """Cancel the build; one that runs elsewhere already may run to its end there."""
+        self._theirs.cancel()
+        if not super().cancel():
+            return self.cancelled()
+        self.set_running_or_notify_cancel()  # wakes up as_completed()
+        return True
+
+    def _take(self, theirs: Future[_Answer]) -> None:
+        with suppress(concurrent.futures.InvalidStateError):  # it was cancelled meanwhile
+            try:
+                answer = theirs.result()
+            except BaseException as error:  # of the engine, or of its worker's Python
+                self.set_exception(_lost(error))
+                return
+            if isinstance(answer.outcome, RtcompileError):
+                self.set_exception(alone(answer.outcome))
+                return
+            if answer.packed is not None:
+                with suppress(RtcompileError):  # here may be no toolkit at all
+                    _keep(self._job, answer.packed)
+            self.set_result(answer.outcome)
+
+
+def executor_of(given: Any) -> Any:
+    """Return what has ``submit(function, *arguments)`` and gives `concurrent.futures` futures."""
+    if isinstance(given, concurrent.futures.Executor):
+        return given
+    adapter = getattr(given, "get_executor", None)  # a Dask client
+    if callable(adapter):
+        return adapter(pure=False)
+    raise InvalidRequest(
+        "executor must be a concurrent.futures.Executor (mpi4py's and rtcompile.cluster.ray.RayExecutor "
+        f"are), or a Dask Client, not {shown(given)}"
+    )
+
+
+def submit(executor: Any, job: Job) -> RemoteFuture:
+    """Start a build on an engine."""
+    try:
+        theirs = executor.submit(_work, job)
+    except Exception as error:  # an engine that was shut down, whatever it raises
+        theirs = Future()
+        theirs.set_exception(error)
+    return RemoteFuture(job, theirs)
+
+
+def _work(job: Job) -> _Answer:
+    """Build here; this is what an engine's worker runs."""
+    try:
+        settings = Settings.from_environ().override(**job.overrides)
+        token = pch.siblings.set(job.siblings)
+        try:
+            code = pipeline.build(job.request, settings)
+        finally:
+            pch.siblings.reset(token)
+        question = planned.plan(job.request, settings).question
+        return _Answer(code, tier.pack(question, Store.open(settings), code))
+    except RtcompileError as error:
+        return _Answer(alone(error), None)
+
+
+def _keep(job: Job, packed: Packed) -> None:
+    """Write a result to the cache of this machine, where its own would be."""
+    settings = Settings.from_environ().override(**job.overrides)
+    store = Store.open(settings)
+    plan = planned.plan(job.request, settings)
+    if settings.jit and store.find(plan.question) is None:
+        tier.unpack(miss.identified(plan, settings).question, store, packed)
+
+
+def _lost(error: BaseException) -> ExecutorError:
+    said = str(error).strip().splitlines()
+    what = f"{type(error).__name__}: {said[-1]}" if said else type(error).__name__
+    return ExecutorError(
+        f"the executor could not run this build: {what}. Its workers need rtcompile of the same "
+        "version, and memory for a compiler (0.4 GB for CuTe)"
+    )

@@ -1,0 +1,190 @@
+"""A store in a folder that several nodes mount and several users may share.
+
+What a network file system does is expected. A file that was replaced, or removed, or that another
+node holds (ESTALE, ENOENT, EBUSY) is a miss, whether it was to be read or to be written. A file
+that was not there a moment ago is looked for anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+from rtcompile.extras.cluster.stores import (
+    Claim,
+    LeasesUnsupportedError,
+    encode_lease,
+    errors_of_stores,
+    has_expired,
+    holder,
+)
+
+# Another node replaced, removed or holds the file.
+_LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
+_MODE_SECONDS = 0.05  # until who made a folder has given it its mode
+_errors = partial(errors_of_stores, OSError)
+
+
+class FolderStore:
+    """The folder, made when something is first written; members of a group can replace its files."""
+
+    def __init__(self, path: str, *, group: bool) -> None:
+        self.name = f"file://{path}"
+        self._path = path
+        self._group = group
+
+    @_errors()
+    def get(self, key: str) -> bytes | None:
+        return self._read(key)
+
+    @_errors()
+    def put(self, key: str, data: bytes) -> None:
+        self._write(key, data)
+
+    @_errors()
+    def acquire(self, key: str, token: str, seconds: float) -> Claim:
+        path = self._place(key)
+        mine = f"{path}.{token}"
+        try:
+            self._make_folder(os.path.dirname(path))
+            # link() is atomic on NFS too, where O_EXCL and flock are unreliable.
+            self._create(mine, encode_lease(token, seconds), durable=False)
+            try:
+                for _ in range(2):
+                    try:
+                        os.link(mine, path)
+                        return "ours"
+                    except FileExistsError:
+                        held = self._read(key)
+                        if held is None or not has_expired(held):
+                            return "abandoned" if holder(held) == "" else "another's"
+                        self._remove_ended(key, f"{key}.{token}.ended")
+            finally:
+                _discard(mine)
+        except OSError as error:
+            raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
+        return "another's"
+
+    @_errors()
+    def renew(self, key: str, token: str, seconds: float, *, abandon: bool = False) -> None:
+        if holder(self._read(key)) == token:
+            self._write(key, encode_lease("" if abandon else token, seconds), durable=False)
+
+    @_errors()
+    def release(self, key: str, token: str) -> None:
+        if holder(self._read(key)) == token:
+            _discard(self._place(key))
+
+    @_errors()
+    def delete(self, key: str) -> None:
+        _discard(self._place(key))
+
+    def listing(self, kind: str) -> Iterator[tuple[str, int]]:
+        with suppress(OSError), os.scandir(self._place(kind)) as found:
+            for entry in found:
+                if not entry.name.endswith(".tmp"):
+                    yield entry.name, entry.stat().st_size
+
+    @_errors()
+    def clock(self, key: str) -> float:
+        return os.stat(self._place(key)).st_mtime
+
+    def _remove_ended(self, key: str, aside: str) -> None:
+        """Remove a lease that has ended, but not one that another node took in its place meanwhile."""
+        path, moved = self._place(key), self._place(aside)
+        with suppress(FileNotFoundError):  # another node removes it
+            os.rename(path, moved)
+            if not has_expired(self._read(aside) or b""):
+                with suppress(FileExistsError):
+                    os.link(moved, path)
+            _discard(moved)
+
+    # --- files ---------------------------------------------------------------------------
+
+    def _place(self, key: str) -> str:
+        return os.path.join(self._path, *key.split("/"))
+
+    def _read(self, key: str) -> bytes | None:
+        path = self._place(key)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        for _ in range(2):
+            try:
+                self._look_anew(os.path.dirname(path))
+                with open(os.open(path, flags), "rb") as file:
+                    return file.read()
+            except OSError as error:
+                if error.errno not in _LOST:
+                    raise
+                if error.errno == errno.ENOENT:
+                    return None
+        return None
+
+    def _look_anew(self, folder: str) -> None:
+        """Open a folder, since NFS else remembers its files, and missing ones, for a minute."""
+        try:
+            _open_folder(folder)
+        except FileNotFoundError:  # which may be remembered, too
+            for above in (os.path.dirname(self._path), self._path, folder):
+                _open_folder(above)
+
+    def _write(self, key: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a file; do nothing where another node is about to do the same."""
+        path = self._place(key)
+        folder = os.path.dirname(path)
+        temporary = f"{path}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        self._make_folder(folder)
+        try:
+            self._create(temporary, data, durable=durable)
+            os.replace(temporary, path)
+            if durable:
+                _open_folder(folder, sync=True)
+        except OSError as error:
+            _discard(temporary)
+            if error.errno not in _LOST:
+                raise
+
+    def _create(self, path: str, data: bytes, *, durable: bool) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o440 if self._group else 0o400)
+            if durable:
+                os.fsync(file.fileno())
+
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder and those above it, all of one mode and of the group of what they lie in."""
+        if os.path.isdir(folder):
+            return
+        above = os.path.dirname(folder)
+        self._make_folder(above)
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            time.sleep(_MODE_SECONDS)  # another node made it just now
+            return
+        if self._group:
+            with suppress(PermissionError):  # a group that we are not in: ours then
+                os.chown(folder, -1, os.stat(above).st_gid)
+            os.chmod(folder, 0o2770)
+
+
+def _open_folder(path: str, *, sync: bool = False) -> None:
+    """Open a folder and close it again."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        if sync:
+            with suppress(OSError):  # some network file systems sync no folders
+                os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(path: str) -> None:
+    with suppress(OSError):  # another process removed it first
+        os.unlink(path)

@@ -1,0 +1,359 @@
+"""Compiles that are measured for a profile, each by the compiler's own account, header by header."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rtcompile.build.plan import Plan
+from rtcompile.compilers import nvcc, nvrtc
+from rtcompile.files import headers
+from rtcompile.files.headers import SearchDir
+from rtcompile.request import command_lines, sources
+from rtcompile.request.sources import placing
+from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
+from rtcompile.settings import Settings
+from rtcompile.toolkit.model import Library
+
+_HEADER = "Processing Header File"
+_FRONT_END = "CUDA C++ Front-End"
+_FIRST_WITH_PCH = (12, 8)
+
+
+class Event(NamedTuple):
+    """An event of the trace, in microseconds since the compile began."""
+
+    name: str
+    begin: float
+    duration: float
+    detail: str
+
+
+class Measured(NamedTuple):
+    """One compile: its phases in milliseconds, its spans in seconds, and what the trace says of it.
+
+    `begin` and `end` are those of the whole, on the clock of `spans`. `frames` are the headers, in seconds
+    since the front end began, and None where `note` says why they are not known.
+    """
+
+    compiler: str
+    begin: float
+    end: float
+    phases: dict[str, float]
+    spans: Sequence[tuple[str, float, float]]
+    frames: Frame | None
+    note: str
+    events: tuple[Event, ...]
+    has_pch: bool
+
+
+def by_nvrtc(plan: Plan, settings: Settings) -> Measured | CompileFailure:
+    """Measure a compile by NVRTC, without a precompiled header."""
+    library = plan.toolchain.require_nvrtc()
+    target = "cubin" if plan.unlinked == "object" else plan.unlinked
+    directories = [directory.path for directory in plan.search]
+
+    def unit(searched: Sequence[str]) -> TranslationUnit:
+        flags = command_lines.for_nvrtc(
+            plan.options, plan.choice.arch, target, library.version_pair, searched
+        )
+        return TranslationUnit(
+            plan.request.source,
+            plan.question.name,
+            flags,
+            plan.request.name_expressions,
+            target,
+            plan.choice.arch,
+            headers.paths(plan.request.headers),
+        )
+
+    limits = Limits(settings.timeout, settings.memory_limit)
+    begin = time.monotonic()
+    reply, queued = nvrtc.observe("compile_unit", unit(directories), library, limits)
+    end = time.monotonic()
+    if isinstance(reply, CompileFailure):
+        return reply
+    if reply["error"]:
+        return CompileFailure(reply["error"], reply["log"], unit(directories).flags, "nvrtc")
+    whole, *parts = reply["spans"]
+    phases = _phases(parts, whole[2] - whole[1], queued, end - begin, "rest of NVRTC")
+    frames, note = None, ""
+    trace = sources.parse_trace(reply["trace"] or b"")
+    if trace:
+        measured = measure(unit(()), directories, trace, library, limits)
+        frames, note = (None, measured) if isinstance(measured, str) else (measured, "")
+    elif reply["trace"] is None:
+        note = "this NVRTC names no headers"
+    traced, _ = nvrtc.observe("time_unit", unit(directories), library, limits)
+    events = [] if isinstance(traced, CompileFailure) else [Event(*e) for e in traced["events"]]
+    front_end = phases.get("front end", 0.0)
+    _scale(frames, front_end / 1e3)
+    return Measured(
+        f"nvrtc {library.version}",
+        begin,
+        end,
+        phases,
+        reply["spans"],
+        frames,
+        note,
+        # NVRTC 13.0 ends each header only where the next one ends that includes nothing.
+        tuple(event for event in _scaled(events, front_end) if event.name != _HEADER),
+        library.version_pair >= _FIRST_WITH_PCH,
+    )
+
+
+def by_nvcc(plan: Plan, unit: TranslationUnit, settings: Settings) -> Measured | CompileFailure:
+    """Measure a compile by NVCC."""
+    program = plan.toolchain.require_nvcc()
+    limits = Limits(settings.timeout, settings.memory_limit)
+    begin = time.monotonic()
+    timed = nvcc.observe(unit, plan.toolchain, "--time", limits=limits)
+    end = time.monotonic()
+    if isinstance(timed, CompileFailure):
+        return timed
+    traced = nvcc.observe(unit, plan.toolchain, "--fdevice-time-trace", limits=limits)
+    note = ""
+    events: list[Event] = []
+    if isinstance(traced, CompileFailure):
+        note = f"nvcc {program.version} writes no time trace (13.0 does)"
+    else:
+        events = _events(traced.text)
+    parts = []
+    since = start = end - timed.seconds
+    for name, milliseconds in _tools(timed.text.decode("utf-8", "replace"), events):
+        parts.append((name, since, since + milliseconds / 1e3))
+        since += milliseconds / 1e3
+    phases = _phases(parts, timed.seconds, timed.queued, end - begin, "rest of nvcc")
+    scaled = _scaled(events, phases.get("front end", 0.0))
+    return Measured(
+        f"nvcc {program.version}",
+        begin,
+        end,
+        phases,
+        [("compile", start, end), *parts],
+        _nvcc_frames(scaled, phases.get("front end", 0.0)) if events else None,
+        note,
+        tuple(event for event in scaled if event.name != _HEADER),
+        has_pch=False,
+    )
+
+
+def _phases(
+    parts: Iterable[tuple[str, float, float]],
+    compile_seconds: float,
+    queued: float,
+    seconds: float,
+    rest: str,
+) -> dict[str, float]:
+    """Return milliseconds by phase, in order; what no phase accounts for is named, too."""
+    inside: dict[str, float] = {}
+    for name, since, until in parts:
+        inside[name] = inside.get(name, 0.0) + (until - since) * 1e3
+    inside[rest] = max(0.0, compile_seconds * 1e3 - sum(inside.values()))
+    waiting = queued * 1e3
+    worker = max(0.0, seconds * 1e3 - waiting - sum(inside.values()))
+    return {"waiting for a worker": waiting, "worker process": worker, **inside}
+
+
+def _scaled(events: Sequence[Event], front_end: float) -> list[Event]:
+    """Return the events as if the front end had taken so many milliseconds."""
+    traced = next((event.duration for event in events if event.name == _FRONT_END), 0.0)
+    factor = front_end * 1e3 / traced if traced else 1.0
+    return [e._replace(begin=e.begin * factor, duration=e.duration * factor) for e in events]
+
+
+def _scale(root: Frame | None, seconds: float) -> None:
+    """Make the frames those of a front end that took so many seconds."""
+    if root is None or not root.seconds:
+        return
+    begin, factor = root.begin, seconds / root.seconds
+    for frame in root.walk():
+        frame.begin, frame.end = (frame.begin - begin) * factor, (frame.end - begin) * factor
+
+
+# --- what nvcc writes --------------------------------------------------------------------------------
+
+
+def _events(text: bytes) -> list[Event]:
+    try:
+        found = json.loads(text)["traceEvents"]
+        return [
+            Event(e["name"], e["ts"], e["dur"], str((e.get("args") or {}).get("detail", ""))[:1000])
+            for e in found
+            if "ts" in e and "dur" in e
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return []  # of another format
+
+
+_TOOLS = {"cicc": "front end and optimizer", "ptxas": "ptxas"}
+
+
+def _tools(table: str, events: Sequence[Event]) -> Iterable[tuple[str, float]]:
+    """Yield NVCC's tools in order, with milliseconds; the device compiler counts as two of them."""
+    front_end = sum(event.duration for event in events if event.name == _FRONT_END)
+    optimizer = sum(event.duration for event in events if event.name == "LibNVVM")
+    for line in table.splitlines()[1:]:
+        fields = [field.strip() for field in line.split(" , ")]
+        try:
+            name, milliseconds = fields[1], float(fields[-2])
+        except (LookupError, ValueError):
+            continue
+        if name == "cicc" and front_end:
+            yield "front end", milliseconds * front_end / (front_end + optimizer)
+            yield "optimizer", milliseconds * optimizer / (front_end + optimizer)
+        elif "preprocess" in name:
+            yield "preprocessor", milliseconds
+        elif "(driver)" not in name:
+            yield _TOOLS.get(name, name), milliseconds
+
+
+def _nvcc_frames(events: Sequence[Event], front_end: float) -> Frame:
+    """Return the headers, which lie in each other as the times of their events do."""
+    start = next((event.begin for event in events if event.name == _FRONT_END), 0.0)
+    root = Frame("", 0.0, front_end / 1e3)
+    stack = [root]
+    found = [event for event in events if event.name == _HEADER]
+    for event in sorted(found, key=lambda event: (event.begin, -event.duration)):
+        begin = (event.begin - start) / 1e6
+        frame = Frame(event.detail, begin, begin + event.duration / 1e6)
+        while len(stack) > 1 and stack[-1].end <= frame.begin:
+            stack.pop()
+        frame.end = min(
+            frame.end, stack[-1].end
+        )  # neighbours have been seen to overlap by a little
+        stack[-1].included.append(frame)
+        stack.append(frame)
+    return root
+
+
+_MARKERS = "rtcompile_ends_here"
+# What NVRTC reads after the source: the names to be lowered. The end of the unit is the source's own.
+_AFTER_THE_SOURCE = "__nv_name_map"
+
+
+@dataclass(slots=True)
+class Frame:
+    """One inclusion of a header: when it was open, in seconds, and what it included in turn."""
+
+    path: str
+    begin: float
+    end: float = 0.0
+    included: list[Frame] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """How long it was open."""
+        return self.end - self.begin
+
+    @property
+    def own_seconds(self) -> float:
+        """How long it was open while nothing that it includes was."""
+        return max(0.0, self.seconds - sum(frame.seconds for frame in self.included))
+
+    def walk(self) -> Iterable[Frame]:
+        """Yield this inclusion and all below it."""
+        yield self
+        for frame in self.included:
+            yield from frame.walk()
+
+
+def measure(
+    unit: TranslationUnit,
+    directories: Sequence[str],
+    trace: Sequence[str],
+    library: Library,
+    limits: Limits,
+) -> Frame | str:
+    """Return the source's own frame, with the headers in `trace` below it; or why there is none."""
+    folder = tempfile.mkdtemp(prefix="rtcompile-profile-")
+    try:
+        searched, copy = _copied(unit, directories, trace, folder)
+        reply, _ = nvrtc.observe("time_headers", copy, library, limits)
+    except OSError as error:
+        return f"the headers cannot be copied: {error}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if isinstance(reply, CompileFailure):
+        return reply.log
+    if reply["error"]:
+        return f"with marks at their ends they do not compile: {reply['log'].strip()[:300]}"
+    return _frames_of_events(reply, searched, folder)
+
+
+def _copied(
+    unit: TranslationUnit, directories: Sequence[str], trace: Sequence[str], folder: str
+) -> tuple[list[str], TranslationUnit]:
+    """Copy the headers below `folder`; return the directories they are from, and the unit."""
+    beside = os.path.dirname(unit.name)
+    searched = [*([beside] if os.path.isabs(beside) else []), *directories]
+    texts = dict(unit.texts)
+    placed = placing([SearchDir("", directory) for directory in searched])
+    os.makedirs(os.path.join(folder, _MARKERS))
+    for number, path in enumerate(trace):
+        position, rest = placed(path)
+        if position < 0:
+            continue  # found by its place: its time is that of the header that includes it
+        target = os.path.join(folder, str(position), rest)
+        os.makedirs(os.path.dirname(target.partition("/..")[0]), exist_ok=True)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if path in texts:
+            text = texts[path].encode()
+        else:
+            with open(path, "rb") as header:
+                text = header.read()
+        with open(target, "wb") as header:
+            header.write(text + f'\n#include "{_MARKERS}/{number}"\n'.encode())
+        with open(os.path.join(folder, _MARKERS, str(number)), "wb"):
+            pass
+    name = unit.name
+    if os.path.isabs(beside):
+        os.makedirs(os.path.join(folder, "0"), exist_ok=True)
+        name = os.path.join(folder, "0", os.path.basename(name))
+    copies = [os.path.join(folder, str(position)) for position in range(len(searched))]
+    flags = (*(f"-I{copy}" for copy in [*copies, folder]), *unit.flags)
+    return searched, unit._replace(name=name, flags=flags)
+
+
+def _frames_of_events(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Frame:
+    root = Frame("", reply["begin"], reply["end"])
+    stack = [root]
+    marked = [False]  # whether the header of the same place in `stack` has a mark at its end
+    rest = b""
+
+    def close(seconds: float, by_its_mark: bool) -> None:
+        frame = stack.pop()
+        # One with a mark that is left without it was not read again (#pragma once).
+        skipped = marked.pop() and not by_its_mark and not frame.included
+        frame.end = frame.begin if skipped else seconds
+
+    for seconds, piece in reply["opened"]:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            path = line.lstrip(b" ")
+            if not path.startswith((b"/", b"__nv_")):
+                continue
+            name = path.decode("utf-8", "surrogateescape")
+            is_mark = name.startswith(f"{folder}/{_MARKERS}/")
+            depth = len(line) - len(path) - is_mark  # a mark closes the header that it is in
+            while len(stack) - 1 > depth:
+                close(seconds, is_mark and len(stack) - 2 == depth)
+            if is_mark or name == _AFTER_THE_SOURCE:
+                continue
+            copied = name.startswith(f"{folder}/")
+            if copied:
+                position, _, below = name[len(folder) + 1 :].partition("/")
+                name = os.path.join(searched[int(position)], below)
+            frame = Frame(name, seconds)
+            stack[-1].included.append(frame)
+            stack.append(frame)
+            marked.append(copied)
+    while len(stack) > 1:
+        close(root.end, by_its_mark=False)
+    return root

@@ -1,0 +1,423 @@
+"""Where the time of a build goes: phases, headers and templates, as numbers and as a flame graph."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from string import Template
+from typing import Any, NamedTuple
+
+from rtcompile.build import plan as plans
+from rtcompile.build import planned
+from rtcompile.build.failures import as_error
+from rtcompile.build.miss import Miss
+from rtcompile.errors import InvalidRequest, JitDisabled, public
+from rtcompile.extras.devtools.measured import Event, Frame, Measured, by_nvcc, by_nvrtc
+from rtcompile.files.headers import SearchDir
+from rtcompile.request import cxx, sources
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.units import CompileFailure
+from rtcompile.request.values import path as checked_path
+from rtcompile.settings import Settings
+from rtcompile.store.store import Store
+from rtcompile.styling import table
+
+_SHOWN = 15  # rows of a table
+_FINISH = "Wrapping up translation unit"
+_BUILTIN = "__nv_nvrtc_builtin_header.h"
+
+
+class HeaderCost(NamedTuple):
+    """What a header cost the front end, in milliseconds.
+
+    Attributes
+    ----------
+    name : str
+        Its path below the directory where it was found, and which that is.
+    path : str
+    own : float
+        While it was read, without what it includes; templates that it instantiates are in it.
+    total : float
+        With what it includes for the first time.
+    times : int
+        How often it was included.
+    """
+
+    name: str
+    path: str
+    own: float
+    total: float
+    times: int
+
+
+class TemplateCost(NamedTuple):
+    """What the instances of a template cost the front end, in milliseconds.
+
+    Attributes
+    ----------
+    name : str
+    own : float
+        Without the templates that they instantiate in turn.
+    instances : int
+        How many.
+    slowest : str
+        The instance that took longest by itself.
+    """
+
+    name: str
+    own: float
+    instances: int
+    slowest: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile:
+    """Where the time of a build went. ``print`` shows tables, `save` writes HTML or a Chrome trace.
+
+    Attributes
+    ----------
+    program, arch, compiler : str
+        What was compiled, for what, by what.
+    milliseconds : float
+        From asking a worker to having the code.
+    phases : tuple of (str, float)
+        Name and milliseconds; they add up to `milliseconds`.
+    headers : tuple of HeaderCost
+        The most expensive by itself first; with `source` and `finish` they add up to the front end.
+    source : float
+        Milliseconds of the front end for the source's own text, and what it instantiates.
+    finish : float
+        Milliseconds of the front end after the last line, when it finishes what headers and source
+        declared and instantiated; no compiler reports which of them.
+    templates : tuple of TemplateCost
+        The most expensive first.
+    spared : float
+        Milliseconds of the front end for the source's leading includes, which a precompiled header
+        would spare, less the time to load it; 0 where this NVRTC has none.
+    note : str
+        Why there are no times of headers; ``""`` where there are.
+    """
+
+    program: str
+    arch: str
+    compiler: str
+    milliseconds: float
+    phases: tuple[tuple[str, float], ...]
+    headers: tuple[HeaderCost, ...]
+    source: float
+    finish: float
+    templates: tuple[TemplateCost, ...]
+    spared: float
+    note: str
+    frames: Frame | None = field(default=None)
+    events: tuple[dict[str, Any], ...] = field(default=())
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Profile: {self.program} for {self.arch}, {self.milliseconds:.0f} ms>"
+
+    def text(self, most: int = _SHOWN, width: int = 0) -> str:
+        """Return the tables, each with at most so many rows; in `width` columns, longer names are cut."""
+        lines = [f"{self.program} for {self.arch}: {self.milliseconds:.0f} ms, {self.compiler}", ""]
+        rows = [(name, _ms(cost), self._share(cost)) for name, cost in self.phases]
+        lines += [table(("phase", "ms", "share"), rows)]
+        if self.headers:
+            headers: list[tuple[object, ...]] = [
+                (_ms(h.own), self._share(h.own), _ms(h.total), h.times, _end(h.name, width - 38))
+                for h in self.headers[:most]
+            ]
+            lines += ["", table(("own ms", "share", "with nested", "times", "header"), headers)]
+            lines += [f"{self._rest(most)}{self.program} itself: {_ms(self.source)} ms"]
+            lines += [f"after the last line: {_ms(self.finish)} ms, of headers and source"]
+        if self.templates:
+            templates = [
+                (_ms(t.own), self._share(t.own), t.instances, _end(t.name, width - 28))
+                for t in self.templates[:most]
+            ]
+            lines += ["", table(("own ms", "share", "instances", "template"), templates)]
+        if self.spared:
+            lines += [
+                "",
+                f"A precompiled header of the leading includes spares up to {_ms(self.spared)} ms; "
+                "rtcompile makes it by itself where that is worth it.",
+            ]
+        if self.note:
+            lines += ["", f"No times of headers: {self.note}"]
+        return "\n".join(lines)
+
+    def _rest(self, most: int) -> str:
+        rest = self.headers[most:]
+        if not rest:
+            return ""
+        return f"{len(rest)} more headers: {_ms(sum(h.own for h in rest))} ms; "
+
+    def _share(self, cost: float) -> str:
+        return f"{100 * cost / self.milliseconds:.1f}%" if self.milliseconds else ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return all figures as plain values, for JSON."""
+        same = ("program", "arch", "compiler", "milliseconds", "source", "finish", "note")
+        return {name: getattr(self, name) for name in same} | {
+            "phases": dict(self.phases),
+            "headers": [header._asdict() for header in self.headers],
+            "templates": [template._asdict() for template in self.templates],
+            "precompiled header spares": self.spared,
+        }
+
+    @public
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a flame graph (``.html``, one file that needs no network) or a Chrome trace (``.json``).
+
+        Raises
+        ------
+        InvalidRequest
+            Another suffix, or a file that cannot be written.
+        """
+
+        target = checked_path("path", path)
+        if target.endswith(".html"):
+            text = flame_graph(self)
+        elif target.endswith(".json"):
+            text = json.dumps({"traceEvents": self.events})
+        else:
+            raise InvalidRequest(f"path must end in .html or .json, not {target!r}")
+        try:
+            with open(target, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+        except OSError as error:
+            raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
+
+
+def _end(name: str, room: int) -> str:
+    """Return a name's end where it is too long: a path's and a template's own name are there."""
+    return name if not 0 < room < len(name) else f"…{name[1 - room :]}"
+
+
+def _ms(cost: float) -> str:
+    return f"{cost:.1f}"
+
+
+def profile(request: CompileRequest, settings: Settings) -> Profile:
+    """Compile a request as its build would be, beside the cache, and return where the time went."""
+    if not settings.jit:
+        raise JitDisabled(
+            f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
+        )
+    plan = planned.plan(request, settings)
+    aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
+    once = settings.override(pch=False)
+    miss = Miss(plan, once, aside, settings.timeout, lambda: "a profile", confirmed=True)
+    if plan.backend == "nvcc":
+        miss.plan = plan._replace(options=plans.for_nvcc(plan.options))
+        found = by_nvcc(miss.plan, miss.nvcc_unit(), settings)
+    else:
+        found = by_nvrtc(plan, settings)
+    if isinstance(found, CompileFailure):
+        # What a build does about an error, another flag or NVCC, is known after a build.
+        miss.plan = plan
+        with aside.building(plan.question):
+            backend = miss.run().build.backend
+        plan = miss.plan
+        by = by_nvcc(plan, miss.nvcc_unit(), settings) if backend == "nvcc" else None
+        found = by or by_nvrtc(plan, settings)
+    if isinstance(found, CompileFailure):
+        raise as_error(found, plan)
+    front_end = found.phases.get("front end", 0.0)
+    headers = _headers(found.frames, plan.search)
+    source = front_end - sum(header.own for header in headers)
+    finish = sum(event.duration for event in found.events if event.name == _FINISH) / 1e3
+    finish = min(finish, source) if headers else 0.0
+    return Profile(
+        program=os.path.basename(plan.question.name),
+        arch=str(plan.choice.arch),
+        compiler=found.compiler,
+        milliseconds=(found.end - found.begin) * 1e3,
+        phases=tuple(found.phases.items()),
+        headers=headers,
+        source=source - finish,
+        finish=finish,
+        templates=_templates(found.events),
+        spared=_prefix_cost(plan.request.source, found.frames) if found.has_pch else 0.0,
+        note=found.note,
+        frames=found.frames,
+        events=tuple(_chrome_events(found)),
+    )
+
+
+def _headers(root: Frame | None, search: Sequence[SearchDir]) -> tuple[HeaderCost, ...]:
+    frames: dict[str, list[Frame]] = defaultdict(list)
+    for frame in root.walk() if root is not None else ():
+        if frame.path:
+            frames[frame.path].append(frame)
+    costs = [
+        HeaderCost(
+            _name(path, search),
+            path,
+            sum(frame.own_seconds for frame in opened) * 1e3,
+            sum(frame.seconds for frame in opened) * 1e3,
+            len(opened),
+        )
+        for path, opened in frames.items()
+    ]
+    return tuple(sorted(costs, key=lambda header: -header.own))
+
+
+def _name(path: str, search: Sequence[SearchDir]) -> str:
+    if path == _BUILTIN:
+        return "NVRTC's built-in header"
+    return sources.labelled(path, search)
+
+
+def _prefix_cost(source: str, root: Frame | None) -> float:
+    """Return the milliseconds of the inclusions that a precompiled header would stand for."""
+    said = cxx.Text(sources.pch_prefix(source)).directives()
+    names = [directive.included[1:-1] for directive in said if directive.included[:1] in ("<", '"')]
+    cost = 0.0
+    for frame in root.included if root is not None else ():
+        if names and frame.path.endswith(f"/{names[0]}"):
+            names.pop(0)
+            cost += frame.seconds * 1e3
+    return cost
+
+
+# --- events ------------------------------------------------------------------------------------------
+
+
+_ROWS = {"rtcompile": 1, "compiler": 2, "headers": 3}
+
+
+def _chrome_events(found: Measured) -> Iterable[dict[str, Any]]:
+    """Yield what Chrome's and Perfetto's viewers show, a row each for us, the compiler and headers."""
+    process = os.getpid()
+    for name, row in _ROWS.items():
+        names = {"name": "thread_name", "ph": "M", "pid": process, "tid": row}
+        yield {**names, "args": {"name": name}}
+
+    def event(row: str, name: str, begin: float, end: float, **more: Any) -> dict[str, Any]:
+        times = {"ts": round(begin * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
+        return {"name": name, "ph": "X", **times, "pid": process, "tid": _ROWS[row], **more}
+
+    yield event("rtcompile", "build", found.begin, found.end)
+    for name, begin, end in found.spans:
+        yield event("rtcompile", name, begin, end)
+    start = found.spans[0][1]
+    for each in found.events:
+        begin = start + each.begin / 1e6
+        detail = {"args": {"detail": each.detail}}
+        yield event("compiler", each.name, begin, begin + each.duration / 1e6, **detail)
+    opened = next((begin for name, begin, _ in found.spans if name == "front end"), start)
+    for frame in found.frames.walk() if found.frames is not None else ():
+        if frame.path:
+            yield event("headers", frame.path, opened + frame.begin, opened + frame.end)
+
+
+def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
+    """Return what each template's instances cost by themselves, from events that lie in each other."""
+    found = [event for event in events if event.name.startswith("Instantiating Template")]
+    found.sort(key=lambda event: (event.begin, -event.duration))
+    own: list[float] = []
+    stack: list[int] = []
+    for index, event in enumerate(found):
+        while stack and found[stack[-1]].begin + found[stack[-1]].duration <= event.begin:
+            stack.pop()
+        if stack:
+            own[stack[-1]] -= event.duration
+        own.append(event.duration)
+        stack.append(index)
+    instances: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for event, microseconds in zip(found, own, strict=True):
+        name, _, instance = event.detail.partition(" [")
+        instances[name].append((microseconds, instance.rstrip("]")))
+    costs = [
+        TemplateCost(name, sum(max(0.0, cost) for cost, _ in each) / 1e3, len(each), max(each)[1])
+        for name, each in instances.items()
+    ]
+    return tuple(sorted(costs, key=lambda template: -template.own))
+
+
+_NARROWEST = 0.0005  # of the whole: what is narrower cannot be seen
+_COLORS = 6
+
+
+@dataclass(slots=True)
+class _Box:
+    """Something that took time, and its parts; the same name within one box is one part."""
+
+    name: str
+    milliseconds: float = 0.0
+    parts: dict[str, _Box] = field(default_factory=dict)
+
+    def part(self, name: str, milliseconds: float) -> _Box:
+        box = self.parts.setdefault(name, _Box(name))
+        box.milliseconds += milliseconds
+        return box
+
+
+def flame_graph(profile: Profile) -> str:
+    """Return a profile as a flame graph: one HTML page without anything from elsewhere."""
+    whole = _Box(f"{profile.program} for {profile.arch}", profile.milliseconds)
+    for name, milliseconds in profile.phases:
+        box = whole.part(name, milliseconds)
+        if name == "front end" and profile.frames is not None:
+            _add(box, profile.frames.included)
+            _add_instances(box.part(f"{profile.program} itself", profile.source), profile)
+            box.part("after the last line", profile.finish)
+    depths: dict[int, int] = defaultdict(int)
+    boxes = "\n".join(_boxes(whole, 0.0, 0, profile.milliseconds or 1.0, depths))
+    height = 20 * (max(depths) + 1)
+    title = escape(f"{profile.program} for {profile.arch}: {profile.milliseconds:.0f} ms")
+    with open(f"{os.path.dirname(__file__)}/flame_graph.html", encoding="utf-8") as file:
+        page = Template(file.read())
+    return page.substitute(
+        title=title, boxes=boxes, height=height, tables=escape(profile.text(most=50))
+    )
+
+
+def _add(box: _Box, frames: Iterable[Frame]) -> None:
+    for frame in frames:
+        _add(box.part(frame.path, frame.seconds * 1e3), frame.included)
+
+
+def _add_instances(source: _Box, profile: Profile) -> None:
+    """Add the templates that the source's own text instantiates, each within the one that needs it."""
+    headers = {frame.path for frame in profile.frames.walk()} if profile.frames else set()
+    ends = [event["ts"] + event["dur"] for event in profile.events if event["name"] in headers]
+    after = max(ends, default=0.0)
+    found = [
+        (event["ts"], -event["dur"], event["args"]["detail"].partition(" [")[0])
+        for event in profile.events
+        if event["name"].startswith("Instantiating Template") and event["ts"] >= after
+    ]
+    open_until: list[tuple[float, _Box]] = []
+    for begin, negative, name in sorted(found):
+        while open_until and open_until[-1][0] <= begin:
+            open_until.pop()
+        within = open_until[-1][1] if open_until else source
+        open_until.append((begin - negative, within.part(name, -negative / 1e3)))
+
+
+def _boxes(
+    box: _Box, left: float, depth: int, whole: float, depths: dict[int, int]
+) -> Iterable[str]:
+    width = box.milliseconds / whole
+    if width < _NARROWEST:
+        return
+    depths[depth] += 1
+    own = box.milliseconds - sum(part.milliseconds for part in box.parts.values())
+    said = f"{box.name}: {box.milliseconds:.2f} ms, {100 * width:.1f}%; by itself {own:.2f} ms"
+    short = box.name.rpartition("/")[2] or box.name
+    color = sum(box.name.encode(errors="replace")) % _COLORS
+    yield (
+        f'<div class="c{color}" style="left:{100 * left:.4f}%;width:{100 * width:.4f}%;'
+        f'top:{20 * depth}px" data-l="{left:.6f}" data-w="{width:.6f}" '
+        f'title="{escape(said)}">{escape(short)}</div>'
+    )
+    for part in box.parts.values():
+        yield from _boxes(part, left, depth + 1, whole, depths)
+        left += part.milliseconds / whole

@@ -1,0 +1,207 @@
+"""Kernels of a file that is being edited: built again between two launches, or left as they were.
+
+A launch asks for its function; that question, at most every 50 ms, looks at the file and at the headers
+that its last build read. Nothing is replaced unless all of it could be: the new code is compiled, loaded,
+and has every kernel that was asked for. Else the error is shown once, and what ran before goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import cupy
+
+from rtcompile.errors import CompileError, InvalidRequest, RtcompileError
+from rtcompile.files.watched import Files, read_text
+from rtcompile.frontends.lazy_code import ARGUMENTS, LazyCode
+from rtcompile.request.values import path as checked_path
+
+_POLL_SECONDS = 0.05
+_GONE_SECONDS = 0.5  # an editor may take a file away for a moment to put another in its place
+
+
+def source_of(path: object) -> tuple[str, str]:
+    """Return the text of a source file, and its absolute path: quoted includes lie beside it."""
+    name = os.path.abspath(checked_path("path", path))
+    return read_text(name), name
+
+
+class ReloadedCode(LazyCode):
+    """The code of a file, as the file was when it last built."""
+
+    __slots__ = ("_files", "_given", "_gone_since", "_lock", "_name", "_names", "_polled", "_told")
+
+    def __init__(self, path: object, given: Mapping[str, Any]) -> None:
+        source, self._name = source_of(path)
+        self._files = Files(self._name)
+        self._files.begin()
+        self._given = {**ARGUMENTS, **given}
+        super().__init__(**{**self._given, "code": source, "name": self._name})
+        self.functions = _Kernels(self)
+        # A kernel's symbol to the expression that asked for it: an edit may change the symbol.
+        self._names: dict[str, str] = {}
+        self._polled = time.monotonic()
+        self._gone_since: float | None = None
+        self._told = ""
+        self._lock = threading.Lock()
+
+    def _fresh(self, source: str) -> LazyCode:
+        return LazyCode(**{**self._given, "code": source, "name": self._name})
+
+    def _load(self, place: int, log_stream: Any = None) -> Any:
+        try:
+            module = super()._load(place, log_stream)
+        except CompileError as error:
+            self._files.note(self._read_by(self, error))
+            raise
+        self._files.note(self._read_by(self))
+        self._names.update({symbol: name for name, symbol in module.mapping.items()})
+        return module
+
+    def module(self) -> Any:
+        """Return the module on the current device, of the file as it is."""
+        self.refresh()
+        return super().module()
+
+    def object_code(self) -> Any:
+        """Return the code, of the file as it is."""
+        self.refresh()
+        known = self._place() in self.objects
+        code = super().object_code()
+        if not known:
+            self._files.note(self._read_by(self))
+        return code
+
+    def function(self, name: str) -> Any:
+        """Return a kernel, under the symbol that its expression has now."""
+        mapping = self.module().mapping
+        return super().function(mapping.get(self._names.get(name), name))
+
+    def refresh(self) -> None:
+        """Build again if a file has changed; keep what there is if that fails."""
+        now = time.monotonic()
+        if now - self._polled < _POLL_SECONDS or self._lock.locked():
+            return  # another thread builds, and this one goes on with what there is
+        with self._lock:  # an interrupt between `acquire` and a ``try`` would leave it locked
+            try:
+                self._polled = now
+                changed = self._gone_since is not None or self._files.changed()
+                if changed and not _capturing(self):
+                    self._replace(now)
+            finally:
+                self._polled = time.monotonic()
+
+    def _replace(self, now: float) -> None:
+        self._files.begin()
+        try:
+            source = read_text(self._name)
+        except InvalidRequest as error:
+            self._wait(now, str(error))
+            return
+        if not source.strip():
+            self._wait(now, f"{self._name}: the file is empty")
+            return
+        self._gone_since = None
+        try:
+            fresh = self._fresh(source)
+            made = self._made(fresh)
+        except RtcompileError as error:
+            self._files.note(self._read_by(self, error))
+            self._tell(str(error))
+            return
+        self._files.note(self._read_by(fresh))
+        self._told = ""
+        # In this order: who finds no function asks for the module, which is the new one already.
+        self.arguments, self._request = fresh.arguments, fresh.request
+        self.objects, self.modules = fresh.objects, fresh.modules
+        for name, functions in self.functions.items():
+            functions.clear()
+            functions.update(made.get(name, {}))
+
+    def _made(self, fresh: LazyCode) -> dict[str, dict[int, Any]]:
+        """Build what there was for the current device; return its functions, by name and device."""
+        if not self.modules:
+            if self.objects:
+                fresh.object_code()
+            return {}
+        mapping = fresh.module().mapping
+        made = {}
+        for name, functions in self.functions.items():
+            symbol = mapping.get(self._names.get(name), name)
+            made[name] = {
+                place: fresh.function(symbol) for place in functions if place in fresh.modules
+            }
+        self._names.update({symbol: name for name, symbol in mapping.items()})
+        return made
+
+    def _read_by(self, code: LazyCode, error: RtcompileError | None = None) -> set[str]:
+        """Return the files to watch: the source, the headers that were read or that an error names."""
+        read = {self._name}
+        for built in code.objects.values():
+            read |= {header.path for header in built.build.headers}
+        if isinstance(error, CompileError):
+            read |= {os.path.abspath(one.file) for one in error.diagnostics if one.file}
+            read.add(os.path.dirname(self._name))  # a header that is missing may be put there
+        return {path for path in read if os.path.isabs(path)}
+
+    def _wait(self, now: float, why: str) -> None:
+        """Say that the file is not there, once it has not been there for a while."""
+        self._gone_since = now if self._gone_since is None else self._gone_since
+        if now - self._gone_since >= _GONE_SECONDS:
+            self._tell(why)
+
+    def _tell(self, why: str) -> None:
+        if why != self._told:
+            self._told = why
+            goes_on = (
+                "; what was built of it before goes on" if self.modules or self.objects else ""
+            )
+            if sys.stderr is not None:  # as in a program that was started with it closed
+                sys.stderr.write(f"{why}\n{self._name} was not reloaded{goes_on}.\n")
+                sys.stderr.flush()
+
+
+def _capturing(code: LazyCode) -> bool:
+    """Say whether CuPy's current stream is being captured: nothing may be loaded then."""
+    if not code.modules:
+        return False
+    stream = cupy.cuda.get_current_stream()
+    return bool(stream.ptr) and bool(stream.is_capturing())
+
+
+class _Functions(dict[int, Any]):
+    """A kernel's functions by device, which are asked for at each launch."""
+
+    def __init__(self, code: ReloadedCode) -> None:
+        super().__init__()
+        self._code = code
+
+    def get(self, place: int, default: Any = None) -> Any:
+        self._code.refresh()
+        return super().get(place, default)
+
+
+class _Kernels(dict[str, Any]):
+    """The functions of each kernel by its name, made where they are asked for."""
+
+    def __init__(self, code: ReloadedCode) -> None:
+        super().__init__()
+        self._code = code
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.setdefault(name)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            self[name] = _Functions(self._code)
+        return self[name]
+
+    def clear(self) -> None:
+        """Forget the functions; the kernels that hold these dictionaries keep them."""
+        for functions in self.values():
+            functions.clear()

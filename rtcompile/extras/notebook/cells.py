@@ -1,0 +1,267 @@
+"""Reads a cell of CUDA C++: its first line, the kernels it defines, the text for the compiler. Pure.
+
+A kernel is found by the text's braces. That gives it its signature, and finds templates, which are in no
+cubin. One that is missed, because a macro makes it, is bound by its symbol, without a signature. Variables
+are found among the symbols of the code, by their mangled names.
+
+So an edit of a comment does not change the compiled source, whose build is found in the cache. For
+messages, places in that source are turned back into places in the cell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rtcompile.extras.packaging.signature import split
+from rtcompile.inspect.cubin import Symbol
+from rtcompile.inspect.symbols import names_in
+from rtcompile.messages.diagnostics import Diagnostic
+from rtcompile.request import cxx
+
+# --- Finds the kernels and variables that a text of CUDA C++ defines ------------------------------
+
+_STRUCTURE = re.compile(
+    r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(?P<directive>\w*)(?:\\\r?\n|[^\n])*|[{};]|\b__global__\b",
+    re.MULTILINE,
+)
+_DIRECTIVE = re.compile(r"^[ \t\v\f]*(?:#|%:)(?:\\\r?\n|[^\n])*", re.MULTILINE)
+_NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)\s*\Z")
+_EXTERN = re.compile(r"\bextern\s*\Z")  # the "C" after it was replaced by blanks
+_CALLED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^(){};]*>\s*)?\(")
+_TEMPLATE = re.compile(r"\btemplate\s*<(.*)>", re.DOTALL)
+_PARENTHESIS = re.compile(r"[()]")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_OPENED_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
+_CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
+# Matches a static variable of a function.
+_LOCAL = re.compile(r"_ZZ(?P<function>.*)E(?P<length>\d+)(?P<name>[A-Za-z_]\w*)")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """The definition of a kernel in a text."""
+
+    name: str
+    qualified: str  # with its namespaces
+    parameters: str  # the text between its parentheses
+    template: tuple[str, ...] | None  # the names of its template parameters
+
+
+def find(text: str, code: str) -> tuple[KernelText, ...]:
+    """Return the kernels that a text defines, in order, with only the first of each name.
+
+    Neither has comments, and in `code` the contents of string and character literals are blanks.
+    """
+    found: dict[str, KernelText] = {}
+    scopes: list[str | None] = []  # open braces: a namespace's name, None for others
+    branches: list[list[str | None]] = []  # the scopes in which each open #if began
+    begin = 0  # where the current declaration begins
+    for match in _STRUCTURE.finditer(code):
+        if match["directive"] is not None:
+            _enter_branch(match["directive"], scopes, branches)
+            begin = begin if code[begin : match.start()].strip() else match.end()
+            continue
+        if match[0] == "__global__":
+            kernel = _definition(text, code, begin, match.end(), scopes)
+            if kernel is not None:
+                found.setdefault(kernel.name, kernel)
+            continue
+        if match[0] == "{":
+            scopes.append(_scope(_DIRECTIVE.sub("", code[begin : match.start()])))
+        elif match[0] == "}" and scopes:
+            scopes.pop()
+        begin = match.end()
+    return tuple(found.values())
+
+
+def _enter_branch(
+    directive: str, scopes: list[str | None], branches: list[list[str | None]]
+) -> None:
+    """Start each branch of the preprocessor with the scopes that were open at its ``#if``."""
+    if directive in ("if", "ifdef", "ifndef"):
+        branches.append(scopes.copy())
+    elif directive in ("else", "elif") and branches:
+        scopes[:] = branches[-1]
+    elif directive == "endif" and branches:
+        branches.pop()
+
+
+def _scope(before: str) -> str | None:
+    namespace = _NAMESPACE.search(before)
+    if namespace is not None:
+        return namespace[1]
+    return "" if _EXTERN.search(before) else None
+
+
+def _definition(
+    text: str, code: str, begin: int, at: int, scopes: list[str | None]
+) -> KernelText | None:
+    """Return the kernel whose ``__global__`` ends at `at`; None for a declaration or a friend."""
+    if None in scopes:
+        return None
+    called = _CALLED.search(code, at)
+    while called is not None and called[1].startswith("__"):  # __launch_bounds__(…) and its like
+        called = _CALLED.search(code, _closing(code, called.end() - 1))
+    if called is None or re.search(r"[{};]", code[at : called.start()]):
+        return None
+    closing = _closing(code, called.end() - 1)
+    if code[closing:].lstrip()[:1] != "{":
+        return None
+    qualified = "::".join([*filter(None, scopes), called[1]])
+    parameters = " ".join(text[called.end() : closing - 1].split())
+    return KernelText(called[1], qualified, parameters, _template_parameters(code[begin:at]))
+
+
+def _closing(code: str, opening: int) -> int:
+    """Return the place behind the parenthesis that closes the one at `opening`."""
+    depth = 0
+    for match in _PARENTHESIS.finditer(code, opening):
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            return match.end()
+    return len(code)
+
+
+def _template_parameters(declaration: str) -> tuple[str, ...] | None:
+    match = _TEMPLATE.search(_DIRECTIVE.sub("", declaration))
+    if match is None or not match[1].strip():
+        return None  # it is no template, or it is a specialisation
+    words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in split(match[1]))
+    return tuple(found[-1] if found else "" for found in words)
+
+
+def own_variables(
+    symbols: Iterable[Symbol], text: str, kernels: Iterable[str] = ()
+) -> frozenset[str]:
+    """Return the variables that a text defines and that are not constant, by their C++ names.
+
+    Variables of headers are left out, those on lines that say ``const``, and static ones of
+    `kernels`, which no other kernel sees.
+    """
+    words: set[str] = set()
+    for line in text.split("\n"):
+        if not _CONSTANT_LINE.search(line):
+            words.update(_WORD.findall(line))
+    spaces = {part for name in _OPENED_NAMESPACE.findall(text) for part in name.split("::")}
+    of_kernels = tuple(f"_Z{kernel.removeprefix('_')}E" for kernel in kernels)
+    found = set()
+    for symbol in symbols:
+        if (
+            symbol.kind != "object"
+            or not symbol.section.startswith((".nv.global", ".nv.constant"))
+            or symbol.name.startswith(of_kernels)
+        ):
+            continue
+        local = _LOCAL.fullmatch(symbol.name)
+        if local is not None:
+            *outer, function = names_in(f"_Z{local['function']}") or [local["function"]]
+            name = local["name"][: int(local["length"])]
+            own, spelled = {function, name} <= words, f"{function}()::{name}"
+        else:
+            *outer, name = names_in(symbol.name) or [symbol.name]
+            own, spelled = name in words, name
+        if own and spaces.issuperset(outer):
+            found.add("::".join([*outer, spelled]))
+    return frozenset(found)
+
+
+# --- Prepares a cell of CUDA C++ for the compiler: removes comments and blank lines. Pure ---------
+
+# The cell's number is not in the name, since the position of a cell must not change its key.
+PROGRAM = "cell.cu"
+
+# A source with one of these depends on the numbers of its lines, which must then stay.
+_NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
+# Matches a line number in a message that refers to the message's own file.
+_AT_LINE = re.compile(r"\bat line (\d{1,9})\b(?! of )")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell's code."""
+
+    text: str  # as it was written
+    source: str  # what the compiler reads
+    kernels: tuple[KernelText, ...]
+    # Of each line of `source` the line of the cell, and where in `text` each of its characters stands.
+    _places: tuple[tuple[int, list[int]], ...]
+
+    def in_cell(self, diagnostic: Diagnostic) -> Diagnostic:
+        """Return a diagnostic with places in the cell instead of places in `source`."""
+        notes = tuple(self.in_cell(note) for note in diagnostic.notes)
+        message = _AT_LINE.sub(self._line_in_cell, diagnostic.message)
+        diagnostic = replace(diagnostic, message=message)
+        if diagnostic.file != PROGRAM or not 0 < diagnostic.line <= len(self._places):
+            return replace(diagnostic, notes=notes)
+        line, offsets = self._places[diagnostic.line - 1]
+        column = 0
+        if 0 < diagnostic.column <= len(offsets):
+            offset = offsets[diagnostic.column - 1]
+            line, column = _line(self.text, offset), offset - self.text.rfind("\n", 0, offset)
+        # The compiler's excerpt shows `source`. It is dropped, so the cell's own line is
+        # shown.
+        return replace(diagnostic, line=line, column=column, excerpt="", notes=notes)
+
+    def _line_in_cell(self, match: re.Match[str]) -> str:
+        number = int(match[1])
+        known = 0 < number <= len(self._places)
+        return f"at line {self._places[number - 1][0]}" if known else match[0]
+
+
+def read(text: str, *, keep_lines: bool = False) -> Cell:
+    """Return a cell without its comments; with `keep_lines` each line stays where it is."""
+    pieces = list(_pieces(text))
+    # C++ replaces each comment by one blank, even one of several lines.
+    texts = [" " if kind == "comment" else text[a:b] for a, b, kind in pieces]
+    stripped = "".join(texts)
+    code = "".join(
+        re.sub(r"[^\n]", " ", piece) if kind == "literal" else piece
+        for piece, (_, _, kind) in zip(texts, pieces, strict=True)
+    )
+    keep_lines = keep_lines or _NUMBERED.search(stripped) is not None
+    origins = ((a,) if kind == "comment" else range(a, b) for a, b, kind in pieces)
+    offsets = [*itertools.chain.from_iterable(origins), len(text)]
+    verbatim = _verbatim(text, pieces)
+    lines: list[str] = []
+    places: list[tuple[int, list[int]]] = []
+    at = 0
+    for line in stripped.split("\n"):
+        here = offsets[at : at + len(line) + 1]
+        at += len(line) + 1
+        number = _line(text, here[len(line) - len(line.lstrip())])
+        if not line.strip() and number not in verbatim:
+            continue
+        if keep_lines:
+            missing = number - 1 - len(lines)
+            lines += [""] * missing
+            places += [(len(places) + 1 + i, []) for i in range(missing)]
+        lines.append(line if number in verbatim else line.rstrip())
+        places.append((number, here))
+    source = "\n".join(lines) + "\n"
+    return Cell(text, source, find(stripped, code), tuple(places))
+
+
+def _pieces(source: str) -> Iterator[tuple[int, int, str]]:
+    """Yield (start, end, kind as the scanner names it) from the first character to the last."""
+    text = cxx.Text(source)
+    at = 0
+    for kind, _, end in text.pieces():
+        start, at = at, text.origin(end)
+        yield start, at, kind
+
+
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
+
+
+def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[int]:
+    """Return the lines that must stay even if blank: those in raw strings and after a backslash."""
+    lines = {n for n, line in enumerate(source.split("\n"), 2) if line.endswith("\\")}
+    for start, end, kind in pieces:
+        if kind == "literal" and "\n" in source[start:end]:
+            first = source.count("\n", 0, start) + 1
+            lines.update(range(first, first + source.count("\n", start, end) + 1))
+    return frozenset(lines)

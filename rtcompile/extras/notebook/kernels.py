@@ -1,0 +1,252 @@
+"""The objects that a cell binds to names: kernels, templates, and the cell's module."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rtcompile.errors import InvalidRequest, public
+from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
+from rtcompile.extras.packaging.signature import Parameter, parse, split
+from rtcompile.inspect import cubin
+from rtcompile.inspect.cubin import Cubin, Symbol
+from rtcompile.inspect.report import KernelReport, kernel_symbols, report
+from rtcompile.messages import diagnostics
+from rtcompile.messages.diagnostics import Diagnostic
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+
+
+class Built:
+    """One build of a cell. It is loaded when one of its kernels is first launched."""
+
+    def __init__(self, cell: Cell, request: CompileRequest, code: ObjectCode) -> None:
+        self.cell = cell
+        self.request = request
+        self.code = code
+        self._module: Any = None
+
+    @functools.cached_property
+    def _cubin(self) -> Cubin | None:
+        return cubin.read(self.code.code) if self.code.kind == "cubin" else None
+
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Return the symbols of a cubin."""
+        return () if self._cubin is None else self._cubin.symbols
+
+    def variables(self) -> frozenset[str]:
+        """Return the cell's own variables that kernels share and can change."""
+        return own_variables(self.symbols(), self.cell.source, self.kernel_symbols())
+
+    def kernel_symbols(self) -> list[str]:
+        """Return the symbols of the kernels."""
+        return kernel_symbols(self.code) or []
+
+    def warnings(self) -> list[Diagnostic]:
+        """Return the compiler's warnings about the cell, without those about headers."""
+        found = map(self.cell.in_cell, diagnostics.parse(self.code.build.log))
+        return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
+
+    @property
+    def module(self) -> Any:
+        """The `RawModule` of the same build."""
+        if self._module is None:
+            from rtcompile.frontends.raw_module import RawModule
+
+            request = self.request
+            self._module = RawModule(
+                code=request.source,
+                options=request.options,
+                name_expressions=request.name_expressions,
+                arch=request.arch,
+                fallback="always" if request.backend == "nvcc" else None,
+                name=request.name,
+            )
+        return self._module
+
+
+class CellKernel:
+    # A kernel of a cell, called as CuPy's. Numbers are converted to the types of the parameters,
+    # and an array of another element type is an error. The class has no docstring, because each
+    # kernel has one of its own: `__doc__` below.
+
+    def __init__(self, text: KernelText, built: Built, name: str, symbol: str) -> None:
+        self.name = name
+        self.built = built
+        self.symbol = symbol
+        self.signature = f"{name}({_substituted(text, name)})"
+        self._parameters = _parameters(_substituted(text, name), name)
+        self._raw: Any = None
+
+    @public
+    def __call__(
+        self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0
+    ) -> None:
+        """Launch on the current device and stream."""
+        if self._parameters is not None:
+            from rtcompile.extras.packaging import arguments
+
+            args = arguments.convert(self._parameters, args, self.name)
+        self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        # IPython shows this for `kernel?`.
+        return f"{self.signature}\n\n{_resources(self)}"
+
+    @property
+    def raw(self) -> Any:
+        """The `RawKernel`, with CuPy's attributes."""
+        if self._raw is None:
+            self._raw = self.built.module.get_function(self.symbol)
+        return self._raw
+
+    @property
+    def code(self) -> ObjectCode:
+        """The build that holds it."""
+        return self.built.code
+
+    @property
+    def resources(self) -> KernelReport | None:
+        """Its use of registers and memory; None where the code is no cubin."""
+        if self.code.kind != "cubin":
+            return None
+        return report(self.code, kernel=self.symbol).kernels[0]
+
+    def __repr__(self) -> str:
+        return self.signature
+
+
+class CellTemplate:
+    """A kernel template of a cell: ``scale["float", 4]`` is the kernel ``scale<float, 4>``."""
+
+    def __init__(self, text: KernelText, build: Callable[[str], CellKernel]) -> None:
+        self.name = text.name
+        self.signature = (
+            f"template <{', '.join(text.template or ())}> {text.name}({text.parameters})"
+        )
+        self.kernels: dict[str, CellKernel] = {}
+        self._qualified = text.qualified
+        self._build = build
+        self.__doc__ = f"{self.signature}\n\n{self.__doc__}"
+
+    @public
+    def __getitem__(self, arguments: Any) -> CellKernel:
+        given = arguments if isinstance(arguments, tuple) else (arguments,)
+        expression = f"{self._qualified}<{', '.join(map(_cpp, given))}>"
+        if expression not in self.kernels:
+            self.kernels[expression] = self._build(expression)
+        return self.kernels[expression]
+
+    def __call__(self, *args: Any, **options: Any) -> None:
+        """Raise the error that says to choose an instance first."""
+        raise InvalidRequest(f"{self.signature}: choose its arguments first: {self.name}['float']")
+
+    def _ipython_key_completions_(self) -> list[str]:
+        inside = (name[len(self._qualified) + 1 : -1] for name in self.kernels)
+        return [*inside, *(key for key in ("float", "double", "int") if key not in self.kernels)]
+
+    def __repr__(self) -> str:
+        return self.signature
+
+
+class CellModule:
+    """The result of compiling one cell: its kernels by name."""
+
+    def __init__(self, kernels: Mapping[str, CellKernel | CellTemplate], built: Built) -> None:
+        self.kernels = dict(kernels)
+        self.built = built
+
+    @public
+    def __getitem__(self, name: str) -> CellKernel | CellTemplate:
+        try:
+            return self.kernels[name]
+        except KeyError:
+            known = ", ".join(self.kernels) or "none"
+            raise InvalidRequest(f"no kernel {name!r} in this cell; it has: {known}") from None
+
+    def __getattr__(self, name: str) -> CellKernel | CellTemplate:
+        if name in self.__dict__.get("kernels", ()):
+            return self.kernels[name]
+        raise AttributeError(f"no kernel {name!r} in this cell")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kernels)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.kernels]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.kernels)
+
+    def get_global(self, name: str) -> Any:
+        """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
+        if any(symbol.name == name for symbol in self.built.symbols()):
+            return self.built.module.get_global(name)
+        raise InvalidRequest(f"this cell has no variable {name!r}")
+
+
+def _cpp(argument: Any) -> str:
+    """Return a template's argument in C++: ``np.float32`` becomes ``float``."""
+    if isinstance(argument, str):
+        return argument
+    if isinstance(argument, bool):
+        return str(argument).lower()
+    if isinstance(argument, int):
+        return str(argument)
+    import numpy as np
+
+    try:
+        return _CPP_TYPES[np.dtype(argument).name]
+    except (TypeError, KeyError):
+        raise InvalidRequest(
+            f"{argument!r} is no argument of a template; give C++'s name for it, 'float'"
+        ) from None
+
+
+_CPP_TYPES = {
+    "bool": "bool",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+    "float16": "__half",
+    "float32": "float",
+    "float64": "double",
+}
+
+
+def _substituted(text: KernelText, name: str) -> str:
+    """Return the parameters with the names of template parameters replaced by the arguments."""
+    if text.template is None or not name.endswith(">"):
+        return text.parameters
+    arguments = split(name.partition("<")[2][:-1])
+    values = dict(zip(text.template, arguments, strict=False))  # the missing ones have defaults
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda m: values.get(m[0], m[0]), text.parameters)
+
+
+def _parameters(text: str, name: str) -> tuple[Parameter, ...] | None:
+    try:
+        return parse(text, name)
+    except InvalidRequest:  # the list has a macro or an attribute; arguments are passed unconverted
+        return None
+
+
+def _resources(kernel: CellKernel) -> str:
+    build = kernel.code.build
+    lines = [f"{kernel.code.arch}, {build.compiler}"]
+    found = kernel.resources
+    if found is not None:
+        lines.append(
+            f"{found.registers} registers, {found.shared_bytes} bytes of shared memory, "
+            f"{found.stack_bytes} bytes of stack"
+        )
+        if found.spills is not None:
+            lines.append(f"spills: {found.spills.stores} bytes stored, {found.spills.loads} loaded")
+    return "\n".join(lines)

@@ -1,0 +1,313 @@
+"""``%%cuda``, ``%%cuda_header`` and ``%cuda_options``: CUDA C++ in the cells of a notebook.
+
+Messages name places in the cell. A build that takes long shows a line of progress, and Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+
+from rtcompile import styling
+from rtcompile.build.many import found, submit_many
+from rtcompile.build.progress import changing_line
+from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest, RtcompileError, public
+from rtcompile.extras.notebook import cells, show
+from rtcompile.extras.notebook.cells import PROGRAM, KernelText
+from rtcompile.extras.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
+from rtcompile.inspect.report import TELL_SPILLS
+from rtcompile.inspect.symbols import simple_name
+from rtcompile.messages import rendering
+from rtcompile.request import options
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+
+# --- A notebook -----------------------------------------------------------------------------------
+
+_OURS = ("--arch", "--backend", "--module")
+_QUIET_SECONDS = 0.5
+_SECONDS_BETWEEN_CHANGES = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The options of a ``%%cuda`` line; ``""`` where the line does not give one."""
+
+    arch: str = ""
+    backend: str = ""
+    module: str = ""  # the name to bind the cell's module to
+    names: tuple[str, ...] = ()  # instances of templates to build together with the cell
+    options: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Line:
+        """Read a line; an option without its value, or a quote without an end, is an error."""
+        try:
+            words = iter(shlex.split(text))
+        except ValueError as error:
+            raise InvalidRequest(f"%%cuda {text}: {error}") from None
+        ours = dict.fromkeys(_OURS, "")
+        names: list[str] = []
+        options: list[str] = []
+        for word in words:
+            name, equals, value = word.partition("=")
+            if name not in (*_OURS, "-n"):
+                options.append(word)
+                continue
+            value = value if equals else next(words, "")
+            if not value:
+                raise InvalidRequest(f"%%cuda {text}: {name} needs a value")
+            if name == "-n":
+                names.append(value)
+            else:
+                ours[name] = value
+        arch, backend, module = ours.values()
+        return cls(arch, backend, module, tuple(names), tuple(options))
+
+    def after(self, defaults: Line) -> Line:
+        """Return this line with missing values taken from the defaults, and their options first."""
+        return Line(
+            self.arch or defaults.arch,
+            self.backend or defaults.backend,
+            self.module,
+            self.names,
+            (*defaults.options, *self.options),
+        )
+
+
+class Compilation:
+    """The compilation of one cell. Templates keep it to compile further instances later."""
+
+    def __init__(self, source: str, line: Line, headers: Mapping[str, str]) -> None:
+        self._line = line
+        self._options = (*line.options, TELL_SPILLS)
+        self._headers = dict(headers)  # a later instance is of the same texts
+        asked = options.parse(CompileRequest("", line.options).options)
+        # With line information, lines must stay in place for profilers and debuggers to show the
+        # cell.
+        self._cell = cells.read(source, keep_lines=asked.lineinfo or asked.debug)
+        self._built: list[Built] = []
+
+    def module(self) -> CellModule:
+        """Compile the cell; an error names lines and columns of the cell."""
+        texts = {name: self._text_of(name) for name in self._line.names}
+        built = self._build(self._line.names)
+        self._built.append(built)
+        kernels: dict[str, CellKernel | CellTemplate] = {}
+        for text in self._cell.kernels:
+            if text.template is not None:
+                template = CellTemplate(text, functools.partial(self._instance, text))
+                template.kernels.update(
+                    (name, CellKernel(text, built, name, symbol))
+                    for name, symbol in built.code.lowered_names.items()
+                    if texts[name] == text
+                )
+                kernels[text.name] = template
+        named = set(built.code.lowered_names.values())
+        symbols = {simple_name(s): s for s in built.kernel_symbols() if s not in named}
+        known = {text.name: text for text in self._cell.kernels if text.template is None}
+        for name in sorted(symbols, key=[*known, *symbols].index):
+            # A kernel that the text does not define was made by a macro.
+            text = known.get(name) or KernelText(name, name, "…", None)
+            kernels[name] = CellKernel(text, built, name, symbols[name])
+        in_order = [text.name for text in self._cell.kernels if text.name in kernels]
+        return CellModule({name: kernels[name] for name in [*in_order, *kernels]}, built)
+
+    def _build(self, names: Sequence[str]) -> Built:
+        request = CompileRequest(
+            self._cell.source,
+            options=self._options,
+            arch=self._line.arch or None,
+            name_expressions=tuple(names),
+            backend=self._line.backend or "auto",
+            headers=self._headers,
+            name=PROGRAM,
+        )
+        try:
+            code = build(request)
+        except CompileError as error:
+            raise self._in_cell(error) from None
+        return Built(self._cell, request, code)
+
+    def _text_of(self, expression: str) -> KernelText:
+        name = expression.partition("<")[0].strip().rpartition("::")[2]
+        for text in self._cell.kernels:
+            if text.name == name:
+                return text
+        known = ", ".join(text.qualified for text in self._cell.kernels) or "none"
+        raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
+
+    def _instance(self, text: KernelText, expression: str) -> CellKernel:
+        """Build the cell for one more instance, refused if it has variables: they would be copied."""
+        built = self._build([expression])
+        shared = {name for one in self._built for name in one.variables() & built.variables()}
+        if shared:
+            raise InvalidRequest(
+                f"{expression} would have its own copy of the cell's variables "
+                f"({', '.join(sorted(shared))}), since it is built after the cell; build it with "
+                f"the cell: %%cuda -n '{expression}'"
+            )
+        self._built.append(built)
+        return CellKernel(text, built, expression, built.code.lowered_names[expression])
+
+    def _in_cell(self, error: CompileError) -> CompileError:
+        """Return the error with the cell's own lines in it, and options as a cell spells them."""
+        found = tuple(map(self._cell.in_cell, error.diagnostics))
+        story = rendering.rendered_diagnostics(found, source=self._cell.text, name=PROGRAM)
+        here: CompileError = type(error).told(
+            tuple((style, rendering.spelled(text, "cell")) for style, text in story),
+            self._cell.text,
+            PROGRAM,
+            error.options,
+            error.backend,
+            diagnostics=found,
+            log=error.log,
+            advice=tuple(rendering.spelled(paragraph, "cell") for paragraph in error.advice),
+        )
+        if isinstance(error, CompilerCrashed) and isinstance(here, CompilerCrashed):
+            here.reproducer = error.reproducer
+        here.cached = error.cached
+        return here
+
+
+def build(request: CompileRequest) -> ObjectCode:
+    """Return the build of `request`; an interrupt of the cell kills its compiler."""
+    known = found([request], {})
+    if known is not None:
+        return known[0]
+    begin = time.monotonic()
+    (future,) = submit_many([request])
+    try:
+        if wait([future], timeout=_QUIET_SECONDS).not_done:
+            with changing_line() as show:
+                while wait([future], timeout=_SECONDS_BETWEEN_CHANGES).not_done:
+                    show(f"compiling: {time.monotonic() - begin:.0f} s")
+    except BaseException:
+        future.cancel()
+        raise
+    return future.result()
+
+
+class Session:
+    """One notebook: its header cells, and the options of all its cells."""
+
+    def __init__(self) -> None:
+        self.defaults = Line()
+        self._headers: dict[str, str] = {}
+
+    def keep_header(self, name: str, text: str) -> None:
+        """Keep `text` as a header that the cells of this notebook can include as `name`."""
+        name = name.strip().strip("\"'<>")
+        if not name or os.path.isabs(name) or ".." in name.split("/"):
+            raise InvalidRequest(f"%%cuda_header {name}: give a name to include it by: shapes.cuh")
+        self._headers[name] = cells.read(text, keep_lines=True).source
+
+    def compile(self, source: str, line: Line) -> CellModule:
+        """Compile a cell; raises the errors of `Compilation.module`."""
+        return Compilation(source, line.after(self.defaults), self._headers).module()
+
+
+# --- ``%%cuda`` -----------------------------------------------------------------------------------
+
+
+@magics_class
+class CudaMagics(Magics):  # type: ignore[misc]
+    """CUDA C++ in cells."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.session = Session()
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    @public
+    def cuda(self, line: str, cell: str) -> CellModule:
+        """Compile a cell of CUDA C++ and bind its kernels to their names.
+
+        %%cuda [--arch sm_90a] [--backend nvrtc|nvcc] [--module NAME] [-n 'f<float>'] [options]
+
+        A kernel is called as CuPy's: ``scale((8,), (128,), (x, 2.0, n))``; of a template choose one
+        first: ``scale["float"]``, or here with ``-n``. ``--module`` also binds the cell's module to
+        a name. All other options go to the compiler: ``-DN=4 -I include -lineinfo
+        --use_fast_math``.
+        """
+        with _readable():
+            asked = Line.read(line)
+            # Editors count the line of the magic too.
+            module = self.session.compile(f"\n{cell}", asked)
+        self.shell.push(module.kernels)
+        if asked.module:
+            self.shell.push({asked.module: module})
+        return module
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    @public
+    def rtcompile(self, line: str, cell: str) -> CellModule:
+        """Compile a cell of CUDA C++: the same as ``%%cuda``."""
+        module: CellModule = self.cuda(line, cell)
+        return module
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    @public
+    def cuda_header(self, line: str, cell: str) -> None:
+        """Keep a cell as a header that later cells include.
+
+        %%cuda_header shapes.cuh
+        """
+        with _readable():
+            self.session.keep_header(line, cell)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    @public
+    def cuda_options(self, line: str) -> None:
+        """Set the options that every later ``%%cuda`` begins with, and an empty line removes.
+
+        %cuda_options --arch sm_90a --use_fast_math
+        """
+        with _readable():
+            self.session.defaults = Line.read(line)
+
+
+class _readable:  # noqa: N801  # a statement's word
+    """Shows errors with options as a cell spells them, and an interrupt as one line."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: Any
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            _show_as(error, "Interrupted: nothing is being compiled any longer.")
+        elif isinstance(error, RtcompileError):
+            _show_as(error, styling.as_traceback(rendering.told(error, "cell")))
+
+
+def _show_as(error: BaseException, text: str) -> None:
+    # IPython calls this method of an exception instead of formatting a traceback.
+    error._render_traceback_ = lambda: text.split("\n")  # type: ignore[attr-defined]
+
+
+def load(shell: Any) -> None:
+    """Register the magics, and how modules and kernels are displayed."""
+    shell.register_magics(CudaMagics)
+    formatters = shell.display_formatter.formatters
+    for module, name in (
+        ("rtcompile.extras.notebook.kernels", "CellModule"),
+        ("rtcompile.extras.notebook.kernels", "CellKernel"),
+        ("rtcompile.extras.notebook.kernels", "CellTemplate"),
+        ("rtcompile.request.object_code", "ObjectCode"),
+        ("rtcompile.frontends.raw_module", "RawModule"),
+        ("rtcompile.frontends.raw_kernel", "RawKernel"),
+    ):
+        formatters["text/html"].for_type_by_name(module, name, show.as_html)
+        formatters["text/plain"].for_type_by_name(
+            module, name, lambda shown, printer, cycle: printer.text(show.as_text(shown))
+        )

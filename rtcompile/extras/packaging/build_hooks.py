@@ -1,0 +1,231 @@
+"""Build hooks for hatchling and setuptools that put a project's bundle into its wheel.
+
+Both need ``rtcompile`` and a toolkit in ``build-system.requires`` and a table in pyproject.toml,
+``[tool.hatch.build.hooks.rtcompile]`` or ``[tool.rtcompile.bundle]``::
+
+    targets = ["mykernels"]
+    bundle = "mykernels/kernels.rtcb"
+    archs = ["sm_80", "sm_90a", "compute_90"]
+
+Before a wheel is done its files are tried where nothing may be compiled, so no wheel is made whose
+bundle does not answer. An editable install gets no bundle: its kernels are compiled when called, since its
+sources change.
+
+Setuptools packs Python files only, by default. So the hook names the kernels' sources and
+headers as data of the packages that are bundled: they go into the sdist, which a wheel may be built from,
+and into the wheel, whose bundle answers only for the sources and headers that it was made from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rtcompile.errors import InvalidRequest, RtcompileError
+
+__all__ = ["Table"]
+
+
+# --- Build hooks for hatchling and setuptools that put a project's bundle into its wheel ----------
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A project's configuration of its bundle."""
+
+    targets: Sequence[str]  # names of what to build, as for ``rtcompile bundle``
+    bundle: str  # the path of the bundle in the wheel
+    archs: Sequence[str]
+    source: str = "."  # the folder that the project's packages lie in: "." or "src"
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any], name: str) -> Table:
+        """Return the table that pyproject.toml calls `name`."""
+        for field, value in fields.items():
+            kind = _FIELDS.get(field)
+            if kind is None:
+                raise InvalidRequest(f"[{name}] has {field!r}; known are {', '.join(_FIELDS)}")
+            if not isinstance(value, kind):
+                raise InvalidRequest(f"[{name}] {field} = {value!r}: expected a {kind.__name__}")
+        missing = [field for field in ("targets", "bundle", "archs") if not fields.get(field)]
+        if missing:
+            raise InvalidRequest(f"[{name}] lacks {', '.join(missing)}")
+        return cls(**fields)
+
+    def build(self, root: str, path: str) -> None:
+        """Build the bundle of the project in `root` and put it at `path`."""
+        from rtcompile.extras.packaging import bundling
+
+        with _importable(os.path.join(root, self.source)):
+            bundling.bundle(self.targets, path, archs=self.archs, progress=True)
+
+    def check(self, root: str, files: str, advice: str) -> None:
+        """Look every build up from a wheel's files alone, in another process that may not compile.
+
+        `files` is the folder that holds what the wheel is made of, the bundle too. `advice` says
+        how a file is added to the wheel with this build backend.
+        """
+        source = os.path.realpath(os.path.join(root, self.source))
+        # Without the project's own folder, which has what the wheel may lack.
+        path = [folder for folder in sys.path if os.path.realpath(folder) != source]
+        with tempfile.TemporaryDirectory(prefix="rtcompile-wheel-") as empty:
+            environ = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([files, *path]),
+                "PYTHONDONTWRITEBYTECODE": "1",  # the files become a wheel
+                "RTCOMPILE_JIT": "0",
+                "RTCOMPILE_CACHE_DIR": empty,
+                "RTCOMPILE_BUNDLES": "",
+                "RTCOMPILE_REMOTE": "",
+            }
+            asked = json.dumps([*self.targets]), json.dumps([*self.archs])
+            command = [sys.executable, "-c", _CHECK, files, self.bundle, *asked, advice]
+            done = subprocess.run(
+                command, cwd=root, env=environ, capture_output=True, text=True, check=False
+            )
+        if done.returncode:
+            raise InvalidRequest(
+                "no wheel was made, since its kernels would not work without a compiler: "
+                f"{done.stderr.strip()}"
+            )
+
+
+# The first folder of sys.path is the working directory, the project itself; it makes way for the wheel's.
+_CHECK = """
+import json, sys
+files, bundle, targets, archs, advice = sys.argv[1:]
+sys.path[0] = files
+from rtcompile.extras.packaging.build_hooks import answers_all
+sys.exit(answers_all(files, bundle, json.loads(targets), json.loads(archs), advice))
+"""
+
+
+def answers_all(
+    files: str, bundle: str, targets: Sequence[str], archs: Sequence[str], advice: str
+) -> str | None:
+    """Return why a wheel's bundle does not answer every build, and what to do; None if it does."""
+    from rtcompile import bundles
+    from rtcompile.build import pipeline
+    from rtcompile.extras.packaging import bundling
+
+    made = os.path.join(files, bundle)
+    try:
+        for work in bundling.works(targets, archs):
+            library = work.kernels[0].module.library if work.kernels else None
+            used = library.path(library.bundle) if library and library.bundle else made
+            if not os.path.exists(used):
+                there = os.path.relpath(used, files)
+                return f"{library} has its bundle at {there}, and it is made as {bundle}: name one place"
+            bundles.use_bundle(used)
+            pipeline.build(work.request, work.settings())
+    except RtcompileError as error:
+        return f"{error}\n{advice}"
+    return None
+
+
+_FIELDS: Mapping[str, type] = {"targets": list, "bundle": str, "archs": list, "source": str}
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    # It comes first, so an installed version of the project is not built instead.
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+# --- The hook for setuptools, configured by ``[tool.rtcompile.bundle]`` ---------------------------
+
+_SOURCES = ("cu", "cuh", "h", "hpp", "hxx", "hh", "inl", "ipp", "inc")
+_ADVICE = (
+    f"The hook adds the packages' files that end in .{', .'.join(_SOURCES)}. Name others, for example "
+    '`package-data = { mypackage = ["kernels/*"] }` in [tool.setuptools].'
+)
+
+
+def finalize(distribution: Any) -> None:
+    """Let ``build_py`` make the bundle, if the project in this folder has a table for it."""
+    fields = _table()
+    if fields is None:
+        return
+
+    with _errors_without_traceback():
+        table = Table.read(fields, "tool.rtcompile.bundle")
+    bundled = {target.partition(":")[0].partition(".")[0] for target in table.targets}
+    before = distribution.get_command_class("build_py")
+
+    class BuildWithBundle(before):  # type: ignore[misc,valid-type]
+        """Copies the project's modules and kernels, and builds the bundle beside them."""
+
+        package_data: dict[str, list[str]]
+
+        def finalize_options(self) -> None:
+            super().finalize_options()
+            self.package_data = dict(self.package_data or {})
+            for package in self.packages or ():
+                if package.partition(".")[0] in bundled:
+                    given = self.package_data.get(package, [])
+                    self.package_data[package] = [*given, *(f"**/*.{end}" for end in _SOURCES)]
+
+        def run(self) -> None:
+            super().run()
+            if getattr(self, "editable_mode", False):
+                return
+            with _errors_without_traceback():
+                table.build(os.getcwd(), os.path.join(self.build_lib, table.bundle))
+                table.check(os.getcwd(), os.path.abspath(self.build_lib), _ADVICE)
+
+        def get_outputs(self, *arguments: Any, **options: Any) -> list[str]:
+            outputs = super().get_outputs(*arguments, **options)
+            if getattr(self, "editable_mode", False):
+                return [*outputs]
+            return [*outputs, os.path.join(self.build_lib, table.bundle)]
+
+    distribution.cmdclass["build_py"] = BuildWithBundle
+
+
+@contextmanager
+def _errors_without_traceback() -> Iterator[None]:
+    """Raise errors of rtcompile as setuptools' own: it shows only their message."""
+    from setuptools.errors import SetupError
+
+    from rtcompile.errors import RtcompileError
+
+    try:
+        yield
+    except RtcompileError as error:
+        raise SetupError(f"rtcompile: {error}") from None
+
+
+def _table() -> dict[str, Any] | None:
+    """Return the project's table, None for a project that has none; refuse what would be ignored."""
+    try:
+        with open("pyproject.toml", "rb") as file:
+            data = file.read()
+    except OSError:
+        return None
+    if b"rtcompile" not in data:
+        return None
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        from setuptools.compat.py310 import tomllib
+    tool = tomllib.loads(data.decode()).get("tool", {})
+    fields: dict[str, Any] | None = tool.get("rtcompile", {}).get("bundle")
+    if fields is not None and "build_py" in tool.get("setuptools", {}).get("cmdclass", {}):
+        from setuptools.errors import SetupError
+
+        raise SetupError(
+            "[tool.rtcompile.bundle] does nothing beside a build_py in [tool.setuptools.cmdclass], which "
+            "takes its place; give that class by setup(cmdclass=…) in setup.py"
+        )
+    return fields

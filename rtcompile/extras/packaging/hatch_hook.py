@@ -1,0 +1,78 @@
+"""The hook for hatchling, configured by ``[tool.hatch.build.hooks.rtcompile]``."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.plugin import hookimpl
+
+from rtcompile.errors import RtcompileError
+from rtcompile.extras.packaging.build_hooks import Table
+from rtcompile.files import folders
+
+
+class BundleHook(BuildHookInterface):  # type: ignore[misc]
+    """Builds the bundle, includes it in the wheel, and tries the wheel."""
+
+    PLUGIN_NAME = "rtcompile"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build it, before the wheel's files are gathered."""
+        if self.target_name != "wheel" or version == "editable":
+            return
+        with self._errors_end_the_build():
+            table = self._table()
+            path = os.path.join(folders.temporary_folder("bundle"), os.path.basename(table.bundle))
+            table.build(self.root, path)
+        build_data["force_include"][path] = table.bundle
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Try the wheel, and remove it if it does not work where nothing can be compiled."""
+        if self.target_name != "wheel" or version == "editable":
+            return
+        files = folders.temporary_folder("wheel")
+        with zipfile.ZipFile(artifact_path) as wheel:
+            wheel.extractall(files)
+        with self._errors_end_the_build(artifact_path):
+            self._table().check(self.root, files, _ADVICE)
+
+    def _table(self) -> Table:
+        fields = {k: v for k, v in self.config.items() if k not in _HATCHLINGS_OWN}
+        return Table.read(fields, "tool.hatch.build.hooks.rtcompile")
+
+    @contextmanager
+    def _errors_end_the_build(self, artifact_path: str | None = None) -> Iterator[None]:
+        """Let hatchling show an error's message without a traceback, and leave no artifact."""
+        try:
+            yield
+        except RtcompileError as error:
+            if artifact_path is not None:
+                os.remove(artifact_path)
+            self.app.abort(f"rtcompile: {error}")
+
+
+_ADVICE = (
+    "Files that are missing: hatchling leaves out what .gitignore names; add them with `artifacts` or "
+    "`force-include` of [tool.hatch.build.targets.wheel]."
+)
+
+
+_HATCHLINGS_OWN = frozenset(
+    {
+        "dependencies",
+        "enable-by-default",
+        "require-runtime-dependencies",
+        "require-runtime-features",
+    }
+)
+
+
+@hookimpl  # type: ignore[untyped-decorator]
+def hatch_register_build_hook() -> type[BundleHook]:
+    """Tell hatchling of the hook."""
+    return BundleHook

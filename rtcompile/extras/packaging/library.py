@@ -1,0 +1,425 @@
+"""Kernels of a Python package: the sources are resources, and calls are checked by signatures.
+
+>>> library = KernelLibrary("mykernels", bundle="kernels.rtcb")
+>>> vectors = library.module("vectors.cu", {"scale<float>": "float* x, float factor, int n"})
+>>> vectors["scale<float>"]((8,), (128,), (x, 2.0, x.size))
+
+Declaring a library is cheap: CuPy and the source files are used only when a kernel is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rtcompile import bundles
+from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.request.request import header_texts
+from rtcompile.request.values import strings, text
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+    from rtcompile.extras.packaging.signature import Parameter
+    from rtcompile.request.object_code import ObjectCode
+    from rtcompile.request.request import CompileRequest
+    from rtcompile.request.values import Arch
+
+
+class KernelLibrary:
+    """The kernels of one Python package.
+
+    Parameters
+    ----------
+    package : str
+        The package whose resources hold the sources, usually ``__name__``.
+    folder : str
+        The folder of the package that holds them; it is searched for headers too.
+    options : sequence of str
+        Compiler options for all of them. Directories of the package go into `include_dirs`.
+    include_dirs : sequence of str
+        Further folders of the package to search for headers.
+    headers : mapping of str to str, optional
+        Headers as texts (``{"tile.cuh": text}``), for what the package makes when it runs; found
+        before all others.
+    bundle : str, optional
+        Path of the bundle in the package; see ``rtcompile bundle``. Without the file, kernels are
+        compiled when they are first called.
+
+    Raises
+    ------
+    InvalidRequest
+        An argument of a wrong type; the message names it.
+
+    Examples
+    --------
+    >>> library = rtcompile.KernelLibrary("mykernels", bundle="kernels.rtcb")
+    >>> vectors = library.module("vectors.cu", {"scale<float>": "float* x, float factor, int n"})
+    >>> list(vectors)
+    ['scale<float>']
+    >>> vectors["scale<float>"]((8,), (128,), (x, 2.0, x.size))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        package: str,
+        *,
+        folder: str = "",
+        options: Sequence[str] = (),
+        include_dirs: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        bundle: str | None = None,
+    ) -> None:
+        self.package = text("package", package)
+        self.folder = text("folder", folder)
+        self.options = strings("options", options)
+        self.include_dirs = strings("include_dirs", include_dirs)
+        self.headers = header_texts(() if headers is None else headers)
+        self.bundle = None if bundle is None else text("bundle", bundle)
+        self.modules: list[KernelModule] = []
+
+    @public
+    def module(
+        self, source: str, kernels: Mapping[str, str], *, options: Sequence[str] = ()
+    ) -> KernelModule:
+        """Declare the kernels of one source file.
+
+        Parameters
+        ----------
+        source : str
+            The file's name in the library's folder.
+        kernels : mapping of str to str
+            Each kernel, as a C++ name expression (``"scale<float>"``), with its parameters as C++
+            declares them (``"float* x, float factor, int n"``).
+        options : sequence of str
+            Compiler options after the library's.
+
+        Raises
+        ------
+        InvalidRequest
+            An argument of a wrong type; the message names it. Signatures are read when they are
+            needed: at a kernel's first call, and by ``rtcompile bundle``.
+        """
+        if not isinstance(kernels, Mapping):
+            raise InvalidRequest(
+                f"kernels must map names to signatures, not {shown(kernels)}; write "
+                "{'scale<float>': 'float* x, float factor, int n'}"
+            )
+        signatures = {
+            text("kernels", name): text(f"kernels[{shown(name)}]", signature)
+            for name, signature in kernels.items()
+        }
+        own = strings("options", options)
+        module = KernelModule(self, text("source", source), signatures, own)
+        self.modules.append(module)
+        return module
+
+    @public
+    def requests(self) -> list[CompileRequest]:
+        """Return the requests of all modules, with no architecture chosen."""
+        return [request for module in self.modules for request in module.requests()]
+
+    @public
+    def path(self, resource: str) -> str:
+        """Return where a file or folder of the package lies on disk."""
+        return _on_disk(self.package, resource)
+
+    def __repr__(self) -> str:
+        return f"KernelLibrary({self.package!r}, modules={[m.source for m in self.modules]})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "modules": [],
+        }  # modules refer to their library, which would be a circle
+
+
+class KernelModule:
+    """One source file of a `KernelLibrary`; ``module[name]`` is a `Kernel`, iteration gives names."""
+
+    def __init__(
+        self,
+        library: KernelLibrary,
+        source: str,
+        kernels: Mapping[str, str],
+        options: tuple[str, ...],
+    ) -> None:
+        self.library = library
+        self.source = source
+        self.options = options
+        self._signatures = dict(kernels)
+        self._kernels = {name: Kernel(self, name, text) for name, text in kernels.items()}
+        self.lock = threading.RLock()
+        self._raw: Any = None
+
+    @public
+    def __getitem__(self, name: str) -> Kernel:
+        try:
+            return self._kernels[name]
+        except KeyError:
+            declared = ", ".join(self._kernels) or "none"
+            raise InvalidRequest(
+                f"{self.source} has no kernel {name!r} declared; declared are: {declared}"
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kernels)
+
+    @functools.cached_property
+    @public
+    def request(self) -> CompileRequest:
+        """The request of this module, with no architecture chosen."""
+        from rtcompile.request.request import CompileRequest
+
+        library = self.library
+        folders = dict.fromkeys((library.folder, *library.include_dirs))
+        include = (f"-I{library.path(folder)}" for folder in folders)
+        name = os.path.join(library.folder, self.source)
+        return CompileRequest(
+            source=_text(library.package, name),
+            options=(*include, *library.options, *self.options),
+            name_expressions=tuple(self._kernels),
+            name=os.path.basename(self.source),
+            headers=library.headers,
+        )
+
+    @public
+    def requests(self) -> list[CompileRequest]:
+        """Return the one build of this module."""
+        return [self.request]
+
+    @public
+    def compile(self, arch: str | Arch | None = None) -> ObjectCode:
+        """Return the code for an architecture: from the bundle, the cache, or a compiler.
+
+        Parameters
+        ----------
+        arch : str or Arch, optional
+            ``"sm_90a"``; None asks the current device.
+        """
+        from rtcompile.build import pipeline
+        from rtcompile.settings import Settings
+
+        self.use_bundle()
+        request = self.request.replace(arch=arch)
+        return pipeline.build(request, Settings.from_environ())
+
+    @property
+    @public
+    def raw(self) -> Any:
+        """The `RawModule` of these kernels."""
+        if self._raw is None:
+            with self.lock:
+                if self._raw is None:
+                    from rtcompile.frontends.raw_module import RawModule
+
+                    self.use_bundle()
+                    request = self.request
+                    self._raw = RawModule(
+                        code=request.source,
+                        options=request.options,
+                        name_expressions=request.name_expressions,
+                        name=request.name,
+                        headers=dict(request.headers) or None,
+                    )
+        return self._raw
+
+    @public
+    def use_bundle(self) -> None:
+        """Use the library's bundle, if there is one; calling a kernel does this too."""
+        if self.library.bundle is not None:
+            bundles.use_bundle(self.library.path(self.library.bundle))
+
+    def __repr__(self) -> str:
+        return f"KernelModule({self.library.package!r}, {self.source!r}, {list(self)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KernelModule, (self.library, self.source, self._signatures, self.options)
+
+
+class Kernel:
+    """A kernel that checks its arguments. Called as CuPy's: ``kernel(grid, block, args)``.
+
+    Arguments must be what the signature says: arrays of that element type (of CuPy, or of anything
+    with ``__cuda_array_interface__``), numbers that fit. Python's numbers become the parameter's
+    type, so that a ``float`` can be passed for a C++ ``float``, which CuPy would take for a
+    ``double``.
+
+    Attributes
+    ----------
+    name : str
+        The C++ name expression.
+    signature : str
+        Its parameters, as declared.
+    """
+
+    def __init__(self, module: KernelModule, name: str, signature: str) -> None:
+        self.module = module
+        self.name = name
+        self.signature = signature
+        self._raw: Any = None
+
+    @functools.cached_property
+    @public
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters in the signature; raises `InvalidRequest` if it cannot be read."""
+        from rtcompile.extras.packaging.signature import parse
+
+        return parse(self.signature, f"{self.module.source}: {self.name}")
+
+    @public
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+    ) -> None:
+        """Launch the kernel on the current device and stream.
+
+        Parameters
+        ----------
+        grid : tuple of int
+            Blocks in the grid, in up to three dimensions.
+        block : tuple of int
+            Threads in a block, in up to three dimensions.
+        args : sequence
+            One argument for each parameter of the signature: arrays in device memory, numbers.
+        shared_mem : int
+            Bytes of dynamic shared memory of a block.
+
+        Raises
+        ------
+        InvalidRequest
+            An argument that does not fit the signature.
+        """
+        self.raw(grid, block, self.arguments(args), shared_mem=shared_mem)
+
+    @public
+    def arguments(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the arguments as a `RawKernel` takes them.
+
+        Raises
+        ------
+        InvalidRequest
+            They do not fit the signature; the message names the parameter.
+        """
+        from rtcompile.extras.packaging import arguments
+
+        return arguments.convert(self.parameters, args, self.name)
+
+    @property
+    def raw(self) -> Any:
+        """The `RawKernel`, with CuPy's attributes; it is loaded on each device that calls it."""
+        return self._find() if self._raw is None else self._raw
+
+    @public
+    def _find(self) -> Any:
+        module = self.module.raw
+        # The lock keeps two threads from loading the module twice, with separate variables.
+        with self.module.lock:
+            kernel = module.get_function(self.name)
+            self.check(module.object_code)
+        self._raw = kernel
+        return kernel
+
+    @public
+    def check(self, obj: ObjectCode) -> None:
+        """Compare the signature with the machine code, which holds the size of each parameter.
+
+        Raises
+        ------
+        InvalidRequest
+            They differ; the message gives both.
+        """
+        if obj.kind != "cubin":
+            return
+        from rtcompile.inspect import cubin
+
+        symbol = obj.lowered_names.get(self.name, self.name)
+        found = next((k for k in cubin.read(obj.code).kernels if k.name == symbol), None)
+        if found is None:
+            raise InvalidRequest(f"{self!r} is no kernel of {self.module.source}")
+        there = [size for _, size in found.parameters]
+        declared = [parameter.bytes for parameter in self.parameters]
+        fits = len(there) == len(declared) and all(
+            size in (None, own) for size, own in zip(declared, there, strict=True)
+        )
+        if not fits:
+            raise InvalidRequest(
+                f"{self!r} declares {_sizes(declared)}; the kernel in {self.module.source} takes "
+                f"{_sizes(there)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.signature})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _kernel, (self.module, self.name)
+
+
+def _kernel(module: KernelModule, name: str) -> Kernel:
+    return module[name]
+
+
+def _sizes(sizes: Sequence[int | None]) -> str:
+    listed = ", ".join("?" if size is None else str(size) for size in sizes)
+    return f"parameters of {listed} bytes" if sizes else "no parameters"
+
+
+# --- resources -----------------------------------------------------------------------------------
+
+
+def _text(package: str, name: str) -> str:
+    path = _on_disk(package, name)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(
+            f"package {package} has no kernel source {name}: {path}: {error}"
+        ) from None
+
+
+def _on_disk(package: str, name: str) -> str:
+    """Return the path of a resource, which need not exist; one in a zip file is unpacked."""
+    try:
+        module = importlib.import_module(package)
+    except (ImportError, TypeError, ValueError) as error:  # the last two for "" and ".x"
+        if isinstance(error, ImportError) and not f"{package}.".startswith(f"{error.name}."):
+            raise  # the package exists, and something that it imports does not
+        raise InvalidRequest(
+            f"there is no package {package!r} to hold kernels ({error}); give a KernelLibrary the "
+            "__name__ of a package that can be imported"
+        ) from None
+    for folder in getattr(module, "__path__", [os.path.dirname(module.__file__ or "")]):
+        if os.path.isdir(folder):  # the same as importlib.resources, which takes 20 ms to import
+            return os.path.normpath(os.path.join(folder, name))
+    return _unpacked(package, name)
+
+
+@functools.cache
+def _unpacked(package: str, name: str) -> str:
+    """Copy a resource of a zipped package to a temporary folder of this process."""
+    from importlib import resources
+
+    from rtcompile.files import folders as temporary
+
+    target = os.path.join(temporary.temporary_folder("unpacked"), os.path.basename(name))
+    _copy(resources.files(package).joinpath(name), target)
+    return target
+
+
+def _copy(resource: Traversable, target: str) -> None:
+    if resource.is_dir():
+        os.makedirs(target, exist_ok=True)
+        for child in resource.iterdir():
+            _copy(child, os.path.join(target, child.name))
+    elif resource.is_file():
+        with open(target, "wb") as file:
+            file.write(resource.read_bytes())

@@ -1,0 +1,200 @@
+"""Proof of what a bundle ships: for which GPUs, made by what out of what, and that it can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from rtcompile import bundles
+from rtcompile.build import from_bundle, pipeline
+from rtcompile.bundles.file import Bundle, Row
+from rtcompile.errors import InvalidRequest
+from rtcompile.extras.packaging import bundling
+from rtcompile.files.headers import SearchDir
+from rtcompile.files.sealed import content_digest
+from rtcompile.request import arch as archs
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.store import manifests, objects
+from rtcompile.workers import pool
+
+Version = tuple[int, int]
+
+# The first Linux driver branch of each CUDA release, from the release notes of the CUDA toolkit.
+_BRANCHES: dict[Version, int] = {
+    (12, 0): 525,
+    (12, 1): 530,
+    (12, 2): 535,
+    (12, 3): 545,
+    (12, 4): 550,
+    (12, 5): 555,
+    (12, 6): 560,
+    (12, 8): 570,
+    (12, 9): 575,
+    (13, 0): 580,
+}
+
+
+class Served(NamedTuple):
+    """What one generation of GPUs gets from a bundle where nothing can be compiled."""
+
+    gpu: str  # its compute capability, "9.0"
+    program: str  # the source, with its name expressions where it has some
+    cuda: int  # the major version that the code was made with, and CuPy must have; 0 for nothing
+    code: str  # "cubin sm_90a", "ptx compute_80" or "nothing"
+    driver: str  # the least driver, as the CUDA release that it came with; "" for nothing
+
+
+def matrix(bundle: Bundle) -> list[Served]:
+    """Return what each generation from 7.5 on gets, for each program and major version of CUDA."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in bundle.rows():
+        groups.setdefault((row.key, row.cuda), []).append(row)
+    served = []
+    for capability in archs.generations():
+        for (_, cuda), rows in groups.items():
+            name = rows[0].program
+            name += f" ({', '.join(rows[0].names)})" if rows[0].names else ""
+            gpu = f"{capability[0]}.{capability[1]}"
+            usable = [
+                row
+                for row in rows
+                if row.kind in ("cubin", "ptx") and archs.runs_on(row.arch, row.kind, capability)
+            ]
+            if not usable:
+                served.append(Served(gpu, name, cuda, "nothing", ""))
+                continue
+            # As `shipped` chooses: machine code before PTX, then the nearest.
+            wanted = archs.exact(capability)
+            exact = [
+                row for arch in wanted for row in usable if (row.arch, row.kind) == (arch, "cubin")
+            ]
+            best = next(iter(exact), None) or max(usable, key=lambda r: (r.kind == "cubin", r.arch))
+            arch = best.arch if best.kind == "cubin" else best.arch.virtual
+            least = _least_driver(best, capability)
+            served.append(Served(gpu, name, cuda, f"{best.kind} {arch}", _driver(least)))
+    return served
+
+
+def _least_driver(row: Row, capability: Version) -> Version:
+    """Return the CUDA release whose driver is the oldest that runs a build on a device.
+
+    Machine code of CUDA 12.x runs on every driver for CUDA 12 (NVIDIA's minor version compatibility);
+    PTX is compiled by the driver, which must be as new as the compiler that wrote it. And the driver must
+    know the device.
+    """
+    words = row.compiler.split()
+    release = tuple(int(part) for part in words[1].split(".")[:2]) if len(words) > 1 else (0, 0)
+    made_by = (release[0], release[1] if row.kind == "ptx" else 0)
+    return max(made_by, archs.first_release(capability))
+
+
+def _driver(release: Version) -> str:
+    said = f"CUDA {release[0]}.{release[1]}"
+    branch = _BRANCHES.get(release)
+    return f"{said} (R{branch})" if branch else said
+
+
+def provenance(bundle: Bundle) -> list[dict[str, Any]]:
+    """Return for each build of a bundle what it was made of and by what, as plain values."""
+    return [_fields(*build) for build in _contents(bundle)]
+
+
+def _contents(bundle: Bundle) -> list[tuple[Row, ObjectCode, list[Any]]]:
+    found = []
+    for row, data, record, *_ in bundle.contents():
+        decoded = objects.decode(row.sealed_key(), data)
+        places = [SearchDir(label, f"<{label}>") for label in row.labels]
+        read = manifests.decode(row.sealed_key(), record, places)
+        if decoded is None or read is None:
+            raise InvalidRequest(f"{bundle.path}: the build of {row.program} does not verify")
+        headers = [header for entry in read for header in entry.dependencies.headers]
+        found.append((row, decoded[1], headers))
+    if bundle.problem:
+        raise InvalidRequest(f"{bundle.path}: {bundle.problem}")
+    return found
+
+
+def _fields(row: Row, code: ObjectCode, headers: Sequence[Any]) -> dict[str, Any]:
+    return {
+        "program": row.program,
+        "arch": str(row.arch),
+        "kind": row.kind,
+        "bytes": len(code.code),
+        "digest": content_digest(code.code),
+        "backend": row.backend,
+        "compiler": row.compiler,
+        "options": list(row.options),
+        "name expressions": dict(code.lowered_names),
+        "source digest": row.source,
+        "headers": [
+            {"from": h.label, "name": h.relative, "bytes": h.size, "digest": h.digest}
+            for h in headers
+        ],
+        "digests": "BLAKE2b, 32 bytes",
+    }
+
+
+class Rebuilt(NamedTuple):
+    """A build of a bundle that was made again: `outcome` is ``"same"``, or says what differs."""
+
+    program: str
+    arch: str
+    kind: str
+    outcome: str
+
+
+def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
+    """Compile every build of a bundle again, past all caches, and compare the code byte by byte."""
+    wanted = _contents(bundle)
+    names = dict.fromkeys(
+        row.arch.virtual if row.kind == "ptx" else str(row.arch) for row, _, _ in wanted
+    )
+    work = {}
+    for each in bundling.works(targets, list(names)):
+        question = from_bundle.question(each.request, each.settings())
+        if question is not None:
+            arch, kind = each.request.arch, each.request.target
+            work[question.shipped_key(), None if arch is None else str(arch), kind] = each
+    chosen = []
+    for row, code, headers in wanted:
+        exact = work.get((row.key, str(row.arch), row.kind))
+        # One whose options fix the architecture has none in its request.
+        chosen.append((row, code, headers, exact or work.get((row.key, None, row.kind))))
+    known = [each for *_, each in chosen if each is not None]
+    with bundles.out_of_use(), ThreadPoolExecutor(pool.slots()) as executor:
+        again = executor.map(_anew, known)
+        return [
+            Rebuilt(
+                row.program,
+                str(row.arch),
+                row.kind,
+                _outcome(row, code, headers, next(again) if each is not None else None),
+            )
+            for row, code, headers, each in chosen
+        ]
+
+
+def _anew(work: bundling.Work) -> ObjectCode:
+    return pipeline.build(work.request, work.settings().override(recompile=True))
+
+
+def _outcome(
+    row: Row, shipped_code: ObjectCode, headers: Sequence[Any], again: ObjectCode | None
+) -> str:
+    if again is None:
+        return "not among the targets: another source, other options, or not named"
+    same = again.code == shipped_code.code
+    if same and dict(again.lowered_names) == dict(shipped_code.lowered_names):
+        return "same"
+    if again.build.compiler != row.compiler:
+        return f"differs: made by {row.compiler}, here is {again.build.compiler}"
+    then = {(header.label, header.relative): header.digest for header in headers}
+    now = {(header.label, header.relative): header.digest for header in again.build.headers}
+    others = sorted({relative for label, relative in dict(then.items() ^ now.items())})
+    if others:
+        return f"differs: made with another {', '.join(others[:3])}{' …' * (len(others) > 3)}"
+    pairs = enumerate(zip(again.code, shipped_code.code, strict=False))
+    at = next((at for at, (one, other) in pairs if one != other), None)
+    where = f"from byte {at} on" if at is not None else "in its length or its names"
+    return f"differs {where}, by the same compiler"

@@ -1,0 +1,1 @@
+"""Runs whole programs with all their CuPy kernels compiled by rtcompile, and records their builds."""

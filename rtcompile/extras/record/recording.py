@@ -1,0 +1,376 @@
+"""Records every build of a program, so another machine can make the same builds.
+
+While the program runs, each request is appended to ``FILE.part`` as one line of JSON in one write.
+Forked children append to the same file, and a killed program leaves its requests there. At the
+program's end the lines become one JSON document, which is renamed to ``FILE``.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import json
+import os
+import re
+import sys
+import threading
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rtcompile._version import __version__
+from rtcompile.build import links
+from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.files import folders, sealed
+from rtcompile.files.sealed import content_digest
+from rtcompile.lookup.find import listeners
+from rtcompile.lookup.query import depends_on_place
+from rtcompile.request import options as compiler_options
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.units import LinkInput
+from rtcompile.request.values import Arch
+
+FORMAT = "rtcompile record 3"
+
+
+class Recorder:
+    """Records all requests from `start` to `finish`, which writes them to `path`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self._part = f"{self.path}.part"
+        self._guard = threading.Lock()
+        self._written: set[str] = set()
+        self._process = 0
+        self._problem: OSError | None = None
+
+    def start(self) -> None:
+        """Start recording; raise OSError if the file cannot be written."""
+        if os.path.isdir(self.path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        os.close(os.open(self._part, flags, 0o644))
+        self._process = os.getpid()
+        self._append({"format": FORMAT, **loaded_versions()})
+        listeners.append(self._note)
+
+    def join(self) -> None:
+        """Record this process's requests too, in a record that another process started and finishes."""
+        listeners.append(self._note)
+
+    def finish(self) -> Record:
+        """Stop, and write the whole record. A forked child leaves the writing to its parent."""
+        with contextlib.suppress(ValueError):
+            listeners.remove(self._note)
+        self._append_once({"format": FORMAT, **loaded_versions()})
+        record = read(self._part)
+        if os.getpid() == self._process:
+            text = json.dumps(record.document(), indent=1)
+            sealed.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
+            os.unlink(self._part)
+        if self._problem is not None:
+            raise self._problem
+        return record
+
+    def _note(
+        self,
+        request: CompileRequest,
+        code: ObjectCode | RtcompileError,
+    ) -> None:
+        if not isinstance(code, ObjectCode):
+            return  # a failed build cannot be made in advance
+        try:
+            # CuPy is not loaded yet when recording starts.
+            self._append_once({"format": FORMAT, **loaded_versions()})
+            entry = describe(request, code)
+            for header in code.build.headers:
+                if header.label.startswith("user"):
+                    self._keep(header.path, header.digest)
+            self._append_once(entry, milliseconds=round(code.build.compiled_in, 1))
+        except OSError as error:  # The disk is full: the program goes on, and `finish` reports it.
+            self._problem = error
+
+    def _keep(self, path: str, digest: str) -> None:
+        """Write the contents of one of the user's headers, once."""
+        if not self._is_new(digest):
+            return
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError:
+            return  # It was removed meanwhile; reading the record reports that it lacks the header.
+        if content_digest(data) == digest:
+            packed = base64.b64encode(zlib.compress(data)).decode()
+            self._append({"header": digest, "contents": packed})
+
+    def _is_new(self, what: str) -> bool:
+        with self._guard:
+            new = what not in self._written
+            self._written.add(what)
+        return new
+
+    def _append_once(self, entry: Mapping[str, Any], **more: Any) -> None:
+        """Append an entry with `more`, unless there is one like it, whatever more that says."""
+        if self._is_new(json.dumps(entry, sort_keys=True)):
+            self._append({**entry, **more})
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        descriptor = os.open(self._part, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, (json.dumps(entry) + "\n").encode())
+        finally:
+            os.close(descriptor)
+
+
+class Record:
+    """The requests of a program."""
+
+    def __init__(
+        self, versions: Mapping[str, str], builds: list[dict[str, Any]], headers: dict[str, str]
+    ) -> None:
+        # Of rtcompile, CuPy and CUDA in the program's run; "" for one not loaded.
+        self.versions = {
+            **versions,
+            "cuda": ", ".join(sorted({_cuda(build) for build in builds} - {""})),
+        }
+        self.builds = builds  # as returned by `describe`
+        self.headers = headers  # digest of a user's header to its compressed contents
+
+    def document(self) -> dict[str, Any]:
+        """Return the record as plain values."""
+        return {
+            "format": FORMAT,
+            **self.versions,
+            "builds": self.builds,
+            "headers": self.headers,
+        }
+
+    def found_by_place(self) -> list[str]:
+        """Return the headers outside all searched directories, which are found only in place."""
+        # The host compiler's own headers are found so in builds with NVCC.
+        by_nvrtc = [build for build in self.builds if build["built by"].startswith("nvrtc")]
+        headers = [header for build in by_nvrtc for header in build["headers"]]
+        return list(dict.fromkeys(path for label, _, path, _ in headers if not label))
+
+    def contents(self, digest: str) -> bytes:
+        """Return the contents of a header; raise `InvalidRequest` if the record lacks them."""
+        try:
+            data = zlib.decompress(base64.b64decode(self.headers[digest], validate=True))
+        except (KeyError, ValueError, zlib.error):
+            data = b""
+        if content_digest(data) != digest:
+            raise InvalidRequest(
+                f"the record lacks the contents of a header (digest {digest[:16]}…); record the "
+                "program again with `rtcompile run --record`"
+            )
+        return data
+
+
+def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
+    """Return a request, and the dependencies of its build, as plain values."""
+    return {
+        "asked": {
+            "options": list(request.options),
+            "arch": None if request.arch is None else str(request.arch),
+            "by cupy": not request.allow_fixups,
+            "by a module": request.may_pass_over_arch,
+            # What an option names by a relative path is another file in another directory.
+            "anywhere": not depends_on_place(request),
+        },
+        "name": request.name,
+        "source": request.source,
+        # Relative directories mean those of the recorded program wherever the builds are made.
+        "options": list(compiler_options.with_directories(request.options, folders.absolute)),
+        "arch": str(code.arch),
+        "follows device": request.arch is None or not request.allow_fixups,
+        "name expressions": list(request.name_expressions),
+        "backend": request.backend,
+        "target": request.target,
+        "link": [_link(item, index) for index, item in enumerate(request.link)],
+        "given headers": dict(request.headers),
+        "built by": code.build.compiler,
+        "headers": [[h.label, h.relative, h.path, h.digest] for h in code.build.headers],
+        "asked by": _asker(),
+    }
+
+
+def request_of(entry: Mapping[str, Any]) -> CompileRequest:
+    """Return the request that an entry describes, for the architecture it was built for."""
+    try:
+        return CompileRequest(
+            entry["source"],
+            options=tuple(entry["options"]),
+            arch=Arch.parse(entry["arch"]),
+            name_expressions=tuple(entry["name expressions"]),
+            name=entry["name"],
+            backend=entry["backend"],
+            target=entry["target"],
+            link=tuple(_linked(item) for item in entry["link"]),
+            headers=entry["given headers"],
+            allow_fixups=not entry["asked"]["by cupy"],
+            may_pass_over_arch=entry["asked"]["by a module"],
+        )
+    except InvalidRequest as error:
+        raise InvalidRequest(f"a build of the record is damaged: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"a build of the record is damaged: {error!r}") from None
+
+
+def read(path: str) -> Record:
+    """Return the record in a file, a finished one or the ``.part`` of a program that was killed."""
+    try:
+        text = sealed.read_given(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path}: cannot be read as a record: {error}") from None
+    document = _json(text)
+    if isinstance(document, dict) and "builds" in document:
+        return _from_document(path, document)
+    return _from_lines(path, text.splitlines())
+
+
+def _from_document(path: str, document: dict[str, Any]) -> Record:
+    _insist(path, document)
+    builds, headers = document["builds"], document.get("headers")
+    if not isinstance(builds, list) or not isinstance(headers, dict):
+        raise _damaged(path)
+    return _checked(path, _version_fields(document), builds, headers)
+
+
+def _from_lines(path: str, lines: Iterable[str]) -> Record:
+    first, *rest = [*lines, ""]
+    document = _json(first)
+    if not isinstance(document, dict):
+        raise InvalidRequest(
+            f"{path}: this is no record, or it ends in the middle; "
+            "`rtcompile run --record FILE script.py` writes one"
+        )
+    builds: dict[str, dict[str, Any]] = {}
+    headers: dict[str, str] = {}
+    for entry in (document, *map(_json, rest)):
+        if not isinstance(entry, dict):
+            continue  # the last line of a killed program, incomplete
+        if "header" in entry:
+            headers[str(entry["header"])] = entry.get("contents", "")
+        elif "source" in entry:
+            what = {key: value for key, value in entry.items() if key != "milliseconds"}
+            builds.setdefault(json.dumps(what), entry)  # else by another process, too
+        else:
+            _insist(path, entry)
+            document = entry
+    _insist(path, document)
+    return _checked(path, _version_fields(document), list(builds.values()), headers)
+
+
+def _checked(
+    path: str, versions: Mapping[str, str], builds: list[Any], headers: dict[str, Any]
+) -> Record:
+    """Return the record after checking the types of all fields that are used before a build."""
+
+    def are_texts(values: Any, count: int) -> bool:
+        texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+        return texts and len(values) == count
+
+    for entry in builds:
+        read = entry.get("headers") if isinstance(entry, dict) else None
+        if not isinstance(read, list) or not all(are_texts(header, 4) for header in read):
+            raise _damaged(path)
+        if not isinstance(entry.get("built by"), str):
+            raise _damaged(path)
+        asked = entry.get("asked")
+        if (
+            not isinstance(asked, dict)
+            or {*asked} != {"options", "arch", "by cupy", "by a module", "anywhere"}
+            or not isinstance(asked["options"], list)
+            or not are_texts(asked["options"], len(asked["options"]))
+        ):
+            raise _damaged(path)
+    if not are_texts([*headers, *headers.values()], 2 * len(headers)):
+        raise _damaged(path)
+    return Record(versions, builds, headers)
+
+
+def _damaged(path: str) -> InvalidRequest:
+    return InvalidRequest(f"{path}: this record is damaged; record the program again")
+
+
+def _insist(path: str, document: Mapping[str, Any]) -> None:
+    if document.get("format") != FORMAT:
+        raise InvalidRequest(
+            f"{path}: its format is {document.get('format')!r}, and this rtcompile reads "
+            f"{FORMAT!r}; record the program again with `rtcompile run --record`"
+        )
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _version_fields(document: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(document.get(name, "")) for name in ("rtcompile", "cupy")}
+
+
+def loaded_versions() -> dict[str, str]:
+    """Return the versions of the loaded packages that decide a program's requests."""
+    cupy = sys.modules.get("cupy._version")
+    return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
+
+
+def differences(record: Record) -> list[str]:
+    """Return a sentence for each version that is another here, without importing CuPy."""
+    from importlib import metadata
+
+    from rtcompile.toolkit import remembered
+
+    cupys = [
+        distribution.version
+        for distribution in metadata.distributions()
+        if re.fullmatch(r"cupy(-cuda\d+x)?", str(distribution.metadata["Name"]).lower())
+    ]
+    toolchain = remembered.current()
+    compilers = [each.version for each in (toolchain.nvrtc, toolchain.nvcc) if each is not None]
+    here = {"rtcompile": [__version__], "cupy": cupys, "cuda": [_release(v) for v in compilers]}
+    titles = {"rtcompile": "rtcompile", "cupy": "CuPy", "cuda": "CUDA"}
+    return [
+        f"recorded with {titles[name]} {then}, and here is {titles[name]} {found[0]}"
+        for name, found in here.items()
+        if (then := record.versions[name]) and found and then not in found
+    ]
+
+
+def _cuda(entry: Mapping[str, Any]) -> str:
+    """Return the CUDA release of the compiler of a build, ``"12.9"`` for ``"nvrtc 12.9.86"``."""
+    return _release(entry["built by"].partition(" ")[2])
+
+
+def _release(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _asker() -> str:
+    """Return the line outside rtcompile and CuPy that made the request: ``"script.py:12"``."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in ("rtcompile", "cupy", "cupyx", "contextlib"):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _link(item: Any, index: int) -> dict[str, Any]:
+    given = links.given(item, index)
+    if isinstance(given, LinkInput):
+        data = base64.b64encode(given.data).decode()
+        return {"kind": given.kind, "name": given.name, "data": data}
+    return {"source": given.source, "options": list(given.options), "name": given.name}
+
+
+def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
+    if "source" in item:
+        return CompileRequest(item["source"], options=tuple(item["options"]), name=item["name"])
+    return LinkInput(item["kind"], item["name"], base64.b64decode(item["data"], validate=True))

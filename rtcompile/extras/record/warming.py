@@ -1,0 +1,216 @@
+"""Builds everything in a record, also on a machine without a GPU or the program's folders."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from rtcompile import toolkit
+from rtcompile.build import planned
+from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
+from rtcompile.extras.record.recording import Record, request_of
+from rtcompile.files import sealed
+from rtcompile.files.sealed import content_digest
+from rtcompile.request import options as compiler_options
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch, replace
+from rtcompile.settings import Settings
+from rtcompile.workers import process
+
+_FOLDER = "rtcompile-warm-"
+
+
+class Asked(NamedTuple):
+    """A request as the program makes it. No capability: it names its architecture."""
+
+    request: CompileRequest
+    capability: tuple[int, int] | None
+
+
+class Wanted(NamedTuple):
+    """A build of a record."""
+
+    request: CompileRequest
+    asked: Asked | None  # None if the program's request depends on more than the device
+    origin: str  # the line of the program: ``"train.py:12"``
+    cost: tuple[float, int]  # milliseconds if recorded, and headers
+
+
+def start_compiler() -> None:
+    """Find and start the compiler, and ask for its build, while records are read; without waiting."""
+    settings = Settings.from_environ()
+
+    def ask() -> None:
+        from rtcompile.compilers import nvrtc
+
+        with suppress(RtcompileError, OSError):  # the builds will report it
+            toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
+
+    with suppress(RtcompileError, OSError, RuntimeError):
+        library = toolkit.current(settings).require_nvrtc()
+        if settings.jit and not library.build:  # nothing was built with it here yet
+            process.start(library.to_load())
+            threading.Thread(target=ask, daemon=True).start()
+
+
+def warm(
+    record: Record,
+    *,
+    archs: Sequence[str] = (),
+    progress: bool | Callable[[int, int, Any], Any] | None = None,
+) -> list[ObjectCode]:
+    """Build a record in parallel into the cache, for `archs` where the program did not choose one."""
+    from rtcompile.build.many import compile_many
+
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
+        found = _wanted(record, archs, folder)
+        wanted = [each.request for each in found]
+        # Else the longest begins when all others are done, and one core works alone at the end.
+        order = sorted(range(len(found)), key=lambda index: found[index].cost, reverse=True)
+        outcomes: list[Any] = [None] * len(found)
+        done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
+    for index, outcome in zip(order, done, strict=True):
+        outcomes[index] = outcome
+    _index([each.asked for each in found])
+    failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
+    if failed:
+        results = [None if i in failed else o for i, o in enumerate(outcomes)]
+        raise BatchError(failed, results, {i: wanted[i].name for i in failed})
+    return outcomes
+
+
+@contextmanager
+def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]]:
+    """Yield the builds of a record; the headers that they need exist meanwhile.
+
+    A header of the user that is missing or different here is written below a temporary folder,
+    under the path that it had. Keys contain no paths, so the program will find these builds.
+    """
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
+        yield _wanted(record, archs, folder)
+
+
+def _wanted(record: Record, archs: Sequence[str], folder: str) -> list[Wanted]:
+    place = _Place(record, folder)
+    return [
+        Wanted(
+            request,
+            asked,
+            str(entry.get("asked by") or ""),
+            (_number(entry.get("milliseconds")), len(entry["headers"])),
+        )
+        for entry in record.builds
+        for request, asked in _for_archs(entry, place.placed(entry), archs)
+    ]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _for_archs(
+    entry: Mapping[str, Any], request: CompileRequest, archs: Sequence[str]
+) -> Iterator[tuple[CompileRequest, Asked | None]]:
+    if not archs or not entry.get("follows device"):
+        yield request, _asked(entry, request, None)
+        return
+    for name in archs:
+        try:
+            arch = Arch.parse(name)
+        except ValueError as error:
+            raise InvalidRequest(f"--arch: {error}") from None
+        if entry["asked"]["by cupy"]:
+            # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
+            arch = replace(arch, suffix="")
+        yield request.replace(arch=arch), _asked(entry, request, arch)
+
+
+def _asked(entry: Mapping[str, Any], request: CompileRequest, arch: Arch | None) -> Asked | None:
+    """Return the request that the program will make; None where more than the device decides it."""
+    said = entry["asked"]
+    request = request.replace(options=tuple(said["options"]))  # with the program's own folders
+    fixed = not said["by cupy"] and any("arch" in o or "code" in o for o in request.options)
+    if not said["anywhere"] or fixed:
+        return None
+    if said["arch"] is not None:
+        return Asked(request if arch is None else request.replace(arch=arch), None)
+    built = request.arch if arch is None else arch
+    assert built is not None
+    return Asked(request.replace(arch=None), (built.major, built.minor))
+
+
+def _index(asked: Sequence[Asked | None]) -> None:
+    """Have the index lead from the program's requests to what was built, in the same environment."""
+    settings = Settings.from_environ()
+    for each in asked:
+        if each is not None:
+            with suppress(RtcompileError):  # what it asks for was not built
+                planned.index(each.request, settings, each.capability)
+
+
+class _Place:
+    """Folders for a record's headers, one for each state of a header that a program rewrites."""
+
+    def __init__(self, record: Record, folder: str) -> None:
+        self._record = record
+        self._folder = folder
+        self._there: dict[tuple[str, str], bool] = {}
+        self._states: list[dict[str, str]] = []  # of each folder: path to digest
+
+    def placed(self, entry: Mapping[str, Any]) -> CompileRequest:
+        """Return the request with ``-I`` directories that hold the headers it was recorded with."""
+        request = request_of(entry)
+        own = {
+            os.path.abspath(path): digest
+            for label, _, path, digest in entry["headers"]
+            if label.startswith("user")
+        }
+        if all(self._is_there(*header) for header in own.items()):
+            return request
+        number, state = self._state_with(own)
+        folder = os.path.join(self._folder, str(number))
+        # All directories are moved together, so they stay nested as they were.
+        for path, digest in own.items():
+            if path not in state:
+                self._write(folder + path, path, digest)
+                state[path] = digest
+
+        def moved(directory: str) -> str:
+            place = folder + os.path.abspath(directory)
+            os.makedirs(place, exist_ok=True)
+            return place
+
+        return request.replace(options=compiler_options.with_directories(request.options, moved))
+
+    def _state_with(self, own: Mapping[str, str]) -> tuple[int, dict[str, str]]:
+        """Return a folder's number and headers, all equal to those given where it has them."""
+        for number, state in enumerate(self._states):
+            if all(state.get(path, digest) == digest for path, digest in own.items()):
+                return number, state
+        self._states.append({})
+        return len(self._states) - 1, self._states[-1]
+
+    def _is_there(self, path: str, digest: str) -> bool:
+        found = self._there.get((path, digest))
+        if found is None:
+            try:
+                found = content_digest(sealed.read_given(path)) == digest
+            except OSError:
+                found = False
+            self._there[path, digest] = found
+        return found
+
+    def _write(self, target: str, path: str, digest: str) -> None:
+        there = self._is_there(path, digest)
+        data = sealed.read_given(path) if there else self._record.contents(digest)
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "wb") as file:
+                file.write(data)
+        except ValueError as error:  # a path with a NUL
+            raise InvalidRequest(f"a header of the record is damaged: {path!r}: {error}") from None

@@ -1,0 +1,1 @@
+"""Files: whether they changed, who could have written them, and where they are."""

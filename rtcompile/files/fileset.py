@@ -1,0 +1,424 @@
+"""What a result depends on in files, and whether they are unchanged: the only code that decides it.
+
+A `FileSet` has the headers that were read, the paths where nothing may appear, and those that must
+exist. A cache hit looks at the packed form directly: the stat signatures of CuTe's 392 headers take
+half a millisecond. The user's own files and those of the toolkit are packed apart, because the
+toolkit's need not be looked at more than once a second. This module imports only what a hit needs.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+
+from rtcompile.files import sealed
+from rtcompile.files.sealed import content_digest, stat_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from rtcompile.files.headers import Header
+
+_STAT = struct.Struct("<4q")  # `digest.stat_of`
+_ORIGIN = struct.Struct("<?hH")  # of a header: is it provided, which label, how long its name
+_DIGEST_BYTES = 32
+_PART = 4  # fields of the user's own files, and as many of the provided ones
+_OWN, _PROVIDED = slice(0, _PART), slice(_PART, 2 * _PART)
+PACKED_FIELDS = 2 * _PART + 5
+
+# What is below these is another thing in each process, as ``/proc/self/cwd`` and ``/dev/fd/3`` are, or
+# changes without its stat.
+_VOLATILE = ("/proc/", "/sys/", "/dev/fd/")
+
+_FOLDER = "/."  # ends a path that must be a folder
+_LISTED = "/.="  # stands between a folder and what `listing` states of its entries
+_KIND_BITS, _FOLDER_BITS = 0o170000, 0o040000  # of a file's mode
+
+_RECENT_SECONDS = 1.0
+_MAX_REMEMBERED = 256
+_MAX_READ = 8192
+_LISTING_DIGITS = 32
+
+# When (monotonic clock) a provided part, by its packed fields, was found unchanged.
+_recently_validated: dict[tuple[bytes, ...], float] = {}
+
+# Folders' entries as `listing` gives them, with stat signatures that show every change.
+_listings: dict[str, Header] = {}
+
+# Headers that were read to compare them, which many builds share, by label, name and path.
+_read: dict[tuple[str, str, str], Header] = {}
+
+
+class FileSet:
+    """Everything that a result depends on besides the request and the compiler.
+
+    `headers` are in order of first inclusion. `absent` are paths that must not exist: a file there
+    would be read instead, or would turn a ``__has_include``. The first folder that does not exist
+    stands for all below it. `present` are paths that must exist, though they were not read. One
+    that ends in ``/.`` must be a folder, and no other may be one; `listing` makes those that state
+    which entries a folder has, for compilers that do not say what they looked for. `answers` are the
+    ``__has_include`` candidates that exist, as a directory's label and a name, without paths.
+    `own_path` has the labels of the headers that mention ``__FILE__`` or its kind.
+
+    Not packed are `newest_ns`, the change time (ns since the epoch) of the last changed of these
+    files, and `uncacheable`: why the build cannot be cached, ``""`` if it can.
+    """
+
+    __slots__ = ("_fields", "_provided", "_values", "newest_ns", "uncacheable")
+
+    def __init__(
+        self,
+        headers: tuple[Header, ...] = (),
+        absent: tuple[str, ...] = (),
+        present: tuple[str, ...] = (),
+        answers: tuple[str, ...] = (),
+        newest_ns: int = 0,
+        own_path: tuple[str, ...] = (),
+        uncacheable: str = "",
+    ) -> None:
+        self._values: tuple[Any, ...] | None = (headers, absent, present, answers, own_path)
+        self._fields: Sequence[bytes] = ()
+        self._provided: tuple[str, ...] = ()
+        self.newest_ns = newest_ns
+        self.uncacheable = uncacheable
+
+    @classmethod
+    def unpacked(cls, fields: Sequence[bytes]) -> FileSet:
+        """Return the set of `packed` fields; raise `ValueError` where they are none."""
+        if len(fields) != PACKED_FIELDS or any(
+            len(part[1]) != _STAT.size * part[0].count(b"\0")
+            for part in (fields[_OWN], fields[_PROVIDED])
+        ):
+            raise ValueError("not the fields of a set of files")
+        new = cls()
+        new._values = None
+        new._fields = fields
+        return new
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        return self._restored()[0]  # type: ignore[no-any-return]
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        return self._restored()[1]  # type: ignore[no-any-return]
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        return self._restored()[2]  # type: ignore[no-any-return]
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        return self._restored()[3]  # type: ignore[no-any-return]
+
+    @property
+    def own_path(self) -> tuple[str, ...]:
+        return self._restored()[4]  # type: ignore[no-any-return]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was read or looked for."""
+        return not any(self._fields if self._values is None else self._values)
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether two sets state the same; times of recording do not count."""
+        if not isinstance(other, FileSet):
+            return NotImplemented
+        return self._restored() == other._restored() and self.uncacheable == other.uncacheable
+
+    def __hash__(self) -> int:
+        return hash(self._restored())
+
+    def __repr__(self) -> str:
+        headers, absent, present, *_ = map(len, self._restored())
+        return f"<FileSet: {headers} headers, {absent} absent, {present} present>"
+
+    def replaced(self, **changes: Any) -> FileSet:
+        """Return a copy with other attributes."""
+        headers, absent, present, answers, own_path = self._restored()
+        given = {"headers": headers, "absent": absent, "present": present, "answers": answers}
+        given.update(own_path=own_path, newest_ns=self.newest_ns, uncacheable=self.uncacheable)
+        new = FileSet(**{**given, **changes})
+        new._provided = self._provided
+        return new
+
+    # --- checking ------------------------------------------------------------------------
+
+    def unchanged(self, recent: bool = False) -> bool:
+        """Say by stat alone whether all is unchanged; `recent` trusts the toolkit's files for 1 s."""
+        if not self.own_unchanged():
+            return False
+        provided = tuple(self._fields[_PROVIDED])
+        if not any(provided):
+            return True
+        now = time.monotonic()
+        if recent and now - _recently_validated.get(provided, float("-inf")) < _RECENT_SECONDS:
+            return True
+        if not _is_part_unchanged(*provided):
+            _recently_validated.pop(provided, None)
+            return False
+        if len(_recently_validated) >= _MAX_REMEMBERED:
+            _recently_validated.clear()
+        _recently_validated[provided] = now
+        return True
+
+    def own_unchanged(self) -> bool:
+        """Say by stat alone whether the user's own files are unchanged; unpacked, all are own."""
+        if self._fields:
+            return _is_part_unchanged(*self._fields[_OWN])
+        files = [(header.path, header[4:]) for header in self.headers]
+        return _is_unchanged(files, self.absent, self.present)
+
+    def refreshed(self) -> FileSet | None:
+        """Return the set with current stats if every file's contents are as recorded, else None."""
+        if not _is_unchanged((), self.absent, self.present):
+            return None
+        headers = []
+        for header in self.headers:
+            fresh = _read_again(header)
+            if fresh is None or fresh.digest != header.digest:
+                return None
+            headers.append(fresh)
+        return self if tuple(headers) == self.headers else self.replaced(headers=tuple(headers))
+
+    def current(self) -> FileSet | None:
+        """Return the set, with current stats, if the build would read the same bytes now."""
+        return self if self.unchanged() else self.refreshed()
+
+    def difference(self) -> str:
+        """Describe the first difference, ``"header /x/foo.h changed"``; ``""`` if there is none."""
+        for header in self.headers:
+            fresh = _read_again(header)
+            if fresh is None:
+                return f"header {header.path} is gone"
+            if fresh.digest != header.digest:
+                return f"header {header.path} changed"
+        for path in self.absent:
+            if os.access(path, os.F_OK):
+                return f"new file {path} comes first in the search, or answers a __has_include"
+        for path in self.present:
+            if not _is_present(path):
+                folder, listed, _ = path.partition(_LISTED)
+                if listed:
+                    return f"the files in {folder} are others, and the compiler searched it"
+                return f"{path.removesuffix(_FOLDER)} is gone, or became a folder"
+        return ""
+
+    # --- packing -------------------------------------------------------------------------
+
+    def packed(self, provided: tuple[str, ...]) -> list[bytes]:
+        """Return the set as `PACKED_FIELDS` fields.
+
+        `provided` names the folders, with a slash at their end, of files that are not the user's
+        own.
+        """
+        if not self._fields or (self._values is not None and self._provided != provided):
+            self._provided = provided
+            self._fields = _pack(self._restored(), provided)
+        return list(self._fields)
+
+    def _restored(self) -> tuple[Any, ...]:
+        if self._values is None:
+            self._values = _unpack(self._fields)
+        return self._values
+
+
+def _is_part_unchanged(paths: bytes, stats: bytes, absent: bytes, present: bytes) -> bool:
+    """Say whether the files of one packed part are as recorded."""
+    files = zip(paths.split(b"\0"), _STAT.iter_unpack(stats), strict=False)
+    return _is_unchanged(files, absent.split(b"\0")[:-1], present.split(b"\0")[:-1])
+
+
+def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> bool:
+    """Say whether files have the stats that were recorded, and whether the other paths exist or not."""
+    os_stat = os.stat
+    try:
+        for path, (size, mtime_ns, ctime_ns, inode) in files:
+            status = os_stat(path)
+            if (
+                status.st_mtime_ns != mtime_ns
+                or status.st_ctime_ns != ctime_ns
+                or status.st_size != size
+                or status.st_ino != inode
+            ):
+                return False
+    except OSError:
+        return False
+    # access() raises no error, and so takes half the time of a stat that fails.
+    access, exists = os.access, os.F_OK
+    return not any(access(path, exists) for path in absent) and all(map(_is_present, present))
+
+
+def _is_present(path: str | bytes) -> bool:
+    """Say whether a path exists, as a folder where it ends in ``/.`` and as no folder elsewhere."""
+    if path[-2:] in (_FOLDER, b"/."):
+        return os.access(path, os.F_OK)
+    text = path if isinstance(path, str) else os.fsdecode(path)
+    try:
+        if _LISTED in text:
+            folder, _, stated = text.partition(_LISTED)
+            return listing(folder, stated.partition("=")[0]) == text
+        return os.stat(path).st_mode & _KIND_BITS != _FOLDER_BITS
+    except OSError:
+        return False
+
+
+def listing(folder: str, ignored: str) -> str:
+    """Return what `FileSet.present` says of a folder's entries: their names and kinds.
+
+    Names that end in one of the `ignored` suffixes, which commas separate, do not count. What links
+    lead to is not looked at. Raises `OSError` where there is no folder.
+    """
+    from rtcompile.files import clocks
+    from rtcompile.files.headers import Header
+
+    path, now = f"{folder}{_LISTED}{ignored}=", clocks.file_clock_ns()
+    status = os.stat(folder)
+    known = _listings.get(path)
+    if known is not None and known[4:] == stat_of(status):
+        return path + known.digest
+    suffixes, names = tuple(ignored.split(",")), []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not (ignored and entry.name.endswith(suffixes)):
+                kind = 2 * entry.is_symlink() or entry.is_dir()
+                names.append(f"{entry.name}\0{kind:d}\0")
+    text = "".join(sorted(names)).encode("utf-8", "surrogateescape")
+    found = Header(folder, "", folder, content_digest(text)[:_LISTING_DIGITS], *stat_of(status))
+    if len(_listings) >= _MAX_READ:
+        _listings.clear()
+    _listings[path] = clocks.trusted(found, status.st_dev, now)
+    return path + found.digest
+
+
+def _read_again(header: Header) -> Header | None:
+    """Return the header as it is now, read only if its stat differs; None if it cannot be read."""
+    path = header.path
+    try:
+        stat = stat_of(os.stat(path))
+        if stat == header[4:]:
+            return header
+        which = header.label, header.relative, path
+        fresh = _read.get(which)
+        if fresh is None or stat != fresh[4:]:
+            fresh, _, _ = read(path, header.label, header.relative)
+            if len(_read) >= _MAX_READ:
+                _read.clear()
+            _read[which] = fresh
+    except OSError:
+        return None
+    return fresh
+
+
+def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_result]:
+    """Return the header at a path, its contents and its status.
+
+    Named pipes and devices, whose reading may never end, raise `OSError`. The stat is taken before
+    the contents, so a change in between is noticed at the next check.
+    """
+    from rtcompile.files import clocks
+    from rtcompile.files.headers import Header
+
+    now = clocks.file_clock_ns()
+    descriptor, status = sealed.open_regular(path)
+    with open(descriptor, "rb", buffering=0) as file:
+        data = file.read()
+    header = Header(path, label, relative, content_digest(data), *stat_of(status))
+    return clocks.trusted(header, status.st_dev, now), data, status
+
+
+def identities(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return which folders these and those above them are: another may be mounted or put there."""
+    found: dict[str, tuple[int, int]] = {}
+    for folder in folders:
+        while folder.startswith("/") and folder not in found:
+            try:
+                status = os.stat(folder)
+                found[folder] = status.st_dev, status.st_ino
+            except OSError:
+                found[folder] = -1, -1
+            folder = os.path.dirname(folder)
+    return found
+
+
+def volatile(paths: Iterable[str]) -> str:
+    """Return why a build that looked for these paths cannot be cached; "" if it can."""
+    for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
+        if _is_volatile(folder):
+            return f"{folder} may be another folder in another process or at another time"
+    return ""
+
+
+def _is_volatile(folder: str, links: int = 40) -> bool:
+    """Say whether a folder, or what a link on the way to it leads to, is in one of `_VOLATILE`."""
+    folder = f"/{os.path.normpath(folder).lstrip('/')}"
+    if f"{folder}/".startswith(_VOLATILE):
+        return True
+    at = ""
+    for part in folder.split("/")[1:]:
+        above, at = at, f"{at}/{part}"
+        try:
+            target = os.path.join(f"{above}/", os.readlink(at))
+        except OSError:  # no link
+            continue
+        return links == 0 or _is_volatile(target + folder[len(at) :], links - 1)
+    return False
+
+
+def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
+    headers, absent, present, answers, own_path = values
+    labels = {header.label: 0 for header in headers}
+    for number, label in enumerate(labels):
+        labels[label] = number
+    fields: list[bytes] = []
+    for is_provided in (False, True):
+
+        def chosen(path: str, is_provided: bool = is_provided) -> bool:
+            return path.startswith(provided) is is_provided
+
+        own = [header for header in headers if chosen(header.path)]
+        fields += [
+            _join([header.path for header in own]),
+            b"".join([_STAT.pack(*header[4:]) for header in own]),
+            _join(filter(chosen, absent)),
+            _join(filter(chosen, present)),
+        ]
+    return [
+        *fields,
+        b"".join([bytes.fromhex(h.digest) or bytes(_DIGEST_BYTES) for h in headers]),
+        b"".join(
+            [
+                _ORIGIN.pack(h.path.startswith(provided), labels[h.label], len(h.relative))
+                for h in headers
+            ]
+        ),
+        *map(_join, (labels, answers, own_path)),
+    ]
+
+
+def _unpack(fields: Sequence[bytes]) -> tuple[Any, ...]:
+    from rtcompile.files.headers import Header
+
+    parts = fields[_OWN], fields[_PROVIDED]
+    files = [zip(_split(part[0]), _STAT.iter_unpack(part[1]), strict=True) for part in parts]
+    digests, origins, *texts = fields[2 * _PART :]
+    labels, answers, own_path = map(_split, texts)
+    headers = []
+    for at, (is_provided, label, length) in enumerate(_ORIGIN.iter_unpack(origins)):
+        path, stat = next(files[is_provided])
+        digest = digests[at * _DIGEST_BYTES :][:_DIGEST_BYTES]
+        text = digest.hex() if any(digest) else ""
+        headers.append(Header(path, labels[label], path[len(path) - length :], text, *stat))
+    absent, present = (tuple(_split(parts[0][at] + parts[1][at])) for at in (2, 3))
+    return tuple(headers), absent, present, tuple(answers), tuple(own_path)
+
+
+def _join(texts: Any) -> bytes:
+    return "".join([f"{text}\0" for text in texts]).encode("utf-8", "surrogateescape")
+
+
+def _split(data: bytes) -> list[str]:
+    return data.decode("utf-8", "surrogateescape").split("\0")[:-1]

@@ -1,0 +1,183 @@
+"""Headers: where a compiler looks for them, what it read, and those that are given as texts.
+
+Both are tuples with names for their elements, since a hit makes hundreds of headers, and since the
+import of `typing`, which `NamedTuple` needs, takes longer than a hit.
+
+Their path has the digest of them all, so a path never stands for two texts. A build that no path got
+into depends on the texts that it read or looked for, whose digests are among its answers.
+"""
+
+from __future__ import annotations
+
+import functools
+from _operator import itemgetter
+
+from rtcompile.files.sealed import content_digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any, TypeVar
+
+    from rtcompile.request.request import CompileRequest
+
+    R = TypeVar("R", bound="_Row")
+    Texts = tuple[tuple[str, str], ...]
+
+
+# --- `SearchDir` and `Header`: where a compiler looks for headers, and what it read ---------------
+
+# What the labels of directories begin with that installed packages provide.
+PROVIDED = "headers:"
+
+
+class _Row(tuple):  # type: ignore[type-arg]
+    """A tuple whose elements have the names of `_fields`."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{k}={v!r}" for k, v in self._asdict().items())
+        return f"{type(self).__name__}({fields})"
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def _replace(self: R, **changes: Any) -> R:
+        return type(self)(**{**self._asdict(), **changes})
+
+
+class SearchDir(_Row):
+    """A directory the compiler searches for headers.
+
+    `label` names it without its place ("user0", "cudart", "cccl", "crt", "cutlass", "cupy",
+    "shims", …): cache keys carry labels, so two virtual environments share a cache.
+    """
+
+    __slots__ = ()
+    _fields = ("label", "path")
+
+    label: str = property(itemgetter(0))  # type: ignore[assignment]
+    path: str = property(itemgetter(1))  # type: ignore[assignment]
+
+    def __new__(cls, label: str, path: str) -> SearchDir:
+        return tuple.__new__(cls, (label, path))
+
+    @property
+    def is_provided(self) -> bool:
+        """Whether an installed package provides this directory through an entry point."""
+        return self.label.startswith(PROVIDED)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user gave it (``-I``), and not the toolkit."""
+        return self.label.startswith("user")
+
+
+class Header(_Row):
+    """A header that a build read: its place and the digest of what it held.
+
+    The digest is ``""`` where it is not known, since files changed while the compiler ran. Times of
+    0 are not trusted: the file is compared by its contents.
+    """
+
+    __slots__ = ()
+    _fields = ("path", "label", "relative", "digest", "size", "mtime_ns", "ctime_ns", "inode")
+
+    path: str = property(itemgetter(0))  # type: ignore[assignment]
+    label: str = property(itemgetter(1))  # type: ignore[assignment]
+    relative: str = property(itemgetter(2))  # type: ignore[assignment]
+    digest: str = property(itemgetter(3))  # type: ignore[assignment]
+    size: int = property(itemgetter(4))  # type: ignore[assignment]
+    mtime_ns: int = property(itemgetter(5))  # type: ignore[assignment]
+    ctime_ns: int = property(itemgetter(6))  # type: ignore[assignment]
+    inode: int = property(itemgetter(7))  # type: ignore[assignment]
+
+    def __new__(
+        cls,
+        path: str,
+        label: str,
+        relative: str,
+        digest: str,
+        size: int,
+        mtime_ns: int,
+        ctime_ns: int,
+        inode: int = 0,
+    ) -> Header:
+        return tuple.__new__(cls, (path, label, relative, digest, size, mtime_ns, ctime_ns, inode))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the user's, and not a toolkit's, an installed package's or the system's."""
+        if self.label:
+            return self.label.startswith("user")
+        return not self.path.startswith("/usr/")
+
+
+# --- Headers that are given as texts --------------------------------------------------------------
+
+# Nothing is looked for on disk below it: see `workers.probes`.
+FOLDER = "/rtcompile-headers/"
+
+LABEL = "user-texts"
+_ANSWER = f"{LABEL} "  # no directory's label begins with it
+_DIGITS = 32
+
+
+@functools.lru_cache(maxsize=16)  # a program's builds have the same
+def folder(headers: tuple[tuple[str, str], ...]) -> str:
+    """Return the path of the folder that these headers seem to be in."""
+    parts = [part.encode() for pair in headers for part in pair]
+    digest = content_digest(b"".join(b"%d:%s;" % (len(part), part) for part in parts))
+    return FOLDER + digest[:_DIGITS]
+
+
+def with_headers(request: CompileRequest) -> CompileRequest:
+    """Return the request with the folder that its headers seem to be in, which is searched first."""
+    if not request.headers:
+        return request
+    option = f"-I{folder(request.headers)}"
+    if option in request.options:
+        return request
+    return request.replace(options=(option, *request.options))
+
+
+def label(directory: str) -> str:
+    """Return the label of the search directory of such headers; ``""`` of any other directory."""
+    return LABEL if directory.startswith(FOLDER) else ""
+
+
+def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return the headers with their whole paths."""
+    top = folder(headers) if headers else ""
+    return tuple((f"{top}/{name}", text) for name, text in headers)
+
+
+def answers(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
+    """Return what a build depends on that read or looked for these names; of an absent one, that it is."""
+    return {f"{_ANSWER}{name}={_digest(texts.get(name))}" for name in names}
+
+
+def answer_of_all(path: str) -> str:
+    """Return what a build depends on that may depend on all texts of a folder, or on its path."""
+    return f"{_ANSWER}={path}"
+
+
+def are_as_answered(headers: Texts, before: Iterable[str]) -> bool:
+    """Say whether a build with these headers would get the answers, as far as they concern texts."""
+    texts = dict(headers)
+    for answer in before:
+        if answer.startswith(_ANSWER):
+            name, _, digest = answer[len(_ANSWER) :].rpartition("=")
+            now = _digest(texts.get(name)) if name else folder(headers)
+            if digest != now:
+                return False
+    return True
+
+
+def _digest(text: str | None) -> str:
+    return "" if text is None else content_digest(text.encode())

@@ -1,0 +1,321 @@
+"""Files that only this user or root could have written: replaced by rename, verified by digest.
+
+The contents of a cache are run: as code on the device, or as libraries in this process. The rule:
+
+- A folder is used if it belongs to this user or root and no other user may write to it. It is
+  opened without following a link, and checked by the descriptor through which its files are opened.
+- A file is used if it is a regular file in such a folder, belongs to this user or root, may be
+  written by no other user, and has no second hard link. The last two matter where the folder was
+  writable by others before: files that they made still belong to them, and a file of this user that
+  they linked into it has two links. Hard links are allowed where folder and file are root's and
+  this user is not root, since container images share files in that way.
+- A named pipe or a device in place of a file is refused and not read, since that may never end.
+
+One case is not noticed: a file of this user that others could write to, and changed, before its
+mode was corrected.
+
+`open_folder` with ``private=False`` is for the folder that holds such folders. It must belong to
+this user or root, but may have any mode. Users who can write to it can remove the folders in it;
+folders that they make instead belong to them, and are refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import struct
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# --- What a file is known again by ----------------------------------------------------------------
+
+try:  # hashlib loads OpenSSL: 2.5 ms in front of a cache hit of less than one
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
+
+def content_digest(data: bytes | memoryview) -> str:
+    """Return the digest of a file's bytes, in hexadecimal."""
+    return blake2b(data, digest_size=32).hexdigest()
+
+
+def stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return the size, mtime, ctime (ns) and inode: one of them differs once a file was changed."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+# --- Opens files only if no other user could have written them ------------------------------------
+
+MOST_BYTES = 1 << 30  # rtcompile writes no larger file
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class UntrustedError(OSError):
+    """A folder or file that another user could have written, or that is of the wrong type."""
+
+
+def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -> int:
+    """Return a descriptor of a folder whose files may be used, else raise UntrustedError.
+
+    One that is not `private`, since none of its files will be opened, may be a link to another
+    disk, and others may write to it.
+    """
+    try:
+        descriptor = os.open(path, _FOLDER | os.O_NOFOLLOW if private else _FOLDER, dir_fd=dir_fd)
+    except NotADirectoryError:
+        os.stat(
+            path, dir_fd=dir_fd, follow_symlinks=False
+        )  # or a part of the path above it is no folder
+        raise UntrustedError(f"{path} is not a directory") from None
+    try:
+        judge_folder(path, os.fstat(descriptor), private=private)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def judge_folder(path: str, status: os.stat_result, *, private: bool = True) -> None:
+    """Raise `UntrustedError` if a folder with this status must not be used, as `open_folder` does."""
+    if not stat.S_ISDIR(status.st_mode):
+        raise UntrustedError(f"{path} is not a directory")
+    if status.st_uid and status.st_uid != os.geteuid():
+        raise UntrustedError(
+            f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}: what is in it would be "
+            "run as if it were your own"
+        )
+    if private and status.st_mode & _OTHERS_MAY_WRITE:
+        raise UntrustedError(
+            f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}): what they "
+            "put there would be run as if it were your own"
+        )
+
+
+def can_be_swapped(path: str) -> bool:
+    """Say whether other users could replace a folder in `path`: then only its descriptor is safe."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return True
+    return bool(mode & _OTHERS_MAY_WRITE) and not mode & stat.S_ISVTX
+
+
+def open_regular(
+    path: str, *, dir_fd: int | None = None, follow: bool = True
+) -> tuple[int, os.stat_result]:
+    """Return a regular file's descriptor and status; a pipe, whose reading may never end, is refused."""
+    flags = _FILE if follow else _FILE | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, dir_fd=dir_fd)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UntrustedError(f"{path} is not a regular file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, status
+
+
+def read_given(path: str) -> bytes:
+    """Return the bytes of a regular file that the caller names, of any owner."""
+    try:
+        descriptor, _ = open_regular(path)
+    except ValueError as error:  # the path has a NUL
+        raise OSError(str(error)) from None
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+def open_file(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:
+    """Return descriptor and status of a file of at most `most` bytes, checked by the rule above."""
+    try:
+        descriptor, status = open_regular(name, dir_fd=dir_fd, follow=False)
+    except OSError as error:
+        import errno
+
+        # These errors mean a link, or a socket or a device without a driver.
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
+            raise UntrustedError(f"{name} is not a regular file") from None
+        raise
+    why = ""
+    us = os.geteuid()
+    if status.st_uid and status.st_uid != us:
+        why = f"belongs to user {status.st_uid}, not to {us}"
+    elif status.st_mode & _OTHERS_MAY_WRITE:
+        why = "can be written by others"
+    elif status.st_nlink > 1 and not (
+        us
+        and not status.st_uid
+        and not os.fstat(dir_fd).st_uid  # root's file in a folder of root's
+    ):
+        why = "has a second name"
+    elif status.st_size > most:
+        why = f"has {status.st_size} bytes, more than {most}"
+    if why:
+        os.close(descriptor)
+        raise UntrustedError(f"{name} {why}")
+    return descriptor, status
+
+
+def contents(descriptor: int, size: int) -> bytes:
+    """Return the first `size` bytes of a file, or fewer if it is shorter."""
+    data = os.read(descriptor, size)
+    while 0 < len(data) < size:
+        more = os.read(descriptor, size - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def read(name: str, *, dir_fd: int, most: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a file; raises as `open_file`."""
+    descriptor, status = open_file(name, dir_fd=dir_fd, most=most)
+    try:
+        return contents(descriptor, status.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def open_path(path: str, *, most: int = MOST_BYTES) -> tuple[int, os.stat_result]:
+    """Open a file by its path, and check its folder too; raises as `open_folder` and `open_file`."""
+    folder, name = os.path.split(path)
+    descriptor = open_folder(folder)
+    try:
+        return open_file(name, dir_fd=descriptor, most=most)
+    finally:
+        os.close(descriptor)
+
+
+def read_path(path: str) -> bytes:
+    """Return the bytes of a file by its path; raises as `open_path`."""
+    descriptor, status = open_path(path)
+    try:
+        return contents(descriptor, status.st_size)
+    finally:
+        os.close(descriptor)
+
+
+# --- Writes files by rename -----------------------------------------------------------------------
+
+_SCHEMA = 5
+USE_RESOLUTION = 3600.0  # seconds; the last use is noted once an hour, so few hits write
+
+_HEAD = 32 + 64  # kind and schema, then the digest of the rest
+
+_temporary = itertools.count()
+
+
+def publish(
+    path: str,
+    data: bytes,
+    *,
+    dir_fd: int | None = None,
+    durable: bool = True,
+    mode: int = 0o600,
+) -> None:
+    """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one.
+
+    With `durable` False a power cut can leave an empty or partial file, but the 3 ms of a disk's
+    sync are saved. That is right for files with a digest that are easily made again. `mode` is what
+    the umask is taken from, 0o666 for the user's own files. An error leaves nothing behind.
+    """
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(temporary, flags, mode, dir_fd=dir_fd)
+    try:
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        try:
+            os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        except IsADirectoryError:
+            os.rmdir(path, dir_fd=dir_fd)  # removes only an empty folder
+            os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except BaseException:
+        discard(temporary, dir_fd=dir_fd)
+        raise
+
+
+def discard(path: str, *, dir_fd: int | None = None) -> None:
+    """Remove what is there if it can be removed: a file, or an empty folder in its place."""
+    try:
+        os.unlink(path, dir_fd=dir_fd)
+    except IsADirectoryError:
+        try:
+            os.rmdir(path, dir_fd=dir_fd)
+        except OSError:
+            pass
+    except OSError:
+        pass
+
+
+def note_use(path: str) -> None:
+    """Set a file's modification time, by which eviction finds the files that are not used."""
+    try:
+        if abs(time.time() - os.stat(path).st_mtime) > USE_RESOLUTION:
+            os.utime(path)
+    except OSError:  # the cache is read-only, or the file was evicted just now
+        pass
+
+
+def seal(kind: str, key: str, fields: Sequence[bytes]) -> bytes:
+    """Return a file's content: kind, key, length-prefixed fields, and a digest of all of it."""
+    parts = (key.encode("utf-8", "surrogateescape"), *fields)
+    lengths = struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
+    payload = b"".join((lengths, *parts))
+    head = _head(kind)
+    return head + content_digest(head + payload).encode() + payload
+
+
+def unseal(kind: str, key: str, data: bytes) -> list[bytes] | None:
+    """Return the fields; None if `data` is damaged, or is of another kind, schema or key."""
+    head, payload = data[:32], data[_HEAD:]
+    if head != _head(kind):
+        return None
+    if data[32:_HEAD] != content_digest(head + payload).encode():
+        return None
+    try:
+        (count,) = struct.unpack_from("<I", payload)
+        lengths = struct.unpack_from(f"<{count}I", payload, 4)
+    except struct.error:
+        return None
+    fields = []
+    start = 4 + 4 * count
+    for length in lengths:
+        fields.append(payload[start : start + length])
+        start += length
+    if start != len(payload) or not fields:
+        return None
+    return fields[1:] if fields[0] == key.encode("utf-8", "surrogateescape") else None
+
+
+def is_of_another_version(kind: str, data: bytes) -> bool:
+    """Say whether a version of rtcompile with another schema wrote a file of this kind."""
+    start = f"rtcompile {kind} ".encode()
+    schema = data[len(start) : 32].rstrip(b"\0")
+    return (
+        data.startswith(start)
+        and schema[:-1].isdigit()
+        and schema[-1:] == b"\n"
+        and schema[:-1] != b"%d" % _SCHEMA
+    )
+
+
+def _head(kind: str) -> bytes:
+    return f"rtcompile {kind} {_SCHEMA}\n".encode().ljust(32, b"\0")

@@ -1,0 +1,127 @@
+"""Builds what CuPy requests and the look-up does not have, with its headers precompiled ahead."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from contextlib import suppress
+
+from rtcompile.build import planned
+from rtcompile.errors import CompileError, RtcompileError, RtcompileWarning, ToolkitNotFound
+from rtcompile.frontends.cupy_requests import CUB_INCLUDES
+from rtcompile.lookup.query import Query
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.settings import Settings
+
+_missing_toolkit_was_said = False
+
+
+def build(query: Query) -> ObjectCode | None:
+    """Return the code for a request of CuPy's, or None; `query` is the look-up that found nothing."""
+    settings = query.settings
+    try:
+        found = planned.search(query)
+        if found is None:
+            precompile_ahead(query.request, settings)
+            found = planned.compile(query)
+        return found
+    except ToolkitNotFound as missing:
+        if not settings.jit:  # CuPy would compile it
+            raise
+        lacking = missing
+    except CompileError as error:
+        if settings.dump_source_on_error:
+            error.dump(sys.stderr)
+        raise
+    _say_once(lacking)
+    return None
+
+
+def _say_once(missing: ToolkitNotFound) -> None:
+    global _missing_toolkit_was_said
+    if not _missing_toolkit_was_said:
+        _missing_toolkit_was_said = True
+        warnings.warn(
+            f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.",
+            RtcompileWarning,
+            stacklevel=2,
+        )
+
+
+# --- the headers of CuPy's own kernels -------------------------------------------------------------
+
+MAKER = "rtcompile-ahead"  # the name of the thread that has the headers made
+# One core is the program's and its compiler's. CUB's headers keep another busy for two seconds.
+_LEAST_CORES, _CORES_FOR_CUB = 2, 4
+
+# Of `cupy/_core/_cub_reduction.pyx`.
+_CUB_OPTIONS = ("--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
+
+_guard = threading.Lock()
+_begun = False
+
+
+def precompile_ahead(request: CompileRequest, settings: Settings) -> None:
+    """Begin to make CuPy's headers, without waiting, if this is a process's first such build."""
+    global _begun
+    if _begun or not (settings.pch and settings.cache_on_disk) or request.backend == "nvcc":
+        return
+    if not request.source.startswith(_own_includes()):
+        return
+    with _guard:
+        if _begun:
+            return
+        _begun = True
+    cores = len(os.sched_getaffinity(0))
+    if cores < _LEAST_CORES:
+        return
+    # In a thread, since the compiler of the build itself has to be started first.
+    with suppress(RuntimeError):  # no more threads, or the interpreter is on its way out
+        threading.Thread(
+            target=_make, args=(request, settings, cores), name=MAKER, daemon=True
+        ).start()
+
+
+def _make(request: CompileRequest, settings: Settings, cores: int) -> None:
+    from rtcompile.build import miss
+
+    with suppress(RtcompileError, OSError):  # what the builds meet, too, and report
+        for source, options in _openings(cores):
+            opening = request.replace(source=source, options=options, name_expressions=())
+            miss.precompile(planned.plan(opening, settings), settings)
+
+
+def _openings(cores: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what CuPy's kernels open with, and the options that it gives them."""
+    from cupy import _environment
+    from cupy._core import _accelerator
+
+    own = _own_includes()
+    found = [(own, _assembled(()))]
+    by_cub = _accelerator.ACCELERATOR_CUB in _accelerator.get_reduction_accelerators()
+    if cores >= _CORES_FOR_CUB and by_cub and _environment.get_cub_path() == "<bundle>":
+        found.append((f"{own}\n{CUB_INCLUDES}", _assembled(_CUB_OPTIONS)))
+    return found
+
+
+def _assembled(options: tuple[str, ...]) -> tuple[str, ...]:
+    from cupy._core import core
+
+    return (*core.assemble_cupy_compiler_options(options), "-ftz=true")
+
+
+def _own_includes() -> str:
+    from cupy._core import core
+
+    return "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
+
+
+def _forget_after_fork() -> None:
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

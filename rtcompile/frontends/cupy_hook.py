@@ -1,0 +1,202 @@
+"""Replaces the function through which CuPy 14 compiles every kernel.
+
+Nothing is patched before `install` is called. If CuPy's function differs from the known one, a
+warning says so and CuPy stays unchanged.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import IO, Any
+
+from rtcompile.build import pipeline
+from rtcompile.errors import RtcompileWarning, public
+from rtcompile.files import folders
+from rtcompile.frontends.cupy_requests import request_of_cupy
+from rtcompile.lookup import environment
+from rtcompile.lookup.query import query_of
+
+_NAME = "_compile_module_with_cache"
+# As in CuPy 14.0 to 14.2; 14.2 is tested.
+_MAJOR = 14
+_guard = threading.Lock()
+_original: Callable[..., Any] | None = None
+
+
+class Installation:
+    """What `install` returns: used as a context manager, it uninstalls at the end.
+
+    Attributes
+    ----------
+    active : bool
+        Whether rtcompile compiles CuPy's kernels now. False if this CuPy is not supported.
+    problem : str
+        Why it is not active, ``""`` if it is.
+    """
+
+    def __init__(self, ours: bool, problem: str = "") -> None:
+        self.active = not problem
+        self.problem = problem
+        self._ours = ours
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._ours:
+            uninstall()
+
+    def __repr__(self) -> str:
+        return f"<rtcompile.Installation active={self.active}>"
+
+
+def install() -> Installation:
+    """Let rtcompile compile every kernel of CuPy, and of the libraries that use CuPy.
+
+    Elementwise and reduction kernels, CUB, fusion, ``cupyx.jit``, and ``cupy.RawKernel`` and
+    ``cupy.RawModule`` of other libraries are built with the options and headers that CuPy gives
+    them, but with rtcompile's cache, workers and precompiled headers. CuPy still compiles its cuFFT
+    callbacks, which need LTO-IR. Kernels that CuPy has loaded stay loaded.
+
+    Calling it again changes nothing. It imports CuPy.
+
+    Returns
+    -------
+    Installation
+        A context manager that uninstalls at its end, unless rtcompile was installed before it.
+
+    Warns
+    -----
+    RtcompileWarning
+        This version of CuPy is not supported; it is left unchanged.
+
+    Raises
+    ------
+    ImportError
+        CuPy is not installed.
+
+    Examples
+    --------
+    >>> with rtcompile.install():  # doctest: +SKIP
+    ...     cupy.arange(10).sum()
+    """
+    from cupy.cuda import compiler
+
+    installation = install_in(compiler)
+    if installation.problem:
+        warnings.warn(
+            f"rtcompile.install(): {installation.problem}", RtcompileWarning, stacklevel=2
+        )
+    return installation
+
+
+def install_in(compiler: Any) -> Installation:
+    """Install in CuPy's module ``cupy.cuda.compiler``, also while CuPy is still being imported."""
+    global _original
+    with _guard:
+        if _original is not None:
+            return Installation(ours=False)
+        problem = _unknown(compiler)
+        if problem:
+            return Installation(
+                ours=False,
+                problem=f"{problem}. CuPy compiles its kernels itself, as before. rtcompile knows "
+                f"CuPy {_MAJOR}: install that, or a newer rtcompile.",
+            )
+        _original = getattr(compiler, _NAME)
+        setattr(compiler, _NAME, _compile)
+    return Installation(ours=True)
+
+
+def uninstall() -> None:
+    """Give CuPy its own compiler function back; nothing happens where it has it.
+
+    Examples
+    --------
+    >>> rtcompile.uninstall()
+    """
+    global _original
+    with _guard:
+        if _original is None:
+            return
+        setattr(sys.modules["cupy.cuda.compiler"], _NAME, _original)
+        _original = None
+
+
+def _unknown(compiler: Any) -> str:
+    """Return why this CuPy is not supported, ``""`` if it is."""
+    version = getattr(sys.modules.get("cupy._version"), "__version__", "")
+    if version.partition(".")[0] != str(_MAJOR):
+        return f"this is CuPy {version or 'of an unknown version'}"
+    function = getattr(compiler, _NAME, None)
+    if function is None:
+        return f"CuPy {version} has no cupy.cuda.compiler.{_NAME}"
+    if [*inspect.signature(function).parameters] != [*inspect.signature(_compile).parameters]:
+        return f"CuPy {version} compiles with other arguments than those that rtcompile knows"
+    return ""
+
+
+@public
+def _compile(
+    source: str,
+    options: Sequence[str] = (),
+    *,
+    arch: str | None = None,
+    extra_source: str | None = None,
+    backend: str = "nvrtc",
+    enable_cooperative_groups: bool = False,
+    name_expressions: Sequence[str] | None = None,
+    log_stream: IO[str] | None = None,
+    jitify: bool = False,
+    to_ltoir: bool = False,
+) -> Any:
+    """Return the ``cupy.cuda.function.Module`` of a source, as CuPy's function does."""
+    given = dict(locals())
+    from cupy.cuda import compiler, function, runtime
+
+    def by_cupy() -> Any:
+        return (_original or getattr(compiler, _NAME))(**given)
+
+    if to_ltoir or runtime.is_hip or backend not in ("nvrtc", "nvcc"):
+        return by_cupy()
+    if name_expressions is not None and backend != "nvrtc":
+        raise NotImplementedError  # as CuPy does
+    searched: tuple[str, ...] = ()
+    if jitify:  # it also searches the working directory, last of all
+        searched = ("-idirafter", folders.working_directory("jitify=True"))
+    flag, kind = compiler._get_arch_for_options_for_nvrtc(str(arch or compiler._get_arch()))
+    settings = environment.current().settings
+    request = request_of_cupy(
+        source,
+        (*options, *searched),
+        arch_flag=flag,
+        kind=kind,
+        backend=backend,
+        names=name_expressions or (),
+        ptx=settings.ptx,
+    )
+    query = query_of(request, settings)
+    query.recent = True
+    code = pipeline.find(query)
+    if code is None:
+        from rtcompile.frontends import cupy_builds  # a hit needs nothing of it
+
+        code = cupy_builds.build(query)
+        if code is None:
+            return by_cupy()
+    if log_stream is not None:
+        log_stream.write(code.build.log)
+    module = function.Module()
+    module.load(code.code)
+    module._set_mapping(dict(code.lowered_names) if name_expressions else None)
+    return module

@@ -1,0 +1,134 @@
+"""Errors for code that the driver refuses to load or to launch, with what is known of that code."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from rtcompile.errors import DriverError, InvalidRequest, RtcompileError
+from rtcompile.inspect import cubin
+from rtcompile.lookup import query
+from rtcompile.messages import catalogue
+from rtcompile.messages.facts import BuildContext
+from rtcompile.request.values import Arch
+
+if TYPE_CHECKING:
+    from rtcompile.frontends.lazy_code import LazyCode
+
+
+# --- Errors for code that the driver refused to load or to launch ---------------------------------
+
+
+def driver_error(
+    said: str,
+    status: int,
+    program: str,
+    *,
+    code: bytes = b"",
+    capability: tuple[int, int] | None = None,
+) -> DriverError:
+    """Return the error for code that the driver did not load, whose error name and text are `said`."""
+    arch = arch_of(code)
+    what = "" if arch is None else f" (compiled for {arch})"
+    first = f"{program}{what} was not loaded: {said}"
+    hint = catalogue.hint_for(said, BuildContext(arch=arch, capability=capability))
+    return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
+
+
+def arch_of(code: bytes) -> Arch | None:
+    """Return what a cubin or PTX was compiled for; None where it does not say."""
+    try:
+        return cubin.read(code).arch
+    except ValueError:
+        target = re.search(rb"^\s*\.target\s+(sm_\d+[af]?)", code, re.MULTILINE)
+        return Arch.parse(target[1].decode()) if target else None
+
+
+def launch_error(
+    said: str, status: int, kernel: str, block: Any, shared: Any, limits: Mapping[str, int]
+) -> DriverError:
+    """Return the error for a launch that the driver refused.
+
+    `limits` has the kernel's "threads" in a block, and bytes of "dynamic" and "static" shared
+    memory. It is empty where the driver gives none.
+    """
+    problems = []
+    threads = _product(block)
+    most, dynamic, static = (limits.get(name, 0) for name in ("threads", "dynamic", "static"))
+    if limits and isinstance(shared, int) and shared > dynamic:
+        problems.append(
+            f"shared_mem={shared} is more than the {dynamic} bytes of dynamic shared memory that "
+            f"the kernel may have now ({static} are static); set "
+            f"kernel.max_dynamic_shared_size_bytes = {shared} first."
+        )
+    if limits and threads > most:
+        problems.append(
+            f"{threads} threads in a block are more than the {most} that the kernel's registers "
+            "and __launch_bounds__ allow; take smaller blocks."
+        )
+    hint = " ".join(problems) or catalogue.hint_for(said)
+    first = f"the launch of {kernel} was refused: {said}"
+    return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
+
+
+def _product(block: Any) -> int:
+    try:
+        return math.prod(map(int, block))
+    except (TypeError, ValueError):
+        return 0
+
+
+# --- What is said when the driver refuses a kernel's code, or finds no such name in it ------------
+
+_NOT_FOUND = 500
+_NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
+
+
+def refused(error: Any, program: str, code: bytes | str = b"") -> DriverError:
+    """Return the error for what the driver said of a program; `code` is its code, or its file."""
+    capability = None
+    with suppress(RtcompileError):
+        capability = query.compute_capability()
+    if isinstance(code, str):
+        path, code = code, b""
+        with suppress(RtcompileError):  # the driver has said that there is no such file
+            code = read(path)
+    return driver_error(str(error), error.status, program, code=code, capability=capability)
+
+
+def of_kernel(lazy: LazyCode, error: Any, name: str) -> DriverError:
+    """Return the error for what the driver said when it was asked for a kernel."""
+    from rtcompile.inspect.symbols import kernel_absent
+
+    return _of_name(lazy, error, kernel_absent, name, source=lazy.arguments["code"] or "")
+
+
+def of_variable(lazy: LazyCode, error: Any, name: str) -> DriverError:
+    """Return the error for what the driver said when it was asked for a variable."""
+    from rtcompile.inspect.symbols import variable_absent
+
+    return _of_name(lazy, error, variable_absent, name)
+
+
+def _of_name(
+    lazy: LazyCode, error: Any, explain: Callable[..., str], name: str, **more: str
+) -> DriverError:
+    if error.status != _NOT_FOUND:
+        return refused(error, lazy.program)
+    built = lazy.object_code()
+    code = read(lazy.path) if built is None else built.code
+    names = {} if built is None else built.lowered_names
+    said = explain(name, code, program=lazy.program, lowered_names=names, **more)
+    return DriverError(f"{said}\n  The driver says {_NOT_FOUND_WORDS}.", _NOT_FOUND)
+
+
+def read(path: str | None) -> bytes:
+    """Return what is in a module's file."""
+    try:
+        with open(path or "", "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None

@@ -1,0 +1,454 @@
+"""`kernel.launch`: clusters, programmatic dependence and priority, through ``cuLaunchKernelEx``.
+
+Each argument becomes the bytes of one parameter, as CuPy makes them. Where the driver reports the
+parameters' sizes (CUDA 12.4 on), an argument that does not fit is an error that names it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+import struct
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import cupy
+import numpy as np
+
+from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, alone, shown
+from rtcompile.frontends.lazy_code import CUDARuntimeError, ordinal
+from rtcompile.frontends.repeated import Repeated, room
+from rtcompile.frontends.tensors import bindings, device_array
+from rtcompile.request.values import items, truth, whole
+
+if TYPE_CHECKING:
+    from rtcompile.frontends.raw_kernel import RawKernel
+
+runtime = cupy.cuda.runtime
+_PORTABLE_CLUSTER = 8  # blocks; every device that has clusters has these
+_CLUSTER_MAX = 16  # with the attribute for a size that is not portable
+_GRID_MAX = (1 << 31) - 1
+_CAPTURE_UNSUPPORTED = 900
+_POINTER_BYTES = 8
+
+
+_NEVER: dict[int, _Loaded] = {}  # of a kernel that was never launched
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A kernel on one device: its function, and what the driver said of it."""
+
+    function: Any  # CuPy's, which keeps the module loaded
+    sizes: (
+        tuple[int, ...] | None
+    )  # bytes of each parameter; None where the driver does not report them
+    repeated: Repeated
+    clusters: dict[tuple[Any, ...], int] = field(default_factory=dict)  # largest, by configuration
+
+    @property
+    def handle(self) -> int:
+        return int(self.function.ptr)
+
+
+def launch(
+    kernel: RawKernel,
+    grid: Any,
+    block: Any,
+    args: Any,
+    *,
+    cluster: Any,
+    cooperative: bool,
+    programmatic: bool,
+    shared_mem: int,
+    stream: Any,
+    priority: int | None,
+) -> None:
+    """Launch a kernel; see `RawKernel.launch`."""
+    place = ordinal(loading=True)
+    before = kernel.__dict__.get("_launched", _NEVER).get(place)
+    how = (grid, block, cluster, cooperative, programmatic, shared_mem, priority)
+    if before is not None and before.function is kernel._functions.get(place):
+        queue = _stream(stream, None)  # arguments of PyTorch are none that are repeated
+        if place in _bound.places and before.repeated.launch((queue, how), args):
+            return
+    driver = bindings()
+    blocks = _three("grid", grid)
+    threads = _three("block", block)
+    size = None if cluster is None else _three("cluster", cluster)
+    shared_mem = whole("shared_mem", shared_mem, 0, _GRID_MAX)
+    cooperative, programmatic = (
+        truth("cooperative", cooperative),
+        truth("programmatic", programmatic),
+    )
+    values, of_torch = _values(args, place)
+    queue = _stream(stream, of_torch)
+    loaded = _loaded(kernel, driver, place, queue)
+    packed = _packed(kernel.name, values, loaded.sizes)
+
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = blocks
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads
+    config.sharedMemBytes = shared_mem
+    config.hStream = driver.CUstream(queue)
+    call = _Call(kernel, driver, loaded, threads, shared_mem)
+    if shared_mem:
+        call.allow_shared_memory()
+    if size is not None:
+        call.check_cluster(blocks, size, config, place)
+    chosen = call.priority(priority)
+    if size is not None or cooperative or programmatic or chosen is not None:
+        attributes = _attributes(driver, size, cooperative, programmatic, chosen)
+        config.attrs = attributes
+        config.numAttrs = len(attributes)
+
+    values_at, addresses, pointers = room(map(len, packed))
+    for address, data in zip(addresses, packed, strict=False):  # the last address is the end
+        ctypes.memmove(address, data, len(data))
+    (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(loaded.handle), pointers, 0)
+    del values_at  # not before: the driver has read it now
+    if int(status):
+        raise call.error(status)
+    loaded.repeated.keep((queue, how), config)
+
+
+def refused(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
+    """Return the error for a launch that failed in CuPy, in its driver or in its runtime."""
+    if isinstance(error, CUDARuntimeError):
+        try:
+            ordinal(loading=True)
+        except RtcompileError as no_device:
+            error = no_device
+        else:
+            return error
+    if isinstance(error, RtcompileError):
+        return alone(error)
+    return _refusal(kernel, str(error), error.status, block, shared)
+
+
+def _refusal(kernel: RawKernel, said: str, status: int, block: Any, shared: Any) -> DriverError:
+    from contextlib import suppress
+
+    from rtcompile.frontends.driver_errors import launch_error
+
+    limits = {}
+    with suppress(Exception):  # a context that an earlier error destroyed answers no question
+        limits = {
+            "threads": kernel.max_threads_per_block,
+            "static": kernel.shared_size_bytes,
+            "dynamic": kernel.max_dynamic_shared_size_bytes,
+        }
+    return launch_error(said, status, kernel.name, block, shared, limits)
+
+
+# --- where -------------------------------------------------------------------------------------------
+
+
+class _Bound(threading.local):
+    """The devices that have a context in this thread."""
+
+    def __init__(self) -> None:
+        self.places: set[int] = set()
+
+
+_bound = _Bound()
+
+
+def _loaded(kernel: RawKernel, driver: Any, place: int, queue: int) -> _Loaded:
+    """Return the kernel on this device, built and loaded if need be."""
+    function = kernel._functions.get(place)
+    if function is None:
+        if queue and runtime.streamIsCapturing(queue):
+            raise DriverError(
+                f"{kernel.name} would have to be compiled or loaded, and its stream is being "
+                f"captured into a graph; ask for kernel.kernel, or launch {kernel.name} once, "
+                "before the capture begins",
+                _CAPTURE_UNSUPPORTED,
+            )
+        function = kernel._kernel()
+    elif place not in _bound.places:
+        # A thread that has called nothing of CUDA yet has no context, which the driver wants.
+        runtime.setDevice(place)
+    _bound.places.add(place)
+    known: dict[int, _Loaded] = kernel.__dict__.setdefault("_launched", {})
+    loaded = known.get(place)
+    if loaded is None or loaded.function is not function:
+        sizes = _parameter_sizes(driver, function)
+        repeated = Repeated(driver, int(function.ptr), sizes)
+        loaded = known[place] = _Loaded(function, sizes, repeated)
+    return loaded
+
+
+def _parameter_sizes(driver: Any, function: Any) -> tuple[int, ...] | None:
+    sizes: list[int] = []
+    while True:
+        try:
+            status, *values = driver.cuFuncGetParamInfo(driver.CUfunction(function.ptr), len(sizes))
+        except (AttributeError, RuntimeError):  # a driver or a cuda-python before 12.4
+            return None
+        if int(status) == int(driver.CUresult.CUDA_ERROR_INVALID_VALUE):
+            return tuple(sizes)  # there is no such parameter: these were all
+        if int(status):
+            return None
+        sizes.append(int(values[1]))
+
+
+def _stream(stream: Any, of_torch: int | None) -> int:
+    """Return the handle of the stream: the one given, PyTorch's for its tensors, or CuPy's."""
+    if stream is None:
+        if of_torch is not None:
+            return int(sys.modules["torch"].cuda.current_stream(of_torch).cuda_stream)
+        return int(cupy.cuda.get_current_stream().ptr)
+    for name in ("ptr", "cuda_stream"):
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            return int(handle)
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    try:
+        return operator.index(stream)
+    except TypeError:
+        raise InvalidRequest(
+            f"stream must be a stream of CuPy or PyTorch, one with __cuda_stream__, or a handle, "
+            f"not {shown(stream)}"
+        ) from None
+
+
+# --- with what ---------------------------------------------------------------------------------------
+
+
+def _three(name: str, given: Any) -> tuple[int, int, int]:
+    if type(given) is int and 0 < given <= _GRID_MAX:
+        return given, 1, 1
+    one = not isinstance(given, (tuple, list)) and hasattr(given, "__index__")
+    sizes = [given] if one else list(items(name, given, "up to three numbers"))
+    if not 1 <= len(sizes) <= 3:
+        raise InvalidRequest(f"{name} has {len(sizes)} dimensions; there are one to three")
+    x, y, z = (
+        whole(f"{name}[{axis}]", extent, 1, _GRID_MAX)
+        for axis, extent in enumerate((*sizes, 1, 1)[:3])
+    )
+    return x, y, z
+
+
+def _values(args: Any, place: int) -> tuple[list[Any], int | None]:
+    """Return each argument as a NumPy value, or the Python number that it is; and torch's device."""
+    values: list[Any] = []
+    of_torch = None
+    for position, value in enumerate(items("args", args, "a kernel's arguments")):
+        if isinstance(value, cupy.ndarray):
+            values.append(_Address(value.data.ptr, value))
+        elif value is None:
+            values.append(_Address(0, None))
+        elif isinstance(value, cupy.cuda.MemoryPointer):
+            values.append(_Address(value.ptr, value))
+        elif isinstance(value, (bool, int, float, complex, np.generic, np.ndarray)):
+            values.append(value)
+        else:
+            found = device_array(f"argument {position}", value)
+            if found is None:
+                raise InvalidRequest(
+                    f"argument {position} is {shown(value)}, which is neither an array in device "
+                    "memory nor a number; pass a struct as a NumPy array of one element"
+                )
+            if found.torch_device is not None:
+                of_torch = found.torch_device
+                if of_torch != place:
+                    raise InvalidRequest(
+                        f"argument {position} is on device {of_torch}, and the current one is "
+                        f"{place}; launch in `with cupy.cuda.Device({of_torch}):`"
+                    )
+            values.append(_Address(found.pointer, found.owner))
+    return values, of_torch
+
+
+@dataclass(slots=True)
+class _Address:
+    """An address in device memory, and what lies there."""
+
+    pointer: int
+    owner: Any
+
+
+def _packed(kernel: str, values: list[Any], sizes: tuple[int, ...] | None) -> list[bytes]:
+    if sizes is not None and len(values) != len(sizes):
+        raise InvalidRequest(f"{kernel} takes {len(sizes)} arguments, not {len(values)}")
+    packed = []
+    for position, value in enumerate(values):
+        size = None if sizes is None else sizes[position]
+        try:
+            packed.append(_bytes_of(value, size))
+        except _MisfitError as misfit:
+            raise InvalidRequest(f"{kernel}: argument {position} {misfit}") from None
+    return packed
+
+
+class _MisfitError(Exception):
+    """What is wrong with an argument, as the end of a sentence."""
+
+
+def _bytes_of(value: Any, size: int | None) -> bytes:
+    """Return an argument's bytes."""
+    if isinstance(value, _Address):
+        data, what = value.pointer.to_bytes(8, "little"), "is an address of 8 bytes"
+    elif isinstance(value, np.generic) and not value.dtype.hasobject:
+        data = value.tobytes()
+        what = f"is a NumPy {type(value).__name__} of {len(data)} bytes"
+    elif isinstance(value, int):
+        return _integer(value, size)
+    elif isinstance(value, float):
+        data, what = struct.pack("=d", value), "is a Python float, a double"
+    elif isinstance(value, complex):
+        data = struct.pack("=dd", value.real, value.imag)
+        what = "is a Python complex, two doubles"
+    else:  # a struct of NumPy's: the bytes as they are
+        if value.size == 0 or value.dtype.hasobject:
+            raise _MisfitError(f"is a NumPy array of {value.size} {value.dtype}, not one value")
+        data = value.tobytes()
+        what = f"is a NumPy {type(value).__name__} of {len(data)} bytes"
+    if size is not None and len(data) != size:
+        hint = "pass cupy.asarray of it" if size == _POINTER_BYTES else "convert it"
+        if isinstance(value, float) and size == 4:
+            hint = "pass numpy.float32 of it"
+        if isinstance(value, _Address):
+            hint = "a struct that holds it, such as CuPy's CArray, is passed by kernel(…) only"
+        raise _MisfitError(f"{what}, and the parameter has {size}; {hint}")
+    return data
+
+
+def _integer(value: int, size: int | None) -> bytes:
+    """Return a Python integer (or bool) in as many bytes as the parameter has, else in eight."""
+    width = 8 if size is None else size
+    if width not in (1, 2, 4, 8):
+        raise _MisfitError(f"is a Python int, and the parameter has {width} bytes: it is a struct")
+    try:
+        return int(value).to_bytes(width, "little", signed=value < 0)
+    except OverflowError:
+        raise _MisfitError(f"is {value}, which {width} bytes cannot hold") from None
+
+
+# --- how ---------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def _attributes(
+    driver: Any,
+    cluster: tuple[int, int, int] | None,
+    cooperative: bool,
+    programmatic: bool,
+    priority: int | None,
+) -> list[Any]:
+    """Return the launch's attributes; the same ones for every launch of the same kind."""
+    ids = driver.CUlaunchAttributeID
+    attributes = []
+
+    def attribute(name: str) -> Any:
+        made = driver.CUlaunchAttribute()
+        made.id = getattr(ids, f"CU_LAUNCH_ATTRIBUTE_{name}")
+        attributes.append(made)
+        return made.value
+
+    if cluster is not None:
+        dimensions = attribute("CLUSTER_DIMENSION").clusterDim
+        dimensions.x, dimensions.y, dimensions.z = cluster
+    if cooperative:
+        attribute("COOPERATIVE").cooperative = 1
+    if programmatic:
+        attribute("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
+    if priority is not None:
+        attribute("PRIORITY").priority = priority
+    return attributes
+
+
+@dataclass(slots=True)
+class _Call:
+    """One launch under way: what the driver is asked for it, and how it refuses."""
+
+    kernel: RawKernel
+    driver: Any
+    loaded: _Loaded
+    threads: tuple[int, int, int]
+    shared_mem: int
+
+    def error(self, status: Any) -> DriverError:
+        """Return the error for what the driver refused."""
+        said = status.name
+        failed, words = self.driver.cuGetErrorString(status)
+        if not int(failed) and words:
+            said += f": {words.decode() if isinstance(words, bytes) else words}"
+        return _refusal(self.kernel, said, int(status), self.threads, self.shared_mem)
+
+    def allow_shared_memory(self) -> None:
+        """Let the kernel have the dynamic shared memory, where that is more than it may have now."""
+        driver = self.driver
+        function = driver.CUfunction(self.loaded.handle)
+        name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        status, now = driver.cuFuncGetAttribute(name, function)
+        if int(status) or now >= self.shared_mem:
+            return
+        (status,) = driver.cuFuncSetAttribute(function, name, self.shared_mem)
+        if int(status):
+            raise DriverError(
+                f"the launch of {self.kernel.name} was refused: {status.name}\n  hint: "
+                f"shared_mem={self.shared_mem} and the kernel's static shared memory are more "
+                "than a block of this device can have; kernel.advise(shared_mem=…) tells what fits",
+                int(status),
+            )
+
+    def check_cluster(
+        self, grid: tuple[int, int, int], cluster: tuple[int, int, int], config: Any, place: int
+    ) -> None:
+        """Raise for a cluster that this device or this grid cannot have, before the driver does."""
+        blocks = cluster[0] * cluster[1] * cluster[2]
+        if any(extent % size for extent, size in zip(grid, cluster, strict=True)):
+            raise InvalidRequest(f"the grid {grid} is no whole number of clusters {cluster}")
+        if blocks > _CLUSTER_MAX:
+            raise InvalidRequest(
+                f"a cluster {cluster} has {blocks} blocks; no device has more than {_CLUSTER_MAX}"
+            )
+        driver = self.driver
+        function = driver.CUfunction(self.loaded.handle)
+        if blocks > _PORTABLE_CLUSTER:
+            name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            driver.cuFuncSetAttribute(function, name, 1)  # a device without says so below
+        key = (self.threads, self.shared_mem, blocks > _PORTABLE_CLUSTER)
+        most = self.loaded.clusters.get(key)
+        if most is None:
+            most = self.loaded.clusters[key] = self._most_blocks(function, config, place)
+        if blocks > most:
+            raise InvalidRequest(
+                f"a cluster {cluster} has {blocks} blocks, and on this device {self.kernel.name} "
+                f"can have {most} with {self.shared_mem} bytes of dynamic shared memory in blocks "
+                f"of {self.threads} threads"
+            )
+
+    def _most_blocks(self, function: Any, config: Any, place: int) -> int:
+        driver = self.driver
+        name = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
+        status, has = driver.cuDeviceGetAttribute(name, driver.CUdevice(place))
+        if not int(status) and not has:
+            raise InvalidRequest(
+                f"device {place} has no clusters (they begin with compute capability 9.0); "
+                "launch without cluster="
+            )
+        status, most = driver.cuOccupancyMaxPotentialClusterSize(function, config)
+        if int(status):
+            raise self.error(status)
+        return int(most)
+
+    def priority(self, given: int | None) -> int | None:
+        """Return the priority, if the device has it."""
+        if given is None:
+            return None
+        status, least, greatest = self.driver.cuCtxGetStreamPriorityRange()
+        if int(status):
+            raise self.error(status)
+        if not greatest <= whole("priority", given, -(1 << 31), 1 << 30) <= least:
+            raise InvalidRequest(
+                f"priority={given} is none of this device's, {greatest} (first) to {least} (last)"
+            )
+        return given

@@ -1,0 +1,450 @@
+"""The code of a `RawModule` or `RawKernel`, built when it is first wanted, loaded on each device."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Any
+
+import cupy
+from cupy.cuda.function import Module
+
+from rtcompile.build import pipeline
+from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
+from rtcompile.files import folders
+from rtcompile.lookup import environment as environments
+from rtcompile.lookup import query
+from rtcompile.lookup.environment import Environment
+from rtcompile.lookup.query import depends_on_place
+from rtcompile.request.object_code import files_of
+from rtcompile.request.request import DEFAULT_NAME, CompileRequest
+from rtcompile.request.values import one_of, text, truth
+from rtcompile.request.values import path as checked_path
+from rtcompile.settings import Settings
+
+if TYPE_CHECKING:
+    from rtcompile.extras.devtools.profile import Profile
+    from rtcompile.inspect.advice import Advice
+    from rtcompile.inspect.report import Report
+    from rtcompile.request.object_code import ObjectCode
+
+adopt_cupy()
+current_device = cupy.cuda.runtime.getDevice
+CUDADriverError = cupy.cuda.driver.CUDADriverError
+CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
+
+_BACKENDS = ("nvrtc", "nvcc")
+_OVERRIDES = ("fallback", "pch", "timeout", "memory_limit", "recompile")
+
+# cuComplex.h is replaced by CuPy's complex types where translate_cucomplex asks for it.
+_CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"
+_CUPY_HEADERS = tuple(
+    f"--pre-include=cupy/{header}"
+    for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
+)
+
+# The arguments in the order of `code_of`, with their defaults.
+ARGUMENTS: dict[str, Any] = {
+    "code": None,
+    "path": None,
+    "options": (),
+    "backend": "nvrtc",
+    "translate_cucomplex": False,
+    "enable_cooperative_groups": False,
+    "name_expressions": None,
+    "jitify": None,
+    "arch": None,
+    "link": (),
+    "headers": None,
+    "fallback": None,
+    "pch": None,
+    "timeout": None,
+    "memory_limit": None,
+    "recompile": False,
+    "name": DEFAULT_NAME,
+}
+
+
+class LazyCode:
+    """What `RawModule` and `RawKernel` share: the arguments of one build, and its results.
+
+    An instance builds once per device and keeps the result, as CuPy's classes do. A *new*
+    `RawModule` of the same source looks in the cache again, and so sees an edited header; see
+    `code_of`.
+
+    `arguments` are what the class was given, in normal form, and `for_cupy` those for CuPy's class.
+    `functions` are by kernel name and device; `modules` and `objects` are by device, where None
+    stands for ``arch=``.
+    """
+
+    __slots__ = (
+        "_environment",
+        "_folder",
+        "_is_shared",
+        "_made_in",
+        "_overrides",
+        "_request",
+        "_settings",
+        "_toolchain",
+        "arguments",
+        "for_cupy",
+        "functions",
+        "modules",
+        "objects",
+        "path",
+    )
+
+    def __init__(self, **given: Any) -> None:
+        self.arguments, self._request = _checked({**ARGUMENTS, **given})
+        arguments = self.arguments
+        self.path: str | None = arguments["path"]
+        flags = ("translate_cucomplex", "enable_cooperative_groups")
+        set_flags = {flag: True for flag in flags if arguments[flag]}
+        self.for_cupy = (arguments["code"], arguments["options"], arguments["backend"], set_flags)
+        self.modules: dict[int, Any] = {}
+        self.functions: dict[str, dict[int, Any]] = {}
+        self.objects: dict[int | None, ObjectCode] = {}
+        self._overrides = {name: arguments[name] for name in _OVERRIDES}
+        self._environment: Environment | None = None  # of the settings
+        self._made_in: Environment | None = None  # of the objects
+        self._toolchain = ""  # its signature then
+        self._is_shared = True
+        self._settings: Settings | None = None
+        request = self._request
+        # The working directory, where it is part of what is asked for.
+        self._folder = ""
+        if request is not None and (depends_on_place(request) or request._memo.get("files")):
+            self._folder = _working_directory()
+
+    def is_valid(self) -> bool:
+        """Say whether nothing has changed, so another kernel of the same arguments may share this."""
+        here = environments.current()
+        if not self._is_shared or self._made_in not in (None, here):
+            return False
+        if self._toolchain and self._toolchain != here.signature():
+            return False
+        if self._folder and self._folder != _working_directory():
+            return False
+        if self._request is not None:
+            options_files = self._request._memo.get("files")
+            if options_files is not None and not options_files.unchanged():
+                return False
+        for code in self.objects.values():
+            files = files_of(code.build)
+            if files is None or files.uncacheable:
+                return False
+            if not files.is_empty and not files.unchanged(recent=True):
+                return False
+        return True
+
+    @property
+    def settings(self) -> Settings:
+        """The environment's settings now, with the arguments in their place."""
+        here = environments.current()
+        if self._settings is None or self._environment is not here:
+            self._settings = here.settings.override(**self._overrides)
+            self._environment = here
+        return self._settings
+
+    @property
+    def request(self) -> CompileRequest | None:
+        """The request; None for a file that the driver loads, so not for PTX with linker options."""
+        if self.path is not None and self._request is None and self.arguments["options"]:
+            from rtcompile.build import links
+
+            given = self.arguments
+            self._request = links.of_ptx(self.path, given["options"], given["arch"])
+        return self._request
+
+    def module(self) -> Any:
+        """Return CuPy's module of this build on the current device, built and loaded if need be."""
+        place = ordinal(loading=True)
+        found = self.modules.get(place)
+        return self._load(place) if found is None else found
+
+    def rebuild(self, log_stream: IO[str] | None = None) -> Any:
+        """Ask the cache and, failing that, a compiler; load the code on the current device."""
+        if log_stream is not None:
+            from rtcompile import logs
+
+            logs.check_stream(log_stream)
+        module = self._load(ordinal(loading=True), log_stream)
+        self.functions.clear()
+        return module
+
+    def _load(self, place: int, log_stream: IO[str] | None = None) -> Any:
+        request = self.request
+        if request is None:
+            module = _loaded(_load_file, self.path, program=self.path)
+        else:
+            code = self.compiled(request)
+            if log_stream is not None:
+                log_stream.write(code.build.log)
+            self._keep(code)
+            names = tuple(code.lowered_names.items())
+            module = _loaded(_load, code.code, names, program=request.name)
+        self.modules[place] = module
+        return module
+
+    def function(self, name: str) -> Any:
+        """Return CuPy's function of a kernel on the current device."""
+        module = self.module()
+        try:
+            return module.get_function(name)
+        except CUDADriverError as error:
+            from rtcompile.frontends import driver_errors
+
+            raise driver_errors.of_kernel(self, error, name) from None
+
+    def variable(self, find: Callable[[str], Any], name: str) -> Any:
+        """Return what CuPy's `find` gives for a variable of the module."""
+        try:
+            return find(name)
+        except CUDADriverError as error:
+            from rtcompile.frontends import driver_errors
+
+            raise driver_errors.of_variable(self, error, name) from None
+
+    @property
+    def program(self) -> str:
+        """The name of the module or kernel in messages."""
+        return self.path or str(self.arguments["name"])
+
+    def is_cached(self) -> bool:
+        """Say whether the code for the current device is there: loaded, cached, or in a bundle."""
+        request = self.request
+        if request is None or self._place() in self.objects:
+            return True
+        return pipeline.is_cached(request, self.settings)
+
+    def compiled(self, request: CompileRequest) -> ObjectCode:
+        """Return the code of this request, or of one made of it."""
+        settings = self.settings
+        try:
+            return pipeline.build(request, settings)
+        except CompileError as error:
+            if settings.dump_source_on_error:
+                error.dump(sys.stderr)
+            # Code written for Jitify catches JitifyException, which is no CompileException.
+            if self.arguments["jitify"] and type(error) is CompileError:
+                values, state = error.__reduce__()[1:]
+                jitify_error = JitifyError(*values)
+                jitify_error.__dict__.update(state)
+                raise jitify_error from None
+            raise
+
+    def object_code(self) -> ObjectCode | None:
+        """Return the code for the current device, or for `arch` without one; None for a file."""
+        request = self.request
+        if request is None:
+            return None
+        place = self._place()
+        if place not in self.objects:
+            self._keep(self.compiled(request))
+        return self.objects[place]
+
+    def _keep(self, code: ObjectCode) -> None:
+        """Keep the code for the current device; what two environments or folders made is not shared."""
+        if self._made_in not in (None, self._environment):
+            self._is_shared = False
+        if self._folder and self._folder != _working_directory():
+            self._is_shared = False
+        self._made_in = self._environment
+        self._toolchain = "" if self._made_in is None else self._made_in.signature()
+        self.objects[self._place()] = code
+
+    def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
+        """Report on the code for the current device, or on the file's."""
+        from rtcompile.inspect.report import report
+
+        code: ObjectCode | bytes | None = self.object_code()
+        if code is None:
+            code = self._file()
+        return report(code, kernel=kernel, block=block, dynamic_shared=dynamic_shared)
+
+    def advise(self, kernel: str, shared_mem: Any, launch_bounds: Any) -> Advice:
+        """Advise on a kernel; a source is built again so ptxas reports spills."""
+        from rtcompile.inspect import advice
+
+        bounds = None if launch_bounds is None else advice.bounds_of(launch_bounds)
+        request = self.request
+        if request is None:
+            if bounds is not None:
+                raise InvalidRequest("launch_bounds= needs a source to build again, not path=")
+            return advice.advise(self._file(), kernel=kernel, shared_mem=shared_mem)[0]
+        return advice.of_source(request, self.compiled, kernel, shared_mem, bounds)[0]
+
+    def profile(self) -> Profile:
+        """Compile anew for the current device, or for `arch`, and say where the time goes."""
+        from rtcompile.extras.devtools.profile import profile
+
+        request = self.request
+        if request is None:
+            raise InvalidRequest(f"{self.program} is compiled already: there is nothing to profile")
+        return profile(request, self.settings)
+
+    def _file(self) -> bytes:
+        from rtcompile.frontends import driver_errors
+
+        return driver_errors.read(self.path)
+
+    def _place(self) -> int | None:
+        return None if self.arguments["arch"] is not None else ordinal()
+
+
+def code_of(*given: Any) -> LazyCode:
+    """Return the code of these arguments, in the order of `ARGUMENTS`, shared while it is valid."""
+    code, path, options, backend, complex_, groups, names, jitify, arch, link, headers, *rest = (
+        given
+    )
+    shown = (
+        code,
+        path,
+        tuple(options) if type(options) is list else options,
+        backend,
+        complex_,
+        groups,
+        tuple(names) if type(names) is list else names,
+        jitify,
+        arch,
+        tuple(link) if type(link) is list else link,
+        tuple(headers.items()) if type(headers) is dict else headers,
+        *rest,
+        *[type(each) is bool for each in rest],  # True equals 1, and is no time limit
+    )
+    try:
+        cell = _cells(*shown)
+    except Exception:  # what cannot be hashed, or raises where it is compared
+        return LazyCode(**dict(zip(ARGUMENTS, given, strict=True)))
+    lazy: LazyCode | None = cell[0]
+    if lazy is None or not lazy.is_valid():
+        lazy = LazyCode(**dict(zip(ARGUMENTS, given, strict=True)))
+        # What is linked may be in files, a file may be replaced, and `recompile` asks for a build.
+        if not (lazy.path or lazy.arguments["link"] or lazy.arguments["recompile"]):
+            cell[0] = lazy
+    return lazy
+
+
+# The entries live in a memo of CuPy's, so cupy.clear_memo() empties it like CuPy's own. Each
+# entry is a list of one element, because a memo's entry itself cannot be replaced.
+_cells = cupy.memoize()(lambda *arguments: [None])
+
+
+def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | None]:
+    """Return the arguments in their normal form, and the request that they make: none of a file."""
+    code, path, names = given["code"], given["path"], given["name_expressions"]
+    if (code is None) == (path is None):
+        which = "neither was" if code is None else "both were"
+        raise InvalidRequest(f"exactly one of code= and path= must be given; {which}")
+    jitify = None if given["jitify"] is None else truth("jitify", given["jitify"])
+    path = None if path is None else checked_path("path", path)
+    if path is not None and (names is not None or jitify):
+        raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
+    backend = one_of("backend", "nvcc" if code is None else given["backend"], _BACKENDS)
+    if names is not None and backend == "nvcc":
+        # The first half is CuPy's own message, which existing code may match.
+        raise InvalidRequest(
+            "only nvrtc supports retrieving the mangled names for the given name expressions; "
+            "with backend='nvrtc', fallback='always' builds with NVCC and retrieves them too"
+        )
+    if jitify and backend != "nvrtc":
+        raise InvalidRequest("jitify=True is for backend='nvrtc'")
+    translate = truth("translate_cucomplex", code is not None and given["translate_cucomplex"])
+    # Checked now, whatever the environment says when the build is made.
+    overrides = {name: given[name] for name in _OVERRIDES}
+    if any(value is not None and value is not False for value in overrides.values()):
+        Settings("").override(**overrides)
+    request = CompileRequest(
+        source="" if code is None else text("code", code),
+        options=given["options"],
+        arch=given["arch"],
+        name_expressions=() if names is None else names,
+        backend="nvcc" if backend == "nvcc" else "auto",
+        link=given["link"],
+        name=given["name"],
+        headers=() if given["headers"] is None else given["headers"],
+        may_pass_over_arch=True,
+    )
+    groups = truth("enable_cooperative_groups", given["enable_cooperative_groups"])
+    arguments = {
+        **given,
+        "code": None if code is None else request.source,
+        "path": path,
+        "options": request.options,
+        "backend": backend,
+        "translate_cucomplex": translate,
+        "enable_cooperative_groups": groups,
+        "name_expressions": None if names is None else request.name_expressions,
+        "jitify": jitify,
+        "link": request.link,
+        "headers": dict(request.headers) or None,
+        "recompile": bool(given["recompile"]),
+        "name": request.name,
+    }
+    if code is None:
+        return arguments, None
+    source, options = request.source, request.options
+    if translate:
+        import re
+
+        source = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", source)
+        options = (*options, *_CUPY_HEADERS)
+    if jitify:
+        # Jitify looks in the working directory too, after all else.
+        options = (*options, "-idirafter", folders.working_directory("jitify=True"))
+    if translate or jitify:
+        options_files = request._memo.get("files")
+        request = request.replace(source=source, options=options)
+        request._memo["files"] = options_files
+    return arguments, request
+
+
+def _working_directory() -> str:
+    """Return the working directory; "" where it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _from_code(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
+    module = Module()
+    module.load(code)
+    module._set_mapping(dict(lowered_names))
+    return module
+
+
+def _from_file(path: str) -> Any:
+    module = Module()
+    module.load_file(path)
+    return module
+
+
+# Two modules of the same code share one loaded module per device, and so their __constant__ and
+# __device__ variables, as they do in CuPy; cupy.clear_memo() forgets these too.
+_load = cupy.memoize(for_each_device=True)(_from_code)
+_load_file = cupy.memoize(for_each_device=True)(_from_file)
+
+# CuPy's memo has no lock: two threads would load one module twice, each with variables of its own.
+_loading = threading.Lock()
+
+
+def ordinal(loading: bool = False) -> int:
+    """Return the number of the current device, to compile for it or, with `loading`, to load on it."""
+    try:
+        return int(current_device())
+    except CUDARuntimeError as error:
+        raise query.no_device(str(error), loading) from None
+
+
+def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:
+    """Load a module on the current device; the driver's refusal names both architectures."""
+    try:
+        with _loading:
+            return load(*given)
+    except CUDADriverError as error:
+        from rtcompile.frontends import driver_errors
+
+        raise driver_errors.refused(error, program or "", given[0]) from None

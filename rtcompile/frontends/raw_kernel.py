@@ -1,0 +1,368 @@
+"""`RawKernel`: CuPy's class, with rtcompile behind it; `rtcompile.frontends.raw_module` has `RawModule`.
+
+Both subclass CuPy's, so ``isinstance`` holds and a launch is CuPy's own: `kernel` gives a ready
+``cupy.cuda.function.Function``, one per device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import cupy
+
+from rtcompile.errors import RtcompileError, public
+from rtcompile.frontends.lazy_code import (
+    CUDADriverError,
+    CUDARuntimeError,
+    LazyCode,
+    code_of,
+    current_device,
+    ordinal,
+)
+from rtcompile.request.request import DEFAULT_NAME
+from rtcompile.request.values import text
+
+if TYPE_CHECKING:
+    from rtcompile.extras.devtools.profile import Profile
+    from rtcompile.inspect.advice import Advice
+    from rtcompile.inspect.report import Report
+    from rtcompile.request.object_code import BuildInfo, ObjectCode
+    from rtcompile.request.values import Arch
+
+
+class Built:
+    """The properties that a kernel and a module share: the code, and how it was built."""
+
+    _build: LazyCode
+
+    @property
+    @public
+    def object_code(self) -> ObjectCode | None:
+        """The code, built if need be (with `arch` it needs no device); None for a file's."""
+        return self._build.object_code()
+
+    @property
+    @public
+    def build(self) -> BuildInfo | None:
+        """How `object_code` came to be: backend, cache hit, milliseconds, headers, log."""
+        code = self.object_code
+        return None if code is None else code.build
+
+    @public
+    def is_cached(self) -> bool:
+        """Say whether using it would compile nothing: its code is loaded, cached, or in a bundle.
+
+        Asks for the current device, or for `arch`. Compiles nothing and writes nothing.
+
+        Examples
+        --------
+        >>> module = RawModule(code='extern "C" __global__ void k() {}', arch="sm_80")
+        >>> _ = module.object_code
+        >>> module.is_cached()
+        True
+        """
+        return self._build.is_cached()
+
+    @public
+    def profile(self) -> Profile:
+        """Compile anew, beside the cache, and return where the time goes.
+
+        Returns
+        -------
+        Profile
+            Phases, headers and templates with their cost; ``print`` shows tables, ``save("p.html")``
+            writes a flame graph.
+
+        Raises
+        ------
+        CompileError
+            The source does not compile.
+        InvalidRequest
+            The module is a file, which is compiled already.
+        """
+        return self._build.profile()
+
+
+@functools.cache
+def _launching() -> Any:
+    """Return what `RawKernel.launch` needs, which an import statement would look for at each launch."""
+    from rtcompile.frontends import launching
+
+    return launching
+
+
+class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
+    """A kernel from CUDA C++ source: `cupy.RawKernel`, built by rtcompile.
+
+    Nothing is compiled before the first call. Each device gets its own build.
+
+    Parameters
+    ----------
+    code : str
+        CUDA C++ source.
+    name : str
+        The kernel's name in it.
+    options : sequence of str, or str
+        Compiler options, in NVRTC's or nvcc's spelling.
+    backend : {"nvrtc", "nvcc"}
+        ``"nvrtc"`` falls back to NVCC for what NVRTC cannot handle, unless `fallback` says no.
+    translate_cucomplex : bool
+        Replace ``cuComplex.h`` by CuPy's complex types.
+    enable_cooperative_groups : bool
+        Launch with ``cuLaunchCooperativeKernel``.
+    jitify : bool, optional
+        Accepted as CuPy's: headers are searched for anyway. A failed compile raises an error that
+        is CuPy's ``JitifyException`` too.
+    arch : str or Arch, optional
+        Compile for this architecture and not for the current device's. One that the options name,
+        and the device cannot run, is passed over with a `RtcompileWarning`.
+    link, headers, fallback, pch, timeout, memory_limit, recompile
+        As in `rtcompile.compile`.
+
+    Raises
+    ------
+    InvalidRequest
+        An argument that cannot describe a build.
+    CompileError
+        At the first use, when the compiler refuses the source.
+
+    Examples
+    --------
+    >>> source = 'extern "C" __global__ void k(int* p) { *p = 1; }'
+    >>> kernel = rtcompile.RawKernel(source, "k")
+    >>> array = cupy.zeros(1, cupy.int32)  # doctest: +SKIP
+    >>> kernel((1,), (1,), (array,))  # doctest: +SKIP
+    >>> rtcompile.RawKernel(source, "k", arch="sm_90").object_code.kind  # needs no GPU
+    'cubin'
+    """
+
+    _cooperative = False
+
+    @public
+    def __init__(
+        self,
+        code: str,
+        name: str,
+        options: Sequence[str] | str = (),
+        backend: str = "nvrtc",
+        *,
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        jitify: bool | None = None,
+        arch: str | Arch | None = None,
+        link: Sequence[Any] = (),
+        headers: Mapping[str, str] | None = None,
+        fallback: str | None = None,
+        pch: bool | None = None,
+        timeout: float | None = None,
+        memory_limit: int | str | None = None,
+        recompile: bool = False,
+    ) -> None:
+        build = code_of(
+            text("code", code) if code is None else code,
+            None,
+            options,
+            backend,
+            translate_cucomplex,
+            enable_cooperative_groups,
+            None,
+            jitify,
+            arch,
+            link,
+            headers,
+            fallback,
+            pch,
+            timeout,
+            memory_limit,
+            recompile,
+            DEFAULT_NAME,
+        )
+        self._bind(build, name if type(name) is str else text("name", name))
+
+    def _bind(self, build: LazyCode, name: str) -> None:
+        code, options, backend, more = build.for_cupy
+        # CuPy's jitify argument is left out: giving it, even False, warns of its removal.
+        if more:
+            super().__init__(code, name, options, backend, **more)
+            self._cooperative = "enable_cooperative_groups" in more
+        else:
+            super().__init__(code, name, options, backend)
+        self._build = build
+        functions = build.functions.get(name)
+        if functions is None:
+            functions = build.functions[name] = {}
+        self._functions: dict[int, Any] = functions
+
+    @property
+    def kernel(self) -> Any:
+        """The ``cupy.cuda.function.Function`` on the current device, built if need be."""
+        try:
+            function = self._functions.get(current_device())
+        except CUDARuntimeError:  # there is no device; `_kernel` below raises an error that says so
+            function = None
+        return self._kernel() if function is None else function
+
+    @public
+    def _kernel(self) -> Any:
+        function = self._build.function(self.name)
+        self._functions = self._build.functions.setdefault(self.name, {})
+        self._functions[ordinal()] = function
+        return function
+
+    def __call__(self, grid: Any, block: Any, args: Any, **kwargs: Any) -> None:
+        """Launch the kernel: ``kernel(grid, block, args, *, shared_mem=0, stream=None)``.
+
+        Parameters
+        ----------
+        grid : tuple of int
+            Blocks in the grid, in up to three dimensions.
+        block : tuple of int
+            Threads in a block, in up to three dimensions.
+        args : tuple
+            The kernel's arguments: arrays of CuPy's, NumPy scalars, Python numbers.
+        shared_mem : int
+            Bytes of dynamic shared memory of a block.
+        stream : cupy.cuda.Stream, optional
+            The stream to launch on; None is the current one.
+
+        Raises
+        ------
+        DriverError
+            The driver refuses the launch: more threads or shared memory than there are, ….
+        """
+        __tracebackhide__ = True
+        # Every launch runs this. It repeats the property `kernel` to save the time of a call.
+        try:
+            function = self._functions.get(current_device())
+            if function is None:
+                function = self._kernel()
+            if self._cooperative:
+                kwargs["enable_cooperative_groups"] = True
+            function(grid, block, args, **kwargs)
+            return
+        except (CUDARuntimeError, CUDADriverError, RtcompileError) as error:
+            refused = error
+        from rtcompile.frontends import launching
+
+        raise launching.refused(self, refused, block, kwargs.get("shared_mem", 0))
+
+    @public
+    def launch(
+        self,
+        grid: Any,
+        block: Any,
+        args: Any,
+        *,
+        cluster: Any = None,
+        cooperative: bool = False,
+        programmatic: bool = False,
+        shared_mem: int = 0,
+        stream: Any = None,
+        priority: int | None = None,
+    ) -> None:
+        """Launch the kernel by ``cuLaunchKernelEx``, with what CuPy's launch has no words for.
+
+        Parameters
+        ----------
+        grid, block, cluster : int or tuple of int
+            Blocks, threads in a block, and blocks in a cluster; 16 of them where the device can.
+        args : sequence
+            As CuPy takes them; PyTorch's tensors and what has ``__cuda_array_interface__`` or DLPack.
+        cooperative : bool
+            The kernel may synchronise its whole grid.
+        programmatic : bool
+            The kernel may begin before the one ahead in its stream has ended.
+        shared_mem : int
+            Bytes of dynamic shared memory, also more than 48 KiB.
+        stream : stream, optional
+            Of any library. Without it PyTorch's current one where a tensor is passed, else CuPy's.
+        priority : int, optional
+            The launch's own; the lower the sooner.
+
+        Raises
+        ------
+        InvalidRequest
+            An argument does not fit its parameter; the device has no such cluster or priority.
+        DriverError
+            The driver refuses the launch; a stream is captured and the kernel is not loaded yet.
+        """
+        _launching().launch(
+            self,
+            grid,
+            block,
+            args,
+            cluster=cluster,
+            cooperative=cooperative or self._cooperative,
+            programmatic=programmatic,
+            shared_mem=shared_mem,
+            stream=stream,
+            priority=priority,
+        )
+
+    @public
+    def compile(self, log_stream: IO[str] | None = None) -> None:
+        """Build now, for the current device, and write the compiler's log to `log_stream`."""
+        self._build.rebuild(log_stream)
+        self._kernel()
+
+    @property
+    def file_path(self) -> str | None:
+        """The file of a kernel that came from ``RawModule(path=…)``."""
+        return self._build.path
+
+    @public
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+        """Return what the kernel takes: registers, memory, and its occupancy.
+
+        Parameters
+        ----------
+        block : int, optional
+            Threads in a block, to compute the occupancy at; ``__launch_bounds__`` sets the default.
+        dynamic_shared : int
+            Bytes of dynamic shared memory at launch.
+
+        Returns
+        -------
+        Report
+            ``print`` shows a table; spills are in it with ``options=("-Xptxas=-v",)``.
+
+        Raises
+        ------
+        InvalidRequest
+            The code is PTX, which has no registers yet.
+        """
+        return self._build.report(self.name, block, dynamic_shared)
+
+    @public
+    def advise(
+        self,
+        shared_mem: int | Callable[[int], int] = 0,
+        *,
+        launch_bounds: int | tuple[int, int] | None = None,
+    ) -> Advice:
+        """Return the blocks of highest occupancy and what limits it, computed without a GPU.
+
+        Parameters
+        ----------
+        shared_mem : int or callable
+            Bytes of dynamic shared memory at launch, or a function of the threads in a block.
+        launch_bounds : int or (int, int), optional
+            Build the kernel again with these ``__launch_bounds__`` and advise on that too.
+
+        Raises
+        ------
+        InvalidRequest
+            The code is PTX; the limits of the architecture are not known here.
+        """
+        return self._build.advise(self.name, shared_mem, launch_bounds)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_kernel, (type(self), self._build.arguments, self.name)
+
+
+def _restore_kernel(cls: type[RawKernel], arguments: dict[str, Any], name: str) -> RawKernel:
+    kernel = cls.__new__(cls)
+    kernel._bind(LazyCode(**arguments), name)
+    return kernel

@@ -1,0 +1,202 @@
+"""`RawModule`: CuPy's class, with rtcompile behind it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import cupy
+
+from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.frontends.lazy_code import LazyCode, code_of
+from rtcompile.frontends.raw_kernel import Built, RawKernel
+from rtcompile.request.request import DEFAULT_NAME
+
+if TYPE_CHECKING:
+    from rtcompile.inspect.report import Report
+    from rtcompile.request.values import Arch
+
+
+class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
+    """A module of CUDA kernels: `cupy.RawModule`, built by rtcompile.
+
+    Nothing is compiled before the first use. Each device gets its own build.
+
+    Parameters
+    ----------
+    code : str
+        CUDA C++ source. Exactly one of `code` and `path` is given.
+    path : path-like
+        A cubin, PTX or fatbin file to load.
+    options : sequence of str, or str
+        Compiler options, in NVRTC's or nvcc's spelling. A PTX file is linked with those that mean
+        something to a linker (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); of other
+        files they are ignored.
+    name_expressions : iterable of str
+        C++ names, ``"f<float>"``, that `get_function` and `get_global` will be asked for.
+    backend, translate_cucomplex, enable_cooperative_groups, jitify, arch
+        As `RawKernel` takes them.
+    link, headers, fallback, pch, timeout, memory_limit, recompile, name
+        As in `rtcompile.compile`.
+
+    Raises
+    ------
+    InvalidRequest
+        An argument that cannot describe a build: neither or both of `code` and `path`, ….
+    CompileError
+        At the first use, when the compiler refuses the source.
+
+    Examples
+    --------
+    >>> source = "template <class T> __global__ void f(T* x) { *x += 1; }"
+    >>> module = rtcompile.RawModule(code=source, name_expressions=["f<float>"], arch="sm_90")
+    >>> kernel = module.get_function("f<float>")  # doctest: +SKIP
+    >>> module.object_code.lowered_names["f<float>"]
+    '_Z1fIfEvPT_'
+    """
+
+    @public
+    def __init__(
+        self,
+        *,
+        code: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        options: Sequence[str] | str = (),
+        backend: str = "nvrtc",
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        name_expressions: Iterable[str] | None = None,
+        jitify: bool | None = None,
+        arch: str | Arch | None = None,
+        link: Sequence[Any] = (),
+        headers: Mapping[str, str] | None = None,
+        fallback: str | None = None,
+        pch: bool | None = None,
+        timeout: float | None = None,
+        memory_limit: int | str | None = None,
+        recompile: bool = False,
+        name: str = DEFAULT_NAME,
+    ) -> None:
+        self._build = code_of(
+            code,
+            path,
+            options,
+            backend,
+            translate_cucomplex,
+            enable_cooperative_groups,
+            name_expressions,
+            jitify,
+            arch,
+            link,
+            headers,
+            fallback,
+            pch,
+            timeout,
+            memory_limit,
+            recompile,
+            name,
+        )
+        self._hand_to_cupy()
+
+    @classmethod
+    @public
+    def from_file(cls, path: Any, *, reload: bool = False, **arguments: Any) -> RawModule:
+        """Return the module of a source file; quoted includes lie beside it.
+
+        Parameters
+        ----------
+        path : path-like
+            The CUDA C++ source.
+        reload : bool
+            Build again, before a launch, when the file or a header that it read has changed. An edit
+            that fails is shown on stderr, and what was built before goes on.
+        **arguments
+            As `RawModule` takes them.
+
+        Raises
+        ------
+        InvalidRequest
+            There is no such file, or it is no text.
+        """
+        from rtcompile.extras.devtools.reload import ReloadedCode, source_of
+
+        if not reload:
+            code, name = source_of(path)
+            return cls(code=code, name=name, **arguments)
+        module = cls.__new__(cls)
+        module._build = ReloadedCode(path, arguments)
+        module._hand_to_cupy()
+        return module
+
+    def _hand_to_cupy(self) -> None:
+        arguments = self._build.arguments
+        # CuPy's jitify argument is left out: giving it, even False, warns of its removal.
+        super().__init__(
+            code=arguments["code"],
+            path=arguments["path"],
+            options=arguments["options"],
+            backend=arguments["backend"],
+            translate_cucomplex=arguments["translate_cucomplex"],
+            enable_cooperative_groups=arguments["enable_cooperative_groups"],
+            name_expressions=arguments["name_expressions"],
+        )
+
+    @property
+    @public
+    def module(self) -> Any:
+        """The ``cupy.cuda.function.Module`` on the current device, built if need be."""
+        return self._build.module()
+
+    @public
+    def compile(self, log_stream: IO[str] | None = None) -> None:
+        """Build now, for the current device, and write the compiler's log to `log_stream`."""
+        self._build.rebuild(log_stream)
+
+    @public
+    def get_function(self, name: str) -> RawKernel:
+        """Return the kernel `name`, a C++ name, or one of `name_expressions`.
+
+        Raises
+        ------
+        DriverError
+            The module holds no such kernel.
+        InvalidRequest
+            `name` is no str.
+        """
+        if not isinstance(name, str):
+            raise InvalidRequest(f"name must be a str, not {shown(name)}")
+        if self.name_expressions:
+            name = self.module.mapping.get(name, name)
+        kernel = RawKernel.__new__(RawKernel)
+        kernel._bind(self._build, name)
+        _ = kernel.kernel  # CuPy finds a missing name here and not at the first launch
+        return kernel
+
+    @public
+    def get_global(self, name: str) -> Any:
+        """Return a ``cupy.cuda.MemoryPointer`` to the variable `name`, or to a name expression's.
+
+        Raises
+        ------
+        DriverError
+            The module holds no such variable.
+        """
+        if self.name_expressions:
+            name = self.module.mapping.get(name, name)
+        return self._build.variable(super().get_global, name)
+
+    @public
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+        """Return what each kernel of the module takes, as `RawKernel.report` does."""
+        return self._build.report(None, block, dynamic_shared)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_module, (type(self), self._build.arguments)
+
+
+def _restore_module(cls: type[RawModule], arguments: dict[str, Any]) -> RawModule:
+    module = cls.__new__(cls)
+    module._build = LazyCode(**arguments)
+    module._hand_to_cupy()
+    return module

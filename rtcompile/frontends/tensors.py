@@ -1,0 +1,306 @@
+"""Arrays in device memory, whoever made them, and the tensor maps by which TMA reads them.
+
+CuPy arrays, PyTorch tensors, and what has ``__cuda_array_interface__`` or DLPack are one thing here:
+an address, a shape and strides. Nothing is copied, and none of these libraries is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rtcompile.errors import InvalidRequest, ToolkitNotFound, public, shown
+from rtcompile.request.values import items, whole
+
+# DLPack's numbers of devices whose memory a kernel can read: CUDA, pinned host memory, managed.
+_DLPACK_DEVICES = (2, 3, 13)
+# The driver's limits for a tensor map.
+_BOX_MAX = 256  # elements along each dimension
+_DIMENSIONS_MAX = 5
+_SHAPE_MAX = 1 << 32
+_STRIDE_MAX = 1 << 40  # bytes
+
+# A name of NumPy's or PyTorch's for an element, to the driver's.
+_TYPES = {
+    **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64", "int32", "int64")},
+    **{name: name.upper() for name in ("float16", "bfloat16", "float32", "float64")},
+    "bool": "UINT8",
+    # TMA moves bytes and fills with zeros: the sign of a short integer does not matter to it.
+    "int8": "UINT8",
+    "int16": "UINT16",
+    "float8_e4m3fn": "UINT8",
+    "float8_e5m2": "UINT8",
+    "tfloat32": "TFLOAT32",
+}
+_SIZES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "tfloat32": 4}
+_SWIZZLES: dict[object, tuple[str, int]] = {  # to the driver's name, and the bytes of a row
+    None: ("NONE", 0),
+    0: ("NONE", 0),
+    32: ("32B", 32),
+    64: ("64B", 64),
+    128: ("128B", 128),
+    "128B_ATOM_32B": ("128B_ATOM_32B", 128),
+    "128B_ATOM_32B_FLIP_8B": ("128B_ATOM_32B_FLIP_8B", 128),
+    "128B_ATOM_64B": ("128B_ATOM_64B", 128),
+}
+_INTERLEAVES = {None: "NONE", 0: "NONE", 16: "16B", 32: "32B"}
+_PROMOTIONS = {None: "NONE", 0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
+_FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """An array in device memory."""
+
+    pointer: int  # address of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes
+    dtype: str  # "float16", "bfloat16", …
+    itemsize: int
+    torch_device: int | None  # None for what is no PyTorch tensor
+    owner: Any  # what keeps the memory alive
+
+
+def device_array(name: str, value: Any) -> DeviceArray | None:
+    """Describe an array in device memory; None for what is no array. Host memory is refused."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _of_torch(name, value)
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is None and hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
+        device = value.__dlpack_device__()[0]
+        if int(device) not in _DLPACK_DEVICES:
+            raise InvalidRequest(
+                f"{name} is {_kind(value)} in host memory (DLPack device {int(device)}); move it "
+                "to the device first"
+            )
+        import cupy
+
+        value = cupy.from_dlpack(value)
+        interface = value.__cuda_array_interface__
+    if interface is None:
+        return None
+    dtype = np.dtype(interface["typestr"])
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    return DeviceArray(
+        pointer=int(interface["data"][0]),
+        shape=shape,
+        strides=_c_order(shape, dtype.itemsize) if strides is None else tuple(strides),
+        dtype=dtype.name,
+        itemsize=dtype.itemsize,
+        torch_device=None,
+        owner=value,
+    )
+
+
+def _of_torch(name: str, tensor: Any) -> DeviceArray:
+    # Not by __cuda_array_interface__, which a tensor with a gradient or of bfloat16 refuses to give.
+    if not tensor.is_cuda:
+        raise InvalidRequest(f"{name} is a torch tensor on {tensor.device}; pass {name}.cuda()")
+    size = tensor.element_size()
+    return DeviceArray(
+        pointer=tensor.data_ptr(),
+        shape=tuple(tensor.shape),
+        strides=tuple(stride * size for stride in tensor.stride()),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        itemsize=size,
+        torch_device=tensor.device.index,
+        owner=tensor,
+    )
+
+
+def _c_order(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    strides = []
+    for extent in reversed(shape):
+        strides.append(size)
+        size *= extent
+    return tuple(reversed(strides))
+
+
+@public
+def tensor_map(
+    array: Any,
+    box: Sequence[int],
+    *,
+    swizzle: int | str | None = None,
+    interleave: int | None = None,
+    l2_promotion: int | None = 256,
+    fill: str = "zero",
+    dtype: str | None = None,
+) -> np.ndarray[Any, Any]:
+    """Describe an array to TMA: what a ``const __grid_constant__ CUtensorMap`` parameter is given.
+
+    Parameters
+    ----------
+    array : array
+        Of CuPy or PyTorch, or with ``__cuda_array_interface__`` or DLPack; one to five dimensions, the
+        last contiguous. It must outlive every kernel that uses the map.
+    box : sequence of int
+        Elements that one copy moves along each dimension of `array`, in its order.
+    swizzle : {None, 32, 64, 128} or str
+        Bytes over which shared memory is swizzled, or a name of the driver's, ``"128B_ATOM_32B"``.
+    interleave : {None, 16, 32}
+        Bytes of the interleaved layout.
+    l2_promotion : {None, 64, 128, 256}
+        Bytes that are fetched into the L2 cache at once.
+    fill : {"zero", "nan"}
+        What elements outside the array read as.
+    dtype : str, optional
+        The elements' type where the array does not say it: ``"bfloat16"``, ``"tfloat32"``.
+
+    Returns
+    -------
+    numpy.ndarray
+        One element of 128 bytes, for ``kernel(…)`` and ``kernel.launch(…)`` alike.
+
+    Raises
+    ------
+    InvalidRequest
+        TMA cannot address the array: its address or a stride is not aligned, its last dimension is
+        not contiguous, the box does not fit; the message names which.
+    DriverError
+        The driver refuses it all the same.
+
+    Examples
+    --------
+    >>> tiles = rtcompile.tensor_map(array, box=(64, 64), swizzle=128)  # doctest: +SKIP
+    >>> kernel((grid,), (128,), (tiles,))  # doctest: +SKIP
+    """
+    found = device_array("array", array)
+    if found is None:
+        raise InvalidRequest(
+            f"array is {_kind(array)}, which is no array in device memory; pass cupy.asarray of it"
+        )
+    kind = found.dtype if dtype is None else dtype
+    if kind not in _TYPES or (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
+        raise InvalidRequest(
+            f"elements of type {kind} in an array of {found.dtype} are none that TMA knows; it "
+            f"knows {', '.join(_TYPES)}"
+        )
+    swizzled, row = _one_of("swizzle", swizzle, _SWIZZLES)
+    layout = _one_of("interleave", interleave, _INTERLEAVES)
+    promotion = _one_of("l2_promotion", l2_promotion, _PROMOTIONS)
+    filled = _one_of("fill", fill, _FILLS)
+    unit = 32 if layout == "32B" else 16
+    strides = _strides(found, unit)
+    counts = _box(found, box, row, layout)
+    driver = bindings()
+    rank = len(counts)
+    names = driver.CUtensorMapDataType, driver.CUtensorMapInterleave, driver.CUtensorMapSwizzle
+    status, encoded = driver.cuTensorMapEncodeTiled(
+        getattr(names[0], f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[kind]}"),
+        rank,
+        found.pointer,
+        [driver.cuuint64_t(extent) for extent in reversed(found.shape)],
+        [driver.cuuint64_t(stride) for stride in reversed(strides)],
+        [driver.cuuint32_t(count) for count in reversed(counts)],
+        [driver.cuuint32_t(1)] * rank,
+        getattr(names[1], f"CU_TENSOR_MAP_INTERLEAVE_{layout}"),
+        getattr(names[2], f"CU_TENSOR_MAP_SWIZZLE_{swizzled}"),
+        getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
+        getattr(driver.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{filled}"),
+    )
+    if int(status) != 0:
+        from rtcompile.errors import DriverError
+
+        raise DriverError(
+            f"cuTensorMapEncodeTiled refused shape {found.shape}, strides {found.strides}, box "
+            f"{counts}, swizzle {swizzle}, interleave {interleave}: {status.name}",
+            int(status),
+        )
+    opaque = np.array([int(word) for word in encoded.opaque], np.uint64)
+    by_value: np.ndarray[Any, Any] = opaque.view(np.dtype("V128"))
+    return by_value
+
+
+def _strides(found: DeviceArray, unit: int) -> tuple[int, ...]:
+    """Return the strides of all dimensions but the last, or raise what TMA has against them."""
+    shape, strides = found.shape, found.strides
+    if not 1 <= len(shape) <= _DIMENSIONS_MAX:
+        raise InvalidRequest(
+            f"array has {len(shape)} dimensions; a tensor map has 1 to {_DIMENSIONS_MAX}"
+        )
+    if not all(0 < extent <= _SHAPE_MAX for extent in shape):
+        raise InvalidRequest(
+            f"array has shape {shape}; a tensor map's extents are 1 to {_SHAPE_MAX:,}"
+        )
+    if found.pointer % unit:
+        raise InvalidRequest(
+            f"array starts at {found.pointer:#x}; TMA wants a multiple of {unit} bytes"
+        )
+    if strides[-1] != found.itemsize and shape[-1] > 1:
+        transposed = strides[0] == found.itemsize
+        raise InvalidRequest(
+            f"array has strides {strides} (bytes); its last dimension must be contiguous: pass "
+            + ("array.T and the box the other way round" if transposed else "a contiguous copy")
+        )
+    given = []
+    inner = found.itemsize * shape[-1]  # for a dimension of one element any legal stride will do
+    for axis in range(len(shape) - 2, -1, -1):
+        stride = strides[axis] if shape[axis] > 1 else -(-inner // unit) * unit
+        if stride <= 0:
+            raise InvalidRequest(
+                f"array has strides {strides} (bytes); TMA wants them positive, dimension {axis}'s too"
+            )
+        if stride % unit or stride >= _STRIDE_MAX:
+            raise InvalidRequest(
+                f"array has strides {strides} (bytes); TMA wants a multiple of {unit} bytes, below 2**40, "
+                f"and dimension {axis} has {stride}"
+            )
+        given.append(stride)
+        inner = stride * shape[axis]
+    return tuple(reversed(given))
+
+
+def _box(found: DeviceArray, box: Sequence[int], row: int, layout: str) -> tuple[int, ...]:
+    counts = tuple(
+        whole(f"box[{axis}]", count, 1, _BOX_MAX)
+        for axis, count in enumerate(items("box", box, "elements along each dimension"))
+    )
+    if len(counts) != len(found.shape):
+        raise InvalidRequest(
+            f"box {counts} has {len(counts)} dimensions, and array has {len(found.shape)}"
+        )
+    inner = counts[-1] * found.itemsize
+    if layout == "NONE" and inner % 16:
+        raise InvalidRequest(
+            f"box {counts} moves {inner} bytes of the last dimension; TMA wants a multiple of 16"
+        )
+    if layout == "NONE" and row and inner > row:
+        raise InvalidRequest(
+            f"box {counts} moves {inner} bytes of the last dimension, and swizzle={row} allows {row}"
+        )
+    if layout != "NONE" and len(counts) < 3:
+        raise InvalidRequest(f"interleave={layout} needs 3 dimensions or more")
+    if layout == "32B" and row != 32:
+        raise InvalidRequest("interleave=32 needs swizzle=32")
+    return counts
+
+
+def _one_of(name: str, value: object, known: dict[Any, Any]) -> Any:
+    try:
+        return known[value]
+    except (KeyError, TypeError):
+        listed = ", ".join(dict.fromkeys(repr(one) for one in known))
+        raise InvalidRequest(f"{name} must be one of {listed}, not {shown(value)}") from None
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"
+
+
+def bindings() -> Any:
+    """Return cuda-python's driver."""
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        raise ToolkitNotFound(
+            "kernel.launch and tensor_map call the driver through cuda-python, which is not "
+            "installed; `pip install cuda-python`"
+        ) from None
+    return driver

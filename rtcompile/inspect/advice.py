@@ -1,0 +1,279 @@
+"""How to launch a kernel: the block of highest occupancy, what limits it, what bounds would change.
+
+Everything is computed from the code and the table of limits in `inspect.report`: no GPU is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rtcompile.errors import InvalidRequest, shown
+from rtcompile.inspect import cubin
+from rtcompile.inspect.report import (
+    SHARED_MAX,
+    TELL_SPILLS,
+    THREADS_MAX,
+    KernelReport,
+    Occupancy,
+    Spills,
+    best_blocks,
+    limits_of,
+    occupancy,
+    report,
+)
+from rtcompile.request import cxx
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch, whole
+
+_OPT_IN = 48 << 10  # bytes of shared memory that a block has without asking for more
+_BLOCKS_MAX = 64  # more than any multiprocessor holds
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """How to launch one kernel; `str` gives sentences.
+
+    Attributes
+    ----------
+    kernel : str
+        As it was asked for, ``"f<float>"``, or its symbol.
+    arch : Arch
+        What the code was compiled for.
+    registers, local_bytes : int
+        For each thread.
+    spills : Spills or None
+        None where nothing tells: they are in no cubin, only in the log of ``-Xptxas=-v``.
+    shared_bytes, dynamic_shared : int
+        Static shared memory of a block, and the dynamic one at the best block.
+    best : Occupancy or None
+        The largest block of highest occupancy, as ``cuOccupancyMaxPotentialBlockSize`` finds it, and
+        what keeps another block out. None where no block fits.
+    smallest : Occupancy or None
+        The smallest block that reaches it.
+    notes : tuple of str
+        What to know about these figures.
+    launch_bounds : (int, int) or None
+        The bounds that were tried: threads in a block, blocks on a multiprocessor (0: not given).
+    bounded : Advice or None
+        The same for the kernel as it is built with these bounds.
+    """
+
+    kernel: str
+    arch: Arch
+    registers: int
+    local_bytes: int
+    spills: Spills | None
+    shared_bytes: int
+    dynamic_shared: int
+    best: Occupancy | None
+    smallest: Occupancy | None
+    notes: tuple[str, ...] = ()
+    launch_bounds: tuple[int, int] | None = None
+    bounded: Advice | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {**asdict(self), "arch": str(self.arch)} | (
+            {"bounded": self.bounded.as_dict()} if self.bounded else {}
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{self.kernel} for {self.arch}: {self._takes()}", *self._launch()]
+        if self.launch_bounds is not None and self.bounded is not None:
+            threads, blocks = self.launch_bounds
+            bounds = f"{threads}, {blocks}" if blocks else str(threads)
+            lines.append(f"  rebuilt with __launch_bounds__({bounds}): {self.bounded._takes()}")
+            lines += [f"  {line}" for line in self.bounded._launch()]
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+    def _takes(self) -> str:
+        spilled = ""
+        if self.spills is not None:
+            spills = self.spills
+            spilled = f" (spills: {spills.stores} B stored, {spills.loads} B loaded)"
+            spilled = spilled if spills.stores or spills.loads else " (no spills)"
+        return (
+            f"{self.registers} registers, {self.local_bytes} B of local memory{spilled}, "
+            f"{self.shared_bytes} B of static and {self.dynamic_shared} B of dynamic shared memory"
+        )
+
+    def _launch(self) -> list[str]:
+        if self.best is None or self.smallest is None:
+            return ["  no block of it fits on a multiprocessor"]
+        return [
+            f"  highest occupancy: {self.best.share:.0%}, limited by "
+            f"{', '.join(self.best.limited_by)}; "
+            f"blocks of {self.best.block} threads, {self.best.blocks} on a multiprocessor",
+            f"  smallest block that reaches it: {self.smallest.block} threads, "
+            f"{self.smallest.blocks} on a multiprocessor",
+        ]
+
+
+def advise(
+    code: ObjectCode | bytes,
+    *,
+    kernel: str | None = None,
+    shared_mem: int | Callable[[int], int] = 0,
+    source: str = "",
+) -> list[Advice]:
+    """Advise how to launch the kernels of a build, or one of a name expression or a symbol.
+
+    `shared_mem` is bytes of dynamic shared memory, or a function of the threads in a block.
+    `source` is searched for dynamic shared memory that it does not count.
+    """
+    found = report(code, kernel=kernel)
+    if limits_of(found.arch) is None:
+        raise InvalidRequest(
+            f"the limits of {found.arch} are not known to this version of rtcompile, so nothing "
+            "can be said of its occupancy"
+        )
+    required = {one.name: one.required_threads for one in cubin.kernels_of(_bytes(code))}
+    return [_of(one, found.arch, required[one.symbol], shared_mem, source) for one in found.kernels]
+
+
+def bounds_of(launch_bounds: object) -> tuple[int, int]:
+    """Check what ``launch_bounds=`` was given: threads, or threads and blocks."""
+    given = [*launch_bounds] if isinstance(launch_bounds, Sequence) else [launch_bounds]
+    if isinstance(launch_bounds, str) or not 1 <= len(given) <= 2:
+        raise InvalidRequest(
+            "launch_bounds must be the threads of a block, or (threads, blocks on a "
+            f"multiprocessor), not {shown(launch_bounds)}"
+        )
+    threads = whole("launch_bounds' threads", given[0], 1, THREADS_MAX)
+    blocks = whole("launch_bounds' blocks", given[1], 0, _BLOCKS_MAX) if len(given) == 2 else 0
+    return threads, blocks
+
+
+def of_source(
+    request: CompileRequest,
+    build: Callable[[CompileRequest], ObjectCode],
+    kernel: str | None,
+    shared_mem: int | Callable[[int], int],
+    bounds: tuple[int, int] | None,
+) -> list[Advice]:
+    """Advise on the kernels of a source, built with ptxas's report of spills, and with `bounds`."""
+    telling = request.replace(options=(*request.options, TELL_SPILLS))
+    found = advise(build(telling), kernel=kernel, shared_mem=shared_mem, source=request.source)
+    if bounds is None:
+        return found
+    rebuilt = build(_with_bounds(telling, bounds))
+    read = {one.name: one.max_threads for one in report(rebuilt, kernel=kernel).kernels}
+    for one in found:
+        if read[one.kernel] != bounds[0]:
+            raise InvalidRequest(
+                f"{one.kernel} could not be rebuilt with __launch_bounds__{bounds}: the code says "
+                f"{read[one.kernel] or 'nothing'} of the threads in a block; its bounds are not "
+                "stated by that macro, or -maxrregcount is among the options. Edit the source"
+            )
+    after = advise(rebuilt, kernel=kernel, shared_mem=shared_mem)
+    return [
+        replace(one, launch_bounds=bounds, bounded=two)
+        for one, two in zip(found, after, strict=True)
+    ]
+
+
+def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileRequest:
+    """Return the request with these launch bounds for every kernel, in place of the source's own.
+
+    ptxas heeds bounds on its command line where the source states none: the macro by which the source
+    states them is made to say nothing.
+    """
+    threads, blocks = bounds
+    options = [f"-Xptxas=-maxntid={threads}"]
+    options += [f"-Xptxas=-minnctapersm={blocks}"] if blocks else []
+    return request.replace(
+        source="#undef __launch_bounds__\n#define __launch_bounds__(...)\n#line 1\n"
+        + request.source,
+        options=(*request.options, *options),
+    )
+
+
+def _bytes(code: ObjectCode | bytes) -> bytes:
+    return code.code if isinstance(code, ObjectCode) else code
+
+
+def _of(
+    kernel: KernelReport,
+    arch: Arch,
+    required: tuple[int, int, int] | None,
+    shared_mem: int | Callable[[int], int],
+    source: str,
+) -> Advice:
+    limits = limits_of(arch)
+    assert limits is not None
+
+    def dynamic(block: int) -> int:
+        given = shared_mem(block) if callable(shared_mem) else shared_mem
+        return whole("shared_mem", given, 0, SHARED_MAX)
+
+    def shared(block: int) -> int:
+        return kernel.shared_bytes + dynamic(block)
+
+    notes = []
+    fixed = required is not None and required[0] * required[1] * required[2]
+    if fixed:
+        notes.append(f"the source fixes the block at {required}")
+        only = occupancy(limits, block=fixed, registers=kernel.registers, shared=shared(fixed))
+        found = (only, only) if only.blocks else None
+    else:
+        threads = kernel.max_threads or THREADS_MAX
+        found = best_blocks(limits, registers=kernel.registers, shared=shared, max_threads=threads)
+    best, smallest = found or (None, None)
+    if not fixed and kernel.max_threads is None:
+        largest = next(
+            threads
+            for threads in range(THREADS_MAX, 0, -32)
+            if occupancy(limits, block=threads, registers=kernel.registers, shared=0).blocks
+        )
+        notes.append(
+            "the kernel has no __launch_bounds__"
+            + f", and its registers allow blocks of up to {largest} threads"
+            * (largest < THREADS_MAX)
+        )
+    at_best = dynamic(THREADS_MAX if best is None else best.block)
+    if best is None:
+        notes.append(_misfit(kernel, at_best, limits.block_shared))
+    elif at_best and kernel.shared_bytes + at_best > _OPT_IN:
+        notes.append(
+            f"more than {_OPT_IN >> 10} KiB of shared memory need "
+            f"kernel.max_dynamic_shared_size_bytes = {at_best} before kernel(…); "
+            "kernel.launch(…) sets it"
+        )
+    if not at_best and _is_dynamic(source):
+        notes.append(
+            "the source declares dynamic shared memory (extern __shared__), and these figures are "
+            "for none: say shared_mem="
+        )
+    return Advice(
+        kernel=kernel.name,
+        arch=arch,
+        registers=kernel.registers,
+        local_bytes=kernel.stack_bytes,
+        spills=kernel.spills,
+        shared_bytes=kernel.shared_bytes,
+        dynamic_shared=at_best,
+        best=best,
+        smallest=smallest,
+        notes=tuple(notes),
+    )
+
+
+def _is_dynamic(source: str) -> bool:
+    """Say whether a source declares shared memory whose size a launch gives."""
+    return any(
+        cxx.has_word(declaration, ("extern",)) and cxx.has_word(declaration, ("__shared__",))
+        for declaration in re.split("[;{}]", cxx.blanked(source))
+    )
+
+
+def _misfit(kernel: KernelReport, dynamic: int, most: int) -> str:
+    return (
+        f"{kernel.shared_bytes} B of static and {dynamic} B of dynamic shared memory are more than "
+        f"the {most} B that a block can have"
+        if kernel.shared_bytes + dynamic > most
+        else f"{kernel.registers} registers a thread are too many for any block"
+    )

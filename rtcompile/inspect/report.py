@@ -1,0 +1,351 @@
+"""Reports a kernel's registers, memory, spills and occupancy from its code, without a GPU.
+
+>>> print(report(rtcompile.compile(source, arch="sm_90a"), block=256))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rtcompile.errors import InvalidRequest, shown
+from rtcompile.inspect import cubin, symbols
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.values import Arch, text, whole
+from rtcompile.styling import table
+
+# --- How many blocks of a kernel run on one multiprocessor ----------------------------------------
+
+THREADS_MAX = 1024  # in a block
+_WARP = 32
+_KIB = 1024
+_REGISTERS = 64 * _KIB  # of a multiprocessor, and of the largest block, from 5.0 on but 5.3 and 6.2
+_REGISTER_UNIT = 256  # allocated to a warp at once
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The resources of a multiprocessor: warps, blocks, registers, shared memory in bytes."""
+
+    warps: int
+    blocks: int
+    block_registers: int
+    shared: int
+    block_shared: int  # static and dynamic together, after opting in
+    reserved_shared: int  # bytes of each block that the system uses
+    partitions: int = 4  # each with its share of the registers
+
+    @property
+    def shared_unit(self) -> int:
+        """Bytes of shared memory that are allocated at once."""
+        return 128 if self.reserved_shared else 256
+
+
+def _limits(
+    warps: int,
+    blocks: int,
+    shared_kib: int,
+    block_kib: int,
+    *,
+    registers: int = _REGISTERS,
+    partitions: int = 4,
+) -> Limits:
+    # From 8.0 on the system uses 1 KiB of each block, and the allocation units are smaller.
+    reserved = _KIB if block_kib == shared_kib - 1 else 0
+    shared, block = shared_kib * _KIB, block_kib * _KIB
+    return Limits(warps, blocks, registers, shared, block, reserved, partitions)
+
+
+# "Technical Specifications per Compute Capability" in the CUDA programming guide, and
+# cuda_occupancy.h of CUDA 13.0.
+_OF_CAPABILITY = {
+    (5, 0): _limits(64, 32, 64, 48),
+    (5, 2): _limits(64, 32, 96, 48),
+    (5, 3): _limits(64, 32, 64, 48, registers=32 * _KIB),
+    (6, 0): _limits(64, 32, 64, 48, partitions=2),
+    (6, 1): _limits(64, 32, 96, 48),
+    (6, 2): _limits(64, 32, 64, 48, registers=32 * _KIB),
+    (7, 0): _limits(64, 32, 96, 96),
+    (7, 2): _limits(64, 32, 96, 96),
+    (7, 5): _limits(32, 16, 64, 64),
+    (8, 0): _limits(64, 32, 164, 163),
+    (8, 6): _limits(48, 16, 100, 99),
+    (8, 7): _limits(48, 16, 164, 163),
+    (8, 9): _limits(48, 24, 100, 99),
+    (9, 0): _limits(64, 32, 228, 227),
+    (10, 0): _limits(64, 32, 228, 227),
+    (10, 1): _limits(48, 24, 228, 227),
+    (10, 3): _limits(64, 32, 228, 227),
+    (11, 0): _limits(48, 24, 228, 227),
+    (12, 0): _limits(48, 24, 100, 99),
+    (12, 1): _limits(48, 24, 100, 99),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What runs at once on a multiprocessor.
+
+    Attributes
+    ----------
+    block : int
+        Threads in a block.
+    blocks : int
+        Blocks on one multiprocessor; 0 where not one fits.
+    share : float
+        Resident warps divided by the maximum.
+    limited_by : tuple of str
+        The resources that another block would lack: "warps", "blocks", "registers", "shared
+        memory".
+    """
+
+    block: int
+    blocks: int
+    share: float
+    limited_by: tuple[str, ...]
+
+
+def limits_of(arch: Arch) -> Limits | None:
+    """Return the limits of an architecture's devices, None for one that is not known."""
+    return _OF_CAPABILITY.get((arch.major, arch.minor))
+
+
+def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occupancy:
+    """Compute the occupancy of a kernel; `shared` is static and dynamic shared memory in bytes."""
+    if not 1 <= block <= THREADS_MAX:
+        raise ValueError(f"a block has 1 to {THREADS_MAX} threads, not {block}")
+    warps = _round_up(block, _WARP) // _WARP
+    fits = {
+        "warps": limits.warps // warps,
+        "blocks": limits.blocks,
+        "registers": _by_registers(limits, warps, registers),
+        "shared memory": _by_shared(limits, shared),
+    }
+    blocks = min(fits.values())
+    limited_by = tuple(name for name, most in fits.items() if most == blocks)
+    return Occupancy(block, blocks, blocks * warps / limits.warps, limited_by)
+
+
+def best_blocks(
+    limits: Limits, *, registers: int, shared: Callable[[int], int], max_threads: int
+) -> tuple[Occupancy, Occupancy] | None:
+    """Return the largest and the smallest block of highest occupancy; None where no block fits.
+
+    The largest is that of ``cuOccupancyMaxPotentialBlockSize``: like it, this counts resident
+    threads and tries `max_threads` and the multiples of 32 below. `shared` gives the bytes, static
+    and dynamic, of a block of so many threads.
+    """
+    sizes = sorted({max_threads, *range(_WARP, max_threads + 1, _WARP)}, reverse=True)
+    found = [
+        occupancy(limits, block=block, registers=registers, shared=shared(block)) for block in sizes
+    ]
+    most = max(one.block * one.blocks for one in found)
+    best = [one for one in found if one.block * one.blocks == most]
+    return (best[0], best[-1]) if most else None
+
+
+def _by_registers(limits: Limits, warps: int, registers: int) -> int:
+    if registers == 0:
+        return limits.blocks
+    of_warp = _round_up(registers * _WARP, _REGISTER_UNIT)
+    # The hardware's own check takes registers for a warp of each partition.
+    if of_warp * _round_up(warps, limits.partitions) > limits.block_registers:
+        return 0
+    return _REGISTERS // limits.partitions // of_warp * limits.partitions // warps
+
+
+def _by_shared(limits: Limits, shared: int) -> int:
+    used = _round_up(shared + limits.reserved_shared, limits.shared_unit)
+    if used > limits.block_shared + limits.reserved_shared:
+        return 0
+    return limits.shared // used if used else limits.blocks
+
+
+def _round_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+# --- Reports a kernel's registers -----------------------------------------------------------------
+
+TELL_SPILLS = "-Xptxas=-v"  # the option with which ptxas reports spills
+SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
+
+
+@dataclass(frozen=True, slots=True)
+class Spills:
+    """Registers kept in local memory: bytes stored and loaded by each thread."""
+
+    stores: int
+    loads: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One kernel.
+
+    Attributes
+    ----------
+    name : str
+        Its name expression, ``"f<float>"``, or its symbol.
+    symbol : str
+        Its name in the code.
+    registers : int
+        For each thread.
+    stack_bytes, shared_bytes, constant_bytes, parameter_bytes, code_bytes : int
+        Local memory of a thread, static shared memory of a block, the module's ``__constant__``
+        variables, parameters, machine code.
+    instructions : int or None
+        Of the machine code, less what pads its end; None before 7.0.
+    max_threads : int or None
+        Threads in a block that ``__launch_bounds__`` allows.
+    spills : Spills or None
+        None if unknown: no cubin has them, only the log of ``-Xptxas=-v``.
+    occupancy : Occupancy or None
+        The occupancy at the given block size.
+    """
+
+    name: str
+    symbol: str
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    constant_bytes: int
+    parameter_bytes: int
+    code_bytes: int
+    instructions: int | None = None
+    max_threads: int | None = None
+    spills: Spills | None = None
+    occupancy: Occupancy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The kernels of one piece of code; `str` gives a table."""
+
+    arch: Arch
+    kernels: tuple[KernelReport, ...] = field(default_factory=tuple)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {"arch": str(self.arch), "kernels": [asdict(kernel) for kernel in self.kernels]}
+
+    @property
+    def title(self) -> str:
+        """The architecture and the number of kernels."""
+        return f"{self.arch}, {len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}"
+
+    def rows(self) -> tuple[list[str], list[list[object]]]:
+        """Return the titles of a table's columns, and a row for each kernel."""
+        rows = [[kernel.name, *(cell(kernel) for _, cell in _COLUMNS)] for kernel in self.kernels]
+        return ["kernel", *(title for title, _ in _COLUMNS)], rows
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{table(*self.rows())}"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
+    ("registers", lambda k: k.registers),
+    ("stack B", lambda k: k.stack_bytes),
+    ("spilled B", lambda k: k.spills and f"{k.spills.stores}/{k.spills.loads}"),
+    ("shared B", lambda k: k.shared_bytes),
+    ("constant B", lambda k: k.constant_bytes),
+    ("parameters B", lambda k: k.parameter_bytes),
+    ("max threads", lambda k: k.max_threads),
+    ("code B", lambda k: k.code_bytes),
+    ("block", lambda k: k.occupancy and k.occupancy.block),
+    ("occupancy", lambda k: k.occupancy and f"{k.occupancy.share:.0%}"),
+    ("limited by", lambda k: k.occupancy and ", ".join(k.occupancy.limited_by)),
+)
+
+
+def report(
+    code: ObjectCode | bytes,
+    *,
+    kernel: str | None = None,
+    block: int | None = None,
+    dynamic_shared: int = 0,
+) -> Report:
+    """Report the resources of a build's kernels, or of one name expression or symbol.
+
+    ``__launch_bounds__`` sets the default of `block`, the threads that the occupancy is for. PTX is
+    refused, since it has no registers yet.
+    """
+    data = code.code if isinstance(code, ObjectCode) else code
+    if not isinstance(data, bytes):
+        raise InvalidRequest(f"code must be an ObjectCode or a cubin's bytes, not {shown(code)}")
+    kernel = None if kernel is None else text("kernel", kernel)
+    block = None if block is None else whole("block", block, 1, THREADS_MAX)
+    dynamic_shared = whole("dynamic_shared", dynamic_shared, 0, SHARED_MAX)
+    names = {symbol: name for name, symbol in _lowered_names(code).items()}
+    spills = _spills(code.build.log) if isinstance(code, ObjectCode) else {}
+    try:
+        read = cubin.read(data)
+    except ValueError as error:
+        raise InvalidRequest(f"only a cubin tells what its kernels take: {error}") from None
+    kernels = tuple(
+        _of_kernel(found, read.arch, names, spills, block, dynamic_shared)
+        for found in read.kernels
+        if kernel in (None, found.name, names.get(found.name))
+    )
+    if kernel is not None and not kernels:
+        known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
+        raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
+    return Report(read.arch, kernels)
+
+
+def kernel_symbols(code: ObjectCode) -> list[str] | None:
+    """Return the symbols of the kernels in a cubin or in PTX; None for other code."""
+    return symbols.kernel_symbols(code.code) if code.kind in ("cubin", "ptx") else None
+
+
+def _lowered_names(code: ObjectCode | bytes) -> Mapping[str, str]:
+    return code.lowered_names if isinstance(code, ObjectCode) else {}
+
+
+def _of_kernel(
+    found: cubin.Kernel,
+    arch: Arch,
+    names: Mapping[str, str],
+    spills: Mapping[str, Spills],
+    block: int | None,
+    dynamic_shared: int,
+) -> KernelReport:
+    limits = limits_of(arch)
+    threads = found.max_threads if block is None else block
+    at_block = None
+    if limits is not None and threads is not None:
+        shared = found.shared_bytes + dynamic_shared
+        try:
+            at_block = occupancy(limits, block=threads, registers=found.registers, shared=shared)
+        except ValueError as error:  # the block exceeds the code's own launch bounds
+            raise InvalidRequest(str(error)) from None
+    return KernelReport(
+        name=names.get(found.name, found.name),
+        symbol=found.name,
+        registers=found.registers,
+        stack_bytes=found.stack_bytes,
+        shared_bytes=found.shared_bytes,
+        constant_bytes=found.constant_bytes,
+        parameter_bytes=found.parameter_bytes,
+        code_bytes=found.code_bytes,
+        instructions=found.instructions,
+        max_threads=found.max_threads,
+        spills=spills.get(found.name),
+        occupancy=at_block,
+    )
+
+
+_VERBOSE = re.compile(
+    r"Function properties for (?P<symbol>\S+)\n[^\n]*?(?P<stack>\d+) bytes stack frame, "
+    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
+)
+
+
+def _spills(log: str) -> dict[str, Spills]:
+    """Read the spills that ptxas prints with ``-Xptxas=-v``."""
+    return {
+        match["symbol"]: Spills(int(match["stores"]), int(match["loads"]))
+        for match in _VERBOSE.finditer(log)
+    }

@@ -1,0 +1,218 @@
+"""The names in a module: C++ names of its symbols, and why one is absent.
+
+The three usual mistakes are a misspelled name, a missing ``extern "C"``, and a template that is
+never instantiated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from rtcompile.inspect import cubin
+from rtcompile.request import cxx
+
+# --- Mangled symbols become C++ names -------------------------------------------------------------
+
+
+def simple_name(symbol: str) -> str:
+    """Return the name in a mangled symbol, without namespaces: ``k`` of ``_ZN2ns1kEPf``."""
+    return (names_in(symbol) or [symbol])[-1]
+
+
+def demangled(symbol: str) -> str:
+    """Return a symbol's declaration, ``ns::k(float*)``, by the C++ runtime; else its simple name."""
+    if not symbol.startswith("_Z"):
+        return symbol
+    import ctypes
+
+    try:
+        runtime = ctypes.CDLL("libstdc++.so.6")
+        demangle, free = runtime.__cxa_demangle, ctypes.CDLL(None).free
+    except (OSError, AttributeError):
+        return simple_name(symbol)
+    demangle.restype = ctypes.c_void_p
+    free.argtypes = [ctypes.c_void_p]
+    status = ctypes.c_int()
+    text = demangle(symbol.encode(), None, None, ctypes.byref(status))
+    if not text or status.value != 0:
+        return simple_name(symbol)
+    try:
+        return (ctypes.string_at(text)).decode("utf-8", "replace")
+    finally:
+        free(text)
+
+
+def names_in(symbol: str) -> list[str]:
+    """Return the namespaces and the name in a mangled symbol; none for a symbol as it is."""
+    if not symbol.startswith("_Z"):
+        return []
+    rest = symbol[2:].removeprefix("N").removeprefix("L")
+    found: list[str] = []
+    while match := re.match(r"L?(\d+)", rest):
+        end = match.end() + int(match[1])
+        found.append(rest[match.end() : end])
+        rest = rest[end:]
+        if not symbol.startswith("_ZN"):
+            break
+    # NVRTC puts declarations of unnamed namespaces into a namespace of its own.
+    return [name for name in found if not name.startswith(("_INTERNAL_", "_GLOBAL__N_"))]
+
+
+# --- Explains why a module lacks a kernel or variable, and lists what the module has --------------
+
+_MOST_LISTED = 10
+_PTX_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry ([\w$]+)", re.MULTILINE)
+# Between __global__ and the kernel's name these may stand, which have parentheses too.
+_BOUNDS = re.compile(
+    r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
+)
+
+
+def kernel_absent(
+    name: str,
+    code: bytes,
+    *,
+    program: str = "the module",
+    source: str = "",
+    lowered_names: Mapping[str, str] | None = None,
+) -> str:
+    """Say why a module has no kernel of a name: the mistake, what to do, and what the module has."""
+    lowered = lowered_names or {}
+    symbols = kernel_symbols(code)
+    first, fix = _why(name, symbols, lowered, _in_source(source), program)
+    return "\n".join([first, f"  hint: {fix}", f"  {_listing('kernels', symbols, lowered)}"])
+
+
+def variable_absent(
+    name: str, code: bytes, *, program: str = "the module", lowered_names: Mapping[str, str] | None
+) -> str:
+    """Say why a module has no ``__device__`` or ``__constant__`` variable of a name."""
+    lowered = lowered_names or {}
+    symbols = _variables(code)
+    same = [symbol for symbol in symbols if simple_name(symbol) == name and symbol != name]
+    if same:
+        declared = demangled(same[0])
+        first = (
+            f"{program} has no variable {name!r}: its {declared} is C++, whose names are mangled"
+        )
+        fix = f"Declare it extern \"C\", or compile with name_expressions=['&{declared}']."
+    else:
+        first = f"{program} has no variable {name!r}"
+        fix = _nearest(name, symbols, lowered) or (
+            "A variable that no kernel uses, or that is static, may be gone: name it in "
+            "name_expressions to keep it."
+        )
+    return "\n".join([first, f"  hint: {fix}", f"  {_listing('variables', symbols, lowered)}"])
+
+
+def no_kernels(code: bytes, source: str) -> str:
+    """Say that a module has no kernel, and why; an empty string where it has one."""
+    if kernel_symbols(code):
+        return ""
+    found = _in_source(source)
+    templates = [name for name, is_template in found.items() if is_template]
+    if templates:
+        return (
+            f"The code holds no kernel: {templates[0]!r} is a template, and nothing instantiates "
+            f"it. Name what is wanted: name_expressions=['{templates[0]}<float>']."
+        )
+    return "The code holds no kernel: " + (
+        "what the source has of them is only declared, or excluded by an #if."
+        if found
+        else "the source defines no __global__ function."
+    )
+
+
+def kernel_symbols(code: bytes) -> list[str]:
+    """Return the symbols of a cubin's or PTX's kernels; none for what is neither."""
+    try:
+        return [kernel.name for kernel in cubin.kernels_of(code)]
+    except ValueError:
+        return _PTX_ENTRY.findall(code.decode("utf-8", "replace"))
+
+
+def _variables(code: bytes) -> list[str]:
+    try:
+        symbols = cubin.read(code).symbols
+    except ValueError:
+        return []
+    spaces = (".nv.global", ".nv.constant3")
+    return [
+        symbol.name
+        for symbol in symbols
+        if symbol.kind == "object" and symbol.size and symbol.section.startswith(spaces)
+    ]
+
+
+def _in_source(source: str) -> dict[str, bool]:
+    """Return the kernels that a source mentions, and whether each is a template."""
+    found = {}
+    code = cxx.blanked(source, literals=True, directives=True)
+    for declaration in re.split("[;{}]", _BOUNDS.sub("", code)):
+        before, mark, after = declaration.partition("__global__")
+        words = after.partition("(")[0].split()
+        if mark and words and words[-1].isidentifier():  # f<int> is a specialisation
+            found[words[-1]] = cxx.has_word(before, ("template",))
+    return found
+
+
+def _why(
+    name: str,
+    symbols: Sequence[str],
+    lowered: Mapping[str, str],
+    in_source: Mapping[str, bool],
+    program: str,
+) -> tuple[str, str]:
+    plain = name.partition("<")[0].rpartition("::")[2].strip()
+    same = [symbol for symbol in symbols if simple_name(symbol) == plain and symbol != plain]
+    instances = [symbol for symbol in same if "<" in demangled(symbol)]
+    none = f"{program} has no kernel {name!r}"
+    if "<" in name:
+        given = f"name_expressions has {', '.join(map(repr, lowered))}" if lowered else "none is"
+        return (
+            f"{none}: a C++ name is found only if it is among name_expressions; {given}",
+            f"Compile with name_expressions=['{name}'].",
+        )
+    if instances:
+        known = next((e for e, symbol in lowered.items() if symbol in instances), "")
+        ask = f"get_function('{known}')" if known else f"name_expressions=['{name}<float>']"
+        return f"{none}: it is a template", f"Ask for an instance by its whole name: {ask}."
+    if same:
+        declared = demangled(same[0])
+        expression = declared.partition("(")[0]
+        return (
+            f"{none}: its {declared} is C++, whose names are mangled",
+            f"Declare it extern \"C\" __global__, or compile with name_expressions=['{expression}'].",
+        )
+    if in_source.get(plain):
+        return (
+            f"{none}: it is a template, and nothing instantiates it",
+            f"Compile with name_expressions=['{name}<float>'] (its real arguments) and ask for "
+            "that name.",
+        )
+    if plain in in_source:
+        return (
+            f"{none}, although its source names it",
+            "Is it only declared, static, or excluded by an #if?",
+        )
+    return none, _nearest(name, symbols, lowered) or (
+        "Ask for one of those that it has." if symbols else "Does the source define it?"
+    )
+
+
+def _nearest(name: str, symbols: Sequence[str], lowered: Mapping[str, str]) -> str:
+    import difflib
+
+    names = {simple_name(symbol): symbol for symbol in symbols} | {e: e for e in lowered}
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"Is {close[0]!r} meant?" if close else ""
+
+
+def _listing(what: str, symbols: Sequence[str], lowered: Mapping[str, str]) -> str:
+    if not symbols:
+        return f"It has no {what}."
+    expressions = {symbol: f"'{expression}'" for expression, symbol in lowered.items()}
+    listed = [expressions.get(symbol) or demangled(symbol) for symbol in symbols[:_MOST_LISTED]]
+    more = f" and {len(symbols) - _MOST_LISTED} more" if len(symbols) > _MOST_LISTED else ""
+    return f"It has the {what}: {', '.join(listed)}{more}"

@@ -1,0 +1,83 @@
+"""One line per build: for `logging`, if the application wants it, and on stderr for ``RTCOMPILE_LOG``."""
+
+from __future__ import annotations
+
+import sys
+
+from rtcompile.errors import InvalidRequest, RtcompileWarning, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
+
+    from rtcompile.request.object_code import ObjectCode
+    from rtcompile.request.request import CompileRequest
+
+
+def check_stream(stream: IO[str] | None) -> None:
+    """Raise `InvalidRequest`, before anything is built, if `stream` cannot be written to."""
+    if stream is None:
+        return
+    try:
+        stream.write("")
+    except (AttributeError, TypeError, ValueError) as error:  # no file; a binary file; a closed one
+        raise InvalidRequest(
+            f"log_stream must be a file that is open for text, not {shown(stream)}: {error}"
+        ) from None
+
+
+_has_warned = False
+
+
+def warn_once(error: Exception) -> None:
+    """Warn that a log handler or a listener raised, the first time."""
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        import warnings
+
+        text = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"a log handler or a listener raised, and builds go on without it: {text}",
+            RtcompileWarning,
+            stacklevel=3,
+        )
+
+
+def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
+    """Log a finished build at INFO to the logger ``rtcompile``; `level` may also show it on stderr.
+
+    The record has the fields of the line as attributes too (``extra``): ``program``, ``arch``,
+    ``backend``, ``hit``, ``why``, ``notes``, ``milliseconds``, ``code_bytes``.
+    """
+    logger = None
+    if "logging" in sys.modules:
+        import logging
+
+        named = logging.getLogger("rtcompile")
+        logger = named if named.isEnabledFor(logging.INFO) else None
+    is_shown = level in ("debug", "info") and sys.stderr is not None
+    if logger is None and not is_shown:
+        return
+    build = code.build
+    outcome = f"hit ({build.hit})" if build.hit else "built"
+    why = f": {build.why}" if build.why else ""
+    notes = "".join(f"; {note}" for note in build.notes)
+    line = (
+        f"{request.name} for {code.arch} by {build.backend}, {outcome} in "
+        f"{build.milliseconds:.1f} ms{why}{notes}"
+    )
+    if is_shown:
+        sys.stderr.write(f"rtcompile: {line}\n")
+    if logger is not None:
+        fields = {
+            "program": request.name,
+            "arch": str(code.arch),
+            "backend": build.backend,
+            "hit": build.hit,
+            "why": build.why,
+            "notes": build.notes,
+            "milliseconds": build.milliseconds,
+            "code_bytes": len(code.code),
+        }
+        logger.info("%s", line, extra=fields)

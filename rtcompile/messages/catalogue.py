@@ -1,0 +1,100 @@
+"""The catalogue of messages: what a compiler, a linker or the driver says, why, and what to do."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rtcompile.messages import facts
+from rtcompile.messages.diagnostics import Diagnostic
+from rtcompile.messages.facts import BuildContext
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessage:
+    """A section of ``catalogue.ini``."""
+
+    id: str  # its name, for ``rtcompile explain`` and the documentation
+    pattern: re.Pattern[str]
+    cause: str
+    fix: str
+    since: str
+    values: facts.Fill | None
+
+    def hint(self, match: re.Match[str], context: BuildContext) -> str:
+        """Fill in the templates; an empty string where the message does not fit this build."""
+        values = {} if self.values is None else self.values(match, context)
+        if values is None:
+            return ""
+        groups = {name: text or "" for name, text in match.groupdict().items()}
+        names = {**facts.of_build(context), **groups, **values}
+        return f"{self.cause.format_map(names)} {self.fix.format_map(names)}".strip()
+
+
+def _read() -> tuple[KnownMessage, ...]:
+    parser = configparser.RawConfigParser()
+    with open(os.path.join(os.path.dirname(__file__), "catalogue.ini"), encoding="utf-8") as file:
+        parser.read_file(file)
+    return tuple(
+        KnownMessage(
+            name,
+            re.compile(row["pattern"].replace("\n", "")),
+            row["cause"].replace("\n", " "),
+            row["fix"].replace("\n", " "),
+            row["since"],
+            getattr(facts, row["values"]) if "values" in row else None,
+        )
+        for name, row in parser.items()
+        if name != parser.default_section
+    )
+
+
+MESSAGES = _read()
+
+
+_MOST_ANNOTATED = 50  # a log of a thousand errors has one cause, which the first ones show
+_LONGEST_SUBJECT = 20_000
+
+
+def hint_for(message: Diagnostic | str, context: BuildContext | None = None) -> str:
+    """Return the cause of a message, a log or a driver error, and what to do; "" if unknown."""
+    found = explain(message, context)
+    return found[1] if found else ""
+
+
+def explain(
+    message: Diagnostic | str, context: BuildContext | None = None
+) -> tuple[KnownMessage, str] | None:
+    """Return the first row of the catalogue that fits a message, and its hint filled in."""
+    context = context or BuildContext()
+    subject = _subject(message)
+    for known in MESSAGES:
+        match = known.pattern.search(subject)
+        if match is not None:
+            hint = known.hint(match, context)
+            if hint:
+                return known, hint
+    return None
+
+
+def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics with their hints filled in; one hint is given once."""
+    annotated: list[Diagnostic] = []
+    given: set[str] = set()
+    for diagnostic in diagnostics:
+        hint = hint_for(diagnostic, context) if len(annotated) < _MOST_ANNOTATED else ""
+        annotated.append(diagnostic if hint in given else replace(diagnostic, hint=hint))
+        given.add(hint)
+    return tuple(annotated)
+
+
+def _subject(message: Diagnostic | str) -> str:
+    """Lay out what patterns match: ``file: message``, the excerpt, the notes, a line each."""
+    if isinstance(message, str):
+        return message[:_LONGEST_SUBJECT]
+    parts = [f"{message.file}: {message.message}", message.excerpt.partition("\n")[0]]
+    parts += [note.message for note in message.notes[:5]]
+    return "\n".join(parts)[:_LONGEST_SUBJECT]

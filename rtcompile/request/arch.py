@@ -1,0 +1,223 @@
+"""Chooses the architecture to compile for. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from rtcompile.errors import UnsupportedArch
+from rtcompile.request.values import Arch, exact
+
+__all__ = [
+    "NEWEST_MEASURED",
+    "Arch",
+    "Choice",
+    "check",
+    "choose",
+    "exact",
+    "first_release",
+    "generations",
+    "learn",
+    "runs_on",
+    "supported",
+]
+
+Version = tuple[int, int]
+Capability = tuple[int, int]
+
+
+class Choice(NamedTuple):
+    """What to compile for, and why in one clause. `target` is ``"cubin"`` or ``"ptx"``."""
+
+    arch: Arch
+    target: str
+    why: str
+
+
+# (architectures, first NVRTC, last NVRTC or None): what each release compiles for. Measured by
+# compiling for every number and suffix with 12.0, 12.4, 12.6, 12.8, 12.9 and 13.0 to 13.5.
+_KNOWN: tuple[tuple[str, Version, Version | None], ...] = (
+    ("50 52 53 60 61 62 70 72", (12, 0), (12, 9)),
+    ("75 80 86 87 89 90 90a", (12, 0), None),
+    ("100 100a 120 120a", (12, 8), None),
+    ("101 101a", (12, 8), (12, 9)),
+    ("101f", (12, 9), (12, 9)),
+    ("100f 103 103a 103f 120f 121 121a 121f", (12, 9), None),
+    ("88 110 110a 110f", (13, 0), None),
+    ("107 107a 107f", (13, 4), None),
+)
+NEWEST_MEASURED: Version = (13, 5)
+
+# What releases newer than those measured say of themselves: see `learn`.
+_asked: dict[Version, tuple[int, ...]] = {}
+
+# The same hardware under two names: drivers before CUDA 13 report the first, later ones the second.
+_RENAMED: dict[Capability, Capability] = {(10, 1): (11, 0)}
+
+# NVIDIA promises no binary compatibility to or from integrated GPUs (Jetson, Drive). 8.8 is on no
+# public list of products, so it is given no promise either.
+_INTEGRATED: frozenset[Capability] = frozenset(
+    {(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (10, 1), (11, 0)}
+)
+
+
+@lru_cache(maxsize=16)
+def supported(nvrtc: Version) -> tuple[Arch, ...]:
+    """Return the architectures that this NVRTC compiles for, in ascending order.
+
+    A release newer than those measured is taken at its word, and counts as the newest measured
+    while it was not asked; one before 12.0 knows none.
+    """
+    if nvrtc in _asked:
+        return tuple(sorted(arch for number in _asked[nvrtc] for arch in _variants(number)))
+    known = [
+        Arch.parse(name)
+        for names, first, last in _KNOWN
+        if first <= nvrtc and (last is None or nvrtc <= last)
+        for name in names.split()
+    ]
+    return tuple(sorted(known, key=lambda arch: (arch.major, arch.minor, arch.suffix)))
+
+
+def learn(nvrtc: Version, numbers: tuple[int, ...]) -> None:
+    """Note what a release newer than those measured says that it compiles for, as ``(75, …, 121)``."""
+    if _asked.get(nvrtc) != numbers:
+        _asked[nvrtc] = numbers
+        supported.cache_clear()
+        choose.cache_clear()
+
+
+def _variants(number: int) -> list[Arch]:
+    """Return an architecture with the suffixes that every one of its generation has had."""
+    major, minor = divmod(number, 10)
+    suffixes = ["", *["a"] * (major >= 9), *["f"] * (major >= 10)]
+    return [Arch(major, minor, suffix) for suffix in suffixes]
+
+
+def generations() -> list[Capability]:
+    """Return the compute capabilities that a compiler knows now, from 7.5 on, under their newest name."""
+    known = {(arch.major, arch.minor) for arch in supported(NEWEST_MEASURED)}
+    return sorted(known - {*_RENAMED})
+
+
+def first_release(capability: Capability) -> Version:
+    """Return the first CUDA release, 12.0 or later, that compiles for a device."""
+    names = [capability, *(old for old, new in _RENAMED.items() if new == capability)]
+    return min(
+        (first for release in names for first in _first_releases(Arch(*release))),
+        default=NEWEST_MEASURED,
+    )
+
+
+def _first_releases(arch: Arch) -> list[Version]:
+    return [first for known, first, _ in _KNOWN if str(arch)[3:] in known.split()]
+
+
+@lru_cache(maxsize=64)
+def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> Choice:
+    """Choose what to compile for, given a device and a compiler.
+
+    The device's own architecture, with its ``a`` suffix where both have one: wgmma, setmaxnreg and
+    tcgen05 need it. Where NVRTC is older than the device, the nearest architecture of the same
+    generation whose machine code the device runs (no driver JIT at each load, and the resource
+    usage that is reported is the real one), else PTX for the driver to compile. `virtual` asks for
+    PTX anyway (CuPy's ``CUPY_COMPILE_WITH_PTX=1``).
+    """
+    known = supported(nvrtc)
+    kind = "ptx" if virtual else "cubin"
+    plain = Arch(*capability)
+    if plain in known:
+        specific = Arch(*capability, "a")
+        return Choice(specific if specific in known else plain, kind, "the device's own")
+    older = [arch for arch in known if not arch.suffix and arch < plain]
+    if not older or any(plain in supported(earlier) for earlier in _releases() if earlier < nvrtc):
+        raise UnsupportedArch(_dropped(capability, nvrtc))
+    kin = [arch for arch in older if _promised(arch, capability)]
+    if not kin:
+        nearest = max(older)
+        why = f"NVRTC {_dotted(nvrtc)} does not know it; the driver compiles PTX for it"
+        return Choice(nearest, "ptx", why)
+    nearest = max(kin)
+    family = Arch(nearest.major, nearest.minor, "f")
+    why = f"NVRTC {_dotted(nvrtc)} does not know it; the nearest of its generation"
+    return Choice(family if family in known else nearest, kind, why)
+
+
+def check(arch: Arch, target: str, nvrtc: Version) -> None:
+    """Raise `UnsupportedArch`, naming the versions that know `arch`, if this NVRTC does not."""
+    if arch in supported(nvrtc) or (nvrtc > NEWEST_MEASURED and nvrtc not in _asked):
+        return
+    name = str(arch) if target == "cubin" else arch.virtual
+    lead = f"NVRTC {_dotted(nvrtc)} does not compile for {name}"
+    versions = _versions_knowing(arch)
+    if versions:
+        raise UnsupportedArch(f"{lead}; {versions} does. {_renamed_note(arch)}".rstrip())
+    known = [str(other) for other in supported(nvrtc) if other.major == arch.major]
+    raise UnsupportedArch(
+        f"{lead}, and neither does any other release since 12.0. It knows "
+        + (", ".join(known) or ", ".join(map(str, supported(nvrtc))))
+    )
+
+
+def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
+    """Say whether code of `arch` can run on a device; PTX and LTO-IR are compiled further for it.
+
+    A False refuses the code. Between integrated and discrete GPUs of one generation NVIDIA promises
+    neither yes nor no, so it is True there and the driver decides.
+    """
+    own = (arch.major, arch.minor)
+    if own == capability:
+        return True
+    if arch.suffix == "a":
+        return False
+    if arch.suffix == "f" and _RENAMED.get(own) == capability:
+        return True
+    if target == "cubin" or arch.suffix == "f":
+        return own < capability and _one_generation(own, capability)
+    return own < capability
+
+
+def _one_generation(own: Capability, other: Capability) -> bool:
+    # 10.1 is the first name of 11.0 and not of 10.0's generation (nvJitLink refuses 100f for it).
+    return _RENAMED.get(own, own)[0] == _RENAMED.get(other, other)[0]
+
+
+def _promised(arch: Arch, capability: Capability) -> bool:
+    own = (arch.major, arch.minor)
+    return own[0] == capability[0] and not _INTEGRATED & {own, capability}
+
+
+def _releases() -> list[Version]:
+    ends = [last for _, _, last in _KNOWN if last is not None]
+    return sorted({*(first for _, first, _ in _KNOWN), *ends})
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _versions_knowing(arch: Arch) -> str:
+    for names, first, last in _KNOWN:
+        if str(arch)[3:] in names.split():
+            if last is None:
+                return f"NVRTC {_dotted(first)} or newer"
+            return f"NVRTC {_dotted(first)}" + (f" to {_dotted(last)}" if last != first else "")
+    return ""
+
+
+def _renamed_note(arch: Arch) -> str:
+    names = {**_RENAMED, **{new: old for old, new in _RENAMED.items()}}
+    other = names.get((arch.major, arch.minor))
+    return f"(CUDA 13 renamed 10.1 to 11.0: {Arch(*other, arch.suffix)} there.)" if other else ""
+
+
+def _dropped(capability: Capability, nvrtc: Version) -> str:
+    if not supported(nvrtc):
+        return f"NVRTC {_dotted(nvrtc)} is too old: rtcompile needs 12.0 or newer"
+    versions = _versions_knowing(Arch(*capability))
+    lead = f"NVRTC {_dotted(nvrtc)} no longer compiles for compute capability {_dotted(capability)}"
+    if not versions:
+        lowest = min(supported((12, 0)))
+        return f"{lead}, nor does any since 12.0, which begins at {lowest.major}.{lowest.minor}"
+    pin = "pip install 'nvidia-cuda-nvrtc-cu12<13' (and CuPy for CUDA 12)"
+    return f"{lead}; {versions} does: {pin}. {_renamed_note(Arch(*capability))}".rstrip()

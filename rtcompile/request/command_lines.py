@@ -1,0 +1,200 @@
+"""Options in normal form become the flags of one compiler or linker.
+
+NVCC passes its arguments on through a shell and quotes only some of them. This module escapes those
+that NVCC quotes, and refuses the others where they hold a character that a shell would act on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rtcompile.errors import InvalidRequest
+from rtcompile.request.option_table import (
+    BY_NAME,
+    FIRST_WITH_TILE,
+    LTO_FLAGS,
+    SIDE_FILES,
+    STANDARDS,
+    TILE_IS_OFF,
+    Version,
+)
+from rtcompile.request.options import Options
+from rtcompile.request.values import Arch
+
+
+def for_nvrtc(
+    options: Options, arch: Arch, target: str, nvrtc: Version, include_dirs: Sequence[str]
+) -> tuple[str, ...]:
+    """Return NVRTC's command line.
+
+    The caller has already read the options' own `arch`. `include_dirs` is the whole search path in
+    order. ``-dlto`` is emitted for LTO-IR only. The error for an option that this release does not
+    take yet names the release that does.
+    """
+    line = [f"--gpu-architecture={arch if target == 'cubin' else arch.virtual}"]
+    if nvrtc >= FIRST_WITH_TILE:
+        line.append(f"--diag-error={TILE_IS_OFF}")
+    for name, value in _flags_for(options, target):
+        spec = BY_NAME[name]
+        if spec.nvrtc is None:
+            continue
+        if name == "std":
+            _check_standard(value, "NVRTC", nvrtc)
+        if nvrtc >= spec.nvrtc:
+            line.append(_spelled(name, value))
+        elif name == "Werror":
+            if "all-warnings" in value.split(","):
+                line.append("-Xcudafe=--promote_warnings")
+        else:
+            raise InvalidRequest(
+                f"--{name} needs NVRTC {spec.nvrtc[0]}.{spec.nvrtc[1]} or newer; "
+                f"this is {nvrtc[0]}.{nvrtc[1]}"
+            )
+    line += [f"-{kind}{text}" for kind, text in options.macros]
+    line += [f"-I{path}" for path in include_dirs]
+    line += [f"--pre-include={path}" for path in options.pre_includes]
+    line += [f"--ptxas-options={option}" for option in options.ptxas]
+    line += options.unknown
+    return tuple(line)
+
+
+def for_nvcc(
+    options: Options,
+    arch: Arch,
+    target: str,
+    nvcc: Version,
+    include_dirs: Sequence[str],
+    *,
+    beside: str = "",
+) -> tuple[str, ...]:
+    """Return nvcc's command line, but for input, output and what to make.
+
+    `include_dirs` lacks the options' `last_dirs`, which come after nvcc's own. `beside` is the
+    source's own directory, in which ``#include "…"`` looks first. An option whose text a shell
+    would act on is refused.
+    """
+    code = {"ptx": arch.virtual, "ltoir": f"lto_{str(arch)[3:]}"}.get(target, str(arch))
+    line = [f"--generate-code=arch={arch.virtual},code={code}"]
+    if nvcc >= FIRST_WITH_TILE:
+        line.append(f"--diag-error={TILE_IS_OFF}")
+    for name, value in _flags_for(options, target):
+        if not BY_NAME[name].nvcc or name == "dlink-time-opt":  # said by code=lto_90
+            continue
+        if name == "std":
+            _check_standard(value, "nvcc", nvcc)
+        spelled = _spelled(name, value)
+        line.append(nvcc_path(spelled) if name in _PATHS else _plain(spelled))
+    line += [f"-{kind}{_macro(text)}" for kind, text in options.macros]
+    if beside:
+        line.append(f"--compiler-options=-iquote,{_quoted(beside)}")
+    line += [f"-I{_path(path)}" for path in include_dirs]
+    line += [f"--compiler-options=-idirafter,{_quoted(path)}" for path in options.last_dirs]
+    line += [f"--pre-include={_path(path)}" for path in options.pre_includes]
+    line += [_plain(f"--ptxas-options={option}") for option in options.ptxas]
+    line += map(_plain, options.unknown)
+    return tuple(line)
+
+
+def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str, ...]:
+    """Return nvJitLink's options: those that still mean something when linking."""
+    line = [f"-arch={arch}"]
+    if options.lto:
+        line.append("-lto")
+    if options.get("use_fast_math") is not None:
+        values = {"ftz": "true", "prec-div": "false", "prec-sqrt": "false", "fmad": "true"}
+    else:
+        values = {}
+    values.update((name, value) for name, value in options.flags if name in _JITLINK_BOOLEANS)
+    line += [f"-{_JITLINK_BOOLEANS[name]}={int(value == 'true')}" for name, value in values.items()]
+    for name, value in options.flags:
+        if name not in _JITLINK_FLAGS:
+            continue
+        spelling, since = _JITLINK_FLAGS[name]
+        if nvjitlink >= since:  # splitting and tables only tune: an older linker does without
+            line.append(f"{spelling}={value}" if value else spelling)
+    line += [f"-Xptxas={option}" for option in options.ptxas]
+    return tuple(line)
+
+
+# nvJitLink's names for what it shares with the compilers.
+_JITLINK_BOOLEANS = {"ftz": "ftz", "prec-div": "prec-div", "prec-sqrt": "prec-sqrt", "fmad": "fma"}
+_JITLINK_FLAGS: dict[str, tuple[str, Version]] = {
+    "device-debug": ("-g", (12, 0)),
+    "generate-line-info": ("-lineinfo", (12, 0)),
+    "maxrregcount": ("-maxrregcount", (12, 0)),
+    "split-compile": ("-split-compile", (12, 4)),
+    "jump-table-density": ("-jump-table-density", (12, 4)),
+}
+
+
+# The options, as users write them, that mean something to the linker.
+FOR_THE_LINKER = (
+    *sorted(f"--{name}" for name in (*_JITLINK_BOOLEANS, *_JITLINK_FLAGS)),
+    "--use_fast_math",
+    "-Xptxas",
+    "-dlto",
+)
+
+
+def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:
+    # The target decides whether -dlto is passed: with it NVRTC would make no cubin.
+    for name, value in options.flags:
+        if target == "ltoir" or name not in LTO_FLAGS:
+            yield name, value
+    if target == "ltoir" and not options.lto:
+        yield "dlink-time-opt", ""
+
+
+def _spelled(name: str, value: str) -> str:
+    dashes = "-" if name == "Werror" else "--"  # NVRTC 13.3 refuses --Werror, nvcc the long name
+    return f"{dashes}{name}={value}" if value else dashes + name
+
+
+def _check_standard(name: str, compiler: str, version: Version) -> None:
+    if version < STANDARDS[name]:
+        known = ", ".join(std for std, since in STANDARDS.items() if version >= since)
+        raise InvalidRequest(f"-std={name}: {compiler} {version[0]}.{version[1]} takes {known}")
+
+
+# --- nvcc's shell
+# ----------------------------------------------------------------------------------
+
+# Undocumented, measured with 13.0: nvcc puts definitions and directories between double quotes, and
+# leaves options for ptxas, the front end and the host compiler unquoted.
+_PATHS = frozenset({"compiler-bindir", *SIDE_FILES})
+_PLAIN = re.compile(r"[\w.,:=+/@%^-]*")
+
+
+def _plain(word: str) -> str:
+    """Return a word that nvcc may hand to a shell as it is, without ``;``, ``$(``, blanks and such."""
+    if not _PLAIN.fullmatch(word):
+        raise InvalidRequest(
+            f"nvcc cannot take the option {word!r}: it hands it to a shell unquoted, and the shell "
+            "would act on some of it. Letters, digits and . , : = + / @ % ^ - _ are passed on."
+        )
+    return word
+
+
+def _macro(text: str) -> str:
+    """Escape a definition for nvcc, which splits it at commas and hands it to a shell in quotes."""
+    return text.translate(_ESCAPES)
+
+
+_ESCAPES = str.maketrans({",": r"\,", "$": r"\\$", "`": r"\\`", "\\": "\\" * 4})
+
+
+def _path(path: str) -> str:
+    """Return a path as nvcc takes it: it splits at commas, unless they are in quotes."""
+    return _quoted(path) if "," in path else nvcc_path(path)
+
+
+def _quoted(path: str) -> str:
+    return f'"{nvcc_path(path)}"'
+
+
+def nvcc_path(path: str) -> str:
+    """Return a path that nvcc may put between double quotes for its shell."""
+    if any(character in path for character in '$`\\"\n'):
+        raise InvalidRequest(f"nvcc cannot take the path {path!r}: its shell would expand it")
+    return path

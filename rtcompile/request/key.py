@@ -1,0 +1,349 @@
+"""Cache keys, and the decision whether a build may be cached and shared. Pure.
+
+Labels and lengths keep different fields apart: ``field("a", "bc")`` never equals
+``field("ab", "c")``. The docstring of each key says what that key leaves out.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rtcompile._version import __version__
+from rtcompile.files import headers as memory_headers
+from rtcompile.files.headers import Header, SearchDir
+from rtcompile.files.sealed import content_digest
+from rtcompile.request import sources
+from rtcompile.request import sources as mentions
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.sources import placing
+from rtcompile.request.values import Arch
+
+if TYPE_CHECKING:
+    from rtcompile.files.fileset import FileSet
+
+
+# --- Cache keys: the digest of labelled, length-prefixed fields -----------------------------------
+
+
+def field(label: str, value: str) -> bytes:
+    """Return one field of a key: ``field("nvrtc", "12.9.86")``."""
+    # Paths may hold bytes that are not UTF-8; Python gives them as lone surrogates.
+    name, data = label.encode(), value.encode("utf-8", "surrogateescape")
+    return b"%d:%s=%d:%s;" % (len(name), name, len(data), data)
+
+
+def digest(fields: Iterable[bytes]) -> str:
+    """Return the key that these fields make, in hexadecimal."""
+    return content_digest(b"".join(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The inputs of a cache key: a request together with everything that its environment adds."""
+
+    source: str
+    # Its last component is part of some binaries; its directory is searched for ``#include "…"``.
+    name: str
+    # `Options.key_fields()`: effective options without paths and without meaningless order.
+    options: tuple[tuple[str, str], ...]
+    arch: Arch
+    target: str = "cubin"
+    name_expressions: tuple[str, ...] = ()  # their order does not matter
+    # The requested compiler; an object that another made does not serve, except for "auto".
+    backend: str = "auto"
+    # Backend to the identity of its compiler's build; none for a backend without a compiler.
+    compilers: Mapping[str, str] = dataclass_field(default_factory=lambda: MappingProxyType({}))
+    search: tuple[SearchDir, ...] = ()
+    links: tuple[str, ...] = ()  # digests of further link inputs, in order
+    # Whether the options write paths into the binary (``-G``, ``-lineinfo``).
+    paths_matter: bool = False
+    pre_includes: tuple[str, ...] = ()  # headers read before the source, as the options spell them
+    # Headers given as texts. The keys leave them to the places and to what a build depends on.
+    texts: tuple[tuple[str, str], ...] = ()
+    linker: str = ""  # the identity of the linker's build, for what is linked
+    allow_fixups: bool = True  # whether a build serves that has an option added because of an error
+    # The options that a build was made with for that reason; none in a look-up.
+    fixups: tuple[str, ...] = ()
+    # Of a miss that takes 20 ms, a millisecond went to making the same keys eight times; of a batch's
+    # hit that takes 0.1 ms, the most went to what its variants have in common.
+    _made: dict[str, str] = dataclass_field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
+    _common: dict[str, Any] = dataclass_field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
+
+    def variant(self, source: str, name_expressions: tuple[str, ...]) -> Question:
+        """Return the question that differs in nothing but these two."""
+        other = replace(self, source=source, name_expressions=name_expressions)
+        object.__setattr__(other, "_common", self._common)
+        return other
+
+    def lookup_key(self) -> str:
+        """Return the manifest's key: everything known before a header is read, paths included."""
+        made = self._made.get("lookup")
+        if made is None:
+            fields = [*self._asked("lookup"), *self._content(), self._places()]
+            made = self._made["lookup"] = digest(fields)
+        return made
+
+    def portable_key(self) -> str:
+        """Return the key of the manifest for other folders and machines with the same contents."""
+        made = self._made.get("portable")
+        if made is None:
+            made = self._made["portable"] = digest([*self._asked("portable"), *self._content()])
+        return made
+
+    def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
+        """Return the object's key: compiler build and contents, and paths only if `path_bound`."""
+        alone = not path_bound and dependencies.is_empty
+        made = self._made.get(f"alone {backend}") if alone else None
+        if made is not None:
+            return made
+        fields = [field("key", "object"), *self._content()]
+        fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
+        fields += [*_read(dependencies.headers)]
+        fields += [field("fixup", option) for option in self.fixups]
+        fields += [field("__has_include", answer) for answer in dependencies.answers]
+        if not dependencies.is_empty:  # else it would be found without a look at these files
+            fields.append(field("files", "checked"))
+        if path_bound:
+            fields.append(self._places())
+        made = digest(fields)
+        if alone:
+            self._made[f"alone {backend}"] = made
+        return made
+
+    def shipped_key(self) -> str:
+        """Return the key of builds in a package's bundle: only what the package itself decides.
+
+        Several builds share it, for several architectures and compilers; each states its own. The
+        toolkit's directories are left out, since there may be no toolkit. So is rtcompile's
+        version, so a wheel's builds outlive an upgrade; the number stands for the options'
+        normal form.
+        """
+        own = tuple(directory for directory in self.search if directory.is_own)
+        texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
+        return digest([field("key", "shipped 2"), *replace(self, search=own)._given(), *texts])
+
+    def reads_no_file(self) -> bool:
+        """Say whether NVRTC reads no file besides the source: `small.reads_no_file`."""
+        quiet = self._common.get("options read no file")
+        if quiet is None:
+            quiet = not self.pre_includes and sources.reads_no_file("", self._as_flags())
+            self._common["options read no file"] = quiet
+        return quiet and sources.reads_no_file(self.source, ())
+
+    def is_forgotten(self) -> bool:
+        """Say whether the options have no effect on NVRTC's next compile: `small.is_forgotten`."""
+        return sources.is_forgotten(self._as_flags())
+
+    def _as_flags(self) -> tuple[str, ...]:
+        return tuple(f"-{label}={value}" for label, value in self.options)
+
+    def serves(self, backend: str, compiler: str) -> bool:
+        """Say whether an object that `compiler` made as `backend` answers this question.
+
+        Where no NVCC is found (a service with another PATH, ``RTCOMPILE_JIT=0``), an object that
+        any NVCC made of these contents serves, because it could not be built again here.
+        """
+        if self.backend not in ("auto", backend):
+            return False
+        own = self.compilers.get(backend)
+        if own is None:
+            return backend == "nvcc"
+        return compiler in (own, linked_by(own, self.linker))
+
+    def gets_same_texts(self, dependencies: FileSet) -> bool:
+        """Say whether the headers given as texts that a build depends on are the same here."""
+        return memory_headers.are_as_answered(self.texts, dependencies.answers)
+
+    def linked(self, backend: str) -> Question:
+        """Return the question whose object `backend` made and the linker linked."""
+        own = linked_by(self.compilers.get(backend, ""), self.linker)
+        return replace(self, compilers=MappingProxyType({**self.compilers, backend: own}))
+
+    def summary(self) -> dict[str, str]:
+        """Return the question's fields as short texts, to show in what two questions differ."""
+        named = {
+            "source": content_digest(self.source.encode())[:16],
+            "program": self.name.rpartition("/")[2],
+            "arch": str(self.arch),
+            "target": self.target,
+            "compiler asked for": self.backend,
+            "name expressions": ", ".join(sorted(set(self.name_expressions))),
+            "link": ", ".join(self.links),
+            "header directories": ", ".join(directory.label for directory in self.search),
+        }
+        for label, value in self.options:
+            before = named.get(f"option {label}")
+            named[f"option {label}"] = f"{before} {value}" if before else value
+        return named
+
+    def _asked(self, kind: str) -> list[bytes]:
+        # An object built with backend="nvcc" must not be found by "auto", whose result would then
+        # depend on which of the two requests came first.
+        policy = field("allow fixups", str(self.allow_fixups))
+        return [field("key", kind), field("requested compiler", self.backend), policy]
+
+    def _content(self) -> list[bytes]:
+        return [
+            # Another version of rtcompile may turn the same normal form into other flags.
+            field("rtcompile", __version__),
+            field("arch", str(self.arch)),
+            field("target", self.target),
+            *self._given(),
+        ]
+
+    def _given(self) -> list[bytes]:
+        made = self._common.get("given")
+        if made is None:
+            made = self._common["given"] = b"".join(
+                [
+                    field("program", self.name.rpartition("/")[2]),
+                    *(field(f"option {label}", value) for label, value in self.options),
+                    *(field("link", link) for link in self.links),
+                    *(field("label", directory.label) for directory in self.search),
+                    *_layout(self.search, self.name.rpartition("/")[0], self.pre_includes),
+                    field("paths matter", str(self.paths_matter)),
+                ]
+            )
+        names = [field("name expression", name) for name in sorted(set(self.name_expressions))]
+        return [made, field("source", self.source), *names]
+
+    def _places(self) -> bytes:
+        made = self._common.get("places")
+        if made is None:
+            made = self._common["places"] = b"".join(
+                [
+                    field("program directory", self.name.rpartition("/")[0]),
+                    *(field("directory", directory.path) for directory in self.search),
+                    *(field("-include", path) for path in self.pre_includes),
+                ]
+            )
+        return made
+
+
+def linked_by(compiler: str, linker: str) -> str:
+    """Return the identity of a compiler and a linker together."""
+    return f"{compiler}; linked by {linker}"
+
+
+# Memoised, since every key of a question and every question of a batch asks about the same search
+# directories and headers.
+@functools.lru_cache(maxsize=64)
+def _layout(
+    search: tuple[SearchDir, ...], program: str, pre_includes: tuple[str, ...]
+) -> tuple[bytes, ...]:
+    """Return how the search directories are nested, which decides the names of each header.
+
+    ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file; where the second directory
+    is elsewhere they are two, and a manifest of the first place does not hold in the second.
+    """
+    fields = []
+    placed = placing(search)
+    for position, directory in enumerate(search):
+        parent, rest = placed(directory.path)
+        inside = f"{parent} {rest}" if parent not in (-1, position) else ""
+        fields.append(field("inside", inside))
+    for label, path in (("program in", f"{program}/"), *(("-include", p) for p in pre_includes)):
+        parent, rest = placed(path)
+        placed_at = f"{parent} {rest}" if parent >= 0 else path.rpartition("/")[2]
+        fields.append(field(label, placed_at))
+    return tuple(fields)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
+    fields = []
+    for label, relative, contents in sorted({(h.label, h.relative, h.digest) for h in headers}):
+        fields += [field(f"header {label}", relative), field("digest", contents)]
+    return tuple(fields)
+
+
+# --- Decides whether a build may be cached --------------------------------------------------------
+
+scan = functools.lru_cache(maxsize=64)(mentions.scan)  # a build asks thrice of the same few texts
+
+
+def reason_against(question: Question) -> str:
+    """Return why the result depends on more than files that can be checked; ``""`` if it does not."""
+    if clock := scan(question.source).clock:
+        return f"{clock} is different in every build"
+    return _reason_against_options(question.options)
+
+
+@functools.lru_cache(maxsize=16)  # a batch's variants have the same options
+def _reason_against_options(options: tuple[tuple[str, str], ...]) -> str:
+    clock = next((clock for _, value in options if (clock := scan(value).clock)), "")
+    return f"an option has {clock}, which is different in every build" if clock else ""
+
+
+def may_travel(question: Question) -> bool:
+    """Say whether another machine's build may answer `question`, as far as is known before any build."""
+    return not reason_against(question) and not _names_its_place(question)
+
+
+def _names_its_place(question: Question) -> bool:
+    own_texts = (question.source, *(value for _, value in question.options))
+    return question.paths_matter or any(scan(text).own_path for text in own_texts)
+
+
+def path_bound(
+    question: Question, obj: ObjectCode, dependencies: FileSet, *, same_system: bool = False
+) -> bool:
+    """Say whether a path got into the code, which then may be used with these folders only.
+
+    With `same_system` True, headers outside all search directories (the host compiler's) lie at the
+    same path wherever the object is used.
+
+    In the user's own files a mention of ``__FILE__`` is enough, because the program may have
+    computed with it. A toolkit header uses it in assertions, where the path is visible in the code.
+    LTO-IR is compressed, so no path in it can be seen.
+    """
+    if _names_its_place(question):
+        return True
+    mentioning = [label for label in dependencies.own_path if label or not same_system]
+    if any(label.startswith("user") or not label for label in mentioning):
+        return True
+    if obj.kind == "ltoir" and dependencies.own_path:
+        return True
+    code = obj.code
+    return any(place in code for place in _places(question.search, os.path.dirname(question.name)))
+
+
+@functools.lru_cache(maxsize=16)  # a batch's variants have the same
+def _places(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...]:
+    paths = [*(directory.path for directory in search), beside]
+    return tuple(os.fsencode(path) for path in paths if len(path) > 1)
+
+
+@functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
+def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str = "") -> bool:
+    """Say whether another place has a counterpart for every file that was looked at.
+
+    It lies in a directory that the other place names too, or is the system's: what NVCC's host
+    compiler reads, whose build is in NVCC's identity. The source's folder, `beside`, is neither.
+    """
+    paths = [header.path for header in dependencies.headers]
+    paths += [*dependencies.absent, *dependencies.present]
+    place = placing(search)
+    return all(
+        place(path)[0] >= 0 or (path.startswith("/usr/") and not path.startswith(beside or "\0"))
+        for path in paths
+    )
+
+
+def holds_elsewhere(question: Question, obj: ObjectCode, dependencies: FileSet) -> bool:
+    """Say whether another machine, or another place on this one, may use a build."""
+    if path_bound(question, obj, dependencies, same_system=True):
+        return False
+    return dependencies.is_empty or portable(
+        dependencies, question.search, question.name.rpartition("/")[0]
+    )

@@ -1,0 +1,209 @@
+"""The result of a build: code, and how it came to be."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from rtcompile.errors import InvalidRequest, shown
+from rtcompile.request.values import Arch, Value, one_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from rtcompile.files.fileset import FileSet
+    from rtcompile.files.headers import Header
+
+TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
+_NAMES_SHOWN = 3  # of a code's names
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+class BuildInfo(Value):
+    """How an `ObjectCode` came to be.
+
+    Attributes
+    ----------
+    backend : str
+        ``"nvrtc"`` or ``"nvcc"``.
+    log : str
+        The compiler's log of the build that made the code, warnings included.
+    headers : tuple of Header
+        Every header that was read.
+    milliseconds : float
+        Duration of this call, in milliseconds.
+    hit : str or None
+        Where the code was found (``"memory"``, ``"disk"``, …); None if it was compiled.
+    why : str
+        One line: why it was a miss, or why NVCC was used.
+    compiler : str
+        The compiler and its build, ``"nvrtc 12.9.86"``.
+    notes : tuple of str
+        Options that were changed, or that this compiler was not given, and why: a line each.
+    compiled_in : float
+        Milliseconds that the compiler took when the code was made, on whatever machine.
+    """
+
+    __slots__ = (
+        "_files",
+        "_headers",
+        "backend",
+        "compiled_in",
+        "compiler",
+        "hit",
+        "log",
+        "milliseconds",
+        "notes",
+        "why",
+    )
+    _fields = (
+        "backend",
+        "log",
+        "headers",
+        "milliseconds",
+        "hit",
+        "why",
+        "compiler",
+        "notes",
+        "compiled_in",
+    )
+
+    backend: str
+    log: str
+    milliseconds: float
+    hit: str | None
+    why: str
+    compiler: str
+    notes: tuple[str, ...]
+    compiled_in: float
+    _headers: tuple[Header, ...] | None
+    _files: FileSet | None
+
+    def __init__(
+        self,
+        backend: str,
+        log: str = "",
+        headers: tuple[Header, ...] | FileSet = (),
+        milliseconds: float = 0.0,
+        hit: str | None = None,
+        why: str = "",
+        compiler: str = "",
+        notes: tuple[str, ...] = (),
+        compiled_in: float = 0.0,
+    ) -> None:
+        set_ = object.__setattr__
+        set_(self, "backend", backend)
+        set_(self, "log", log)
+        is_tuple = isinstance(headers, tuple)
+        set_(self, "_headers", headers if is_tuple else None)
+        set_(self, "_files", None if is_tuple else headers)
+        set_(self, "milliseconds", milliseconds)
+        set_(self, "hit", hit)
+        set_(self, "why", why)
+        set_(self, "compiler", compiler)
+        set_(self, "notes", notes)
+        set_(self, "compiled_in", compiled_in)
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Every header that was read; those of a hit are decoded when they are first asked for."""
+        if self._headers is None:
+            assert self._files is not None
+            object.__setattr__(self, "_headers", tuple(self._files.headers))
+        return self._headers  # type: ignore[return-value]
+
+    def _arguments(self) -> tuple[Any, ...]:
+        # The files, so a copy decodes no headers and can still be checked.
+        files = self.headers if self._files is None else self._files
+        return tuple([files if n == "headers" else getattr(self, n) for n in self._fields])
+
+    def __repr__(self) -> str:
+        hidden = ("log", "headers")
+        fields = [f"{k}={getattr(self, k)!r}" for k in self._fields if k not in hidden]
+        return f"BuildInfo({', '.join(fields)})"
+
+
+def files_of(build: BuildInfo) -> FileSet | None:
+    """Return the files that a build depends on; None where they were not recorded."""
+    return build._files
+
+
+class ObjectCode(Value):
+    """Compiled code and how it was made.
+
+    Attributes
+    ----------
+    code : bytes
+        The cubin, PTX text, LTO-IR, relocatable object or fatbin.
+    kind : {"cubin", "ptx", "ltoir", "object", "fatbin"}
+        What `code` is.
+    arch : Arch
+        The architecture it was compiled for.
+    lowered_names : mapping of str to str
+        Name expression to the symbol in `code`.
+    build : BuildInfo
+        Backend, log, headers, duration, cache hit.
+
+    Examples
+    --------
+    >>> source = "template <class T> __global__ void f(T* x) { *x += 1; }"
+    >>> code = rtcompile.compile(source, arch="sm_80", name_expressions=["f<float>"])
+    >>> code.lowered_names["f<float>"]
+    '_Z1fIfEvPT_'
+    """
+
+    __slots__ = ("arch", "build", "code", "kind", "lowered_names")
+    _fields = ("code", "kind", "arch", "lowered_names", "build")
+
+    code: bytes
+    kind: str
+    arch: Arch
+    lowered_names: Mapping[str, str]
+    build: BuildInfo
+
+    def __init__(
+        self,
+        code: bytes,
+        kind: str,
+        arch: Arch,
+        lowered_names: Mapping[str, str] = _NO_NAMES,
+        build: BuildInfo | None = None,
+    ) -> None:
+        if not isinstance(code, bytes):
+            raise InvalidRequest(f"ObjectCode: code must be bytes, not {shown(code)}")
+        if not isinstance(arch, Arch):
+            raise InvalidRequest(
+                f"ObjectCode: arch must be an Arch, not {shown(arch)}; write Arch.parse('sm_90a')"
+            )
+        set_ = object.__setattr__
+        set_(self, "code", code)
+        set_(
+            self,
+            "kind",
+            kind
+            if type(kind) is str and kind in TARGETS
+            else one_of("ObjectCode: kind", kind, TARGETS),
+        )
+        set_(self, "arch", arch)
+        set_(self, "lowered_names", lowered_names)
+        set_(self, "build", BuildInfo(backend="nvrtc") if build is None else build)
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.kind, self.arch))
+
+    def __repr__(self) -> str:
+        names = [*self.lowered_names]
+        listed = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+        size = f"{len(self.code):,} bytes"
+        return f"<ObjectCode: {self.kind} for {self.arch}, {size}{listed and ': '}{listed}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mappingproxy does not pickle.
+        return _object_code, (self.code, self.kind, self.arch, dict(self.lowered_names), self.build)
+
+
+def _object_code(
+    code: bytes, kind: str, arch: Arch, lowered_names: dict[str, str], build: BuildInfo
+) -> ObjectCode:
+    return ObjectCode(code, kind, arch, MappingProxyType(lowered_names), build)

@@ -1,0 +1,283 @@
+"""One row per compiler option: its spellings, its kind of value, the compilers that accept it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator
+from typing import NamedTuple
+
+# --- One row per compiler option ------------------------------------------------------------------
+
+Version = tuple[int, int]
+
+
+class Spec(NamedTuple):
+    """One option.
+
+    `name` is its long name, `also` its other spellings without dashes. `takes` is "nothing",
+    "boolean", "number", "value" or "values" (comma-separated, gathered over all occurrences);
+    `implied` is the value when none follows. `nvrtc` is the first release that takes it, None
+    where none does. `why` explains to the user why a compiler is not given the option; it is empty
+    where that compiler behaves so anyway.
+    """
+
+    name: str
+    also: tuple[str, ...] = ()
+    takes: str = "nothing"
+    nvrtc: Version | None = (12, 0)
+    nvcc: bool = True
+    why: str = ""
+    implied: str = ""
+
+
+_HOST_ONLY = "it concerns host code, which NVRTC does not compile"
+_LINKING = "it concerns the host's linker"
+_OURS = "rtcompile makes and checks precompiled headers itself"
+_TARGET = "the target= argument says what is built"
+_LIBRARY_ONLY = "nvcc has no such option"
+
+SPECS = (
+    Spec("device-debug", ("G",)),
+    Spec("generate-line-info", ("lineinfo",)),
+    Spec("use_fast_math"),
+    Spec("ftz", takes="boolean"),
+    Spec("prec-div", takes="boolean"),
+    Spec("prec-sqrt", takes="boolean"),
+    Spec("fmad", takes="boolean"),
+    Spec("std", takes="value"),
+    Spec("maxrregcount", takes="number"),
+    Spec("relocatable-device-code", ("rdc",), takes="boolean"),
+    Spec("extensible-whole-program", ("ewp",)),
+    Spec("dlink-time-opt", ("dlto", "lto")),
+    Spec("gen-opt-lto"),
+    Spec("dopt", takes="value"),
+    Spec("extra-device-vectorization"),
+    Spec("disable-warnings", ("w",)),
+    Spec("Werror", ("warning-as-error",), takes="values", nvrtc=(13, 3), implied="all-warnings"),
+    Spec("diag-suppress", takes="values"),
+    Spec("diag-error", takes="values"),
+    Spec("diag-warn", takes="values"),
+    Spec("display-error-number", ("err-no",)),
+    Spec("no-display-error-number", ("no-err-no",)),
+    Spec("brief-diagnostics", ("brief-diag",), takes="boolean"),
+    Spec("optimization-info", ("opt-info",), takes="values"),
+    Spec("restrict"),
+    Spec("fdevice-syntax-only"),
+    Spec("time", takes="value"),
+    Spec("fdevice-time-trace", takes="value", nvrtc=(12, 6)),
+    Spec("split-compile", takes="number", nvrtc=(12, 6)),
+    Spec("jump-table-density", ("jtd",), takes="number"),
+    Spec("device-stack-protector", takes="boolean", nvrtc=(12, 6)),
+    Spec("Ofast-compile", ("Ofc",), takes="value", nvrtc=(12, 6)),
+    Spec("frandom-seed", takes="value", nvrtc=(12, 9)),
+    # NVRTC's alone. nvcc compiles for the host too: it has 128-bit integers, and functions
+    # without annotations are the host's.
+    Spec("device-as-default-execution-space", ("default-device",), nvcc=False),
+    Spec("device-int128", nvcc=False),
+    Spec("device-float128", nvrtc=(12, 6), nvcc=False, why=_LIBRARY_ONLY),
+    Spec("minimal", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("no-source-include", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("modify-stack-limit", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("builtin-move-forward", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("builtin-initializer-list", takes="boolean", nvcc=False, why=_LIBRARY_ONLY),
+    Spec("no-cache", nvrtc=(12, 9), nvcc=False, why=_LIBRARY_ONLY),
+    # Options that rtcompile sets itself.
+    Spec("pch", nvrtc=None, nvcc=False, why=_OURS),
+    Spec("create-pch", takes="value", nvrtc=None, nvcc=False, why=_OURS),
+    Spec("use-pch", takes="value", nvrtc=None, nvcc=False, why=_OURS),
+    Spec("pch-dir", takes="value", nvrtc=None, nvcc=False, why=_OURS),
+    Spec("pch-messages", takes="boolean", nvrtc=None, nvcc=False, why=_OURS, implied="true"),
+    Spec("pch-verbose", takes="boolean", nvrtc=None, nvcc=False, why=_OURS, implied="true"),
+    Spec(
+        "instantiate-templates-in-pch",
+        takes="boolean",
+        nvrtc=None,
+        nvcc=False,
+        why=_OURS,
+        implied="true",
+    ),
+    Spec("cubin", nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("ptx", nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("fatbin", nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("ltoir", nvrtc=None, nvcc=False, why=_TARGET),
+    Spec("compile", ("c",), nvrtc=None, nvcc=False, why=_TARGET),
+    # nvcc's alone.
+    Spec("expt-relaxed-constexpr", nvrtc=None, why="NVRTC has every function on the device"),
+    Spec(
+        "extended-lambda",
+        ("expt-extended-lambda",),
+        nvrtc=None,
+        why="NVRTC has every lambda on the device",
+    ),
+    # The parts that the preprocessor obeys are handled earlier, in `host_options`.
+    Spec("compiler-options", takes="values", nvrtc=None, why=_HOST_ONLY),
+    Spec("compiler-bindir", ("ccbin",), takes="value", nvrtc=None, why=_HOST_ONLY),
+    Spec("allow-unsupported-compiler", nvrtc=None, why=_HOST_ONLY),
+    Spec("debug", ("g",), nvrtc=None, why=_HOST_ONLY),
+    Spec("profile", ("pg",), nvrtc=None, why=_HOST_ONLY),
+    Spec("no-exceptions", ("noeh",), nvrtc=None, why=_HOST_ONLY),
+    Spec("m64", nvrtc=None, why=_HOST_ONLY),
+    Spec("default-stream", takes="value", nvrtc=None, why=_HOST_ONLY),
+    Spec("forward-unknown-to-host-compiler", nvrtc=None, why=_HOST_ONLY),
+    Spec("Wno-deprecated-gpu-targets", nvrtc=None, why="NVRTC compiles for one architecture"),
+    Spec("Wno-deprecated-declarations", nvrtc=None, why=_HOST_ONLY),
+    Spec("threads", ("t",), takes="number", nvrtc=None, why="there is one architecture to compile"),
+    Spec("linker-options", ("Xlinker",), takes="values", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("archive-options", ("Xarchive",), takes="values", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("cudart", takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("cudadevrt", takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("optimize", ("O",), takes="value", nvrtc=None, why=_HOST_ONLY),
+    Spec("lcudadevrt", nvrtc=None, nvcc=False, why="cudadevrt is linked where it is needed"),
+    Spec("library", ("l",), takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+    Spec("library-path", ("L",), takes="value", nvrtc=None, nvcc=False, why=_LINKING),
+)
+
+BY_NAME = {spec.name: spec for spec in SPECS}
+BY_SPELLING = {name: spec for spec in SPECS for name in (spec.name, *spec.also)}
+SHORTHANDS = {
+    "device-c": {"relocatable-device-code": "true"},
+    "dc": {"relocatable-device-code": "true"},
+    "device-w": {"relocatable-device-code": "false"},
+    "dw": {"relocatable-device-code": "false"},
+}
+# Letters whose value may be joined to them: -DX=1, -O3.
+JOINED = frozenset("DUIOL")
+
+REFUSED = frozenset(
+    (
+        "preprocess", "E", "generate-dependencies", "M", "generate-nonsystem-dependencies", "MM",
+        "MD", "MMD", "MF", "MT", "MP", "output-file", "o", "link", "lib", "run", "shared",
+        "device-link", "dlink", "dryrun", "help", "h", "version", "V", "optix-ir",
+    )
+)  # fmt: skip
+
+# NVRTC and nvcc make Tile IR of a `__tile_global__` kernel, which only tileiras, a program of another
+# wheel, makes machine code of, and of that a module of its own: other code would be without it.
+TILE = frozenset(
+    (
+        "enable-tile",
+        "tile-only",
+        "default-tile",
+        "tile-preview",
+        "tilebc",
+        "tilecubin",
+        "tilefatbin",
+    )
+)
+# The warning that Tile annotations are ignored, which leaves such a kernel out of the code.
+TILE_IS_OFF = "20360"
+FIRST_WITH_TILE = (13, 3)
+
+# What an option is known to cost, said in the log: by option and value, unless that is 0.
+COSTLY = {
+    "Ofast-compile": "the machine code is slower with it, and CUTLASS's kernels take ten times as long "
+    "to compile, not less",
+}
+
+# The values of -std, and the first release of NVRTC and nvcc that takes each.
+STANDARDS: dict[str, Version] = {
+    "c++03": (12, 0),
+    "c++11": (12, 0),
+    "c++14": (12, 0),
+    "c++17": (12, 0),
+    "c++20": (12, 0),
+    "c++23": (13, 3),
+}
+
+# Their values name files for the developer to read; they change no code.
+SIDE_FILES = frozenset({"time", "fdevice-time-trace"})
+LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
+DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not s.nvcc)
+
+
+def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
+    """Say which flags `backend` ("nvrtc" or "nvcc") is not given, and why."""
+    notes = []
+    for name, _ in flags:
+        spec = BY_NAME[name]
+        given = spec.nvrtc is not None if backend == "nvrtc" else spec.nvcc
+        if not given and spec.why:
+            notes.append(f"--{name} is not passed on: {spec.why}")
+    return tuple(notes)
+
+
+# --- Options as users write them ------------------------------------------------------------------
+
+# Their values may hold white space: it belongs to them until a next option begins.
+_FREE_TEXT = frozenset({"D", "define-macro", "I", "include-path", "isystem", "system-include",
+                        "idirafter", "include", "pre-include"})  # fmt: skip
+
+QUOTES = ("'", '"')
+_PIECE = r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""  # few options hold blanks: compiled for the first
+
+
+def name_and_value(word: str) -> tuple[str, str | None]:
+    """Split ``--std=c++17``, ``-DX=1`` and ``-O3``; no value where the next word may hold it."""
+    if word[:1] != "-":
+        return "", None
+    letter = word[1:2]
+    if letter in JOINED and len(word) > 2 and word.partition("=")[0][1:] not in BY_SPELLING:
+        return letter, word[2:].removeprefix("=").lstrip()
+    name, equals, value = word.partition("=")
+    name = name[2:] if name[1:2] == "-" else name[1:]
+    return name, value if equals else None
+
+
+def all_words(options: Iterable[str], taking: Container[str]) -> Iterator[str]:
+    """Yield the words of options; an option whose name is in `taking` takes a value."""
+    waits = False
+    for element in options:
+        if waits and element.strip():
+            yield element.strip()
+            waits = False
+            continue
+        for word in _words(element, taking):
+            waits = not waits and _waits_for_value(word, taking)
+            yield word
+
+
+def _waits_for_value(word: str, taking: Container[str]) -> bool:
+    name, value = name_and_value(word)
+    if value is not None or not name:
+        return False
+    spec = BY_SPELLING.get(name)
+    return name in taking or (spec is not None and spec.takes != "nothing" and not spec.implied)
+
+
+def _words(element: str, taking: Container[str]) -> list[str]:
+    words = element.split()
+    return words if len(words) < 2 else _split(element, taking)
+
+
+def _split(element: str, taking: Container[str]) -> list[str]:
+    """Split where a next option begins; white space elsewhere belongs to a define or a path."""
+    words: list[str] = []
+    free_text = needs_value = False
+    end = 0
+    for piece in re.finditer(_PIECE, element):
+        text = piece[0]
+        if needs_value:
+            words.append(text)
+            needs_value = False
+        elif free_text and not _is_option(text, taking):
+            words[-1] += element[end : piece.start()] + text
+        else:
+            words.append(text)
+            name, value = name_and_value(text)
+            free_text = name in _FREE_TEXT
+            needs_value = value is None and name in taking
+        end = piece.end()
+    return words
+
+
+def _is_option(text: str, taking: Container[str]) -> bool:
+    name, _ = name_and_value(text)
+    return bool(name) and (
+        text.startswith("--") or name in taking or name in BY_SPELLING or name in SHORTHANDS
+    )
+
+
+def unquoted(text: str) -> str:
+    """Return the text without the quotes around it."""
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] in QUOTES and text[-1] == text[0] else text

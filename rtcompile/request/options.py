@@ -1,0 +1,459 @@
+"""Every spelling of every compiler option becomes one normal form: each option once, the last wins.
+
+Imported only where such an option is given.
+
+`option_table` has the rows that say which values an option takes; `command_lines` turns the normal
+form into one compiler's flags.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from rtcompile.errors import InvalidRequest, UnsupportedArch
+from rtcompile.request.arch import runs_on
+from rtcompile.request.option_table import (
+    BY_NAME,
+    BY_SPELLING,
+    COSTLY,
+    DROPPED_EVERYWHERE,
+    QUOTES,
+    REFUSED,
+    SHORTHANDS,
+    SIDE_FILES,
+    STANDARDS,
+    TILE,
+    Spec,
+    all_words,
+    name_and_value,
+    unquoted,
+)
+from rtcompile.request.values import Arch
+
+# --- Options behind ``-Xcompiler`` and ``-Xptxas``: which of them the cache must know -------------
+
+# Options of the host compiler, which is nvcc's preprocessor, that nvcc has options of its own for.
+_OWN = ("isystem", "idirafter", "include", "I", "D", "U")
+_WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")
+# Options files of the compilers, also as the value of another option.
+_OPTIONS_FILE = re.compile(r"(?:^|[=,])(?:@|--?(?:options-file|optf)(?:[=\s]|$))")
+# Options that make a host compiler use files or directories that the cache would not know of.
+_FILES = re.compile(
+    r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B/|B$|M)"
+    r"|--?(?:specs|sysroot|config)(?:=|$)|-(?:Wp|o)(?:,|$)"
+)
+
+
+def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split the words after ``-Xcompiler`` into those that nvcc has options for, and all others.
+
+    Definitions and directories become the program's own, as if they had been given without
+    ``-Xcompiler``: the cache must know each directory that is searched. Words that would read files
+    that the cache does not know of are refused.
+    """
+    words = [word for value in values for word in _WORD.findall(value)][::-1]
+    own: list[tuple[str, str]] = []
+    others: list[str] = []
+    while words:
+        word = words.pop()
+        name = next((each for each in _OWN if word.startswith(f"-{each}")), "")
+        if not name or word.startswith("-include-pch"):
+            refuse_files(word, f"-Xcompiler {word}", of_host=True)
+            others.append(word)
+            continue
+        value = word.removeprefix(f"-{name}").removeprefix("=") or (words.pop() if words else "")
+        if len(value) > 1 and value[0] in "\"'" and value[0] == value[-1]:
+            value = value[1:-1]
+        if not value or any(mark in value for mark in "\"'\\"):
+            raise InvalidRequest(
+                f"-Xcompiler {word}: give -{name} without -Xcompiler, so that its value is read as "
+                "it is written"
+            )
+        own.append((name, value))
+    return own, others
+
+
+def refuse_files(word: str, shown: str, *, of_host: bool = False) -> None:
+    """Raise `InvalidRequest` if an option makes a program read a file that the cache cannot see."""
+    if _OPTIONS_FILE.search(word) or (of_host and _FILES.match(word)):
+        raise InvalidRequest(
+            f"{shown!r} makes a compiler read files that the cache does not know of, and a change of "
+            "them would go unnoticed; give directories by -I and -idirafter, headers by -include, "
+            "and the options themselves instead of a file that holds them"
+        )
+
+
+# --- Every spelling of every compiler option becomes one normal form ------------------------------
+
+_T = TypeVar("_T")
+
+
+class ArchOption(NamedTuple):
+    """An architecture that the options ask for; `virtual` asks for its PTX."""
+
+    arch: Arch
+    virtual: bool = False
+
+    def __str__(self) -> str:
+        return self.arch.virtual if self.virtual else str(self.arch)
+
+
+class Options(NamedTuple):
+    """Compiler options in normal form. Tuples are in the order given unless they say otherwise."""
+
+    arch: tuple[ArchOption, ...] = ()  # several where ``-gencode`` or a list was given
+    # ("D", "NAME=VALUE") or ("U", "NAME"), one for each name: the last given.
+    macros: tuple[tuple[str, str], ...] = ()
+    include_dirs: tuple[str, ...] = ()  # ``-I``, then ``-isystem``
+    pre_includes: tuple[str, ...] = ()  # ``-include``
+    # Long name and value ("" where it takes none), sorted by name.
+    flags: tuple[tuple[str, str], ...] = ()
+    ptxas: tuple[str, ...] = ()
+    # Options without a row in the table; they are passed on, and the compiler decides.
+    unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was changed while reading, and why
+    # ``-idirafter``: searched after all others, the toolkit's included.
+    last_dirs: tuple[str, ...] = ()
+
+    def get(self, name: str) -> str | None:
+        """Return the value of the flag `name` ("" where it takes none), None if not given."""
+        for given, value in self.flags:
+            if given == name:
+                return value
+        return None
+
+    @property
+    def std(self) -> str | None:
+        """The language standard, ``"c++17"``."""
+        return self.get("std")
+
+    @property
+    def rdc(self) -> bool:
+        """Relocatable device code: the result must be linked."""
+        return self.get("relocatable-device-code") == "true"
+
+    @property
+    def lto(self) -> bool:
+        """Link-time optimisation: the result is LTO-IR and must be linked."""
+        return self.get("dlink-time-opt") is not None
+
+    @property
+    def debug(self) -> bool:
+        """Device debug information: source paths reach the binary."""
+        return self.get("device-debug") is not None
+
+    @property
+    def lineinfo(self) -> bool:
+        """Line information: source paths reach the binary."""
+        return self.get("generate-line-info") is not None
+
+    def arch_for(self, capability: tuple[int, int] | None) -> ArchOption | None:
+        """Return the requested architecture that a device runs best (no device: the last), or None."""
+        if not self.arch:
+            return None
+        if capability is None:
+            return self.arch[-1]
+        runnable = [
+            option
+            for option in self.arch
+            if runs_on(option.arch, "ptx" if option.virtual else "cubin", capability)
+        ]
+        if not runnable:
+            asked = ", ".join(map(str, self.arch))
+            raise UnsupportedArch(
+                f"the options ask for {asked}, which a device of compute capability "
+                f"{capability[0]}.{capability[1]} cannot run; leave the architecture out and it "
+                "is chosen for the device"
+            )
+        return max(runnable, key=lambda option: (not option.virtual, option.arch))
+
+    def with_defaults(self, debug: bool = False) -> Options:
+        """Add CuPy's implicit options, each only where the user gave none."""
+        flags = dict(self.flags)
+        flags.setdefault("std", "c++17")
+        if "use_fast_math" not in flags:  # which implies it
+            flags.setdefault("ftz", "true")
+        flags["device-as-default-execution-space"] = ""
+        if debug:
+            flags["device-debug"] = flags["generate-line-info"] = ""
+        return self._replace(flags=tuple(sorted(flags.items())))
+
+    def adding(self, *options: str) -> Options:
+        """Return these options with `options` given after them, which therefore win."""
+        return self.merged(parse(options))
+
+    def merged(self, more: Options) -> Options:
+        """Return these options with `more` given after them, which therefore win."""
+        macros = {_macro_name(text): (kind, text) for kind, text in self.macros + more.macros}
+        flags = {**dict(self.flags), **dict(more.flags)}
+        for name, value in self.flags:
+            if BY_NAME[name].takes == "values" and flags[name] != value:
+                flags[name] = ",".join(_unique([*value.split(","), *flags[name].split(",")]))
+        return Options(
+            more.arch or self.arch,
+            tuple(macros.values()),
+            _unique(self.include_dirs + more.include_dirs),
+            _unique(self.pre_includes + more.pre_includes),
+            tuple(sorted(flags.items())),
+            _unique(self.ptxas + more.ptxas),
+            self.unknown + more.unknown,
+            _unique(self.notes + more.notes),
+            _unique(self.last_dirs + more.last_dirs),
+        )
+
+    def key_fields(self) -> tuple[tuple[str, str], ...]:
+        """Return what identifies these options: no directory, no order where it means nothing."""
+        fields = [
+            (name, "" if name in SIDE_FILES else value)
+            for name, value in self.flags
+            if name not in DROPPED_EVERYWHERE
+        ]
+        fields += [(kind, text) for kind, text in sorted(self.macros)]
+        fields += [("pre-include", posixpath.basename(path)) for path in self.pre_includes]
+        fields += [("ptxas", option) for option in self.ptxas]
+        fields += [("unknown", option) for option in self.unknown]
+        return tuple(fields)
+
+
+def parse(options: Iterable[str]) -> Options:
+    """Read compiler options in any spelling of NVRTC's, nvcc's or CuPy's users.
+
+    An option and its value may be one element (``'-I /x'``) or two. White space splits an element
+    where a next option begins: ``'-DX=1 -DY=2'`` is two defines, ``'-DFOO="a b"'`` is one and keeps
+    its quotes, ``'-I /a b'`` is one directory. An element after an option that waits for its value
+    is that value, blanks and all. An option is refused with which a compiler would read a file
+    whose changes the cache could not notice.
+    """
+    reader = _Reader(list(all_words(options, _READINGS)))
+    while reader.words:
+        reader.read(reader.words.pop())
+    return reader.options()
+
+
+def with_directories(options: Iterable[str], moved: Callable[[str], str]) -> tuple[str, ...]:
+    """Return options with each directory that headers are searched in replaced by another."""
+    found: list[str] = []
+    words = all_words(options, _READINGS)
+    for word in words:
+        name, value = name_and_value(word)
+        if name in _DIRECTORIES:
+            path = next(words, "") if value is None else value
+            found += [f"-{name}" if len(name) == 1 else f"--{name}", moved(unquoted(path))]
+        else:
+            found.append(word)
+    return tuple(found)
+
+
+class _Reader:
+    """The options read so far; `words` holds those still to be read, in reverse order."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = words[::-1]
+        self.flags: dict[str, str] = {}
+        self.macros: dict[str, tuple[str, str]] = {}
+        self.include_dirs: list[str] = []
+        self.system_dirs: list[str] = []
+        self.pre_includes: list[str] = []
+        self.ptxas: list[str] = []
+        self.unknown: list[str] = []
+        self.last_dirs: list[str] = []
+        self.host: list[str] = []
+        self.notes: list[str] = []
+        self.asked: list[ArchOption] = []
+        self.codes: list[ArchOption] = []
+        self.generated: list[ArchOption] = []
+
+    def read(self, word: str) -> None:
+        name, value = name_and_value(word)
+        reading = _READINGS.get(name)
+        if reading is not None:
+            reading(self, self.next_after(word) if value is None else value)
+        elif name in SHORTHANDS:
+            self.flags.update(SHORTHANDS[name])
+        elif name in BY_SPELLING:
+            self.flag(BY_SPELLING[name], word, value)
+        elif name in ("resource-usage", "res-usage"):
+            self.ptxas_options("-v")
+        elif name in REFUSED:
+            raise InvalidRequest(
+                f"{word!r} asks the compiler for something other than a kernel; "
+                "what is written, and where, is rtcompile's to decide"
+            )
+        elif name in TILE:
+            raise InvalidRequest(
+                f"{word!r}: Tile kernels are not supported. Compilers make Tile IR of them, which only "
+                "tileiras turns into machine code, as a module of its own: what rtcompile returned "
+                "would be without them. `nvcc -std=c++20 -tile-only -cubin -arch=sm_100 FILE.cu` makes that "
+                "module (`pip install nvidia-cuda-nvcc nvidia-cuda-tileiras`); "
+                'RawModule(path="FILE.cubin") loads it. The other kernels belong into another source'
+            )
+        else:
+            refuse_files(word, word, of_host=True)
+            self.unknown.append(word)
+
+    def next_after(self, word: str) -> str:
+        if not self.words:
+            raise InvalidRequest(f"{word!r} needs a value, and no option follows it")
+        return self.words.pop()
+
+    def flag(self, spec: Spec, word: str, value: str | None) -> None:
+        if spec.takes == "nothing":
+            if value is not None:
+                raise InvalidRequest(f"{word!r}: --{spec.name} takes no value")
+            self.flags[spec.name] = ""
+            return
+        if value is None:
+            implied = spec.implied and (not self.words or self.words[-1].startswith("-"))
+            value = spec.implied if implied else self.next_after(word)
+        if spec.takes == "boolean" and value not in ("true", "false"):
+            raise InvalidRequest(f"{word!r}: --{spec.name} is true or false, not {value!r}")
+        if spec.takes == "number" and not value.isdecimal():
+            raise InvalidRequest(f"{word!r}: --{spec.name} takes a number, not {value!r}")
+        if spec.takes == "values" and spec.name in self.flags:
+            value = f"{self.flags[spec.name]},{value}"
+        if spec.takes == "values":
+            value = ",".join(dict.fromkeys(value.split(",")))
+        if spec.name == "std":
+            value = self.standard(value)
+        if spec.name in COSTLY and value != "0":
+            self.notes.append(f"--{spec.name}={value}: {COSTLY[spec.name]}")
+        self.flags[spec.name] = value
+
+    def standard(self, value: str) -> str:
+        name = value.lower()
+        if name.startswith("gnu++"):
+            name = "c" + name.removeprefix("gnu")
+            self.notes.append(f"-std={value} became {name}: no device compiler has GNU dialects")
+        if name not in STANDARDS:
+            raise InvalidRequest(f"-std={value}: expected one of {', '.join(STANDARDS)}")
+        return name
+
+    def define(self, text: str) -> None:
+        self.macro("D", text)
+
+    def undefine(self, text: str) -> None:
+        self.macro("U", text)
+
+    def macro(self, kind: str, text: str) -> None:
+        if text[:1] in QUOTES:  # -D"X=a b": no macro's name begins with a quote
+            text = unquoted(text)
+        name = _macro_name(text)
+        if not name:
+            raise InvalidRequest(f"'-{kind}{text}' names no macro")
+        self.macros[name] = (kind, text)
+
+    def include_dir(self, path: str) -> None:
+        self.include_dirs.append(unquoted(path))
+
+    def system_dir(self, path: str) -> None:
+        self.system_dirs.append(unquoted(path))
+
+    def last_dir(self, path: str) -> None:
+        self.last_dirs.append(unquoted(path))
+
+    def pre_include(self, path: str) -> None:
+        self.pre_includes.append(unquoted(path))
+
+    def host_options(self, value: str) -> None:
+        self.host.append(value)
+
+    def read_host_options(self) -> None:
+
+        own, others = split(self.host)
+        for name, value in own:
+            _READINGS[name](self, value)
+        if others:
+            self.flags["compiler-options"] = ",".join(_unique(others))
+
+    def ptxas_options(self, value: str) -> None:
+        # nvcc splits at commas; NVRTC does not, and ptxas would be given "-v,-O3" as one option.
+
+        for option in re.split(r"[,\s]+", value):
+            refuse_files(option, f"-Xptxas {option}")
+            if option and not (option.startswith("-") and option in self.ptxas):
+                self.ptxas.append(option)
+
+    def architecture(self, value: str) -> None:
+        if value == "native":
+            self.asked = []
+        elif value in ("all", "all-major"):
+            raise InvalidRequest(f"-arch={value}: a build is for one architecture")
+        else:
+            self.asked = self.arch_list(value)
+
+    def code(self, value: str) -> None:
+        self.codes = self.arch_list(value)
+
+    def generate_code(self, value: str) -> None:
+        # arch= only names the PTX version that the machine code is made through.
+        virtual, comma, code = value.partition(",code=")
+        if not comma or not virtual.startswith("arch="):
+            raise InvalidRequest(f"-gencode={value}: expected arch=compute_80,code=sm_80")
+        self.generated += self.arch_list(code)
+
+    def arch_list(self, value: str) -> list[ArchOption]:
+        asked = []
+        for name in value.translate(_WITHOUT_BRACKETS).split(","):
+            try:
+                arch = Arch.parse(name)
+            except ValueError as error:
+                raise InvalidRequest(f"-arch={value}: {error}") from None
+            if name.startswith("lto_"):
+                self.flags["dlink-time-opt"] = ""
+            asked.append(ArchOption(arch, virtual=name.startswith(("compute_", "lto_"))))
+        return asked
+
+    def options(self) -> Options:
+        if self.host:
+            self.read_host_options()
+        return Options(
+            _unique([*(self.codes or self.asked), *self.generated]),
+            tuple(self.macros.values()),
+            _unique([*self.include_dirs, *self.system_dirs]),
+            _unique(self.pre_includes),
+            tuple(sorted(self.flags.items())),
+            tuple(self.ptxas),
+            tuple(self.unknown),
+            _unique(self.notes),
+            _unique(self.last_dirs),
+        )
+
+
+# Options that are more than a flag with a value.
+_READINGS: dict[str, Callable[[_Reader, str], None]] = {
+    "D": _Reader.define,
+    "define-macro": _Reader.define,
+    "U": _Reader.undefine,
+    "undefine-macro": _Reader.undefine,
+    "I": _Reader.include_dir,
+    "include-path": _Reader.include_dir,
+    "isystem": _Reader.system_dir,
+    "system-include": _Reader.system_dir,
+    "idirafter": _Reader.last_dir,
+    "include": _Reader.pre_include,
+    "pre-include": _Reader.pre_include,
+    "Xcompiler": _Reader.host_options,
+    "compiler-options": _Reader.host_options,
+    "Xptxas": _Reader.ptxas_options,
+    "ptxas-options": _Reader.ptxas_options,
+    "arch": _Reader.architecture,
+    "gpu-architecture": _Reader.architecture,
+    "code": _Reader.code,
+    "gpu-code": _Reader.code,
+    "gencode": _Reader.generate_code,
+    "generate-code": _Reader.generate_code,
+}
+
+_DIRECTORIES = frozenset({"I", "include-path", "isystem", "system-include", "idirafter"})
+_WITHOUT_BRACKETS = str.maketrans("", "", "[]\"' ")
+
+
+def _macro_name(text: str) -> str:
+    return text.partition("=")[0].partition("(")[0].strip()
+
+
+def _unique(values: Iterable[_T]) -> tuple[_T, ...]:
+    return tuple(dict.fromkeys(values))

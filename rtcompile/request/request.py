@@ -1,0 +1,317 @@
+"""The request for a build and its result: values that validate what they are given.
+
+Every cache hit loads this module, so it imports next to nothing.
+
+If the compiler read the file itself, an edit of that file would change the build without changing
+the cache key.
+"""
+
+from __future__ import annotations
+
+import os
+from _collections_abc import Mapping  # `collections.abc` is the same, and loads `collections`
+
+from rtcompile.errors import InvalidRequest, public, shown
+from rtcompile.files import fileset
+from rtcompile.request import values
+from rtcompile.request.object_code import TARGETS, BuildInfo, ObjectCode
+from rtcompile.request.values import Arch, Value, items, one_of, path, strings, text, truth, whole
+
+__all__ = [
+    "BuildInfo",
+    "CompileRequest",
+    "ObjectCode",
+    "header_texts",
+    "items",
+    "one_of",
+    "path",
+    "strings",
+    "text",
+    "truth",
+    "whole",
+]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from rtcompile.files.headers import Header
+
+
+# --- The request for a build and its result: values that validate what they are given -------------
+
+
+BACKENDS = ("auto", "nvrtc", "nvcc")
+_NONE: tuple[object, ...] = ()
+_AUTO, _CUBIN = BACKENDS[0], TARGETS[0]
+DEFAULT_NAME = "kernel.cu"
+_NAME_MAX = 200  # bytes of a program's file name: file systems allow 255, and a digest is added
+_PART_MAX, _PATH_MAX = 255, 1024  # bytes of a header's name, below a folder of ours
+
+
+class CompileRequest(Value):
+    """One build: everything that can change the bytes, nothing that cannot.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++ source of the translation unit.
+    options : sequence of str, or str
+        Compiler options in NVRTC's or nvcc's spelling; ``'-I /x'`` is one option with its value.
+        What ``--options-file`` names is read at once, and the request holds what is in it.
+    arch : str or Arch, optional
+        Architecture to compile for, ``"sm_90a"``. None: that of the current device.
+    name_expressions : iterable of str
+        C++ name expressions whose lowered names are wanted, ``"f<float>"``.
+    name : str
+        Program name, shown in diagnostics and part of the binary where line info is.
+    backend : {"auto", "nvrtc", "nvcc"}
+        ``"auto"`` is NVRTC, falling back to NVCC as the policy says.
+    target : {"cubin", "ptx", "ltoir", "object", "fatbin"}
+        The kind of code wanted. ``"object"`` is relocatable machine code, to be linked;
+        ``"fatbin"`` is NVCC's.
+    link : sequence
+        Further inputs to link: source strings, paths, `ObjectCode`\\ s.
+    headers : mapping of str to str
+        Headers given as texts: the name that ``#include`` spells to its text. They are found before
+        those of all directories but the source's own. The request holds sorted pairs.
+    allow_fixups : bool
+        Whether an option may be added because of an error, as ``--device-int128``.
+    may_pass_over_arch : bool
+        Whether an architecture in the options gives way to the device's where the device cannot run
+        it, as for `RawModule`.
+
+    Raises
+    ------
+    InvalidRequest
+        An argument of a wrong type or value; the message names it.
+
+    Examples
+    --------
+    >>> request = rtcompile.CompileRequest("__global__ void k() {}", arch="sm_80")
+    >>> request.replace(options=("-DN=4",)).options
+    ('-DN=4',)
+    """
+
+    __slots__ = (
+        "_memo",
+        "allow_fixups",
+        "arch",
+        "backend",
+        "headers",
+        "link",
+        "may_pass_over_arch",
+        "name",
+        "name_expressions",
+        "options",
+        "source",
+        "target",
+    )
+    _fields = (
+        "source",
+        "options",
+        "arch",
+        "name_expressions",
+        "name",
+        "backend",
+        "target",
+        "link",
+        "headers",
+        "allow_fixups",
+        "may_pass_over_arch",
+    )
+
+    source: str
+    options: tuple[str, ...]
+    arch: Arch | None
+    name_expressions: tuple[str, ...]
+    name: str
+    backend: str
+    target: str
+    link: tuple[Any, ...]
+    headers: tuple[tuple[str, str], ...]
+    allow_fixups: bool
+    may_pass_over_arch: bool
+    _memo: dict[str, Any]
+
+    def __init__(
+        self,
+        source: str,
+        options: Sequence[str] | str = (),
+        arch: str | Arch | None = None,
+        name_expressions: Iterable[str] = (),
+        name: str = DEFAULT_NAME,
+        backend: str = "auto",
+        target: str = "cubin",
+        link: Sequence[Any] = (),
+        headers: Mapping[str, str] | tuple[tuple[str, str], ...] = (),
+        allow_fixups: bool = True,
+        may_pass_over_arch: bool = False,
+    ) -> None:
+        # The one place where these arguments are checked; every public function makes a request.
+        if arch is not None and not isinstance(arch, Arch):
+            try:
+                arch = Arch.parse(arch)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"arch: {error}") from None
+        set_ = object.__setattr__
+        set_(self, "source", text("source", source))
+        memo: dict[str, Any] = {}
+        set_(self, "_memo", memo)
+        set_(self, "options", _with_files(strings("options", options), memo))
+        set_(self, "arch", arch)
+        # A default passes its check, and is compared by `is`: an array compares with each element.
+        names = () if name_expressions is _NONE else _names(name_expressions)
+        set_(self, "name_expressions", names)
+        set_(self, "name", name if name is DEFAULT_NAME else _program(name))
+        set_(self, "backend", backend if backend is _AUTO else one_of("backend", backend, BACKENDS))
+        set_(self, "target", target if target is _CUBIN else one_of("target", target, TARGETS))
+        expected = "source strings, paths, ObjectCodes"
+        set_(self, "link", () if link is _NONE else items("link", link, expected))
+        set_(self, "headers", () if headers is _NONE else header_texts(headers))
+        fixups = allow_fixups if allow_fixups is True else truth("allow_fixups", allow_fixups)
+        set_(self, "allow_fixups", fixups)
+        gives_way = may_pass_over_arch
+        if gives_way is not True and gives_way is not False:
+            gives_way = truth("may_pass_over_arch", gives_way)
+        set_(self, "may_pass_over_arch", gives_way)
+
+    @public
+    def replace(self, **changes: Any) -> CompileRequest:
+        """Return a copy with some fields changed."""
+        return values.replace(self, **changes)
+
+
+def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
+    """Return headers given as texts, sorted: a mapping's, or what this returned before.
+
+    Names must stay in their folder, and all must be able to be files at once.
+    """
+    if isinstance(given, tuple) and not given:
+        return ()
+    pairs = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(pairs, tuple) or any(
+        not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs
+    ):
+        raise InvalidRequest(
+            f"headers must map names to texts, not {shown(given)}; write headers={{'tile.cuh': text}}"
+        )
+    found = {_header(name): text(f"headers[{shown(name)}]", value) for name, value in pairs}
+    for name in found:
+        parts = name.split("/")
+        for end in range(1, len(parts)):
+            folder = "/".join(parts[:end])
+            if folder in found:
+                raise InvalidRequest(
+                    f"headers: {folder!r} is a header and the folder of {name!r}; rename one of them"
+                )
+    return tuple(sorted(found.items()))
+
+
+def _names(values: object) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise InvalidRequest(
+            "name_expressions must be a list of str, not one str, which CuPy splits into its "
+            f"letters; write name_expressions=[{shown(values)}]"
+        )
+    names = strings("name_expressions", values)
+    for at, name in enumerate(names):
+        if "\n" in name.strip() or "\r" in name.strip():  # NVRTC reads the first line alone
+            raise InvalidRequest(
+                f"name_expressions[{at}] must be on one line, not {shown(name)}; write "
+                f"{shown(' '.join(name.split()))}"
+            )
+    return names
+
+
+def _header(given: object) -> str:
+    name = text("headers: a name", given)
+    parts = name.split("/")
+    if (
+        not name.isprintable()
+        or any(character in name for character in '"<>\\')
+        or any(part in ("", ".", "..") or len(part.encode()) > _PART_MAX for part in parts)
+        or len(name.encode()) > _PATH_MAX
+    ):
+        raise InvalidRequest(
+            f"headers: {shown(name)} is no header's name; it must be a path in the headers' own "
+            "folder, as #include spells it: 'tile.cuh' or 'mylib/tile.cuh', without '..' or '.'"
+        )
+    return name
+
+
+def _with_files(options: tuple[str, ...], memo: dict[str, Any]) -> tuple[str, ...]:
+    """Return options with each options file replaced by its content, which is part of the build."""
+    for option in options:
+        if "optf" in option or "options-file" in option:
+            break
+    else:
+        return options
+    from rtcompile.files.fileset import FileSet
+
+    headers: list[Header] = []
+    found = read_in(options, headers)
+    memo["files"] = FileSet(headers=tuple(headers))
+    return found
+
+
+def _program(value: object) -> str:
+    name = text("name", value)
+    file_name = name.rpartition("/")[2]
+    if not name or not name.isprintable() or len(file_name.encode()) > _NAME_MAX:
+        raise InvalidRequest(
+            f"name must be a file's: printable, on one line, its last part at most {_NAME_MAX} "
+            f"bytes long, not {shown(name)}; write name={DEFAULT_NAME!r} or leave it out"
+        )
+    return name
+
+
+# --- Options files (``--options-file``): their content replaces the option that names them --------
+
+_DEEPEST = 8
+_OPTIONS = {f"{dashes}{name}" for dashes in ("-", "--") for name in ("options-file", "optf")}
+_QUOTES = "\"'\\"  # without them a text's words are what stands between blanks
+
+
+def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tuple[str, ...]:
+    """Return options with the words of each ``--options-file`` in its place, and note it in `headers`."""
+    read: list[str] = []
+    rest = iter(options)
+    for option in rest:
+        # An element that is nothing else: "--options-file=a,b", "-optf a", or "-optf" before "a".
+        name, _, value = option.strip().partition("=")
+        if name not in _OPTIONS:
+            name, value = (*option.split(None, 1), "", "")[:2]
+        if name not in _OPTIONS:
+            read.append(option)
+            continue
+        names = value or next(rest, "")
+        if not names:
+            raise InvalidRequest(f"{option!r} names no file")
+        if depth >= _DEEPEST:
+            raise InvalidRequest(f"--options-file={names}: files name each other {_DEEPEST} deep")
+        for name in names.split(","):
+            read += read_in(_words(name.strip().strip("\"'"), headers), headers, depth + 1)
+    return tuple(read)
+
+
+def _words(path: str, headers: list[Header]) -> list[str]:
+    try:
+        header, data, _ = fileset.read(os.path.abspath(path), "user", path)
+        headers.append(header)
+        text = data.decode()
+    except (OSError, ValueError) as error:  # a path with a NUL, a text that is not UTF-8
+        raise InvalidRequest(f"--options-file={path} cannot be read: {error}") from None
+    if "\0" in text:
+        raise InvalidRequest(f"--options-file={path}: it holds a NUL byte")
+    if not any(character in text for character in _QUOTES):
+        for blank in "\t\r\n":
+            text = text.replace(blank, " ")
+        return [word for word in text.split(" ") if word]
+    import shlex  # which takes longer to import than all else of a hit
+
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidRequest(f"--options-file={path}: {error}") from None

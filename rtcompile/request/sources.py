@@ -1,0 +1,246 @@
+"""What a source's text shows before it is compiled: what it includes, mentions and needs. Pure.
+
+The rules read the text and no more, and err on the side of a slower build.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rtcompile.files.headers import SearchDir
+from rtcompile.request import cxx
+
+# --- Where headers lie ----------------------------------------------------------------------------
+
+# --- the compiler's include trace ------------------------------------------------------------
+
+
+def parse_trace(raw: bytes) -> tuple[str, ...]:
+    """Return the headers in the output of ``-Xcudafe --trace_includes``, in order of first inclusion.
+
+    One line per inclusion, one blank per level of nesting; seen in NVRTC 12.9 and 13.0. The
+    compiler's own texts (``__nv_nvrtc_builtin_header.h``, ``__nv_name_map``) are no files.
+    """
+    paths = (line.lstrip(" ") for line in raw.decode("utf-8", "surrogateescape").split("\n"))
+    return tuple(dict.fromkeys(p for p in paths if p and not p.startswith("__nv_")))
+
+
+def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
+    """Return the index of the innermost search directory of `path`, and the rest; else (-1, path)."""
+    return placing(search)(path)
+
+
+def labelled(path: str, search: Sequence[SearchDir]) -> str:
+    """Return what a header is called in a table: ``"mma.h  (cudart)"``; its path where none has it."""
+    index, rest = place(path, search)
+    return f"{rest}  ({search[index].label})" if index >= 0 else path
+
+
+def placing(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
+    """Return `place` for a search path that is sorted once: CuTe has 392 headers, looked at five times."""
+    prefixes = [(d.path.rstrip("/") + "/", index) for index, d in enumerate(search)]
+    prefixes.sort(key=lambda prefix: -len(prefix[0]))
+
+    def placed(path: str) -> tuple[int, str]:
+        for prefix, index in prefixes:
+            if path.startswith(prefix):
+                return index, path[len(prefix) :]
+        return -1, path
+
+    return placed
+
+
+# --- precompiled headers ---------------------------------------------------------------------
+
+
+def pch_prefix(source: str) -> str:
+    """Return the directives that open `source`, up to its last leading include; ``""`` if none.
+
+    Comments and blank lines are left out, so sources which differ only in those share a
+    precompiled header. ``#line`` and ``#pragma nv_no_pch`` end it: the compiler makes none there.
+    """
+    return split_prefix(source)[0]
+
+
+def split_prefix(source: str) -> tuple[str, str]:
+    """Return `pch_prefix`, and the text of `source` that follows it."""
+    # Before C++17 a trigraph may hide what follows.
+    if "include" not in source or "??/" in source:
+        return "", source
+    text = cxx.Text(source)
+    directives: list[str] = []
+    usable = depth = end = 0
+    included = False
+    for directive in text.directives(opening=True):
+        name = directive.name
+        said = text.text[directive.start : directive.end]
+        if not said.rstrip().endswith("\\"):  # which would then join the line with the next
+            said = said.rstrip()
+        if name == "line" or name.isdigit() or 'R"' in said:  # what was spliced in it is not to be
+            break
+        if name == "pragma" and cxx.has_word(directive.body, ("nv_no_pch",)):
+            break
+        directives.append(said)
+        depth += name in ("if", "ifdef", "ifndef")
+        depth -= name == "endif"
+        included |= name == "include"
+        if depth == 0 and name in ("include", "endif"):
+            usable, end = len(directives), text.origin(directive.end)
+    if not (included and usable):
+        return "", source
+    return "\n".join(directives[:usable]) + "\n", source[end:]
+
+
+# --- What the texts of a source and its headers say of the time and of their own paths ------------
+
+_CLOCK = ("__DATE__", "__TIME__", "__TIMESTAMP__")
+_OWN_PATH = ("__FILE", "__BASE_FILE__", "__builtin_FILE", "source_location")
+
+
+class Mentions(NamedTuple):
+    """What a text mentions that decides who may use a build, if anybody."""
+
+    clock: str  # the first of ``__DATE__``, ``__TIME__``, ``__TIMESTAMP__`` in the code, "" if none
+    own_path: bool  # whether the text can put its own path into the code (``__FILE__``)
+
+
+def scan(text: str) -> Mentions:
+    """Read a source or a header; a mention in a comment does not count."""
+    clock, own_path = "", False
+    for number, reading in enumerate(cxx.readings(text)):
+        said = reading.text
+        own_path = own_path or any(word in said for word in _OWN_PATH)
+        if not clock and any(macro in said for macro in _CLOCK):
+            # Where readings differ, a mention in a comment or a string counts too.
+            code = said if number else reading.code()
+            clock = next((macro for macro in _CLOCK if macro in code), "")
+    return Mentions(clock, own_path)
+
+
+# --- Builds that need little of a compiler --------------------------------------------------------
+
+# What a source must say to have a file read, beside `__has_include`: `#include`, `#include_next`,
+# `#embed`, something of them in a macro or a pragma, all on one line; `import` of a module.
+_READING = ("include", "import", "embed", "pch")
+# What a `##` may make `__has_include` of, as the first piece; the whole of it is looked for anyway.
+_PASTED_STARTS = ("_", "__", "__h", "__ha", "__has")
+# An option may be a part of any of that.
+_READING_OPTION = (*_READING, "#", "%", "?", "__has")
+_SEARCH_OPTIONS = ("-I", "--include-path")
+
+# What NVRTC's `--minimal` leaves out: textures and surfaces, the runtime's and the driver's types and
+# functions, launches from kernels; all of it is named for what it is, macros too, for which `#if` could
+# ask without an error. The compiler's own macros stay. A name may be put together by `##`.
+_DECLARED = (
+    *("cu", "CU", "cuda", "tex", "surf", "TEX", "SURF", "nv", "NV"),
+    *("MAJOR_VERSION", "MINOR_VERSION", "PATCH_LEVEL"),
+)
+_OF_THE_COMPILER = ("DA_ARCH__", "DACC__", "DACC_RTC__")  # behind "CU"
+_UPPER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+# Options with which the code says more of the source than its instructions do, or is not code yet.
+_TELLING_OPTIONS = (
+    *("G", "device-debug", "lineinfo", "generate-line-info", "dc", "device-c", "rdc"),
+    *("relocatable", "dlto", "minimal", "builtin", "no-source", "split", "ofast"),
+)
+
+# Options that NVRTC was seen to forget with the compile: in one process the code and the log of the next
+# are those of a new one. Not so `--restrict` and `--optimization-info`, which hold from then on, and
+# `--device-debug`, after which a `__grid_constant__` parameter is read in another way; for others, as what
+# is handed on to ptxas, that is not known.
+_FORGOTTEN = frozenset(
+    (
+        *("gpu-architecture", "arch", "std", "device-as-default-execution-space", "default-device"),
+        *("device-int128", "ftz", "fmad", "prec-div", "prec-sqrt", "use_fast_math"),
+        *("maxrregcount", "generate-line-info", "pre-include"),
+        *("disable-warnings", "diag-suppress", "diag-error", "diag-warn"),
+        "relocatable-device-code",
+    )
+)
+
+
+def reads_no_file(source: str, options: Sequence[str]) -> bool:
+    """Say whether a build reads no file besides its source."""
+    may_read = any(_may_read(reading.text.lower()) for reading in cxx.readings(source))
+    return not may_read and _read_no_file(tuple(options))
+
+
+def _may_read(text: str) -> bool:
+    """Look at comments and strings too, so no odd spelling of theirs can hide a directive."""
+    if "__has_" in text or (
+        ("##" in text or "%:%:" in text) and cxx.has_word(text, _PASTED_STARTS)
+    ):
+        return True
+    if "asm" in text and ".include" in "".join(text.replace('"', "").split()):
+        return True  # pieces of a string are one string for the assembler
+    if not any(word in text for word in _READING):
+        return False
+    return cxx.has_word(text, ("import",)) or any(map(_may_direct, text.split("\n")))
+
+
+def _may_direct(line: str) -> bool:
+    at = min((at for sign in ("#", "%:") if (at := line.find(sign)) >= 0), default=-1)
+    if at < 0:
+        return False
+    # A comment that is open at the line's end may part the directive's words.
+    open_comment = line.rfind("/*") >= max(at, line.rfind("*/") - 1)
+    return open_comment or any(line.find(word, at) >= 0 for word in _READING)
+
+
+@functools.lru_cache(maxsize=16)  # the variants of a batch have the same options
+def _read_no_file(options: tuple[str, ...]) -> bool:
+    told = [option.lower() for option in options if not option.startswith(_SEARCH_OPTIONS)]
+    return not any(
+        any(word in option for word in _READING_OPTION) or cxx.has_word(option, _PASTED_STARTS)
+        for option in told
+    )
+
+
+def needs_no_declarations(source: str, options: Sequence[str], target: str) -> bool:
+    """Say whether ``--minimal`` surely changes no code; where wrong, NVRTC refuses and runs again."""
+    return (
+        target == "cubin"
+        and reads_no_file(source, options)
+        and not _may_need_declarations(source)
+        and _tell_nothing(tuple(options))
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _tell_nothing(options: tuple[str, ...]) -> bool:
+    return not any(
+        option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options
+    ) and not any(
+        _may_need_declarations(o[2:]) for o in options if o.startswith(("-D", "--define"))
+    )
+
+
+def _may_need_declarations(source: str) -> bool:
+    text = cxx.Text(source).text
+    return any(sign in text for sign in ("<<<", "##", "%:%:", "??")) or any(
+        _is_declared(text, stem) for stem in _DECLARED
+    )
+
+
+def _is_declared(text: str, stem: str) -> bool:
+    """Say whether a word begins with a stem, behind underscores, that is not one of the compiler's own."""
+    for end in cxx.words_with(text, stem):
+        if stem == "cu":
+            found = text[end : end + 1] in _UPPER
+        elif stem == "CU":
+            found = not text.startswith(_OF_THE_COMPILER, end)
+        else:
+            found = stem != "NV" or cxx.word_at(text, end) != "IDIA"
+        if found:
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=16)
+def is_forgotten(options: tuple[str, ...]) -> bool:
+    """Say whether none of the options has an effect on what NVRTC compiles next in the same process."""
+    return all(
+        option.startswith(("-D", "-U", "-I")) or option.lstrip("-").partition("=")[0] in _FORGOTTEN
+        for option in options
+    )

@@ -1,0 +1,138 @@
+"""One run of a compiler or linker: its input, its output, and the variables that it gets.
+
+A source can read its compiler's environment (``#include "/proc/self/environ"`` puts it in the log),
+where services keep their passwords; and each variable that a compiler obeys is one more thing that
+a cached build depends on. This module is the only place that passes ``os.environ`` to a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rtcompile.files.fileset import FileSet
+    from rtcompile.request.values import Arch
+
+
+# --- Input and output of one run of a compiler or linker ------------------------------------------
+
+# NamedTuples here and in what else a first build imports: to define a dataclass takes four times as long,
+# 0.3 to 0.8 ms.
+
+
+class Limits(NamedTuple):
+    """What a compiler may use before it is killed: `timeout` in seconds, `memory` in bytes."""
+
+    timeout: float | None = None
+    memory: int | None = None
+
+
+class LinkInput(NamedTuple):
+    """Bytes for the linker and what they are: "cubin", "ptx", "ltoir", "fatbin", "object", "archive"."""
+
+    kind: str
+    name: str
+    data: bytes
+
+
+class TranslationUnit(NamedTuple):
+    """The input of one run of a compiler, with every option and path already decided.
+
+    `texts` are headers that exist in memory only, as a path below `files.headers.FOLDER` and what
+    it holds.
+    """
+
+    source: str
+    name: str
+    flags: tuple[str, ...]
+    name_expressions: tuple[str, ...]
+    target: str
+    arch: Arch
+    texts: tuple[tuple[str, str], ...] = ()
+
+
+class Compiled(NamedTuple):
+    """The output of one run of a compiler.
+
+    `trace` lists the headers it read, as spelled by the compiler, in order of first inclusion;
+    None where the compiler does not say, so a later change of them cannot be noticed.
+    `milliseconds` maps phases ("queue", "compile", "link", …) to their duration. `files` is all that the compiler read and looked for, as it was at that moment; None where only `trace` is
+    known.
+    """
+
+    code: bytes
+    kind: str
+    lowered_names: Mapping[str, str]
+    log: str
+    trace: tuple[str, ...] | None
+    milliseconds: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+    files: FileSet | None = None
+
+
+class CompileFailure(NamedTuple):
+    """Why there is no code. Crosses processes as a value; errors are raised at the public edge.
+
+    `kind` is "error" (the compiler refused the source), "link", "crash" (`signal` says which),
+    "timeout", "memory", or "start" (the compiler could not be run). `trace` lists the headers that
+    the compiler had read, as far as it is known of one that died; None where it does not say.
+    `files` is as in `Compiled`. `missing` lists the paths at which a header was looked for in vain,
+    if that ended the build.
+    """
+
+    kind: str
+    log: str
+    command: tuple[str, ...]
+    backend: str
+    signal: int | None = None
+    milliseconds: float = 0.0
+    trace: tuple[str, ...] | None = ()
+    files: FileSet | None = None
+    missing: tuple[str, ...] = ()
+
+
+# --- The environment variables that compilers get -------------------------------------------------
+
+# They decide how bytes of a path become text, which must be the same in a worker and its caller.
+_ENCODING = ("LANG", "LC_ALL", "LC_CTYPE")
+# Interpreters and compilers from environment modules need it to find their shared libraries.
+_LIBRARIES = ("LD_LIBRARY_PATH",)
+# NVCC runs programs by name (cicc, ptxas, the host compiler), which may be wrappers with settings
+# of their own in the home directory. These variables are not passed on and so have no effect on a
+# build:
+#   NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS, NVCC_CCBIN: read here (`nvcc_words`, the toolkit's search),
+#       so that the cache knows the directories and the compiler that they name;
+#   CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH: NVRTC never obeyed them, and a directory that one
+#       compiler searches and the other does not makes a source mean two things: give -I;
+#   INCLUDES, SYSTEM_INCLUDES, PTXAS_FLAGS, NVVM_FLAGS, CUDAFE_FLAGS, LIBRARIES, …: nvcc.profile adds
+#       to them whatever a build script happened to export: give options;
+#   GCC_EXEC_PREFIX, COMPILER_PATH, …: they put another compiler in the place of the one that was found.
+_NVCC = ("PATH", "HOME")
+_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+
+def worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of worker processes: without PATH and TMPDIR, which they do not use."""
+    # The driver's cache of compiled PTX must not replace a compilation. NVRTC looks into it despite
+    # this variable: see `rtcompile.workers.nvrtc`.
+    return {**_kept(environ, _ENCODING + _LIBRARIES), "CUDA_CACHE_DISABLE": "1"}
+
+
+def nvcc_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of NVCC and its programs; the worker adds its own TMPDIR."""
+    return _kept(environ, _ENCODING + _LIBRARIES + _NVCC)
+
+
+def nvcc_words(environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words of ``NVCC_PREPEND_FLAGS`` and ``NVCC_APPEND_FLAGS``; quotes must be closed."""
+    if not any(environ.get(name) for name in _NVCC_FLAGS):
+        return (), ()
+    import shlex
+
+    before, after = (tuple(shlex.split(environ.get(name, ""))) for name in _NVCC_FLAGS)
+    return before, after
+
+
+def _kept(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}

@@ -1,0 +1,314 @@
+"""Immutable values, the checks of what they are given, and the value `Arch`.
+
+A cache hit would spend most of its time on importing `dataclasses` and on defining classes with it.
+"""
+
+from __future__ import annotations
+
+import os
+from _operator import index
+from itertools import islice
+
+from rtcompile.errors import InvalidRequest, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    V = TypeVar("V", bound="Value")
+
+
+# --- The base of rtcompile's immutable values -----------------------------------------------------
+
+
+class Value:
+    """A value whose fields, also of its constructor, are its class's `_fields`, or its `__slots__`."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "_fields" not in cls.__dict__:
+            cls._fields = tuple(cls.__slots__)
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple([getattr(self, name) for name in self._fields])
+
+    def _arguments(self) -> tuple[Any, ...]:
+        """Return what the constructor is given for a copy, field by field."""
+        return self._values()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be set; use replace()")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be removed")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        fields = zip(self._fields, self._values(), strict=True)
+        return f"{type(self).__name__}({', '.join([f'{k}={v!r}' for k, v in fields])})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), dict(zip(self._fields, self._values(), strict=True)))
+
+
+def _restored(cls: type[V], fields: dict[str, Any]) -> V:
+    return cls(**fields)
+
+
+def replace(value: V, **changes: Any) -> V:
+    """Return a copy of a value with some fields changed; TypeError for a field that it has not."""
+    fields = dict(zip(value._fields, value._arguments(), strict=True))
+    return type(value)(**{**fields, **changes})
+
+
+# --- Checks of a caller's arguments ---------------------------------------------------------------
+
+_ITEMS_MAX = 1_000_000  # items read from an iterable without a length, which may be endless
+
+
+def text(name: str, value: object) -> str:
+    """Return an argument that must be text that a compiler can be given; a plain str."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a str, not {shown(value)}{_advice(value)}")
+    plain = value if type(value) is str else str.__str__(value)  # numpy.str_, a member of an Enum
+    # C strings end at NUL: NVRTC would compile the first part and cache it as the whole.
+    at = plain.find("\0")
+    if at >= 0:
+        line = plain.count("\n", 0, at) + 1
+        raise InvalidRequest(f"{name} holds a NUL byte (line {line}); C++ ends a source there")
+    if not plain.isascii():
+        try:
+            plain.encode()
+        except UnicodeEncodeError as error:
+            line = plain.count("\n", 0, error.start) + 1
+            raise InvalidRequest(
+                f"{name} is not valid UTF-8 (line {line}): {error.reason}; a lone surrogate comes "
+                "from bytes that were decoded with errors='surrogateescape'"
+            ) from None
+    return plain
+
+
+def strings(name: str, values: object) -> tuple[str, ...]:
+    """Return an argument that must be a sequence of texts; one str is a sequence of one."""
+    if type(values) is tuple or type(values) is list:
+        for value in values:
+            if type(value) is not str or not value.isascii() or "\0" in value:
+                break
+        else:
+            return tuple(values)
+    if isinstance(values, str):
+        return (text(name, values),)
+    found = items(name, values, "str")
+    return tuple([text(f"{name}[{at}]", value) for at, value in enumerate(found)])
+
+
+def items(name: str, values: object, what: str) -> tuple[Any, ...]:
+    """Return an argument that must be a sequence, as a tuple."""
+    if isinstance(values, (tuple, list)):
+        return tuple(values)
+    try:
+        if isinstance(values, (str, bytes, bytearray, memoryview)):
+            raise TypeError
+        found = tuple(islice(values, _ITEMS_MAX + 1))  # type: ignore[call-overload]
+    except TypeError:
+        hint = "; leave it out" if values is None else f"; write {name}=[…]"
+        raise InvalidRequest(
+            f"{name} must be a list of {what}, not {shown(values)}{hint}"
+        ) from None
+    if len(found) > _ITEMS_MAX:
+        raise InvalidRequest(f"{name} has more than {_ITEMS_MAX:,} elements; is it endless?")
+    return found
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """Return an argument that must be one of some words."""
+    # The type first: an array compares with each of them, and has no truth value.
+    word = str.__str__(value) if isinstance(value, str) else None
+    if word is None or word not in allowed:
+        words = ", ".join(map(repr, allowed))
+        raise InvalidRequest(f"{name} must be one of {words}, not {shown(value)}")
+    return word
+
+
+def whole(name: str, value: object, least: int, most: int) -> int:
+    """Return an argument that must be an integer within limits."""
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except Exception:  # TypeError, and whatever an object's own __index__ raises
+        number = least - 1
+    if not least <= number <= most:
+        raise InvalidRequest(
+            f"{name} must be an integer from {least} to {most:,}, not {shown(value)}"
+        )
+    return number
+
+
+def path(name: str, value: object) -> str:
+    """Return an argument that must be a path: a str, or an object that stands for a path."""
+    try:
+        plain = str.__str__(value) if isinstance(value, str) else value
+        found = os.fsdecode(plain)  # type: ignore[arg-type]
+        os.fsencode(found)
+    except (TypeError, ValueError):
+        found = ""
+    if not found or "\0" in found:
+        raise InvalidRequest(f"{name} must be a path, not {shown(value)}")
+    return found
+
+
+def truth(name: str, value: object) -> bool:
+    """Return an argument that is used as true or false."""
+    try:
+        return bool(value)
+    except Exception:  # whatever an array or another class raises there
+        raise InvalidRequest(f"{name} must be True or False, not {shown(value)}") from None
+
+
+def _advice(value: object) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return "; decode the bytes as UTF-8 first"
+    if isinstance(value, os.PathLike):
+        return "; write str(path), or path.read_text() where the contents are meant"
+    return "; leave it out" if value is None else ""
+
+
+# --- `Arch` ---------------------------------------------------------------------------------------
+
+# Of code for exactly one generation of devices the first of these is preferred.
+SUFFIXES = ("a", "f", "")
+
+_PREFIXES = ("", "sm_", "compute_", "lto_")
+
+
+class Arch(Value):
+    """A compute capability and its suffix: ``Arch(9, 0, "a")`` is ``sm_90a``.
+
+    Parameters
+    ----------
+    major, minor : int
+        The compute capability.
+    suffix : str
+        ``"a"`` for architecture-specific features, ``"f"`` for family-specific ones, else ``""``.
+
+    Raises
+    ------
+    InvalidRequest
+        Numbers or a suffix that no architecture has.
+
+    Examples
+    --------
+    >>> rtcompile.Arch.parse("sm_90a")
+    Arch(major=9, minor=0, suffix='a')
+    >>> str(rtcompile.Arch(12, 0)), rtcompile.Arch(12, 0).virtual
+    ('sm_120', 'compute_120')
+    """
+
+    __slots__ = ("major", "minor", "suffix")
+
+    major: int
+    minor: int
+    suffix: str
+
+    def __init__(self, major: int, minor: int, suffix: str = "") -> None:
+        for name, number, limit in (("major", major, 99), ("minor", minor, 9)):
+            if not isinstance(number, int) or not 0 <= number <= limit:
+                raise InvalidRequest(
+                    f"Arch: {name} must be an int from 0 to {limit}, not {shown(number)}; "
+                    "write Arch(9, 0, 'a') for sm_90a"
+                )
+        if not isinstance(suffix, str) or suffix not in ("", "a", "f"):
+            raise InvalidRequest(f"Arch: suffix must be '', 'a' or 'f', not {shown(suffix)}")
+        set_ = object.__setattr__
+        set_(self, "major", major)
+        set_(self, "minor", minor)
+        set_(self, "suffix", suffix)
+
+    @classmethod
+    def parse(cls, text: str) -> Arch:
+        """Read ``sm_90a``, ``compute_90a``, ``90a`` or ``9.0a``.
+
+        Raises
+        ------
+        InvalidRequest
+            Anything else; the message says how to write it.
+        """
+        known = _parsed.get(text) if type(text) is str else None
+        if known is not None:
+            return known
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                f"an architecture must be a str, not {shown(text)}; write {_meant(text)!r}"
+            )
+        # Parsed by hand: compiling a regular expression takes longer than a cache hit.
+        kind, underscore, name = text.strip().lower().rpartition("_")
+        suffix = name[-1:] if name.endswith(("a", "f")) else ""
+        digits = name.removesuffix(suffix)
+        major, minor = digits[:-1].removesuffix("."), digits[-1:]
+        numbers = (major + minor).isascii() and major.isdecimal() and minor.isdecimal()
+        if not numbers or len(major) > 2 or kind + underscore not in _PREFIXES:
+            raise InvalidRequest(
+                f"{shown(text)} is not an architecture; expected one like 'sm_90a'"
+            )
+        made = cls(int(major), int(minor), suffix)
+        if len(_parsed) < _MOST_PARSED:
+            _parsed[str(text)] = made
+        return made
+
+    @property
+    def number(self) -> int:
+        """The two- or three-digit number: 90, 120."""
+        return self.major * 10 + self.minor
+
+    @property
+    def virtual(self) -> str:
+        """The PTX architecture: ``compute_90a``."""
+        return f"compute_{self.number}{self.suffix}"
+
+    def __str__(self) -> str:
+        return f"sm_{self.major}{self.minor}{self.suffix}"
+
+    def __lt__(self, other: Arch) -> bool:
+        if not isinstance(other, Arch):
+            return NotImplemented
+        return self._values() < other._values()
+
+    def __le__(self, other: Arch) -> bool:
+        return self == other or self < other
+
+    def __gt__(self, other: Arch) -> bool:
+        if not isinstance(other, Arch):
+            return NotImplemented
+        return other < self
+
+    def __ge__(self, other: Arch) -> bool:
+        return self == other or self > other
+
+
+def exact(capability: tuple[int, int]) -> tuple[Arch, ...]:
+    """Return the architectures that are exactly a device's, the preferred one first."""
+    return tuple(Arch(*capability, suffix) for suffix in SUFFIXES)
+
+
+_parsed: dict[str, Arch] = {}  # by spelling
+_MOST_PARSED = 256
+
+
+def _meant(value: object) -> str:
+    """Return the architecture that a number, a pair or bytes stand for; ``"sm_90a"`` if none."""
+    try:
+        if isinstance(value, (tuple, list)):
+            value = ".".join(map(str, value))
+        elif isinstance(value, bytes):
+            value = value.decode()
+        return str(Arch.parse(str(value)))
+    except Exception:  # whatever an object's own methods raise
+        return "sm_90a"

@@ -1,1 +1,0 @@
-"""The places of files, and the check of who could have written them."""

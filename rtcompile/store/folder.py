@@ -1,0 +1,380 @@
+"""The cache's directory, which belongs to this user or root, with folders only they can write to.
+
+Every file is opened through the descriptor of its folder, by the rule of `trusted`. The mode of the
+directory itself is left to the user, since it holds nothing but these folders; no existing folder
+is chmodded.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from _thread import allocate_lock
+
+from rtcompile.files import sealed
+from rtcompile.files.sealed import UntrustedError
+
+__all__ = [
+    "FOLDERS",
+    "NOTES",
+    "Folder",
+    "UntrustedError",
+    "count_hit",
+    "take_hits",
+]
+
+NOTES = ("books", "notes")
+FOLDERS = (
+    "index",
+    "objects",
+    "negative",
+    "manifests",
+    "portable",
+    "pch",
+    "headers",
+    "locks",
+    "books",
+    "toolchains",
+    "sources",
+    "reproducers",
+)
+
+_KEEP_SECONDS = 1.0
+
+_MOST_TRIES = 4  # to note something, while others take the notes
+# For who still writes to notes that are being taken: microseconds, and its wait for a processor.
+_MOST_WAITED_SECONDS = 1.0
+_NOTE = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
+
+
+class Notes:
+    """What processes did since the books were last updated, kept as records in a plain file."""
+
+    __slots__ = ("fetched", "hits", "lines", "misses", "written")
+
+    def __init__(
+        self, lines: int = 0, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0
+    ) -> None:
+        self.lines = lines
+        self.hits = hits
+        self.misses = misses
+        self.fetched = fetched
+        self.written = written
+
+
+class _Kept:
+    """A folder's descriptor that is kept for a while: to open it takes longer than a look at a file."""
+
+    __slots__ = ("descriptor", "identity", "is_kept", "until", "users")
+
+    def __init__(self, descriptor: int, *, is_kept: bool = True, users: int = 0) -> None:
+        status = os.fstat(descriptor)
+        self.descriptor = descriptor
+        self.identity = status.st_dev, status.st_ino
+        self.until = time.monotonic() + _KEEP_SECONDS
+        self.users = users
+        self.is_kept = is_kept
+
+    def holds(self) -> bool:
+        """Say whether it may be used still; not if somebody removed the folder."""
+        status = self._status()
+        return time.monotonic() < self.until and status is not None and status.st_nlink > 0
+
+    def let_go(self) -> None:
+        """Close it, once nobody uses it any more."""
+        self.is_kept = False
+        if not self.users:
+            self.close()
+
+    def close(self) -> None:
+        """Close it, unless the application did, which closes descriptors that are not its own."""
+        if self._status() is not None:
+            os.close(self.descriptor)
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            status = os.fstat(self.descriptor)
+        except OSError:
+            return None
+        return status if (status.st_dev, status.st_ino) == self.identity else None
+
+
+class _Opened:
+    """A ``with`` block's use of a folder's descriptor."""
+
+    __slots__ = ("_folder", "_kept", "_kind")
+
+    def __init__(self, folder: Folder, kind: str) -> None:
+        self._folder = folder
+        self._kind = kind
+
+    def __enter__(self) -> int:
+        self._kept = self._folder._use(self._kind)
+        return self._kept.descriptor
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A file that does not exist: perhaps because the folder was removed.
+        gone = kind is not None and issubclass(kind, FileNotFoundError)
+        self._folder._let_go(self._kind, self._kept, gone=gone)
+
+
+class Folder:
+    """A directory tree; with `keep`, descriptors of its folders are kept open for a second."""
+
+    def __init__(self, path: str, *, writable: bool = True, keep: bool = False) -> None:
+        self.path = path
+        # By the monotonic clock: nothing is written before, for instance because that failed.
+        self.write_at = 0.0 if writable else float("inf")
+        self._keep = keep
+        self._kept: dict[str, _Kept] = {}
+        self._guard = allocate_lock()
+
+    def __del__(self) -> None:
+        for kept in self._kept.values():
+            kept.let_go()
+
+    @property
+    def writable(self) -> bool:
+        """Whether something may be written now."""
+        return time.monotonic() >= self.write_at
+
+    def file(self, *parts: str) -> str:
+        """Return the path of a file, for messages and for programs that take no descriptor."""
+        return "/".join((self.path, *parts))
+
+    # --- by descriptor -------------------------------------------------------------------
+
+    def open(self, kind: str) -> int:
+        """Return a descriptor of one of `FOLDERS`; raises as `trusted.open_folder`."""
+        top = sealed.open_folder(self.path, private=False)
+        try:
+            return sealed.open_folder(kind, dir_fd=top)
+        except UntrustedError as error:
+            raise UntrustedError(f"{self.path}/{error}") from None
+        finally:
+            os.close(top)
+
+    def opened(self, kind: str) -> _Opened:
+        """Give a descriptor of one of `FOLDERS`, as it was opened within the last second if kept."""
+        return _Opened(self, kind)
+
+    def _use(self, kind: str) -> _Kept:
+        if not self._keep:
+            return _Kept(self.open(kind), is_kept=False, users=1)
+        with self._guard:
+            kept = self._kept.get(kind)
+            if kept is None or not kept.holds():
+                self._forget(kind)
+                kept = self._kept[kind] = _Kept(self.open(kind))
+            kept.users += 1
+            return kept
+
+    def _let_go(self, kind: str, kept: _Kept, *, gone: bool) -> None:
+        with self._guard:
+            if gone and self._kept.get(kind) is kept:
+                self._forget(kind)
+            kept.users -= 1
+            if not (kept.users or kept.is_kept):
+                kept.close()
+
+    def _forget(self, kind: str) -> None:
+        kept = self._kept.pop(kind, None)
+        if kept is not None:
+            kept.let_go()
+
+    def read(self, kind: str, name: str) -> bytes | None:
+        """Return a file's bytes and note its use; None if there is none. Remove an untrusted one."""
+        try:
+            with self.opened(kind) as folder:
+                return self._read(folder, name)
+        except OSError:
+            return None
+
+    def _read(self, folder: int, name: str) -> bytes | None:
+        try:
+            descriptor, status = sealed.open_file(name, dir_fd=folder)
+        except UntrustedError:
+            if self.writable:
+                sealed.discard(name, dir_fd=folder)
+            return None
+        except FileNotFoundError:
+            return None
+        try:
+            data = sealed.contents(descriptor, status.st_size)
+            if self.writable and abs(time.time() - status.st_mtime) > sealed.USE_RESOLUTION:
+                try:
+                    os.utime(descriptor)
+                except OSError:  # read-only
+                    pass
+            return data
+        finally:
+            os.close(descriptor)
+
+    def publish(self, kind: str, name: str, data: bytes) -> None:
+        """Write a file by rename; raises as `files.publish` and `trusted.open_folder`.
+
+        The disk is not waited for. The file outlives a killed process; if a power cut damages it,
+        its digest shows that, and it is built again. Only a source has no digest of its own.
+        """
+        with self.opened(kind) as folder:
+            sealed.publish(name, data, dir_fd=folder, durable=kind == "sources")
+
+    def discard(self, kind: str, name: str) -> None:
+        """Remove a file if it is there and can be removed."""
+        if self.writable:
+            try:
+                with self.opened(kind) as folder:
+                    sealed.discard(name, dir_fd=folder)
+            except OSError:
+                pass
+
+    def note(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> int:
+        """Append a record to the notes at once, in case of a kill; return the number of records."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            with self.opened(NOTES[0]) as folder:
+                for _ in range(_MOST_TRIES):
+                    descriptor = os.open(NOTES[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
+                    try:
+                        # Not into a file that was read and removed since it was opened.
+                        if _lock(descriptor, exclusive=False) and os.fstat(descriptor).st_nlink:
+                            os.write(descriptor, _NOTE.pack(hits, misses, fetched, written))
+                            return os.fstat(descriptor).st_size // _NOTE.size
+                    finally:
+                        os.close(descriptor)
+        except OSError:
+            pass
+        return 0
+
+    def notes(self) -> Notes:
+        """Return the sum of the notes."""
+        try:
+            with self.opened(NOTES[0]) as folder:
+                return _sum(sealed.read(NOTES[1], dir_fd=folder))
+        except OSError:
+            return Notes()
+
+    def take_notes(self) -> Notes:
+        """Return the notes, and start empty ones."""
+        taken = f"{NOTES[1]}-{os.getpid()}"
+        try:
+            with self.opened(NOTES[0]) as folder:
+                os.rename(NOTES[1], taken, src_dir_fd=folder, dst_dir_fd=folder)
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                descriptor = os.open(taken, flags, dir_fd=folder)
+                try:
+                    # Whoever opened it before is let write.
+                    until = time.monotonic() + _MOST_WAITED_SECONDS
+                    while not _lock(descriptor, exclusive=True) and time.monotonic() < until:
+                        time.sleep(0.001)
+                    return _sum(sealed.read(taken, dir_fd=folder))
+                finally:
+                    sealed.discard(taken, dir_fd=folder)
+                    os.close(descriptor)
+        except OSError:
+            return Notes()
+
+    def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
+        """Return each name in one of `FOLDERS` with its status; none if the folder is not trusted."""
+        found = []
+        try:
+            with self.opened(kind) as folder:
+                for name in os.listdir(folder):
+                    try:
+                        found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
+                    except OSError:  # it was evicted just now
+                        pass
+        except OSError:
+            pass
+        return found
+
+    # --- as a whole ----------------------------------------------------------------------
+
+    def check(self) -> bool:
+        """Say whether the directory can be read; raise UntrustedError if others may change it."""
+        try:
+            top = sealed.open_folder(self.path, private=False)
+        except UntrustedError:
+            raise
+        except OSError:
+            return False
+        try:
+            for name in FOLDERS:
+                try:
+                    status = os.stat(name, dir_fd=top, follow_symlinks=False)
+                except OSError:
+                    continue
+                sealed.judge_folder(f"{self.path}/{name}", status)
+        finally:
+            os.close(top)
+        return True
+
+    def prepare(self) -> None:
+        """Make the directory and its folders where they are missing; raise OSError if that fails."""
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        top = sealed.open_folder(self.path, private=False)
+        try:
+            for name in FOLDERS:
+                try:
+                    os.mkdir(name, 0o700, dir_fd=top)
+                except FileExistsError:
+                    pass
+        finally:
+            os.close(top)
+        self.check()
+
+
+# Objects that the look-ups of this process found and nobody has noted yet, by the cache's path.
+_hits: dict[str, int] = {}
+
+
+def count_hit(folder: Folder) -> None:
+    """Count an object that was found, for the cache's statistics."""
+    if not _hits:
+        import atexit
+
+        atexit.register(_note_hits)
+    if folder.writable:
+        _hits[folder.path] = _hits.get(folder.path, 0) + 1
+
+
+def take_hits(path: str) -> int:
+    """Return the number of hits in a cache since the last call."""
+    hits = _hits.get(path, 0)
+    if hits:
+        _hits[path] = 0
+    return hits
+
+
+def _forget_hits() -> None:
+    for path in _hits:
+        _hits[path] = 0  # the parent notes its own
+
+
+os.register_at_fork(after_in_child=_forget_hits)
+
+
+def _note_hits() -> None:
+    for path in list(_hits):
+        hits = take_hits(path)
+        if hits:
+            Folder(path).note(hits=hits)
+
+
+def _lock(descriptor: int, *, exclusive: bool) -> bool:
+    """Say whether the notes could be locked; a file system without locks does without."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _sum(notes: bytes) -> Notes:
+    lines = list(_NOTE.iter_unpack(notes[: len(notes) // _NOTE.size * _NOTE.size]))
+    return Notes(len(lines), *map(sum, zip(*lines, strict=True))) if lines else Notes()

@@ -1,0 +1,287 @@
+"""Locks that let one thread of one process build a question, and that end with their process."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import fcntl
+import os
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from rtcompile.errors import RtcompileWarning
+from rtcompile.files import sealed
+
+PATIENCE = 900.0  # seconds to wait for another process's build; then this one builds too
+
+TABLE = "table"  # the file of the locks of keys
+
+_FLOCK = struct.Struct("hhqqi4x")  # C's struct flock: kind, whence, start, length, process
+_ranges_work = True
+_held: set[int] = set()
+
+
+def _forget_in_child() -> None:
+    # A forked child inherits the lock's open file. While the child keeps it open, the lock would
+    # outlive the parent.
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+@contextmanager
+def machine_wide(path: str, patience: float = PATIENCE) -> Iterator[bool]:
+    """Hold the lock file at `path` against other processes; yield whether it could be locked.
+
+    False where there are no locks (some network file systems), where the folder cannot be written,
+    or when the holder takes longer than `patience` (seconds): two builds are better than none.
+    The kernel frees the lock of a process that dies.
+    """
+    descriptor = take(path, patience)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            release(path, descriptor)
+
+
+def release(path: str, descriptor: int) -> None:
+    """Give back a lock that was taken."""
+    # In a child that was forked meanwhile the descriptor is closed, and the parent has the lock.
+    if descriptor in _held:
+        _held.discard(descriptor)
+        # Removed while it is held, so those who wait for it notice that the file is gone.
+        sealed.discard(path)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def hand_over(descriptor: int) -> None:
+    """Leave a lock to a process that was started with a copy of its descriptor."""
+    if descriptor in _held:
+        _held.discard(descriptor)
+        os.close(descriptor)  # and no LOCK_UN, which would be for all copies
+
+
+# Devices on which a lock was tried: whether it answers. Some network file systems have none, and on
+# others a lock waits for a server that is gone, in the kernel, where nothing can be bounded.
+_answering: dict[int, bool] = {}
+_MOST_TRIED_SECONDS = 1.0
+
+
+def _answers(folder: str) -> bool:
+    """Say whether locks in a folder answer, within a second; those that do not are said once."""
+    try:
+        device = os.stat(folder).st_dev
+    except OSError:
+        return False
+    known = _answering.get(device)
+    if known is not None:
+        return known
+    problems: list[str] = []
+    trying = threading.Thread(target=_try, args=(folder, problems), daemon=True)
+    try:
+        trying.start()
+    except RuntimeError:
+        return False  # no more threads: this build does without, and the next one asks again
+    trying.join(_MOST_TRIED_SECONDS)
+    if trying.is_alive():
+        # The time may have passed in a call that held Python's lock; this thread had it back first.
+        trying.join(_MOST_TRIED_SECONDS / 4)
+    problem = f"a lock gave no answer in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
+    problem = problem or "".join(problems)
+    _answering[device] = not problem
+    if problem:
+        warnings.warn(
+            f"locks in {folder} do not work ({problem}): processes that want the same build at once may "
+            "each make it. Set RTCOMPILE_CACHE_DIR to a local disk; what nodes share goes into "
+            "RTCOMPILE_REMOTE",
+            RtcompileWarning,
+            stacklevel=2,
+        )
+    return not problem
+
+
+def _try(folder: str, problems: list[str]) -> None:
+    path = os.path.join(folder, f".try-{os.getpid()}-{threading.get_ident()}")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return  # nothing can be written here, which is said elsewhere
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        problems.append(str(error.strerror or error))
+    finally:
+        os.close(descriptor)
+        sealed.discard(path)
+
+
+@contextmanager
+def of_key(
+    folder: str, key: str, patience: float, taken: dict[tuple[int, str], int]
+) -> Iterator[bool]:
+    """Hold the lock of a key against other processes: a byte of one file; yields as `machine_wide`.
+
+    `taken` is the caller's, for the descriptors of its locks by thread and key. Where an interrupt kept
+    a ``with`` block from ending, its traceback keeps the lock, and the same thread goes on with it.
+
+    A file for each would be made and removed with each build. ext4 passes by all that were removed
+    in the last seconds when it makes the next: a third of the time of a batch of a thousand kernels.
+    """
+    here = threading.get_ident(), key
+    start = int(key[:15], 16)
+    unlocking = _range(fcntl.F_UNLCK, start)
+    try:
+        if _ranges_work and taken.get(here) not in _held:
+            lock = partial(_lock_range, start, taken, here)
+            _take(f"{folder}/{TABLE}", patience, lock)
+        if _ranges_work:
+            yield taken.get(here) in _held
+            return
+    finally:
+        # else as in `release`
+        if here in taken and (descriptor := taken[here]) in _held:
+            del taken[here]
+            # Python handles Ctrl-C after a call, or as a function begins: not before this one is done.
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, unlocking)
+            _held.discard(descriptor)
+            os.close(descriptor)
+    with machine_wide(f"{folder}/{key}", patience) as held:
+        yield held
+
+
+def take(path: str, patience: float) -> int | None:
+    """Take the lock as `machine_wide` does; return its descriptor, or None."""
+    return _take(path, patience, _lock_file)
+
+
+def _take(path: str, patience: float, lock: Callable[[int, str], bool]) -> int | None:
+    if not _answers(os.path.dirname(path)):
+        return None
+    deadline = time.monotonic() + patience
+    pause = 0.001
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    while True:
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError:
+            return None
+        try:
+            if lock(descriptor, path):
+                _held.add(descriptor)
+                return descriptor
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                os.close(descriptor)
+                return None
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(pause)  # a blocking flock could not be given up after a time
+            pause = min(2 * pause, 0.02)  # many ranks of a node take it one after the other
+        except BaseException:
+            _held.discard(descriptor)
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock_file(descriptor: int, path: str) -> bool:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # The previous holder may have removed the file that was locked here.
+    return _is_at(descriptor, path)
+
+
+def _lock_range(
+    start: int, taken: dict[tuple[int, str], int], here: tuple[int, str], descriptor: int, path: str
+) -> bool:
+    global _ranges_work
+    try:
+        _set_range(descriptor, _range(fcntl.F_WRLCK, start))
+    except OSError as error:
+        # gVisor has none that belong to an open file.
+        _ranges_work = error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+        raise
+    taken[here] = descriptor
+    return True
+
+
+def _set_range(descriptor: int, lock: bytes) -> None:
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+
+
+def _range(kind: int, start: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+class _Flight:
+    def __init__(self) -> None:
+        # Where an interrupt left it locked, its thread can lock it again.
+        self.lock = threading.RLock()
+        self.users = 0
+        self.failures = 0
+        self.error: BaseException | None = None
+
+
+class SingleFlight:
+    """Lets one thread at a time build a key; waiting threads get the error of a failed build."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._flights: dict[str, _Flight] = {}
+
+    @contextmanager
+    def flight(
+        self, key: str, shared: Callable[[BaseException], bool], patience: float | None = None
+    ) -> Iterator[bool]:
+        """Run the body while no other thread runs one for `key`; yield whether that is so.
+
+        It is not so where another thread takes longer than `patience` (seconds, or None). An error
+        for which `shared` is true is raised in the waiting threads too, since a compiler that
+        refused the source would refuse it again. After any other error the next thread runs its
+        body.
+        """
+        with self._guard:
+            flight = self._flights.setdefault(key, _Flight())
+            flight.users += 1
+            seen = flight.failures
+        try:
+            try:
+                alone = flight.lock.acquire(
+                    timeout=-1 if patience is None else min(patience, threading.TIMEOUT_MAX)
+                )
+                if flight.error is not None and flight.failures > seen:
+                    raise copy.copy(flight.error)
+                try:
+                    yield alone
+                except BaseException as error:
+                    if alone and shared(error):
+                        flight.failures += 1
+                        flight.error = error
+                    raise
+            finally:
+                try:
+                    flight.lock.release()
+                except RuntimeError:  # another thread took longer
+                    pass
+        finally:
+            with self._guard:
+                flight.users -= 1
+                if not flight.users:
+                    self._flights.pop(key, None)

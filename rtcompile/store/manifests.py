@@ -1,0 +1,435 @@
+"""A manifest lists, under a lookup key, the builds of that key and what they depend on.
+
+The file holds columns instead of records, so CuTe's 392 headers are read in a third of a
+millisecond. A path is kept as the index of its search directory and the rest. So one format serves
+both the manifest of certain folders, whose key holds the directories, and the portable manifest,
+whose reader uses its own directories.
+
+NVCC says which files it read (``-MD``), and so does the include trace of an NVRTC whose calls cannot
+be observed (`compilers.observed`). Neither says which paths it looked for in vain, nor what a
+``__has_include`` found. So the entries of every folder that was searched are recorded: those of the
+user's search path, of the source and of the user's headers, with the folders below them that a
+source can name. The toolkit's folders are not, since the toolchain's signature stands for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import stat
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rtcompile.files import clocks, fileset, sealed
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir
+from rtcompile.files.sealed import stat_of
+from rtcompile.request import sources
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.sources import placing
+from rtcompile.request.values import replace
+
+if TYPE_CHECKING:
+    from rtcompile.request.sources import Mentions
+
+
+# --- A manifest lists -----------------------------------------------------------------------------
+
+MOST_BUILDS = 4  # enough for an edit and its revert, each with two compilers
+
+
+class ManifestEntry(NamedTuple):
+    """One build of a question: the compiler that made it, its object's key, its dependencies."""
+
+    backend: str
+    compiler: str
+    object_key: str
+    dependencies: FileSet
+
+
+def hit(obj: ObjectCode, build: ManifestEntry, where: str) -> ObjectCode:
+    """Return an object as a caller gets it: with its headers, and where it was found."""
+    # The reason for using NVCC still holds on a hit; the reason for the miss does not.
+    why = obj.build.why if obj.build.backend == "nvcc" else ""
+    read = build.dependencies
+    return replace(obj, build=replace(obj.build, headers=read, hit=where, why=why))
+
+
+def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:
+    """Return the content of the file under `key` for `builds`, the latest first."""
+    fields = []
+    for build in builds[:MOST_BUILDS]:
+        names = (build.backend, build.compiler, build.object_key)
+        fields += [_join(names), *_columns(build.dependencies, tuple(search))]
+    return sealed.seal("manifest", key, fields)
+
+
+def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestEntry] | None:
+    """Return the builds in the file found under `key`, latest first; None if it does not verify."""
+    fields = sealed.unseal("manifest", key, data)
+    if fields is None or len(fields) % _COLUMNS:
+        return None
+    directories = [d.path.rstrip("/") + "/" for d in search] + [""]  # -1: outside all of them
+    labels = [d.label for d in search] + [""]
+    builds = []
+    try:
+        for at in range(0, len(fields), _COLUMNS):
+            names, *columns = fields[at : at + _COLUMNS]
+            backend, compiler, object_key = _split(names)
+            dependencies = _dependencies(columns, directories, labels)
+            builds.append(ManifestEntry(backend, compiler, object_key, dependencies))
+    except (struct.error, IndexError, ValueError):
+        return None
+    return builds
+
+
+_COLUMNS = 11
+_STATS = 4  # which of them
+
+
+def objects_of(key: str, data: bytes) -> list[str]:
+    """Return the keys of the objects that a manifest leads to, whatever the directories are."""
+    return [*_groups(key, data)]
+
+
+def merged(key: str, newer: bytes, older: bytes | None) -> bytes:
+    """Return the portable manifest of two manifests' builds, the newer first, without stats."""
+    builds = _groups(key, newer)
+    for object_key, group in (_groups(key, older) if older is not None else {}).items():
+        builds.setdefault(object_key, group)
+    fields = []
+    for group in [*builds.values()][:MOST_BUILDS]:
+        fields += [*group[:_STATS], bytes(len(group[_STATS])), *group[_STATS + 1 :]]
+    return sealed.seal("manifest", key, fields)
+
+
+def _groups(key: str, data: bytes) -> dict[str, list[bytes]]:
+    """Return the fields of each build by its object's key; none if the file does not verify."""
+    fields = sealed.unseal("manifest", key, data)
+    if fields is None or len(fields) % _COLUMNS:
+        return {}
+    groups = [fields[at : at + _COLUMNS] for at in range(0, len(fields), _COLUMNS)]
+    return {_split(group[0])[-1]: group for group in groups if group[0]}
+
+
+# Memoised: the two manifests of a build, and those of a batch's variants, hold the same columns.
+@functools.lru_cache(maxsize=16)
+def _columns(dependencies: FileSet, search: tuple[SearchDir, ...]) -> list[bytes]:
+    headers = dependencies.headers
+    place = placing(search)
+    return [
+        *_pack_paths([h.path for h in headers], place),
+        bytes.fromhex("".join(h.digest for h in headers)),
+        struct.pack(f"<{4 * len(headers)}q", *(number for h in headers for number in h[4:])),
+        *_pack_paths(dependencies.absent, place),
+        *_pack_paths(dependencies.present, place),
+        _join(dependencies.answers),
+        _join(dependencies.own_path),
+    ]
+
+
+def _dependencies(columns: Sequence[bytes], directories: list[str], labels: list[str]) -> FileSet:
+    places, rests, digests, numbers, *probes, answers, own_path = columns
+    relatives = _split(rests)
+    positions = struct.unpack(f"<{len(relatives)}h", places)
+    stats = struct.unpack(f"<{4 * len(relatives)}q", numbers)
+    digest = digests.hex()
+    headers = map(
+        Header,
+        [directories[i] + rest for i, rest in zip(positions, relatives, strict=True)],
+        [labels[i] for i in positions],
+        relatives,
+        [digest[i : i + 64] for i in range(0, len(digest), 64)],
+        stats[0::4],
+        stats[1::4],
+        stats[2::4],
+        stats[3::4],
+    )
+    return FileSet(
+        headers=tuple(headers),
+        absent=_unpack_paths(probes[0], probes[1], directories),
+        present=_unpack_paths(probes[2], probes[3], directories),
+        answers=tuple(_split(answers)),
+        own_path=tuple(_split(own_path)),
+    )
+
+
+def _pack_paths(
+    paths: Sequence[str], place: Callable[[str], tuple[int, str]]
+) -> tuple[bytes, bytes]:
+    placed = [place(path) for path in paths]
+    return struct.pack(f"<{len(placed)}h", *(i for i, _ in placed)), _join(r for _, r in placed)
+
+
+def _unpack_paths(places: bytes, rests: bytes, directories: list[str]) -> tuple[str, ...]:
+    relatives = _split(rests)
+    positions = struct.unpack(f"<{len(relatives)}h", places)
+    return tuple([directories[i] + rest for i, rest in zip(positions, relatives, strict=True)])
+
+
+def _join(texts: Iterable[str]) -> bytes:
+    return "".join([text + "\0" for text in texts]).encode("utf-8", "surrogateescape")
+
+
+def _split(data: bytes) -> list[str]:
+    return data.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+
+# --- The builds of this process whose objects are in memory ---------------------------------------
+
+_MOST_BYTES = 128 << 20
+
+Known = tuple[ManifestEntry, ObjectCode]
+
+
+class Memory:
+    """Builds by lookup key, the latest first."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._known: OrderedDict[str, list[Known]] = OrderedDict()
+        self._held = 0  # bytes of code in it
+
+    def find(self, key: str) -> Sequence[Known]:
+        """Return the builds under `key`."""
+        return self._known.get(key, [])
+
+    def remember(self, key: str, build: ManifestEntry, obj: ObjectCode) -> None:
+        """Add a build; drop others where there are too many."""
+        with self._guard:
+            before = self._known.pop(key, [])
+            others = [known for known in before if known[0].object_key != build.object_key]
+            now = [(build, obj), *others][:MOST_BUILDS]
+            self._known[key] = now
+            self._held += _weight(now) - _weight(before)
+            while self._held > _MOST_BYTES and len(self._known) > 1:
+                _, dropped = self._known.popitem(last=False)
+                self._held -= _weight(dropped)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        with self._guard:
+            self._known.clear()
+            self._held = 0
+
+
+def _weight(known: Sequence[Known]) -> int:
+    return sum(len(obj.code) for _, obj in known)
+
+
+# --- Records what a build read --------------------------------------------------------------------
+
+# Files that no source includes unless a text mentions the suffix: programs write them beside it.
+_NO_HEADERS = (
+    ".a .bin .cc .cpp .csv .cu .cubin .json .log .md .npy .npz .o .out .pkl .png .pt .ptx .py .pyc"
+    " .rst .sh .so .swp .tmp .toml .txt .yaml .yml __pycache__"
+)
+
+# What may be the name of a header. One that leads out of the folders that are searched is absolute
+# or has "..".
+_NAME = re.compile(r'["<]([^"<>\n\0]*)(?=[">])')
+_COMPUTED_OUTWARD = re.compile(r"^[ \t]*(?:#|%:)(?![ \t]*error).*\.\./", re.MULTILINE)
+_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
+
+_MAX_FOLDERS = 2048
+_PASTES = ("##", "%:%:", "??=")
+
+
+def record(
+    trace: Iterable[str],
+    search: Sequence[SearchDir],
+    *,
+    source: str = "",
+    name: str = "",
+    toolkit: tuple[str, ...] = (),
+) -> FileSet:
+    """Read, hash and stat the headers of a build, and list the folders that were searched.
+
+    `trace` has the paths that the compiler read, as it spelled them; `source` what the user wrote
+    besides: the source, headers given as texts, and options, which may define macros. The folders
+    of `search` that belong to a toolkit are trusted, and so are those of `toolkit`. `uncacheable`
+    is set if what was looked for cannot be checked later.
+    """
+    from rtcompile.request.sources import scan  # a hit does not need it
+
+    beside = os.path.dirname(name)
+    trusted = [d.path for d in search if d.label and not (d.is_own or d.is_provided)]
+    trusted += [*toolkit, FOLDER]
+    watched = _Watched(tuple(f"{path.rstrip('/')}/" for path in trusted))
+    watched.roots = [d.path for d in search] + [beside] * beside.startswith("/")
+    watched.texts = [source]
+    if clock := scan(source).clock:
+        watched.doubt(f"{clock} is different in every build")
+    place = sources.placing(search)
+    headers: list[Header] = []
+    own_path: dict[str, None] = {}
+    for path in dict.fromkeys(trace):
+        if not path.startswith("/"):
+            return FileSet(uncacheable=f"header {path} was found by a relative path")
+        position, relative = place(path)
+        label = search[position].label if position >= 0 else ""
+        try:
+            header, mentions, text, changed_ns = _read(path, label, relative)
+        except OSError as error:
+            return FileSet(uncacheable=f"header {path} cannot be read: {error.strerror or error}")
+        headers.append(header)
+        watched.newest_ns = max(watched.newest_ns, changed_ns)
+        if mentions.own_path:
+            own_path[label] = None
+        if mentions.clock:
+            watched.doubt(f"{mentions.clock} is different in every build")
+        if text:
+            watched.texts.append(text)
+            watched.roots.append(os.path.dirname(path))
+    watched.look()
+    answers = []
+    for path in watched.present:
+        position, rest = place(path)
+        answers.append(f"{search[position].label if position >= 0 else ''}/{rest}")
+    ways = [*(header.path for header in headers), *watched.seen, *watched.present]
+    return FileSet(
+        tuple(headers),
+        absent=tuple(watched.absent),
+        present=tuple(watched.present),
+        answers=tuple(sorted(answers)),
+        newest_ns=max(watched.newest_ns, _led_ns(ways)),
+        own_path=tuple(own_path),
+        uncacheable=watched.problem or fileset.volatile(ways),
+    )
+
+
+class _Watched:
+    """The folders in which a build may have looked for files, as they are now."""
+
+    def __init__(self, trusted: tuple[str, ...]) -> None:
+        self.roots: list[str] = []  # folders that names of headers are relative to
+        self.texts: list[str] = []  # all that the user wrote
+        self.seen: dict[str, None] = {}
+        self.absent: dict[str, None] = {}
+        self.present: dict[str, None] = {}
+        self.newest_ns = 0
+        self.problem = ""
+        self._trusted = trusted
+        self._ignored: list[str] = []  # suffixes of names that no text asks for
+
+    def doubt(self, problem: str) -> None:
+        self.problem = self.problem or problem
+
+    def look(self) -> None:
+        """Look at all of `roots`, at the folders below them, and at names that lead out of them."""
+        text = _SPLICE.sub("", "\n".join(self.texts))
+        self._ignored = [suffix for suffix in _NO_HEADERS.split() if suffix not in text]
+        roots = [root.rstrip("/") for root in dict.fromkeys(self.roots)]
+        roots = [root for root in roots if not f"{root}/".startswith(self._trusted)]
+        for root in roots:
+            self._walk(root, text)
+        names = dict.fromkeys(_NAME.findall(text))
+        for name in [name for name in names if name[:1] == "/" or "../" in name]:
+            for path in [name] if name[0] == "/" else [f"{root}/{name}" for root in roots]:
+                self._note(path)
+        if _COMPUTED_OUTWARD.search(_NAME.sub("", text)):
+            self.doubt("a macro may ask for a file outside of the folders that are searched")
+
+    def _walk(self, root: str, text: str) -> None:
+        """Note the entries of a folder, and of those below it whose names a text mentions.
+
+        Where texts paste words the name of a folder may be put together, and all of them count.
+        """
+        pastes = not root.startswith("/usr/") and any(word in text for word in _PASTES)
+        ahead = [root]
+        while ahead:
+            folder = ahead.pop()
+            if folder in self.seen or f"{folder}/".startswith(self._trusted):
+                continue
+            if len(self.seen) >= _MAX_FOLDERS:
+                self.doubt(f"{root} has too many folders in which a header could appear")
+                return
+            self.seen[folder] = None
+            try:
+                self.present[fileset.listing(folder, ",".join(self._ignored))] = None
+                with os.scandir(folder) as found:
+                    entries = [*found]
+            except (FileNotFoundError, NotADirectoryError):
+                self._note(f"{folder}/.")
+                continue
+            except OSError as error:
+                self.doubt(f"{folder} may not be read: {error.strerror}")
+                continue
+            self._changed(folder)
+            for entry in entries:
+                if entry.name.endswith(tuple(self._ignored)):
+                    continue
+                if entry.is_symlink():
+                    self._note(entry.path)
+                if entry.is_dir():
+                    ahead += [entry.path] * (pastes or entry.name in text)
+                elif not os.access(entry.path, os.R_OK) and os.path.exists(entry.path):
+                    self.doubt(f"{entry.path} comes first in the search and may not be read")
+
+    def _note(self, path: str) -> None:
+        """Note whether there is a file or a folder."""
+        if os.path.exists(path):
+            self.present[f"{path}/." if os.path.isdir(path) else path] = None
+        else:
+            self.absent[path] = None
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+        self._changed(path)
+
+    def _changed(self, path: str) -> None:
+        self.newest_ns = max(self.newest_ns, clocks.changed_ns(os.stat(path)))
+
+
+def _led_ns(paths: Iterable[str]) -> int:
+    """Return when a link or a folder on the way to these paths last came to lead elsewhere.
+
+    A header keeps its times when ``current -> v1`` becomes ``current -> v2``, or when another folder
+    takes the place of its own. A link is new then, and a folder that was renamed has been changed
+    since something in it was: what comes and goes in it changes both of its times to the same.
+    """
+    newest = 0
+    looked: set[str] = set()
+    ahead = [*paths]
+    while ahead:
+        path = ahead.pop()
+        while path not in looked and path.startswith("/"):
+            looked.add(path)
+            try:
+                status = os.lstat(path)
+                if stat.S_ISLNK(status.st_mode):
+                    newest = max(newest, clocks.changed_ns(status))
+                    ahead.append(os.path.join(os.path.dirname(path), os.readlink(path)))
+                elif stat.S_ISDIR(status.st_mode) and status.st_ctime_ns != status.st_mtime_ns:
+                    newest = max(newest, clocks.changed_ns(status))
+            except OSError:
+                pass  # a folder that does not exist: what must not appear there is looked for
+            path = os.path.dirname(path)
+    return newest
+
+
+# Memo of headers by path, and by whether the text is needed, since a process's builds share the
+# toolkit's headers. Reading, hashing and scanning CuTe's takes 60 ms, a stat of each 1 ms.
+_read_before: dict[tuple[str, bool], tuple[Header, Mentions, str, int]] = {}
+_MOST_READ = 8192
+
+
+def _read(path: str, label: str, relative: str) -> tuple[Header, Mentions, str, int]:
+    """Return a header, what it mentions, its text if the user wrote it, and when it last changed."""
+    is_own = Header(path, label, relative, "", 0, 0, 0).is_own or label.startswith(PROVIDED)
+    before = _read_before.get((path, is_own))
+    if before is not None and stat_of(os.stat(path)) == before[0][4:]:
+        header, mentions, text, changed_ns = before
+        return header._replace(label=label, relative=relative), mentions, text, changed_ns
+    from rtcompile.request.sources import scan
+
+    header, data, status = fileset.read(path, label, relative)
+    text = data.decode("utf-8", "surrogateescape")
+    found = header, scan(text), text if is_own else "", clocks.changed_ns(status)
+    if len(_read_before) >= _MOST_READ:
+        _read_before.clear()
+    _read_before[path, is_own] = found
+    return found

@@ -1,0 +1,161 @@
+"""The negative cache: the builds that failed and would fail again, by the digest of their `Question`.
+
+An entry has the compiler's log and everything that the failed build read or looked for. It is valid
+while none of these files has changed, for the same builds of the compilers and the linker. Where NVRTC
+failed and NVCC made the code, the entry says why NVCC is asked at once. Only what the request, its
+files and the toolchain decided is kept: no crash, no limit, no missing tool.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rtcompile.files import sealed
+from rtcompile.files.fileset import PACKED_FIELDS, FileSet
+from rtcompile.request.key import Question, digest, field
+from rtcompile.request.units import CompileFailure
+from rtcompile.store.folder import Folder
+
+KIND = "negative"  # the cache's folder
+_SEAL = "negative entry"
+_MAX_IN_MEMORY = 256
+_OWN_FIELDS = 5
+# Regular expressions as texts: compiling these takes 0.3 ms, which only a failure needs.
+# The words of errors that the source or its options caused.
+_DIAGNOSED = (
+    r"\(\d+\): (?:catastrophic )?error"
+    r"|^ptxas(?: fatal| error|.*; (?:error|fatal))\s*:"
+    r"|^nvrtc: error: (?:unrecognized option|invalid value)"
+)
+# The host compiler's error for a header.
+_HOST_MISSED = r": fatal error: .+: No such file or directory$"
+# Words of errors that the machine may have caused.
+_UNDECIDED = (
+    r"No such file or directory|[Oo]ut of memory|[Mm]emory allocation|No space left|[Ii]nternal error"
+    r"|Too many open files|[Cc]ould not open (?!source)|library load error|Permission denied|Input/output error"
+)
+
+
+class Remembered(NamedTuple):
+    """How a build failed, why NVCC can make it ("" where nothing can), and what both depend on."""
+
+    failure: CompileFailure
+    why_nvcc: str
+    depends: tuple[FileSet, ...]
+
+
+class Negative:
+    """The negative cache of one cache directory; in memory what cannot be written there.
+
+    `publish` puts bytes into one of its folders, and says whether that worked.
+    """
+
+    def __init__(
+        self, folder: Folder, readable: bool, publish: Callable[[str, str, bytes], bool]
+    ) -> None:
+        self._folder = folder
+        self._readable = readable
+        self._publish = publish
+        self._memory: dict[str, Remembered] = {}
+
+    def find(self, question: Question) -> Remembered | None:
+        """Return how the build of `question` failed; None if that is unknown, or a file has changed."""
+        key = _key(question)
+        known = self._memory.get(key) or self._stored(key)
+        if known is None:
+            return None
+        now = tuple([depends for each in known.depends if (depends := each.current())])
+        if len(now) < len(known.depends):
+            return None
+        if any(map(operator.is_not, now, known.depends)):
+            self._keep(key, known._replace(depends=now))
+        return known
+
+    def failure(self, question: Question) -> CompileFailure | None:
+        """Return how the build of `question` failed, if neither compiler can make it."""
+        known = self.find(question)
+        return None if known is None or known.why_nvcc else known.failure
+
+    def remember(self, question: Question, remembered: Remembered) -> None:
+        """Keep a failure in place of what was kept before, unless the time of the build decided it."""
+        from rtcompile.request import (
+            key as admission,  # only a failure needs its regular expressions
+        )
+
+        if not admission.reason_against(question):
+            self._keep(_key(question), remembered)
+
+    def forget(self, question: Question) -> None:
+        """Remove what is known of `question`, which was built all the same."""
+        self._memory.pop(_key(question), None)
+        self._folder.discard(KIND, _key(question))
+
+    def _keep(self, key: str, remembered: Remembered) -> None:
+        self._memory.pop(key, None)
+        if not self._publish(KIND, key, _encoded(key, remembered)):
+            self._memory[key] = remembered
+            while len(self._memory) > _MAX_IN_MEMORY:
+                del self._memory[next(iter(self._memory))]
+
+    def _stored(self, key: str) -> Remembered | None:
+        data = self._folder.read(KIND, key) if self._readable else None
+        if data is None:
+            return None
+        known = _decoded(key, data)
+        if known is None:
+            self._folder.discard(KIND, key)
+        return known
+
+
+def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:
+    """Return the files that a failure depends on; `uncacheable` says whether on more than files.
+
+    `recorded` records the files of a compiler that was not observed.
+    """
+    log = failure.log
+    if failure.missing:  # else it is not known where the host compiler looked for its header
+        log = re.sub(_HOST_MISSED, "(1): error", log, flags=re.MULTILINE)
+    is_diagnosed = failure.kind == "link" or re.search(_DIAGNOSED, log, re.MULTILINE)
+    is_read_known = failure.files is not None or failure.trace is not None
+    if failure.kind not in ("error", "link") or not is_diagnosed or not is_read_known:
+        return FileSet(uncacheable="a crash, a limit, or files that are not known")
+    if undecided := re.search(_UNDECIDED, log):
+        return FileSet(uncacheable=undecided[0])
+    if failure.files is not None:
+        return failure.files
+    found = recorded()
+    return found.replaced(absent=(*found.absent, *failure.missing))
+
+
+def _key(question: Question) -> str:
+    builds = [field(backend, build) for backend, build in sorted(question.compilers.items())]
+    linker = field("linker", question.linker)
+    return digest([field("key", KIND), field("lookup", question.lookup_key()), *builds, linker])
+
+
+def _encoded(key: str, remembered: Remembered) -> bytes:
+    failure = remembered.failure
+    command = "\0".join(failure.command)
+    texts = (failure.kind, failure.backend, failure.log, command, remembered.why_nvcc)
+    fields = [text.encode("utf-8", "surrogateescape") for text in texts]
+    for depends in remembered.depends:
+        fields += depends.packed(())
+    return sealed.seal(_SEAL, key, fields)
+
+
+def _decoded(key: str, data: bytes) -> Remembered | None:
+    fields = sealed.unseal(_SEAL, key, data)
+    if fields is None or len(fields) % PACKED_FIELDS != _OWN_FIELDS:
+        return None
+    own, packed = fields[:_OWN_FIELDS], fields[_OWN_FIELDS:]
+    kind, backend, log, command, why = (f.decode("utf-8", "surrogateescape") for f in own)
+    parts = [packed[at : at + PACKED_FIELDS] for at in range(0, len(packed), PACKED_FIELDS)]
+    try:
+        depends = tuple(map(FileSet.unpacked, parts))
+    except ValueError:
+        return None
+    failure = CompileFailure(kind, log, tuple(command.split("\0")), backend)
+    return Remembered(failure, why, depends)

@@ -1,0 +1,497 @@
+"""The cache finds the object of a question in memory or on disk; any problem counts as a miss.
+
+A hit reads two small files, a manifest and an object, and opens no database. If the storage cannot
+be used, the user gets one warning and memory is used instead; no build fails because of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeVar
+
+from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
+from rtcompile.files import clocks
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import SearchDir
+from rtcompile.files.sealed import UntrustedError
+from rtcompile.request.key import Question, linked_by
+from rtcompile.request.object_code import ObjectCode
+from rtcompile.settings import Settings
+from rtcompile.store import manifests, objects
+from rtcompile.store.folder import Folder
+from rtcompile.store.journal import Upkeep
+from rtcompile.store.manifests import ManifestEntry, Memory, hit
+
+if TYPE_CHECKING:
+    from rtcompile.store.inventory import Books, Entry, Usage
+    from rtcompile.store.locks import SingleFlight
+    from rtcompile.store.negative import Negative
+
+_T = TypeVar("_T")
+
+_RETRY_SECONDS = 10.0  # after which a folder that could not be written is tried again
+
+_NOTHING_READ = FileSet()
+
+_stores: dict[tuple[str, bool, int, bool], Store] = {}
+
+
+class Store:
+    """The objects of a cache directory by their key inputs; `open` returns one store per directory.
+
+    Without `on_disk` only memory is used. In one that is not `writable` nothing is changed.
+    """
+
+    def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:
+        self.size = size
+        self._folder = Folder(path, writable=on_disk and writable, keep=True)
+        self._readable = on_disk
+        self._prepared = self._warned = False
+        self._guard = threading.Lock()
+        self._memory = Memory()
+        self._flights: SingleFlight | None = None  # created by the first build
+        self._locked: dict[tuple[int, str], int] = {}
+        self._started: dict[str, int] = {}
+        self._upkeep = Upkeep(
+            self._folder, size, lambda notes: self._ask_books(lambda books: books.statistics(notes))
+        )
+        if on_disk:
+            try:
+                self._folder.check()
+            except UntrustedError as error:
+                self._readable = False
+                self._folder.write_at = float("inf")
+                self._warn(
+                    f"it is not used: {error}. Builds are kept in memory until this process ends; "
+                    "set RTCOMPILE_CACHE_DIR to a directory of your own. Users share builds by "
+                    "RTCOMPILE_REMOTE=file:///shared/folder"
+                )
+
+    @classmethod
+    def open(cls, settings: Settings) -> Store:
+        """Return the store that `settings` describe; repeated calls return the same one."""
+        key = (settings.cache_dir, settings.cache_on_disk, settings.cache_size, settings.jit)
+        store = _stores.get(key)
+        if store is None:
+            path, on_disk, size, jit = key
+            made = cls(path, on_disk=on_disk, size=size, writable=jit)
+            store = _stores.setdefault(key, made)
+        return store
+
+    # --- finding -------------------------------------------------------------------------
+
+    def find(self, question: Question) -> ObjectCode | None:
+        """Return the kept object that a build of `question` would make now; None if there is none."""
+        return found if isinstance(found := self.search(question), ObjectCode) else None
+
+    def why(self, question: Question) -> str:
+        """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
+        found = self._search(question)
+        return "" if isinstance(found, ObjectCode) else found()
+
+    def search(self, question: Question) -> ObjectCode | Callable[[], str]:
+        """Return what `find` returns, or a function that returns what `why` would."""
+        found = self._search(question)
+        if isinstance(found, ObjectCode):
+            self._upkeep.hit()
+        return found
+
+    def appeared(self, question: Question) -> ObjectCode | Callable[[], str]:
+        """Return what `search` would, of a source that reads no file and was not there a moment ago."""
+        if self._alone(question) is None or self._memory.find(question.lookup_key()):
+            return self.search(question)
+        found = self._find_alone(question)
+        if found is not None:
+            self._upkeep.hit()
+        return found or partial(self._reason, question, (), ())
+
+    def _search(self, question: Question) -> ObjectCode | Callable[[], str]:
+        key = question.lookup_key()
+        known = self._memory.find(key)
+        for build, obj in known:
+            if question.serves(build.backend, build.compiler) and build.dependencies.unchanged():
+                return hit(obj, build, "memory")
+        if (alone := self._find_alone(question)) is not None:
+            return alone
+        builds = self._builds(key, question.search)
+        for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
+            if build.dependencies.unchanged() and (read := self._object(build.object_key)):
+                self._memory.remember(key, build, read)
+                return hit(read, build, "disk")
+        # No build's files have their old stats. Compare contents, here and by the portable
+        # manifest.
+        objects_in_memory = {build.object_key: obj for build, obj in known}
+        builds += [build for build, _ in known]
+        builds += self._builds(question.portable_key(), question.search, "portable")
+        usable = [
+            b
+            for b in builds
+            if question.serves(b.backend, b.compiler) and question.gets_same_texts(b.dependencies)
+        ]
+        for build in usable:
+            fresh = build.dependencies.refreshed()
+            if fresh is None:
+                continue
+            found = objects_in_memory.get(build.object_key) or self._object(build.object_key)
+            if found is not None:
+                build = build._replace(dependencies=fresh)
+                self._memory.remember(key, build, found)
+                if written := self._publish_manifest(key, build, question.search):
+                    self._upkeep.wrote(written)
+                where = "memory" if build.object_key in objects_in_memory else "disk"
+                return hit(found, build, where)
+        return partial(self._reason, question, builds, usable)
+
+    def _alone(self, question: Question) -> ManifestEntry | None:
+        """Return NVRTC's build of a source that reads no file: no manifest has to lead to it."""
+        compiler = question.compilers.get("nvrtc")
+        if not compiler or question.backend == "nvcc" or not question.reads_no_file():
+            return None
+        if question.fixups:
+            return None  # A look-up does not know them.
+        if compiler.endswith(linked_by("", question.linker)):
+            return None  # Whether a build is linked is not known to a question that looks for it.
+        key = question.object_key(_NOTHING_READ, backend="nvrtc")
+        return ManifestEntry("nvrtc", compiler, key, _NOTHING_READ)
+
+    def _find_alone(self, question: Question) -> ObjectCode | None:
+        alone = self._alone(question)
+        obj = self._object(alone.object_key) if alone is not None else None
+        if alone is None or obj is None:
+            return None
+        self._memory.remember(question.lookup_key(), alone, obj)
+        return hit(obj, alone, "disk")
+
+    def _reason(
+        self, question: Question, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
+    ) -> str:
+        from rtcompile.request import (
+            key as admission,  # a hit does not need its regular expressions
+        )
+
+        if reason := admission.reason_against(question):
+            return f"never cached: {reason}"
+        if usable:
+            return usable[0].dependencies.difference() or "its object was evicted or damaged"
+        if builds:
+            latest = builds[0]
+            wanted = question.backend if question.backend != "auto" else "any compiler here"
+            return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
+        # What read no file has no manifest, which would tell of a build by another compiler.
+        by = f" by {alone.compiler}" if (alone := self._alone(question)) else ""
+        return f"no build of this source with these options{by}"
+
+    def _builds(
+        self, key: str, search: Sequence[SearchDir], kind: str = "manifests"
+    ) -> list[ManifestEntry]:
+        if not self._readable:
+            return []
+        data = self._folder.read(kind, key)
+        if data is None:
+            return []
+        builds = manifests.decode(key, data, search)
+        if builds is None:
+            self._folder.discard(kind, key)
+            return []
+        return builds
+
+    def _object(self, key: str) -> ObjectCode | None:
+        data = self._folder.read("objects", key) if self._readable else None
+        if data is None:
+            return None
+        decoded = objects.decode(key, data)
+        if decoded is None:
+            self._folder.discard("objects", key)
+            return None
+        return decoded[1]
+
+    # --- keeping -------------------------------------------------------------------------
+
+    def add(self, question: Question, obj: ObjectCode, dependencies: FileSet) -> bool:
+        """Keep a build; return whether it could be kept.
+
+        A build is not kept if its result differs each time, or if a file changed while the compiler
+        ran, since it is unknown which version of the file was read.
+        """
+        from rtcompile.request import key as admission
+
+        if self.changed_meanwhile(question, dependencies):
+            return False
+        if dependencies.uncacheable or admission.reason_against(question):
+            return False
+        backend = obj.build.backend
+        path_bound = admission.path_bound(question, obj, dependencies)
+        object_key = question.object_key(dependencies, backend=backend, path_bound=path_bound)
+        build = ManifestEntry(
+            backend, question.compilers.get(backend, ""), object_key, dependencies
+        )
+        program = question.name.rpartition("/")[2]
+        elsewhere = admission.holds_elsewhere(question, obj, dependencies)
+        # What read nothing holds in any place as it holds here, and is found without a manifest.
+        found_alone = self._alone(question) if elsewhere else None
+        alone = found_alone is not None and found_alone.object_key == object_key
+        key = question.portable_key() if alone else ""
+        data = objects.encode(object_key, obj, program, question.summary(), key)
+        self._keep(question, build, obj, data, built=True, alone=alone, elsewhere=elsewhere)
+        return True
+
+    def changed_meanwhile(self, question: Question, dependencies: FileSet) -> bool:
+        """Say whether a file changed since the build that is under way began to read."""
+        started = self._started.get(question.lookup_key())
+        return started is not None and dependencies.newest_ns >= started
+
+    def adopt(self, question: Question, build: ManifestEntry, data: bytes) -> ObjectCode | None:
+        """Keep a build of another machine and return it; None if `data` is not that build's object."""
+        decoded = objects.decode(build.object_key, data)
+        if decoded is None:
+            return None
+        alone = objects.found_elsewhere(build.object_key, data) is not None
+        self._keep(question, build, decoded[1], data, built=False, alone=alone, elsewhere=True)
+        return hit(decoded[1], build, "remote")
+
+    def entry_of(self, question: Question, obj: ObjectCode) -> ManifestEntry | None:
+        """Return how a build that was made or found just now is kept; None if it is not."""
+        known = self._memory.find(question.lookup_key())
+        return next((build for build, kept in known if kept.code is obj.code), None)
+
+    def _keep(
+        self,
+        question: Question,
+        build: ManifestEntry,
+        obj: ObjectCode,
+        data: bytes,
+        *,
+        built: bool,
+        alone: bool,
+        elsewhere: bool,
+    ) -> None:
+        key = question.lookup_key()
+        self._memory.remember(key, build, obj)
+        written = self._write("objects", build.object_key, data)
+        if written:
+            if not alone:
+                written += self._publish_manifest(key, build, question.search)
+            if elsewhere and not alone:
+                key = question.portable_key()
+                written += self._publish_manifest(key, build, question.search, "portable")
+            self._upkeep.wrote(written, misses=int(built), fetched=int(not built))
+
+    def keep_source(self, name: str, source: str) -> None:
+        """Write a source to the path that line information names, under `name`, made from its digest."""
+        if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
+            self.publish("sources", name, source.encode("utf-8", "replace"))
+
+    def _publish_manifest(
+        self,
+        key: str,
+        build: ManifestEntry,
+        search: Sequence[SearchDir],
+        kind: str = "manifests",
+    ) -> int:
+        others = [b for b in self._builds(key, search, kind) if b.object_key != build.object_key]
+        return self._write(kind, key, manifests.encode(key, [build, *others], search))
+
+    def publish(self, kind: str, name: str, data: bytes) -> bool:
+        """Write a file; return whether that worked, after a warning if it did not."""
+        written = self._write(kind, name, data)
+        if written:
+            self._upkeep.wrote(written)
+        return written > 0
+
+    def _write(self, kind: str, name: str, data: bytes) -> int:
+        """Write a file that is not noted yet; return its size, 0 if that did not work."""
+        if not self._folder.writable:
+            return 0
+        try:
+            self._prepare()
+            try:
+                self._folder.publish(kind, name, data)
+            except FileNotFoundError:  # the cache was removed meanwhile; create it again
+                self._prepared = False
+                self._prepare()
+                self._folder.publish(kind, name, data)
+        except OSError as error:
+            if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
+                path = self._folder.file(kind, name)
+                self._warn(f"{path} is a folder, where a file is to be kept; remove it")
+            else:
+                self._degrade(error)
+            return 0
+        return len(data)
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._folder.prepare()
+            self._prepared = True
+
+    def _degrade(self, error: OSError) -> None:
+        self._prepared = False
+        self._folder.write_at = time.monotonic() + _RETRY_SECONDS
+        self._warn(
+            f"it cannot be written ({error.strerror or error}); builds are kept in memory until "
+            "it can. Set RTCOMPILE_CACHE_DIR to a directory of your own with room"
+        )
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            text = f"kernel cache {self._folder.path}: {what}."
+            warnings.warn(text, RtcompileWarning, stacklevel=2)
+
+    # --- building once -------------------------------------------------------------------
+
+    @contextmanager
+    def building(
+        self,
+        question: Question,
+        timeout: float | None = None,
+        *,
+        reads: bool = True,
+        waits: bool = True,
+    ) -> Iterator[float | None]:
+        """Hold the right to build `question`: one thread of one process on this machine.
+
+        Yields what is left of `timeout` (seconds) after waiting for others that build the same. If
+        nothing is left, the right was not obtained: also where it `waits` for nobody. Call `find`
+        again inside: the last holder may have built the same. A thread that waited while the
+        compiler refused the source gets that error. Without locks, or where a holder does not end,
+        two processes build. One that reads no file yet says so.
+        """
+        from rtcompile.store import locks  # it imports fcntl, which a hit does not need
+
+        key = question.lookup_key()
+        begin = time.monotonic()
+        most = timeout if waits else 0.0
+        patience = locks.PATIENCE if most is None else most
+        with self._guard:
+            flights = self._flights = self._flights or locks.SingleFlight()
+        with flights.flight(key, _would_fail_again, most) as alone:
+            if not alone:
+                yield 0.0
+                return
+            lock: AbstractContextManager[object] = nullcontext()
+            if self._folder.writable:
+                try:
+                    self._prepare()
+                except OSError as error:
+                    self._degrade(error)
+                else:
+                    patience = min(patience - (time.monotonic() - begin), locks.PATIENCE)
+                    lock = locks.of_key(self._folder.file("locks"), key, patience, self._locked)
+            with lock as locked:
+                if locked is False and not waits:
+                    yield 0.0
+                    return
+                if reads and question.backend == "nvcc":
+                    self.reading(question)
+                elif reads:
+                    # NVRTC's files are seen as they are read. Only where it cannot be observed, what was
+                    # written within this tick is taken for changed, and its build is not kept.
+                    self._started[key] = clocks.file_clock_ns()
+                try:
+                    yield None if timeout is None else timeout - (time.monotonic() - begin)
+                finally:
+                    self._started.pop(key, None)
+
+    def reading(self, question: Question) -> None:
+        """Note that files are read from now on: what changes while a build runs is not kept."""
+        self._started[question.lookup_key()] = clocks.next_tick()
+
+    @cached_property
+    def negative(self) -> Negative:
+        """The builds that failed and would fail again."""
+        from rtcompile.store.negative import Negative  # a hit does not need it
+
+        return Negative(self._folder, self._readable, self.publish)
+
+    # --- books and upkeep ----------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Bring the directory within its limit, and enter the notes of processes into the books."""
+        self._upkeep.settle()
+
+    def note_hits(self) -> None:
+        """Write what was counted to the notes, which are entered into the books later."""
+        self._upkeep.note()
+
+    def usage(self) -> Usage | None:
+        """Return sizes and counts, None where there can be no books."""
+        from rtcompile.store import inventory
+
+        self.settle()
+        counts = self._ask_books(lambda books: books.statistics())
+        return None if counts is None else inventory.usage(self._folder, counts)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield every object in the directory."""
+        from rtcompile.store.inventory import entries
+
+        return entries(self._folder)
+
+    def verify(self) -> list[str]:
+        """Read every file, remove damaged and untrusted ones, and return their paths."""
+        from rtcompile.store import inventory
+
+        return inventory.remove_damaged(self._folder)
+
+    def prune(self, size: int | None = None) -> int:
+        """Evict down to `size` bytes (default: the limit), sweep, and return the bytes freed."""
+        from rtcompile.store import inventory
+
+        self.settle()
+        inventory.sweep(self._folder)
+        return inventory.evict(self._folder, self.size if size is None else size)
+
+    def clear(self) -> None:
+        """Forget everything, in memory and on disk, but the reproducers of compilers that died."""
+        from rtcompile.store import inventory
+
+        with self._guard:
+            self._memory.clear()
+            self.__dict__.pop("negative", None)
+        inventory.empty(self._folder)
+
+    def export(self, path: str) -> int:
+        """Copy every undamaged file into a cache directory at `path`; return the number of files."""
+        from rtcompile.store import inventory
+
+        return inventory.export(self._folder, Folder(path))
+
+    def _ask_books(self, ask: Callable[[Books], _T]) -> _T | None:
+        if not self._folder.writable:
+            return None
+        from rtcompile.store.inventory import Books, BooksError  # 16 ms that a hit does not pay
+
+        try:
+            self._prepare()
+            return ask(Books(self._folder))
+        except BooksError as error:
+            self._warn(f"its books cannot be written ({error}): hits and builds are not counted")
+        except OSError as error:
+            self._degrade(error)
+        return None
+
+
+def _would_fail_again(error: BaseException) -> bool:
+    return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)
+
+
+def _after_fork() -> None:
+    _stores.clear()  # a thread that the child has not got may hold one of their locks
+
+
+def _note_hits() -> None:
+    for store in _stores.values():
+        store.note_hits()
+
+
+atexit.register(_note_hits)
+os.register_at_fork(after_in_child=_after_fork)

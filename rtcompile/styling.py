@@ -1,0 +1,153 @@
+"""Text for terminals and notebooks: styles, and tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO
+
+# --- Styled text, rendered as plain text, in a terminal's colours, or as HTML ---------------------
+
+Piece = tuple[str, str]  # a style's name, "" for none, and a text
+Styled = tuple[Piece, ...]
+
+# Each style's number in the palette of 256 colours, and the same colour for CSS. All have a
+# luminance near 0.18, which is readable on white and on black. The first sixteen colours of the
+# palette are not used, because themes change them, and Jupyter's dark theme darkens bold ones.
+_COLORS = {
+    "error": ("196", "#ff0000"),
+    "warning": ("164", "#d700d7"),
+    "caret": ("28", "#008700"),
+    "ok": ("28", "#008700"),
+    "hint": ("30", "#008787"),
+    "note": ("30", "#008787"),
+    "dim": ("243", "#767676"),
+}
+_BOLD = frozenset({"place", "error", "warning", "caret"})
+
+
+def filled(text: str, width: int, first: str = "", rest: str = "") -> str:
+    """Break a text into lines, but not inside backticks, so commands can be copied."""
+    import re
+    import textwrap
+
+    whole = re.sub("`[^`]*`", lambda quoted: quoted[0].replace(" ", "\x1f"), text)
+    return textwrap.fill(
+        whole,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ).replace("\x1f", " ")
+
+
+def _ansi(style: str) -> str:
+    color = f"38;5;{_COLORS[style][0]}" if style in _COLORS else ""
+    return ";".join(filter(None, ("1" if style in _BOLD else "", color)))
+
+
+def _css(style: str) -> str:
+    color = f"color:{_COLORS[style][1]}" if style in _COLORS else ""
+    return ";".join(filter(None, (color, "font-weight:bold" if style in _BOLD else "")))
+
+
+def as_text(pieces: Iterable[Piece]) -> str:
+    """Return the text without styles."""
+    return "".join(text for _, text in pieces)
+
+
+def as_ansi(pieces: Iterable[Piece]) -> str:
+    """Return the text with a terminal's colours."""
+    return "".join(
+        f"\033[{_ansi(style)}m{text}\033[0m" if style else text for style, text in pieces
+    )
+
+
+def as_traceback(pieces: Iterable[Piece]) -> str:
+    """Return the text for IPython to print in place of a traceback.
+
+    Jupyter shows errors on a red background, which is light or dark as in its theme. No fixed
+    colour is readable on both, so there the text is only made bold.
+    """
+    if not in_notebook():
+        return as_ansi(pieces)
+    return "".join(f"\033[1m{text}\033[0m" if style in _BOLD else text for style, text in pieces)
+
+
+def in_notebook() -> bool:
+    """Say whether this is a Jupyter kernel, whose output is shown in a browser."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def painted(pieces: Iterable[Piece], color: bool) -> str:
+    """Return the text, with a terminal's colours if `color` is True."""
+    return as_ansi(pieces) if color else as_text(pieces)
+
+
+def as_html(pieces: Iterable[Piece]) -> str:
+    """Return the text as one HTML ``<pre>``, escaped."""
+    import html
+
+    # Some front ends show <pre> in a proportional font, where the caret would be misplaced.
+    return '<pre style="font-family:var(--jp-code-font-family,monospace)">{}</pre>'.format(
+        "".join(
+            f'<span style="{_css(style)}">{html.escape(text)}</span>'
+            if style
+            else html.escape(text)
+            for style, text in pieces
+        )
+    )
+
+
+def printable(text: str) -> str:
+    """Return text without a terminal's control characters, which a compiler's log may contain."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def takes_escapes(stream: IO[str] | None) -> bool:
+    """Say whether colours can be shown on a stream, and a line be changed: in most terminals.
+
+    `sys.stderr` is None where a program was started with it closed, as services are, and may have been
+    replaced by what has little more than ``write``, or be closed by now.
+    """
+    if getattr(stream, "isatty", None) is None or getattr(stream, "closed", False):
+        return False
+    assert stream is not None
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+# --- Lays out tables as text, for the command, reports, and notebooks without HTML ----------------
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = 0) -> str:
+    """Return a table with numbers aligned to the right, without columns that are empty.
+
+    The first column names the row; None and ``""`` are empty. A table wider than `width` has
+    several lines for a row, one for each value.
+    """
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    kept = [i for i in range(len(header)) if not cells or any(row[i] for row in cells)]
+    columns = [[header[i], *(row[i] for row in cells)] for i in kept]
+    padded = [_padded(column) for column in columns]
+    lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+    if width and max(map(len, lines), default=0) > width:
+        return "\n".join(_records(columns))
+    return "\n".join(lines)
+
+
+def _padded(column: Sequence[str]) -> list[str]:
+    widest = max(map(len, column))
+    number = all(cell[:1].isdigit() for cell in column[1:] if cell)
+    return [cell.rjust(widest) if number else cell.ljust(widest) for cell in column]
+
+
+def _records(columns: Sequence[Sequence[str]]) -> Iterable[str]:
+    widest = max(len(column[0]) for column in columns)
+    for row in range(1, len(columns[0])):
+        yield columns[0][row]
+        for title, *values in columns[1:]:
+            if values[row - 1]:
+                yield f"  {title:{widest}}  {values[row - 1]}"

@@ -1,0 +1,417 @@
+"""Advice on what is missing: parts of a toolkit, headers, and names that headers declare.
+
+NVRTC reports an unknown name. If a header of CUDA or of the host compiler declares it, NVCC can
+compile the source; else the name is misspelled. Without a host compiler NVCC cannot be used. Then
+only members of namespace std count as declared, so the message names what NVCC needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from rtcompile.request import cxx
+from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, PARTS, Part
+from rtcompile.toolkit.model import Toolchain, version_pair
+from rtcompile.toolkit.places import Hit, Place, Surroundings, Toolset, conda_prefixes
+
+if TYPE_CHECKING:
+    from rtcompile.toolkit.model import Program
+
+
+# --- Sentences about missing parts of a toolkit: fact, evidence, next step ------------------------
+
+INSTALL_ANYTHING = (
+    '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'
+)
+
+
+def given(names: Sequence[str], where: Surroundings) -> Iterator[str]:
+    """Return those of the environment variables that are set to something."""
+    return (name for name in names if where.environ.get(name))
+
+
+def looked_in(where: Surroundings) -> str:
+    """Return the places that were searched, for "looked in …"."""
+    named = [f"{name}={where.environ[name]}" for name in given(CUDA_ENVIRONMENT, where)]
+    named[:0] = [f"conda's {prefix}" for prefix in conda_prefixes(where)]
+    return ", ".join(["site-packages/nvidia", *named, *where.usual_roots])
+
+
+def useless_variables(where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
+    """Yield a sentence for each variable that names no toolkit."""
+    for name in given(CUDA_ENVIRONMENT, where):
+        root = os.path.abspath(where.environ[name])
+        place = next((place for place in places if place.root == root), None)
+        if place and not any(place.look(part) for part in PARTS):
+            state = "holds no CUDA toolkit" if os.path.isdir(root) else "is not there"
+            yield f"{name}={where.environ[name]} {state}: ignored. Correct it or unset it."
+
+
+def why_missing(part: Part, chosen: Toolset) -> str:
+    """Return why the set is without `part`, and the one command that completes the set."""
+    nvrtc = chosen.nvrtc
+    here = f"NVRTC {nvrtc.version} ({nvrtc.path})"
+    if part.name in chosen.rejected:
+        hit, culprit = chosen.rejected[part.name]
+        version = f"version {culprit.version or 'unknown'} ({culprit.path}) does not go with {here}"
+        replaces = " That replaces the other." if chosen.mixes(part.name) else ""
+        if culprit.part == part:
+            fact = f"{part.what}: {version} and is not used."
+        else:
+            fact = (
+                f"{part.what}: {hit.directory} is not searched, because {culprit.part.what}, "
+                f"{version} and lies there too."
+            )
+        return f"{fact} {_complete(part, chosen)}{replaces}"
+    package = part.package(nvrtc.place.layout)
+    installed = nvrtc.place.installed.get(package)
+    if installed:  # nvidia-cuda-runtime-cu12 12.8 has no libcudadevrt.a, 12.9 has
+        return (
+            f"{part.what} not found for {here}: {package} {installed} is installed without it. "
+            f"{install_toolkit(nvrtc)}"
+        )
+    return f"{part.what} not found for {here}. {_complete(part, chosen)}"
+
+
+def _complete(part: Part, chosen: Toolset) -> str:
+    """Return the command that installs `part`, together with all other missing required parts."""
+    lacking = chosen.lacking() if part.required else []
+    wanted = [part, *(other for other in PARTS if other.name in lacking)]
+    # The part that makes a folder unfit is to be replaced, not the others in that folder.
+    culprits = {
+        chosen.rejected[p.name][1].part.name if p.name in chosen.rejected else p.name
+        for p in wanted
+    }
+    return install([p for p in PARTS if p.name in culprits], chosen.nvrtc)
+
+
+def install(parts: Sequence[Part], nvrtc: Hit) -> str:
+    """Return the command that installs `parts` at NVRTC's version, by NVRTC's package manager."""
+    major, minor = version_pair(nvrtc.version)
+    layout = nvrtc.place.layout
+    if layout == "toolkit":
+        layout = f"wheels{major}"
+    packages = [part.package(layout) for part in parts]
+    if not all(packages):
+        return f"No wheel of CUDA {major} has it. {install_toolkit(nvrtc)}"
+    if layout == "conda":
+        return f"`conda install {' '.join(packages)} cuda-version={major}.{minor}`."
+    wanted = [
+        f'"{package}=={wheel_version(part.name, major, minor)}.*"'
+        for part, package in zip(parts, packages, strict=True)
+    ]
+    return f"`pip install {' '.join(wanted)}`."
+
+
+def wheel_version(part: str, major: int, minor: int) -> str:
+    """Return the version of a part's wheel that came with CUDA `major`.`minor`."""
+    if part == "curand":
+        return f"10.{major - 9}.{minor + 1 if major == 12 else minor}"
+    if part == "cccl" and (major, minor) >= (13, 3):  # since then numbered 13.<CCCL's own version>
+        return f"{major}.3.{minor}"
+    return f"{major}.{minor}"
+
+
+def install_nvcc(compiler: Hit | None) -> str:
+    """Return how to install an nvcc of a compiler's version; of any version without a compiler."""
+    if compiler is None:
+        return (
+            '`pip install "rtcompile[cuda13]"` brings it; for CUDA 12 no wheel does: install a CUDA '
+            "toolkit, NVIDIA's or by `conda install cuda-toolkit`, and set CUDA_PATH to it."
+        )
+    major = version_pair(compiler.version)[0]
+    by_pip = compiler.place.layout != "conda" and major == 13
+    names = ("nvcc", "nvvm", "crt", "cudart") if by_pip else ("nvcc",)
+    return install([part for part in PARTS if part.name in names], compiler)
+
+
+def install_toolkit(nvrtc: Hit) -> str:
+    """Return what to do for a part that no wheel of NVRTC's version has."""
+    major, minor = version_pair(nvrtc.version)
+    return (
+        f"Install the CUDA toolkit {major}.{minor}, NVIDIA's or by `conda install cuda-toolkit "
+        f"cuda-version={major}.{minor}`, and set CUDA_PATH to it."
+    )
+
+
+# --- Advice for `cannot open source file` ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """Headers and where they come from."""
+
+    names: tuple[str, ...]  # a name that ends in ``/`` or ``*`` stands for all that begin with it
+    what: str  # their name in messages
+    # What to install for CUDA 12, and for CUDA 13 where that is another package.
+    pip: tuple[str, ...]
+    conda: str = ""  # the conda-forge package
+    part: str = ""  # the part of a toolchain that they belong to, if any
+    then: str = ""  # a further step after installing
+
+
+class HeaderAdvice(NamedTuple):
+    """What a missing header belongs to (`what`), `why` it was not found, and the next `step`.
+
+    >>> "crt/mma.h comes with {what}, {why}. {step}".format_map(advice._asdict())
+    """
+
+    what: str
+    why: str
+    step: str
+
+
+def _of_part(name: str, what: str, *headers: str) -> Package:
+    part = next(part for part in PARTS if part.name == name)
+    pip = part.package("wheels12"), part.package("wheels13")
+    return Package(headers, what, pip, part.package("conda"), name)
+
+
+_PACKAGES = (
+    _of_part("crt", "the crt headers", "crt/"),
+    _of_part("cccl", "CCCL", "cuda/", "cub/", "thrust/", "nv/target", "cccl/"),
+    _of_part("curand", "the cuRAND headers", "curand*"),
+    _of_part("nvjitlink", "nvJitLink", "nvJitLink.h"),
+    Package(("nvtx3/",), "the NVTX headers", ("nvidia-nvtx-cu12", "nvidia-nvtx"), "cuda-nvtx-dev"),
+    Package(("cute/", "cutlass/"), "CUTLASS", ("nvidia-cutlass",), part="cutlass"),
+    Package(("cupy/",), "CuPy", ("cupy-cuda12x", "cupy-cuda13x"), "cupy", "cupy"),
+    Package(
+        ("cublasdx*", "cufftdx*", "curanddx*", "cusolverdx*"),
+        "MathDx",
+        ("nvidia-mathdx",),
+        then="add -I of its nvidia/mathdx/include",
+    ),
+    _of_part(
+        "cudart",
+        "the CUDA runtime headers",
+        *(
+            "cooperative_groups*",
+            "cuComplex.h",
+            "cuda.h",
+            "cuda_*",
+            "cudart_platform.h",
+            "device_*",
+        ),
+        *("driver_types.h", "library_types.h", "math_constants.h", "mma.h", "sm_*", "surface_*"),
+        *("texture_*", "vector_*"),
+    ),
+)
+
+
+def missing_header(
+    name: str, toolchain: Toolchain | None = None, backend: str = "nvrtc"
+) -> HeaderAdvice | None:
+    """Return which package has the header `name`, and why it was not found; None if unknown."""
+    for package in _PACKAGES:
+        if any(_stands_for(pattern, name) for pattern in package.names):
+            why, step = _of_build(package, toolchain, backend) if toolchain else ("", "")
+            return HeaderAdvice(
+                package.what, why or "which is not installed here", step or _install(package)
+            )
+    return None
+
+
+def _of_build(package: Package, toolchain: Toolchain, backend: str) -> tuple[str, str]:
+    """Return why this toolchain does not have it, and what to do; both empty if unknown."""
+    part = package.part
+    if part in toolchain.missing:
+        fact, _, step = toolchain.missing[part].partition(". ")
+        return f"which the search did not find fit: {fact}", step
+    folder = next((d.path for d in toolchain.search if d.label == part), "")
+    found = f"{toolchain.versions.get(part, '')} ({folder or toolchain.found_via.get(part, '')})"
+    if part not in toolchain.found_via:
+        return "", ""
+    nvcc = toolchain.nvcc
+    if backend == "nvcc" and nvcc and part not in [d.label for d in toolchain.nvcc_search]:
+        why = (
+            f"which is installed for NVRTC, {found}; nvcc {nvcc.version} ({nvcc.path}) reads the "
+            "headers of its own toolkit, which is without it"
+        )
+        return why, _into_nvccs(package, toolchain.found_via.get("nvcc", ""), nvcc, folder)
+    if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:  # inside its file: not all of them
+        wheel = wheel_version(part, *toolchain.nvrtc.version_pair)
+        why = f"of which NVRTC's own file, {found}, has only what most kernels need"
+        return why, f'`pip install "{package.pip[-1]}=={wheel}.*"`.'
+    return f"which is installed, {found}, without this file", "Another version of it may have it."
+
+
+def _into_nvccs(package: Package, found_via: str, nvcc: Program, folder: str) -> str:
+    """Return how to make the headers visible to nvcc."""
+    major, minor = nvcc.version_pair
+    if found_via == "site-packages":  # this is CUDA 13, since no wheel of CUDA 12 has nvcc
+        return f'`pip install "{package.pip[-1]}=={wheel_version(package.part, major, minor)}.*"`.'
+    if found_via == "conda":
+        return f"`conda install {package.conda} cuda-version={major}.{minor}`."
+    # A folder that holds only cuRAND is safe as -I; others would mix with nvcc's own headers.
+    add = f", or add -I{folder} to the options" if package.part == "curand" else ""
+    return f"Install it into the toolkit that nvcc is of{add}."
+
+
+def _stands_for(pattern: str, name: str) -> bool:
+    return name.startswith(pattern.rstrip("*")) if pattern[-1] in "/*" else name == pattern
+
+
+def _install(package: Package) -> str:
+    first, *second = package.pip
+    text = f"`pip install {first}`"
+    if second:
+        text += f" (CUDA 12) or `{second[0]}` (CUDA 13)"
+    if package.conda:
+        text += f", conda: {package.conda}"
+    if package.then:
+        text += f"; then {package.then}"
+    return f"{text}."
+
+
+# --- Finds out whether NVCC's headers declare a name ----------------------------------------------
+
+_RUNTIME = ("cuda_runtime_api.h", "cuda_runtime.h", "cuda_device_runtime_api.h")
+_DRIVER = ("cuda.h",)
+# The C headers that cuda_runtime.h includes, which every source for NVCC therefore has.
+_ALWAYS = ("stdlib.h", "string.h", "time.h", "math.h", "limits.h")
+# Matches a type or a macro, which device code may use too: `typedef … NAME;`, `#define NAME`.
+_TYPE_OR_MACRO = r"typedef\b[^;{]*\b%s\s*;|#[ \t]*define[ \t]+%s\b"
+
+
+class Declared:
+    """The names that headers of CUDA and of the host compiler would declare in a compile with NVCC."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self._cuda = [directory.path for directory in toolchain.search]
+        if toolchain.nvcc is not None:
+            root = os.path.dirname(os.path.dirname(toolchain.nvcc.binary))
+            self._cuda[:0] = [os.path.join(root, "include"), *_targets(root)]
+        self._host = host_directories(toolchain.host_compiler)
+        self._c = tuple(directory for directory in self._host if not _is_standard(directory))
+
+    def runtime(self, name: str) -> bool:
+        """Say whether CUDA's runtime headers declare `name`, ``"cudaMalloc"``."""
+        return self._in_cuda(_RUNTIME, name)
+
+    def driver(self, name: str) -> bool:
+        """Say whether the driver's header declares `name`, ``"cuMemAlloc"``."""
+        return self._in_cuda(_DRIVER, name)
+
+    def host_header(self, name: str) -> bool:
+        """Say whether ``#include <name>`` finds a header of the host compiler or its system."""
+        if not self._host:  # assume that a name without a suffix is the standard library's
+            return name.isidentifier()
+        return any(os.path.isfile(os.path.join(d, name)) for d in self._host)
+
+    def std(self, name: str) -> bool:
+        """Say whether `name` occurs in the C++ standard library's headers."""
+        standard = [directory for directory in self._host if _is_standard(directory)]
+        files = (file for directory in standard for file in _standard_files(directory))
+        return not standard or _mentioned(name, files)
+
+    def c_library(self, name: str) -> bool:
+        """Say whether `name` occurs in those of the C library's headers that C++ wraps."""
+        return _mentioned(name, _closure(tuple(_wrapped(self._host)), self._c))
+
+    def brought_along(self, name: str) -> bool:
+        """Say whether `name` is a type or macro that NVCC knows without any include."""
+        word = re.escape(name)
+        pattern = re.compile(_TYPE_OR_MACRO % (word, word))
+        return any(pattern.search(_text(file)) for file in _closure(_ALWAYS, self._c))
+
+    def _in_cuda(self, headers: Sequence[str], name: str) -> bool:
+        found = [p for p in _paths(self._cuda, headers) if os.path.isfile(p)]
+        return not found or _mentioned(name, found)
+
+
+def host_directories(compiler: str | None) -> list[str]:
+    """Return the header directories of the GCC at `compiler`, found by GCC's usual layout."""
+    if compiler is None:
+        return []
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(compiler)))
+    patterns = (
+        "include/c++/*",
+        "lib/gcc/*/*/include/c++",
+        "lib/gcc/*/*/include",
+        "*/sysroot/usr/include",
+        "include/*-linux-gnu",
+        "include",
+    )
+    roots = dict.fromkeys((prefix, "/usr"))
+    found = (sorted(glob.glob(os.path.join(r, p)), reverse=True) for r in roots for p in patterns)
+    return [directory for directories in found for directory in directories]
+
+
+def _targets(root: str) -> list[str]:
+    return glob.glob(os.path.join(root, "targets", "*", "include"))
+
+
+def _is_standard(directory: str) -> bool:
+    return os.path.isfile(os.path.join(directory, "bits", "stl_vector.h"))
+
+
+def _standard_files(directory: str) -> Iterator[str]:
+    for folder in (directory, os.path.join(directory, "bits")):
+        with os.scandir(folder) as entries:
+            yield from sorted(entry.path for entry in entries if entry.is_file())
+
+
+def _wrapped(directories: Iterable[str]) -> list[str]:
+    """Return the C headers that libstdc++'s ``<cstdio>`` and its like wrap."""
+    names: dict[str, None] = {}
+    for directory in filter(_is_standard, directories):
+        for wrapper in sorted(glob.glob(os.path.join(directory, "c*"))):
+            if os.path.isfile(wrapper):
+                found = _included(wrapper)
+                names.update((name, None) for name in found if re.fullmatch(r"\w+\.h", name))
+    return list(names)
+
+
+@functools.lru_cache(maxsize=8)
+def _closure(names: tuple[str, ...], directories: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files of these headers and of every header that they include."""
+    waiting = list(names)
+    seen = set(waiting)
+    files = []
+    while waiting:
+        # All directories are searched, since GCC's <limits.h> includes the system's by
+        # `include_next`.
+        for path in _paths(directories, [waiting.pop()]):
+            if not os.path.isfile(path):
+                continue
+            files.append(path)
+            for name in _included(path):
+                if name not in seen:
+                    seen.add(name)
+                    waiting.append(name)
+    return tuple(files)
+
+
+def _paths(directories: Iterable[str], names: Sequence[str]) -> Iterator[str]:
+    return (os.path.join(directory, name) for name in names for directory in directories)
+
+
+def _mentioned(name: str, files: Iterable[str]) -> bool:
+    # The plain search comes first, so comments are removed from few files only.
+    return any(
+        cxx.has_word(_read(file), (name,)) and cxx.has_word(_text(file), (name,)) for file in files
+    )
+
+
+def _included(path: str) -> list[str]:
+    found = (directive.included for directive in cxx.Text(_read(path)).directives())
+    return [name[1:-1] for name in found if name[:1] in ("<", '"')]
+
+
+def _text(path: str) -> str:
+    """Return a header's text without comments, whose English words could look like names."""
+    return cxx.blanked(_read(path))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

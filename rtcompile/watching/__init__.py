@@ -1,1 +1,0 @@
-"""Information about builds: logs, traces, progress, reports."""
