@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test docs lint types unit trials test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test docs lint types unit trials profile test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -33,6 +33,10 @@ test-slow: $(VENV)/.made
 # Faults that a test must catch, each put into a copy of the tree.
 mutations: $(VENV)/.made
 	$(BIN)/python -m tests.mutations
+
+# Every function of rtcompile that a hit and a miss pass, in the order of the calls.
+profile: $(VENV)/.made
+	$(BIN)/python -m docs.walks hit miss
 
 # The site, in docs/_build/html: pages, and what is generated from the code. A warning is an error.
 docs: $(VENV)/.made

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from docs import pictures
+import pytest
+
+from docs import pictures, walks
 
 PAGE = pictures.PAGE.read_text()
 ROOT = Path(__file__).parents[2]
@@ -28,3 +30,12 @@ def test_the_files_that_the_page_names_are_there():
     assert named
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "rtcompile" / name).exists(), name
+
+
+@pytest.mark.parametrize("kind", walks.KINDS)
+def test_the_walk_on_the_page_is_what_runs(kind):
+    """`python -m docs.walks` writes it anew."""
+    named = walks.names_in(PAGE, kind)
+    assert 6 <= len(named) <= walks.MAX_LINES
+    passed = iter(call.name for top in walks.profiled(kind) for call in (top, *top.below()))
+    assert [name for name in named if name not in passed] == []  # each after the one before
