@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
+from rtcompile.extras.cluster import stores
 from rtcompile.extras.cluster.remote import Lease, Remote
 from rtcompile.extras.cluster.settings import RemoteSettings, open_store
 from rtcompile.extras.cluster.stores import (
@@ -164,6 +165,33 @@ def test_nothing_that_was_tampered_with_is_opened():
     assert envelope.open("object", "k1", entry) == b"code" * 100
 
 
+@pytest.mark.parametrize("states_its_size", [True, False])
+@pytest.mark.parametrize("kind", ["object", "manifest"])
+def test_an_entry_is_not_decompressed_to_more_than_its_kind_can_have(
+    kind, states_its_size, monkeypatch
+):
+    import zstandard
+
+    monkeypatch.setitem(stores.MOST_BYTES, kind, 1000)
+    compressor = zstandard.ZstdCompressor(write_content_size=states_its_size)
+    envelope = Envelope(KEY)
+    bomb = compressor.compress(bytes(1001 if states_its_size else 1000))
+    entry = stores._MAGIC + envelope._mac(kind, "k", bomb) + bomb
+
+    with pytest.raises(BadEntryError, match="larger than any"):
+        envelope.open(kind, "k", entry)
+    assert envelope.open(kind, "k", envelope.seal(kind, "k", bytes(1000))) == bytes(1000)
+
+
+def test_what_no_node_would_take_is_not_written(address, monkeypatch):
+    monkeypatch.setitem(stores.MOST_BYTES, "object", 1000)
+    remote = Remote(RemoteSettings((address,), unsigned=True))
+
+    assert not remote.put(remote.tiers[0], [("object", "k", bytes(1001))])
+    assert remote.tiers[0].store.get("object/k") is None
+    assert remote.put(remote.tiers[0], [("object", "k", bytes(1000))])
+
+
 @pytest.mark.parametrize(
     ("mode", "data", "what"),
     [
@@ -191,6 +219,15 @@ def test_a_key_file_of_roots_may_be_the_groups_to_read(tmp_path, monkeypatch):
         read_key(str(path))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     assert read_key(str(path)) == KEY
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_key_file_of_another_users_is_refused(key_file, monkeypatch):
+    os.chown(key_file, 1234, 1234)
+    with pytest.raises(InvalidRequest, match="belongs to user 1234, neither to 0"):
+        read_key(key_file)
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
+    assert read_key(key_file) == KEY
 
 
 # --- settings --------------------------------------------------------------------------------------

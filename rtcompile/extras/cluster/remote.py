@@ -26,6 +26,7 @@ from rtcompile.errors import InvalidRequest, RtcompileWarning
 from rtcompile.extras.cluster.settings import RemoteSettings, open_store
 from rtcompile.extras.cluster.stores import (
     ANSWER_SECONDS,
+    MOST_BYTES,
     BadEntryError,
     Envelope,
     LeasesUnsupportedError,
@@ -310,6 +311,8 @@ class Remote:
     def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:
         """Write entries to a store now; say whether it took them."""
         for kind, key, data in entries:
+            if len(data) > MOST_BYTES[kind]:
+                return False  # every reader would refuse it
             sealed = self._envelope.seal(kind, key, data)
             took_it = tier.ask("put", f"{kind}/{key}", sealed, waiting=False)
             with self._progress:

@@ -128,7 +128,9 @@ def without_password(address: str) -> str:
 _MAGIC = b"rtcompile entry 1\n"
 _MAC_BYTES = 32
 _UNSIGNED = bytes(_MAC_BYTES)
-_MOST_BYTES = 1 << 30  # of one decompressed entry, against decompression bombs
+# The bytes that one decompressed entry may have. An entry has to state its size, and only so many
+# bytes are decompressed: otherwise a few kilobytes in a store could fill a node's memory.
+MOST_BYTES = {"object": 256 << 20, "manifest": 16 << 20}
 _LEAST_KEY_BYTES = 16
 
 
@@ -160,10 +162,11 @@ class Envelope:
         import zstandard
 
         try:
-            if zstandard.frame_content_size(body) > _MOST_BYTES:
-                raise BadEntryError("it is larger than any build")
-            opened = zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_BYTES)
-            return bytes(opened)
+            if not 0 <= zstandard.frame_content_size(body) <= MOST_BYTES[kind]:
+                raise BadEntryError(
+                    f"it is larger than any {kind}, or does not say how large it is"
+                )
+            return bytes(zstandard.ZstdDecompressor().decompress(body))
         except zstandard.ZstdError as error:
             raise BadEntryError(str(error)) from None
 
@@ -185,8 +188,14 @@ def read_key(path: str) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise InvalidRequest(f"{setting}: this is no file")
+        us = os.getuid()
+        if status.st_uid not in (0, us):
+            raise InvalidRequest(
+                f"{setting}: it belongs to user {status.st_uid}, neither to {us} nor to root, and who "
+                f"has the key can make code that is run here; copy it: `install -m 600 {path} KEY`"
+            )
         # Root's, and readable by our group: how Kubernetes gives a secret to a pod.
-        roots = status.st_uid == 0 and os.getuid() != 0
+        roots = status.st_uid == 0 and us != 0
         if status.st_mode & (0o037 if roots else 0o077):
             mode = stat.S_IMODE(status.st_mode)
             raise InvalidRequest(
