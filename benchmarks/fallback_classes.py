@@ -1,6 +1,6 @@
 """What NVRTC refuses, what is decided about it, and whether NVCC proves the decision right.
 
-One row for each source in tests/unit/source_classes, whose folder says what should be decided:
+One row for each source in tests/messages/source_classes, whose folder says what should be decided:
 ``nvcc`` (NVRTC's limit), ``flags`` (a flag is missing), ``error`` (the user's mistake). A decision is
 wrong if NVCC refuses what it was sent, if the flags do not help, or if NVCC takes what was called a
 mistake. Needs no GPU. `--save` writes benchmarks/results/fallback_classes_cuda12.json, or whichever NVRTC it was.
@@ -21,7 +21,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.advice import Declared
 
-CLASSES = Path(__file__).parent.parent / "tests" / "unit" / "source_classes"
+CLASSES = Path(__file__).parent.parent / "tests" / "messages" / "source_classes"
 Outcome = Compiled | CompileFailure
 
 

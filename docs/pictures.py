@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from tests.unit.test_imports import MODULES, imported_by, module_of
+from tests.house.test_imports import MODULES, imported_by, module_of
 
 PAGE = Path(__file__).parent / "architecture.md"
 BEGIN, END = "<!-- drawn by docs/pictures.py -->\n", "<!-- end of the picture -->\n"

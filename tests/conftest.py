@@ -1,12 +1,35 @@
-"""What every test stands on: a cache of its own, a clean environment, the other toolkit's folder."""
+"""What tests share: a cache of their own, a clean environment, compilers, stores, workers, packages."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import shutil
 import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from rtcompile.cli import main
+from rtcompile.extras.packaging import bundling
+from rtcompile.workers import pool as workers
+from rtcompile.workers.pool import Pool
+from tests import nodes, servers
+from tests.jobs import Fifo
+from tests.lookups import CAPABILITY
+from tests.packages import Package
+from tests.plain_nvrtc import PlainNvrtc
+from tests.questions import Place
+
+SOURCE = """#include "width.h"
+template<class T> __global__ void f(T* x) { *x = WIDTH; }
+extern "C" __global__ void __launch_bounds__(256) g(int* x) { *x = 1; }
+"""
 
 # A shell that starts the tests in the background has Ctrl-C ignored, in every process below it;
 # the tests that send one would wait for ever.
@@ -33,3 +56,168 @@ def cuda13_prefix() -> Path:
     if not folder:
         pytest.skip("RTCOMPILE_TEST_CUDA13 names no folder with CUDA 13 wheels; `make test` does")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def nvrtc12() -> PlainNvrtc:
+    """The NVRTC of the environment's CUDA 12 wheels."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        if list(Path(folder).glob("cuda_nvrtc/lib/libnvrtc.so.12")):
+            return PlainNvrtc(Path(folder) / "cuda_nvrtc")
+    pytest.skip("nvidia-cuda-nvrtc-cu12 is not installed here")
+
+
+@pytest.fixture(scope="session")
+def nvrtc13(cuda13_prefix: Path) -> PlainNvrtc:
+    """The NVRTC of the CUDA 13 folder."""
+    return PlainNvrtc(cuda13_prefix / "nvidia" / "cu13")
+
+
+@pytest.fixture(params=["nvrtc12", "nvrtc13"])
+def nvrtc(request: pytest.FixtureRequest) -> PlainNvrtc:
+    """Each NVRTC in turn."""
+    found: PlainNvrtc = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Where a cache may be made."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A user's header and a toolkit's."""
+    place = Place(tmp_path / "here", "user0", "cudart")
+    place.write("user0/a.h", "one")
+    place.write("cudart/b.h", "toolkit")
+    return place
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source that includes a header beside it; the command runs in its folder."""
+    (tmp_path / "width.h").write_text("#define WIDTH 42\n")
+    (tmp_path / "k.cu").write_text(SOURCE)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/k.cu").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "k.cu"
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a verb with ``--json``; return its exit code and the object it printed."""
+
+    def run(*argv: str) -> tuple[int, dict[str, Any]]:
+        before, mark, after = list(argv), [], []
+        if "--" in argv:
+            at = argv.index("--")
+            before, mark, after = list(argv[:at]), ["--"], list(argv[at + 1 :])
+        code = main([*before, "--json", *mark, *after])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture(params=["folder", "redis"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where a store is: a folder, and a Redis server."""
+    if request.param == "folder":
+        yield f"file://{tmp_path}/shared"
+    else:
+        with servers.redis() as server:
+            yield server.address
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Make this process one of a node, with a store, to which nothing is written after the test."""
+
+    def go(node: str, address: str, **more: str) -> None:
+        for name, value in nodes.environment(tmp_path, node, address, **more).items():
+            monkeypatch.setenv(name, value)
+
+    yield go
+    stores_of = sys.modules.get("rtcompile.extras.cluster.remote")
+    for stores in [] if stores_of is None else stores_of._opened.values():
+        assert stores is None or stores.flush(10.0)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's workers keep their files: a folder of its own, to look for remains."""
+    folder = tmp_path / "scratch"
+    folder.mkdir(mode=0o700)  # whatever the umask
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def pool(scratch: Path) -> Iterator[Pool]:
+    pool = Pool(jobs=2)
+    yield pool
+    pool.close()
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.fixture
+def two_slots(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Room for two compilers at once, whatever the machine has: for a build beside an endless one."""
+    pool = Pool(jobs=2)
+    monkeypatch.setattr(workers, "_pool", pool)
+    yield
+    pool.close()
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Fifo:
+    return Fifo(tmp_path)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    return Package(tmp_path / "site-packages", "shipped_kernels", monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package's bundle, for sm_80 and sm_90a and as PTX, and the cache of its builds."""
+    folder = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(folder / "cache"))
+        package = Package(folder, "shipped_kernels", monkeypatch)
+        package.load()
+        bundling.bundle([package.name], package.bundle, archs=("sm_80", "sm_90a", "compute_80"))
+    return folder
+
+
+@pytest.fixture
+def shipped(package: Package, built: Path) -> Package:
+    """The package with its bundle, on the machine that built it."""
+    shutil.copy(built / package.name / package.bundle.name, package.bundle)
+    shutil.copytree(built / "cache", os.environ["RTCOMPILE_CACHE_DIR"], dirs_exist_ok=True)
+    return package
+
+
+@pytest.fixture
+def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is not there asks an empty cache, in a process that has asked nothing yet."""
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache))
+    monkeypatch.setattr("rtcompile.lookup.query.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.query.confirmed_compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.environment._environment", None)
+    monkeypatch.setattr("rtcompile.bundles._bundles", {})
+
+
+@pytest.fixture
+def value_header(tmp_path: Path) -> Path:
+    """A header of one macro, in the second of two folders, old enough for a build to be kept."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    path = tmp_path / "second" / "value.h"
+    path.write_text("#define VALUE 1\n")
+    time.sleep(0.02)  # out of the file clock's tick
+    return path

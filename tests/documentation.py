@@ -31,7 +31,7 @@ PAGES = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
     if "_build" not in path.parts and path.name != "CHANGELOG.md"
 )
-# What docs/mistakes.md shows fails on purpose; tests/unit/test_mistakes.py provokes it.
+# What docs/mistakes.md shows fails on purpose; tests/messages/test_mistakes.py provokes it.
 RUN = [page for page in PAGES if page.name != "mistakes.md"]
 _FENCE = re.compile(r"^(`{3,})(.*)$")
 _COMMENT = re.compile(r"^<!-- (file|needs|fails|part)(?:: (.+?))? -->$")

@@ -34,35 +34,35 @@ MUTATIONS = (
         "rtcompile/workers/scratch.py",
         "            locked = _lock(descriptor)\n",
         "            locked = True\n",
-        "tests/unit/test_scratch.py::test_what_is_locked_is_in_use",
+        "tests/workers/test_scratch.py::test_what_is_locked_is_in_use",
     ),
     Mutation(
         "the sweep of the cache ignores the locks of builds",
         "rtcompile/store/inventory.py",
         '        with locks.machine_wide(folder.file("locks", name), patience=0.0):\n',
         '        folder.discard("locks", name)\n        if True:\n',
-        "tests/unit/test_cache_books.py::test_prune_leaves_the_locks_of_builds_under_way",
+        "tests/store/test_cache_books.py::test_prune_leaves_the_locks_of_builds_under_way",
     ),
     Mutation(
         "what NVRTC refused is never remembered",
         "rtcompile/build/miss.py",
         "        self._remember(refused, reason)\n",
         "",
-        "tests/unit/test_fallback_end_to_end.py::test_a_refusal_is_remembered_when_the_code_is_gone",
+        "tests/build/test_fallback_end_to_end.py::test_a_refusal_is_remembered_when_the_code_is_gone",
     ),
     Mutation(
         "a failure is remembered by this process alone",
         "rtcompile/store/negative.py",
         "        if not self._publish(KIND, key, _encoded(key, remembered)):\n",
         "        if True:\n",
-        "tests/unit/test_negative.py::test_a_failure_is_the_same_value_for_the_next_process",
+        "tests/store/test_negative.py::test_a_failure_is_the_same_value_for_the_next_process",
     ),
     Mutation(
         "a failure of other files is taken for one of these",
         "rtcompile/store/negative.py",
         "        if len(now) < len(known.depends):\n            return None\n",
         "        now = known.depends\n",
-        "tests/unit/test_negative.py::test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it"
+        "tests/store/test_negative.py::test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it"
         "_missed_are_not_there",
     ),
     Mutation(
@@ -70,21 +70,21 @@ MUTATIONS = (
         "rtcompile/compilers/pch.py",
         "if now is None or not same:",
         "if now is None:",
-        "tests/unit/test_pch_files.py::test_another_file_in_its_place_is_not_used",
+        "tests/compilers/test_pch_files.py::test_another_file_in_its_place_is_not_used",
     ),
     Mutation(
         "a worker is not what the kernel kills first when memory runs out",
         "rtcompile/workers/child.py",
         "        _prefer_for_oom()\n",
         "",
-        "tests/unit/test_workers.py::test_a_worker_is_what_the_kernel_kills_first_for_memory",
+        "tests/workers/test_workers.py::test_a_worker_is_what_the_kernel_kills_first_for_memory",
     ),
     Mutation(
         "a slot is not returned when its job has ended",
         "rtcompile/workers/pool.py",
         "            self._slots.pop(taker, None)\n",
         "            pass\n",
-        "tests/unit/test_workers.py::test_a_slot_is_returned_however_its_job_ended",
+        "tests/workers/test_workers.py::test_a_slot_is_returned_however_its_job_ended",
     ),
 )
 

@@ -42,9 +42,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.asking import AskedError, Process, answer_of
+from tests.plain_nvrtc import PlainNvrtc
 from tests.trials.steps import LIBRARIES, LIBRARY, NUMBERS, Kernel, Step, plan, text_of
 from tests.trials.trees import NAMES, Folder, make_images, may_mount, mount
-from tests.unit.conftest import PlainNvrtc
 
 SHRINK_SECONDS = 60.0
 

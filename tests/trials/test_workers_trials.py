@@ -273,7 +273,7 @@ BUILD = """
 """
 
 WITH_PCH = """
-    from tests.unit.test_pch import *
+    from tests.compilers.test_pch import *
     import pathlib, tempfile
     precompiled_maker.NICE = 0  # it is waited for, beside other tests
     folder = pathlib.Path(tempfile.mkdtemp())

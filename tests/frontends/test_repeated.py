@@ -14,7 +14,7 @@ pytest.importorskip("cuda.bindings.driver")
 
 import rtcompile  # noqa: E402
 from rtcompile.frontends import launching  # noqa: E402
-from tests.unit.test_launching import CODE, INVALID, Driver, launched  # noqa: E402
+from tests.frontends.test_launching import CODE, INVALID, Driver, launched  # noqa: E402
 
 __all__ = ["launched"]
 SIZES = (8, 4, 4, 2, 8, 8, 1)

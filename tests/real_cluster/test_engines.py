@@ -138,7 +138,7 @@ def test_workers_of_ray_are_warm(ray):
 _POOL = """
 from mpi4py.futures import MPIPoolExecutor
 from rtcompile import compile_many
-from tests.cluster.test_engines import requests, hits
+from tests.real_cluster.test_engines import requests, hits
 if __name__ == "__main__":
     with MPIPoolExecutor() as executor:
         built = compile_many(requests(70), executor=executor, progress=False)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rtcompile.compilers import nvrtc, pch, pch_files
-from tests.unit.test_pch import (
+from tests.compilers.test_pch import (
     EXPENSIVE,
     KERNEL,
     Builder,
@@ -59,7 +59,7 @@ def test_a_full_disk_refuses_no_prefix_for_good(builder: Builder) -> None:
     script = f"""
         import resource
         from pathlib import Path
-        from tests.unit.test_pch import *
+        from tests.compilers.test_pch import *
         precompiled_maker.NICE = 0
         limit = 256 << 10
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rtcompile
+from tests.store.test_negative import SHARED, TYPO, another_process
 from tests.toolkits import needs_host_compiler
-from tests.unit.test_negative import SHARED, TYPO, another_process
 
 pytestmark = needs_host_compiler
 

@@ -298,7 +298,7 @@ def test_its_users_depend_on_what_it_depended_on_and_on_what_they_read_again(
 def test_another_process_uses_it(warm: Builder) -> None:
     script = f"""
         from pathlib import Path
-        from tests.unit.test_pch import *
+        from tests.compilers.test_pch import *
         builder = Builder(Path({str(warm.cache)!r}), Path({str(warm.user)!r}))
         assert used(builder.compiled(EXPENSIVE + KERNEL))
     """

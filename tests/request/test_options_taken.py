@@ -16,7 +16,7 @@ from rtcompile.request import command_lines
 from rtcompile.request.option_table import SPECS
 from rtcompile.request.options import Options, parse
 from rtcompile.request.values import Arch
-from tests.unit.test_options import SM_80, nvrtc_line
+from tests.request.test_options import SM_80, nvrtc_line
 
 VALUES = {
     "std": "c++17",

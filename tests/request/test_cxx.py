@@ -12,7 +12,7 @@ import pytest
 from rtcompile.request import cxx, sources
 from rtcompile.request.cxx import Text
 from rtcompile.request.sources import split_prefix
-from tests.unit.conftest import PlainNvrtc
+from tests.plain_nvrtc import PlainNvrtc
 
 
 def pieces(source: str) -> list[tuple[str, str]]:

@@ -249,7 +249,7 @@ def children_of(pid: int) -> list[int]:
 def test_ctrl_c_ends_a_batch_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     script = """
         import os, sys, threading
-        from tests.unit.test_many import *
+        from tests.build.test_many import *
         # A test run in the background of a shell hands down that Ctrl-C is ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         def when_both_run():
@@ -287,7 +287,7 @@ def test_ctrl_c_ends_a_batch_at_once_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_ctrl_c_is_heard_at_whatever_moment_it_comes() -> None:
     script = """
         import os, threading, time
-        from tests.unit.test_many import *
+        from tests.build.test_many import *
         signal.signal(signal.SIGINT, signal.default_int_handler)
         compile_many(variants(1), progress=False)  # imports, and the first worker
         slowest = 0.0
@@ -351,7 +351,7 @@ def test_nothing_is_shown_unasked_where_nobody_watches(capsys: pytest.CaptureFix
 def test_a_terminal_gets_a_bar() -> None:
     pytest.importorskip("rich")
     script = """
-        from tests.unit.test_many import *
+        from tests.build.test_many import *
         compile_many(variants(2))
     """
     main, terminal = os.openpty()
@@ -401,7 +401,7 @@ def test_processes_add_to_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "trace.json"
     monkeypatch.setenv("RTCOMPILE_TRACE", str(path))
     compile_many(variants(1), progress=False)
-    script = "from tests.unit.test_many import *; compile_many(variants(2), progress=False)"
+    script = "from tests.build.test_many import *; compile_many(variants(2), progress=False)"
     subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
     assert len({event["pid"] for event in json.loads(path.read_text())}) == 2
 

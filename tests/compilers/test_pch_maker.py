@@ -21,7 +21,7 @@ from rtcompile.compilers.pch import worth_making
 from rtcompile.compilers.pch_files import READY, REFUSED, SEEN, Record
 from rtcompile.request.units import CompileFailure
 from rtcompile.workers import pool
-from tests.unit.test_pch import (
+from tests.compilers.test_pch import (
     EXPENSIVE,
     KERNEL,
     Builder,
@@ -125,7 +125,7 @@ def test_a_batch_waits_for_a_header_that_is_sooner_made_than_done_without(
 def test_it_is_made_after_a_program_that_has_ended(builder: Builder) -> None:
     script = f"""
         from pathlib import Path
-        from tests.unit.test_pch import *
+        from tests.compilers.test_pch import *
         pch_maker.NICE = 0
         Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
         os._exit(0)
@@ -161,7 +161,7 @@ def test_one_is_made_at_a_time(builder: Builder, makers: list[int]) -> None:
         builder.compiled(EXPENSIVE + KERNEL)
     script = f"""
         from pathlib import Path
-        from tests.unit.test_pch import *
+        from tests.compilers.test_pch import *
         pch_maker.start = None
         Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
     """

@@ -380,7 +380,7 @@ def test_where_processes_are_few_builds_share_a_worker_still(together: list[list
         import rtcompile
         from rtcompile.build import batch
         batch.Batch._most_together = lambda self: 6
-        from tests.unit.test_many_together import kernel
+        from tests.build.test_many_together import kernel
         codes = rtcompile.compile_many([kernel(number) for number in range(12)], progress=False)
         print(len({code.code for code in codes}))
         """

@@ -280,7 +280,7 @@ def test_where_processes_are_few_none_waits(scratch: Path) -> None:
     script = """
         import resource
         resource.setrlimit(resource.RLIMIT_NPROC, (1000, 1000))
-        from tests.unit.test_small_misses import KERNEL, Pool, answer, children, time, within_seconds
+        from tests.workers.test_small_misses import KERNEL, Pool, answer, children, time, within_seconds
         pool = Pool(jobs=2)
         pids = {answer(pool, KERNEL % n)["pid"] for n in range(3)}
         time.sleep(0.5)

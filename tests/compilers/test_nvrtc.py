@@ -304,7 +304,7 @@ def test_a_worker_does_not_load_the_driver(
         tmp_path,
         f"""
         import time
-        from tests.unit.test_nvrtc import *
+        from tests.compilers.test_nvrtc import *
         library = Library({given.path!r}, {given.version!r}, {given.preload!r})
         compiled(library, KERNEL)
         compiled(library, KERNEL, "--no-cache")  # as the user may say, too
