@@ -19,7 +19,7 @@ class Matrix:
     pointer : int
         Device address of the first element.
     shape, strides : (int, int)
-        In elements.
+        In elements. A dimension of one has the stride of a contiguous matrix, whatever the array says.
     dtype : str
         ``"float16"``, ``"bfloat16"``, …
     device : int
@@ -73,7 +73,21 @@ def matrix(name: str, array: Any) -> Matrix:
         raise TypeError(f"{name} is a {type(array).__name__}, which has no device memory")
     if len(strides) != 2:
         raise TypeError(f"{name} has {len(strides)} dimensions; a matrix has two")
-    return Matrix(pointer, tuple(array.shape), strides, dtype, device)
+    shape = tuple(array.shape)
+    return Matrix(pointer, shape, effective_strides(shape, strides), dtype, device)
+
+
+def effective_strides(shape: tuple[int, int], strides: tuple[int, int]) -> tuple[int, int]:
+    """Return strides in elements that address the same elements, with one spelling for each matrix.
+
+    Nobody takes a step along a dimension of one: broadcasting gives it a stride of 0, a slice any.
+    """
+    (rows, columns), (down, along) = shape, strides
+    if rows == 1:
+        return (columns, 1) if columns == 1 or along == 1 else (1, along)
+    if columns == 1:
+        return (1, rows) if down == 1 else (down, 1)
+    return strides
 
 
 def require_contiguous(name: str, array: Any) -> None:

@@ -280,6 +280,8 @@ def operands(a: Any, b: Any) -> tuple[matrices.Matrix, matrices.Matrix]:
         )
     if not left.row_major:
         raise ValueError(f"a has strides {left.strides}; its rows must be contiguous")
+    if not (right.row_major or right.column_major):
+        raise ValueError(f"b has strides {right.strides}; its rows or columns must be contiguous")
     if left.device != right.device:
         raise ValueError(f"a is on device {left.device}, b on {right.device}")
     capability = cp.cuda.Device(left.device).compute_capability
@@ -309,7 +311,7 @@ def result(name: str, array: Any, left: matrices.Matrix, columns: int) -> matric
         )
     if not matrix.row_major:
         raise ValueError(f"{name} has strides {matrix.strides}; its rows must be contiguous")
-    if matrix.strides[0] < shape[1] and shape[0] > 1:
+    if matrix.strides[0] < shape[1]:
         raise ValueError(f"{name} has strides {matrix.strides}; its rows must not overlap")
     return matrix
 
