@@ -7,6 +7,7 @@ CUDA nor a compiler: each public name is imported when it is first used (PEP 562
 
 from __future__ import annotations
 
+from rtcompile import forks as _forks  # noqa: F401 - before another thread can import the rest
 from rtcompile._version import __version__ as __version__
 
 # The public names, by the module that they are imported from.

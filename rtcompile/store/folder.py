@@ -332,9 +332,9 @@ _hits: dict[str, int] = {}
 def count_hit(folder: Folder) -> None:
     """Count an object that was found, for the cache's statistics."""
     if not _hits:
-        import atexit
+        from rtcompile.forks import at_end
 
-        atexit.register(_note_hits)
+        at_end(_note_hits)
     if folder.writable:
         _hits[folder.path] = _hits.get(folder.path, 0) + 1
 
@@ -347,12 +347,7 @@ def take_hits(path: str) -> int:
     return hits
 
 
-def _forget_hits() -> None:
-    for path in _hits:
-        _hits[path] = 0  # the parent notes its own
-
-
-os.register_at_fork(after_in_child=_forget_hits)
+os.register_at_fork(after_in_child=_hits.clear)  # the parent notes its own
 
 
 def _note_hits() -> None:

@@ -6,7 +6,6 @@ be used, the user gets one warning and memory is used instead; no build fails be
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import threading
@@ -22,6 +21,7 @@ from rtcompile.files import clocks
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import UntrustedError
+from rtcompile.forks import at_end
 from rtcompile.request.key import Question, linked_by
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.settings import Settings
@@ -81,6 +81,8 @@ class Store:
         key = (settings.cache_dir, settings.cache_on_disk, settings.cache_size, settings.jit)
         store = _stores.get(key)
         if store is None:
+            if not _stores:
+                at_end(_note_hits)
             path, on_disk, size, jit = key
             made = cls(path, on_disk=on_disk, size=size, writable=jit)
             store = _stores.setdefault(key, made)
@@ -493,5 +495,4 @@ def _note_hits() -> None:
         store.note_hits()
 
 
-atexit.register(_note_hits)
 os.register_at_fork(after_in_child=_after_fork)

@@ -192,6 +192,22 @@ def test_a_forked_child_finds_code_and_counts_its_own_hits_alone(cache):
     assert Folder(str(cache)).notes().hits == 3 + 1
 
 
+def test_children_of_multiprocessing_count_their_hits(cache):
+    """They end without calling what `atexit` was given."""
+    program = """if True:
+        import multiprocessing, rtcompile
+        find = lambda: rtcompile.compile("__global__ void k() {}", arch="sm_80").build.hit
+        find(), find()
+        for _ in range(2):
+            child = multiprocessing.get_context("fork").Process(target=find)
+            child.start()
+            child.join()
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    assert Folder(str(cache)).notes().hits == 1 + 2
+
+
 def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, monkeypatch):
     folders = [tmp_path / name for name in ("toolkit", "own")]
     queries = []

@@ -8,7 +8,6 @@ Entries are written in the background, and for a limited time at the end of the 
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
 import queue
@@ -34,6 +33,7 @@ from rtcompile.extras.cluster.stores import (
     StoreError,
     read_key,
 )
+from rtcompile.forks import at_end
 
 # --- One shared store, and when it is left alone: a circuit breaker -------------------------------
 
@@ -305,7 +305,7 @@ class Remote:
                     target=self._write, name="rtcompile-push", daemon=True
                 )
                 self._writer.start()
-                atexit.register(self.flush)
+                at_end(self.flush)
         self._pending.put(task)
 
     def put(self, tier: Tier, entries: Sequence[Entry]) -> bool:

@@ -1,0 +1,59 @@
+"""A program that forks while another thread builds: the child builds, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+# It forks while another thread is in the import of MODULE.
+FORKS_MEANWHILE = """if True:
+    import os, signal, sys, threading, time
+    from importlib.machinery import SourceFileLoader
+    import rtcompile
+
+    def slow(loader, name):
+        if name == MODULE and threading.current_thread() is builder:
+            inside.set()
+            time.sleep(SECONDS)
+        return get_code(loader, name)
+
+    get_code, SourceFileLoader.get_code = SourceFileLoader.get_code, slow
+    inside = threading.Event()
+    builder = threading.Thread(target=lambda: BEGIN, daemon=True)
+    builder.start()
+    inside.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # where it would wait for ever
+        BEGIN
+        os._exit(0)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def forks_while(module: str, begin: str, seconds: float = 0.3) -> float:
+    """Run the program, whose import takes so long; return how long it and its child took."""
+    program = FORKS_MEANWHILE.replace("MODULE", repr(module)).replace("BEGIN", begin)
+    program = program.replace("SECONDS", str(seconds))
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    ("module", "begin"),
+    [
+        pytest.param("rtcompile.api", "rtcompile.compile", id="ours"),
+        pytest.param("json", "rtcompile.compile('', arch='sm_80')", id="what ours imports"),
+    ],
+)
+def test_a_child_that_was_forked_in_the_midst_of_an_import_builds(module: str, begin: str) -> None:
+    forks_while(module, begin)
+
+
+def test_an_import_that_does_not_concern_us_delays_no_fork() -> None:
+    begin = "globals().get('child') == 0 or __import__('colorsys')"
+    assert forks_while("colorsys", begin, seconds=60) < 8

@@ -1,0 +1,49 @@
+"""Programs that fork at any moment of another thread's first build: the child builds, too."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trials.record import tally, times
+
+PROGRAM = """if True:
+    import os, signal, sys, threading, time
+    import rtcompile
+    def build():
+        code = rtcompile.compile(SOURCE, arch="sm_80").code
+        assert code[:4] == bytes((127, *b"ELF"))
+    builder = threading.Thread(target=build)
+    builder.start()
+    time.sleep(SECONDS)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # where it would wait for ever
+        build()
+        sys.exit()
+    builder.join()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fork_at_any_moment_of_a_first_build(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    with tally("fork at any moment of another thread's first build") as trial:
+        for number in range(times(2, 15)):
+            # Some find the code, and some have a toolkit to search for.
+            monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / str(number // 2)))
+            seconds = chance.uniform(0, 0.6) * chance.random()
+            source = f'extern "C" __global__ void k() {{ /* {number % 4} */ }}'
+            program = PROGRAM.replace("SOURCE", repr(source)).replace("SECONDS", f"{seconds:.5f}")
+            done = subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+            )
+            with trial():
+                assert done.returncode == 0, f"after {seconds:.5f} s: {done.stderr}"
