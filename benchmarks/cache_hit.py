@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import _machine
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
-from rtcompile.request.key import Question
+from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.values import Arch
 from rtcompile.store import manifests
@@ -45,8 +45,8 @@ def tree(root: Path) -> tuple[tuple[SearchDir, ...], list[str]]:
     return search, trace
 
 
-def question(source: str, search: tuple[SearchDir, ...]) -> Question:
-    return Question(
+def key_inputs(source: str, search: tuple[SearchDir, ...]) -> KeyInputs:
+    return KeyInputs(
         source=source,
         name="kernel.cu",
         options=(("std", "c++17"), ("fmad", "true"), ("D", "NDEBUG")),
@@ -56,7 +56,7 @@ def question(source: str, search: tuple[SearchDir, ...]) -> Question:
     )
 
 
-def fill(store: Store, asked: Question, trace: list[str], size: int) -> dict[str, float]:
+def fill(store: Store, asked: KeyInputs, trace: list[str], size: int) -> dict[str, float]:
     """Add a build and find it through a refresh; return what recording and adding cost in ms."""
     obj = ObjectCode(os.urandom(size), "cubin", Arch(9, 0, "a"), {}, BuildInfo("nvrtc"))
     with store.building(asked):
@@ -104,7 +104,7 @@ def main() -> None:
         }
         for name, (source, headers_read, size) in cases.items():
             cache = str(root / "cache" / name.replace(" ", "-"))
-            asked = question(source, search)
+            asked = key_inputs(source, search)
 
             def fresh(cache: str = cache) -> Store:
                 return Store(cache, on_disk=True, size=1 << 30)

@@ -21,10 +21,10 @@ from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
 from tests.jobs import Fifo
+from tests.key_inputs import HeaderTree
 from tests.lookups import CAPABILITY
 from tests.packages import Package
 from tests.plain_nvrtc import PlainNvrtc
-from tests.questions import Place
 
 SOURCE = """#include "width.h"
 template<class T> __global__ void f(T* x) { *x = WIDTH; }
@@ -88,12 +88,12 @@ def cache(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def tree(tmp_path: Path) -> HeaderTree:
     """A user's header and a toolkit's."""
-    place = Place(tmp_path / "here", "user0", "cudart")
-    place.write("user0/a.h", "one")
-    place.write("cudart/b.h", "toolkit")
-    return place
+    tree = HeaderTree(tmp_path / "here", "user0", "cudart")
+    tree.write("user0/a.h", "one")
+    tree.write("cudart/b.h", "toolkit")
+    return tree
 
 
 @pytest.fixture

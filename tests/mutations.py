@@ -39,7 +39,7 @@ MUTATIONS = (
     Mutation(
         "the sweep of the cache ignores the locks of builds",
         "rtcompile/store/inventory.py",
-        '        with locks.machine_wide(folder.file("locks", name), patience=0.0):\n',
+        '        with locks.machine_wide(folder.file("locks", name), timeout=0.0):\n',
         '        folder.discard("locks", name)\n        if True:\n',
         "tests/store/test_cache_books.py::test_prune_leaves_the_locks_of_builds_under_way",
     ),

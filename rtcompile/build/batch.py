@@ -34,7 +34,7 @@ _PROCESSES_PER_THREAD = 4
 _PLANNED_SECONDS = 1.0
 _MOST_TOGETHER = 16  # builds that a worker gets at once
 _TOGETHER_SECONDS = 0.15  # that they may take it
-_PATIENCE = 10  # times what a build takes on average, before the others are taken from a worker
+_SLOW_FACTOR = 10  # times what a build takes on average, before the others are taken from a worker
 
 
 class BuildFuture(Future[ObjectCode]):
@@ -90,7 +90,7 @@ class Planner:
         """Return the plan of a build; raises as `planned.plan`."""
         if request.link or request.headers:
             return planned.plan(request, settings)
-        alike = (
+        common = (
             request.options,
             request.arch,
             request.target,
@@ -98,17 +98,17 @@ class Planner:
             request.name,
             settings,
         )
-        since, known = self._known.get(alike, (float("-inf"), None))
+        since, known = self._known.get(common, (float("-inf"), None))
         now = time.monotonic()
         if known is not None and now - since < _PLANNED_SECONDS:
-            question = known.question.variant(request.source, request.name_expressions)
-            return known._replace(request=request, question=question)
+            key_inputs = known.key_inputs.variant(request.source, request.name_expressions)
+            return known._replace(request=request, key_inputs=key_inputs)
         made = planned.plan(request, settings)
         nvrtc = made.toolchain.nvrtc
         # Line information names a source by its contents; a compiler that was never asked for its
         # build is asked once, not for each plan.
-        if not made.question.paths_matter and (nvrtc is None or nvrtc.build):
-            self._known[alike] = now, made
+        if not made.key_inputs.paths_matter and (nvrtc is None or nvrtc.build):
+            self._known[common] = now, made
         return made
 
 
@@ -267,14 +267,14 @@ class Batch:
         """Have one worker do builds; return the first that it did not, and let others do the rest."""
         queries = [build.task.query for build in builds]
         futures = [build.future for build in builds]
-        made = planned.compile_alike(queries, [future._cancellation for future in futures])
+        made = planned.compile_batch(queries, [future._cancellation for future in futures])
         undone = dict(enumerate(builds))
         # What is wrong with a build shows when it is done alone.
         with suppress(Exception), closing(made):
             since = time.monotonic()
             for each in made:
                 if each is None:
-                    if time.monotonic() - since > _PATIENCE * self._seconds:
+                    if time.monotonic() - since > _SLOW_FACTOR * self._seconds:
                         break
                     continue
                 since = time.monotonic()

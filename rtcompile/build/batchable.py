@@ -41,18 +41,18 @@ def may_share(query: Query) -> bool:
         and not plan.must_link
         and plan.unlinked != "object"
         and plan.request.arch is not None
-        and plan.question.reads_no_file()
-        and plan.question.is_forgotten()
-        and not plan.question.paths_matter
+        and plan.key_inputs.reads_no_file()
+        and plan.key_inputs.is_forgotten()
+        and not plan.key_inputs.paths_matter
         and settings.jit
         and not (settings.remote or settings.recompile or settings.save_source)
         and settings.timeout is None
         and settings.memory_limit is None
-        and not Store.open(settings).negative.find(plan.question)
+        and not Store.open(settings).negative.find(plan.key_inputs)
     )
 
 
-def compile_alike(
+def compile_batch(
     plans: Sequence[Plan],
     settings: Settings,
     store: Store,
@@ -68,10 +68,13 @@ def compile_alike(
         misses: list[tuple[int, Miss, ExitStack]] = []
         for at, plan in enumerate(plans):
             right = held.enter_context(ExitStack())
-            if right.enter_context(store.building(plan.question, reads=False, waits=False)) == 0.0:
+            if (
+                right.enter_context(store.building(plan.key_inputs, reads=False, waits=False))
+                == 0.0
+            ):
                 right.close()
                 continue
-            found = store.appeared(plan.question)
+            found = store.appeared(plan.key_inputs)
             if isinstance(found, ObjectCode):
                 right.close()
                 yield at, found
@@ -89,7 +92,7 @@ def compile_alike(
             miss.unit(flags, first.unlinked, miss.plan.request.name_expressions)
             for _, miss, _ in misses
         ]
-        for outcome in nvrtc.compile_alike(units, library, cancellations):
+        for outcome in nvrtc.compile_batch(units, library, cancellations):
             if outcome is None:
                 yield None
                 continue

@@ -40,7 +40,7 @@ _OUR_NAMES = ("report.json", "README.txt", "run.sh", "reproduce.py", "include")
 _ADVICE = {
     "crash": (
         "A crash is the compiler's own fault. Try the other compiler (backend='nvcc' or 'nvrtc') or "
-        "another version of it; the folder is what NVIDIA needs to mend it."
+        "another version of it; the folder is what NVIDIA needs to fix it."
     ),
     "memory": (
         "If the code is meant to need that much, raise memory_limit= or RTCOMPILE_MEMORY_LIMIT; "
@@ -84,14 +84,14 @@ def write(
     options = failure.command if is_nvrtc else failure.command[1:]
     program = _program(name) if is_nvrtc else "kernel.cu"
     headers = {*(failure.trace or ()), *memory}
-    places = _places([*(failure.trace or ()), *memory], search)
+    copies = _copies([*(failure.trace or ()), *memory], search)
     report: dict[str, Any] = {
         "what": failure.log.splitlines()[0] if failure.log else failure.kind,
         "kind": failure.kind,
         "signal": failure.signal,
         "compiler": compiler,
         "program": program,
-        "options": [_moved(option, places) for option in options],
+        "options": [_moved(option, copies) for option in options],
         "name_expressions": list(name_expressions),
         "versions": dict(versions),
         "rtcompile": __version__,
@@ -110,18 +110,18 @@ def write(
         folder.prepare()
         with folder.opened("reproducers") as reproducers:
             # By descriptor, since others may be able to replace the cache directory.
-            with _new_folder(home, f"/proc/self/fd/{reproducers}") as place:
-                for path, target in places:
+            with _new_folder(home, f"/proc/self/fd/{reproducers}") as top:
+                for path, target in copies:
                     with suppress(OSError):  # it was removed, or another path has the same name
                         if path in memory:
-                            _write(f"{place}/{target}", memory[path].encode())
+                            _write(f"{top}/{target}", memory[path].encode())
                         elif path in headers:
-                            _write(f"{place}/{target}", sealed.read_given(path))
+                            _write(f"{top}/{target}", sealed.read_given(path))
                         else:
-                            os.makedirs(f"{place}/{target}", exist_ok=True)
+                            os.makedirs(f"{top}/{target}", exist_ok=True)
                 for file_name, text in texts.items():
-                    _write(f"{place}/{file_name}", text.encode("utf-8", "surrogateescape"))
-                os.chmod(f"{place}/run.sh", 0o700)
+                    _write(f"{top}/{file_name}", text.encode("utf-8", "surrogateescape"))
+                os.chmod(f"{top}/run.sh", 0o700)
             _forget_oldest(folder, f"/proc/self/fd/{reproducers}", keep=home)
     except (OSError, UnicodeEncodeError):
         return None
@@ -135,17 +135,17 @@ def _program(name: str) -> str:
     return base if plain and base not in _OUR_NAMES else "kernel.cu"
 
 
-def _places(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str, str]]:
+def _copies(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str, str]]:
     """Return pairs of an original folder and its copy in the reproducer, the longest first.
 
     The tree of folders is kept, so ``#include "../x.h"`` leads to the same file. No name leads
     out of the reproducer, since the paths are normalised.
     """
     before = dict.fromkeys([*(directory.path.rstrip("/") for directory in search), *trace])
-    places = [
+    copies = [
         (path, "include" + os.path.normpath("/" + path.lstrip("/"))) for path in before if path
     ]
-    return sorted(places, key=lambda pair: -len(pair[0]))
+    return sorted(copies, key=lambda pair: -len(pair[0]))
 
 
 @contextmanager
@@ -185,9 +185,9 @@ def _script(report: Mapping[str, Any], *, is_nvrtc: bool) -> str:
     )
 
 
-def _moved(option: str, places: Sequence[tuple[str, str]]) -> str:
+def _moved(option: str, copies: Sequence[tuple[str, str]]) -> str:
     """Return an option with a folder in it replaced by its copy."""
-    for before, after in places:
+    for before, after in copies:
         if option.endswith(before):
             return option.removesuffix(before) + after
     return option
@@ -233,7 +233,7 @@ def as_error(
     `then` says what else was tried, and with what result; `cached` whether no compiler was asked.
     """
     request = plan.request
-    name = plan.question.name
+    name = plan.key_inputs.name
     context = BuildContext(
         arch=plan.choice.arch,
         target=plan.choice.target,
@@ -288,7 +288,7 @@ def _reproducer(failure: CompileFailure, plan: Plan) -> str | None:
     return write(
         failure,
         source=plan.request.source,
-        name=plan.question.name,
+        name=plan.key_inputs.name,
         name_expressions=plan.request.name_expressions,
         compiler=compiler.path if compiler is not None else failure.backend,
         search=plan.search,

@@ -18,7 +18,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import query
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
-from rtcompile.request.key import Question
+from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
@@ -34,7 +34,7 @@ def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
     return _Search(request, settings).exact()
 
 
-def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError) -> ObjectCode:
+def compatible(request: CompileRequest, settings: Settings, lacking: RtcompileError) -> ObjectCode:
     """Return a bundled build for another architecture that the device runs too.
 
     It is used where nothing can be compiled: on a machine without a toolkit, or with
@@ -46,23 +46,23 @@ def instead(request: CompileRequest, settings: Settings, lacking: RtcompileError
     code = search.compatible()
     if code is not None:
         return code
-    story = search.story()
+    details = search.details()
     if not settings.jit:
         raise JitDisabled(
             f"{search.description()} is not in the cache ({settings.cache_dir}): {lacking}; "
-            f"RTCOMPILE_JIT=0 forbids compiling it.{story}"
+            f"RTCOMPILE_JIT=0 forbids compiling it.{details}"
         ) from None
-    wanted = f"{search.description()} cannot be compiled: " if story else ""
-    raise type(lacking)(f"{wanted}{lacking}{story}") from None
+    wanted = f"{search.description()} cannot be compiled: " if details else ""
+    raise type(lacking)(f"{wanted}{lacking}{details}") from None
 
 
-def question(request: CompileRequest, settings: Settings) -> Question | None:
+def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
     """Return the key inputs for bundles; None for sources in `link`, whose headers none records."""
     links = _links(request)
     if links is None:
         return None
     options = effective_options(memory_headers.with_headers(request), settings)
-    return Question(
+    return KeyInputs(
         source=request.source,
         name=os.path.basename(request.name),
         options=options.key_fields(),
@@ -100,8 +100,8 @@ class _Search:
             bundles.use(path)
         self._request = request
         self._settings = settings
-        self._question = question(request, settings)
-        self._key = self._question.shipped_key() if self._question is not None else ""
+        self._inputs = key_inputs(request, settings)
+        self._key = self._inputs.bundle_key() if self._inputs is not None else ""
 
     def exact(self) -> ObjectCode | None:
         rows = list(self._rows())
@@ -128,7 +128,7 @@ class _Search:
 
     def _rows(self) -> Iterator[tuple[Bundle, Row]]:
         """Yield the builds under the request's key that the request's compiler may have made."""
-        if self._question is None:
+        if self._inputs is None:
             return
         for bundle in bundles.in_use():
             rows = bundle.rows(self._key)
@@ -136,12 +136,12 @@ class _Search:
                 bundle.insist_on_cuda(cuda)
                 rows = [] if bundle.problem else [row for row in rows if row.cuda == cuda]
             for row in rows:
-                if self._question.backend in ("auto", row.backend):
+                if self._inputs.backend in ("auto", row.backend):
                     yield bundle, row
 
     def _load(self, bundle: Bundle, row: Row) -> ObjectCode | None:
-        assert self._question is not None
-        return bundle.load(row, self._question.search)
+        assert self._inputs is not None
+        return bundle.load(row, self._inputs.search)
 
     def _wanted(self) -> list[tuple[Arch, str]]:
         """Return the architectures and kinds that a compiler of any version would compile for."""
@@ -171,7 +171,7 @@ class _Search:
             return f"{request.name}{names}"
         return f"{request.name}{names} for {arch}"
 
-    def story(self) -> str:
+    def details(self) -> str:
         """Return a sentence about each bundle, after a blank."""
         sentences = [self._sentence(bundle) for bundle in bundles.in_use()]
         return "".join(f" {sentence}" for sentence in sentences if sentence)
@@ -182,8 +182,8 @@ class _Search:
             return f"Bundle {bundle.path}: {bundle.problem}."
         if rows:
             for row in rows:
-                assert self._question is not None
-                if changed := bundle.difference(row, self._question.search):
+                assert self._inputs is not None
+                if changed := bundle.difference(row, self._inputs.search):
                     return f"Bundle {bundle.path} has it, but {changed}."
             archs_there = ", ".join(sorted({str(row.arch) for row in rows}))
             return f"Bundle {bundle.path} has it for {archs_there}: add this architecture to it."

@@ -45,40 +45,40 @@ def compile_once(
 ) -> ObjectCode:
     """Build a plan in one process of this machine; its capability is checked unless `confirmed`."""
     if not settings.jit:
-        raise JitDisabled(store.why(plan.question) or "recompile=True asks for a compiler")
+        raise JitDisabled(store.why(plan.key_inputs) or "recompile=True asks for a compiler")
     shared = bool(settings.remote) and not settings.recompile
     if shared:
         from rtcompile.extras.cluster import tier  # with a store's client
     with (
         tracing.span("build", program=plan.request.name),
         store.building(
-            plan.question, settings.timeout, reads=_reads(plan) and not shared
+            plan.key_inputs, settings.timeout, reads=_reads(plan) and not shared
         ) as seconds_left,
     ):
-        found = None if settings.recompile else store.search(plan.question)
+        found = None if settings.recompile else store.search(plan.key_inputs)
         if isinstance(found, ObjectCode):
             return found
-        why = found or partial(store.why, plan.question)
+        why = found or partial(store.why, plan.key_inputs)
 
         def build(seconds: float | None) -> ObjectCode:
             if seconds is not None and seconds <= 0:
                 raise _too_late(plan, settings)
             if shared and _reads(plan):
-                store.reading(plan.question)
+                store.reading(plan.key_inputs)
             return Miss(plan, settings, store, seconds, why, confirmed).run()
 
         if not shared:
             return build(seconds_left)
-        return tier.find_or_build(plan.question, store, build, seconds_left)
+        return tier.find_or_build(plan.key_inputs, store, build, seconds_left)
 
 
 def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:
     return CompileTimeout(
-        f"{plan.question.name} was not compiled within its time limit of {settings.timeout:g} s: "
+        f"{plan.key_inputs.name} was not compiled within its time limit of {settings.timeout:g} s: "
         "another thread or process was building the same all the while. Give a longer timeout= or "
         "RTCOMPILE_TIMEOUT.",
         plan.request.source,
-        plan.question.name,
+        plan.key_inputs.name,
         backend="nvcc" if plan.backend == "nvcc" else "nvrtc",
     )
 
@@ -125,11 +125,11 @@ class Miss:
         plan = self.plan
         negative = self.store.negative
         if self.settings.recompile:
-            negative.forget(plan.question)
-        known = negative.find(plan.question)
+            negative.forget(plan.key_inputs)
+        known = negative.find(plan.key_inputs)
         if known is not None and not known.why_nvcc:  # another process found out meanwhile
             raise _error(known.failure, plan, cached=True)
-        if plan.question.paths_matter or self.settings.save_source:
+        if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
         if plan.backend == "nvcc":
@@ -172,13 +172,13 @@ class Miss:
         """Keep a failure in the negative cache, unless more than files decided it, or one changed."""
         from rtcompile.store.negative import Remembered, dependencies_of
 
-        question = self.plan.question
+        key_inputs = self.plan.key_inputs
         depends = list(self.depends)
         for each in self.failures:
             searched = self.plan.search if each.backend == "nvrtc" else self._nvcc_searched(each)
             depends.append(dependencies_of(each, partial(self._recorded, each, searched)))
         if not any(each.uncacheable or each.newest_ns >= self.begun_ns for each in depends):
-            self.store.negative.remember(question, Remembered(failure, why_nvcc, tuple(depends)))
+            self.store.negative.remember(key_inputs, Remembered(failure, why_nvcc, tuple(depends)))
 
     def _add(self, decision: Decision) -> bool:
         """Add a decision's flags, which are not in the cache key; return whether there is a new one."""
@@ -213,7 +213,7 @@ class Miss:
         return fallback.decide(
             failure.log,
             source=self.plan.request.source,
-            name=self.plan.question.name,
+            name=self.plan.key_inputs.name,
             options=self.plan.request.options,
             package_of=missing_header,
             declared=Declared(self.plan.toolchain),
@@ -243,7 +243,7 @@ class Miss:
         )
 
     def built_together(self, compiled: Compiled) -> ObjectCode:
-        """Keep and return what NVRTC made of it with others: see `alike`."""
+        """Keep and return what NVRTC made of it with others: see `batchable`."""
         self.why = self.why_missed()
         return self._finish("nvrtc", compiled, self.plan.search)
 
@@ -268,7 +268,7 @@ class Miss:
                 raise ToolkitNotFound(problem)
         self.why = why
         if self.plan.backend != "nvcc":
-            self.store.reading(self.plan.question)  # NVCC reads headers of its own
+            self.store.reading(self.plan.key_inputs)  # NVCC reads headers of its own
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
         self.folders = self._folders()
         outcome = self._until_nothing_helps(self._nvcc)
@@ -304,7 +304,7 @@ class Miss:
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
         """Return the directories that NVCC searches before its own, the source's first, and after."""
         plan = self.plan
-        folder = os.path.dirname(plan.question.name)
+        folder = os.path.dirname(plan.key_inputs.name)
         beside = SearchDir("", folder if os.path.isabs(folder) else "")
         own = plans.own_directories(plan.options)
         return (beside, *own, *plan.toolchain.nvcc_search), plans.last_directories(plan.options)
@@ -334,12 +334,14 @@ class Miss:
             outcome.trace or (),
             searched,
             source="\n".join(said),
-            name=self.plan.question.name,
+            name=self.plan.key_inputs.name,
             toolkit=(os.path.dirname(os.path.dirname(nvcc.binary)),) if nvcc is not None else (),
         )
         if request.headers:
-            all_texts = memory_headers.answer_of_all(memory_headers.folder(request.headers))
-            found = found.replaced(answers=tuple(sorted({*found.answers, all_texts})))
+            all_texts = memory_headers.result_of_all(memory_headers.folder(request.headers))
+            found = found.replaced(
+                include_results=tuple(sorted({*found.include_results, all_texts}))
+            )
         if self._folders() != self.folders:
             found.newest_ns = time.time_ns()
         return found
@@ -348,7 +350,7 @@ class Miss:
         """Return which of the user's folders are searched, as they are now."""
         options = self.plan.options
         own = [*plans.own_directories(options), *plans.last_directories(options)]
-        beside = os.path.dirname(self.plan.question.name)
+        beside = os.path.dirname(self.plan.key_inputs.name)
         return fileset.identities([*(directory.path for directory in own), beside])
 
     def _finish(
@@ -358,7 +360,7 @@ class Miss:
         milliseconds = _working(compiled.milliseconds)
         log = compiled.log
         code = compiled.code
-        question = plan.question
+        key_inputs = plan.key_inputs
         is_known = compiled.trace is not None or compiled.files is not None
         dependencies = compiled.files
         if dependencies is None:
@@ -386,14 +388,14 @@ class Miss:
                 raise self._refused(linked)
             code, log = linked.code, log + linked.log
             milliseconds += _working(linked.milliseconds)
-            question = question.linked(backend)
+            key_inputs = key_inputs.linked(backend)
         from rtcompile.inspect.cubin import check_code
 
         for problem in check_code(code, plan.choice.arch):
             warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
             log += f"{plan.request.name}: warning: {problem}\n"
-        question = replace(question, fixups=tuple(self.added))
-        if self.store.changed_meanwhile(question, dependencies):
+        key_inputs = replace(key_inputs, fixups=tuple(self.added))
+        if self.store.changed_meanwhile(key_inputs, dependencies):
             # Which contents the compiler read is not known, so no bundle has them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
             dependencies = dependencies.replaced(headers=unknown)
@@ -408,13 +410,13 @@ class Miss:
                 dependencies,
                 milliseconds,
                 why="; ".join([self.why, *self.notes]),
-                compiler=f"{backend} {question.compilers.get(backend, '')}",
+                compiler=f"{backend} {key_inputs.compilers.get(backend, '')}",
                 compiled_in=milliseconds,
             ),
         )
         if is_known:
             with tracing.span("store", program=plan.request.name):
-                self.store.add(question, built, dependencies)
+                self.store.add(key_inputs, built, dependencies)
         return built
 
 
@@ -439,7 +441,7 @@ def _for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
 def _unit(
     plan: Plan, flags: tuple[str, ...], target: str, expressions: tuple[str, ...]
 ) -> TranslationUnit:
-    name = plan.question.name
+    name = plan.key_inputs.name
     texts = memory_headers.paths(plan.request.headers)
     source, arch = plan.request.source, plan.choice.arch
     return TranslationUnit(source, name, flags, expressions, target, arch, texts)
@@ -447,7 +449,7 @@ def _unit(
 
 def _reads(plan: Plan) -> bool:
     """Say whether the build reads files from its beginning on."""
-    return plan.backend == "nvcc" or not plan.question.reads_no_file()
+    return plan.backend == "nvcc" or not plan.key_inputs.reads_no_file()
 
 
 def _working(milliseconds: Mapping[str, float]) -> float:

@@ -18,7 +18,7 @@ from rtcompile.lookup import query
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
 from rtcompile.request.arch import Choice
-from rtcompile.request.key import Question
+from rtcompile.request.key import KeyInputs
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
@@ -32,7 +32,7 @@ _passed_over: set[tuple[str, Arch]] = set()  # the ignored options that were war
 
 
 class Plan(NamedTuple):
-    """All decisions about one build: the question for the cache, and the compiler's input.
+    """All decisions about one build: the inputs of the cache key, and the compiler's input.
 
     Decisions made later (`options` that errors ask for, a compiler's build that becomes known)
     replace a field. Planning is never repeated.
@@ -44,12 +44,12 @@ class Plan(NamedTuple):
     toolchain: Toolchain
     search: tuple[SearchDir, ...]
     links: tuple[LinkInput, ...]
-    question: Question
+    key_inputs: KeyInputs
 
     @property
     def backend(self) -> str:
         """``"auto"``, or the one compiler that may build it."""
-        return self.question.backend
+        return self.key_inputs.backend
 
     @property
     def unlinked(self) -> str:
@@ -89,7 +89,7 @@ def plan(
     # If the source is a file, line information can refer to it, and quoted includes lie beside it.
     is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
     name = source_path(request, settings) if paths_matter and not is_file else request.name
-    question = Question(
+    key_inputs = KeyInputs(
         source=request.source,
         name=name,
         options=options.key_fields(),
@@ -106,7 +106,7 @@ def plan(
         linker=_linker(toolchain),
         allow_fixups=request.allow_fixups,
     )
-    return Plan(request, options, choice, toolchain, search, links, question)
+    return Plan(request, options, choice, toolchain, search, links, key_inputs)
 
 
 def choose_architecture(
@@ -228,8 +228,8 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
 
 def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan:
     """Return the plan for a toolchain in which a compiler's build has become known."""
-    question = replace(plan.question, compilers=_builds(toolchain, plan.options, settings))
-    return plan._replace(toolchain=toolchain, question=question)
+    key_inputs = replace(plan.key_inputs, compilers=_builds(toolchain, plan.options, settings))
+    return plan._replace(toolchain=toolchain, key_inputs=key_inputs)
 
 
 def for_nvcc(options: Options) -> Options:

@@ -47,16 +47,16 @@ def compile(query: Query) -> ObjectCode:
     return code
 
 
-def compile_alike(
+def compile_batch(
     queries: Sequence[Query], cancellations: Sequence[Cancellation]
 ) -> Generator[tuple[int, ObjectCode] | None]:
-    """Compile similar builds in one worker: see `alike.compile_alike`."""
+    """Compile similar builds in one worker: see `batchable.compile_batch`."""
     from rtcompile.build import batchable
 
     settings = queries[0].settings
     decided = [plan_of(query) for query in queries]
     _start_compiler(decided[0], settings)
-    for made in batchable.compile_alike(decided, settings, Store.open(settings), cancellations):
+    for made in batchable.compile_batch(decided, settings, Store.open(settings), cancellations):
         if made is None:
             yield None
         elif code := _reported(queries[made[0]], partial(_kept, code=made[1])):
@@ -68,7 +68,7 @@ def is_cached(query: Query) -> bool:
     settings = query.settings
     query.planner = partial(plan, link_settings=settings.replace(jit=False))
     try:
-        return bool(_in_bundles(query)) or not Store.open(settings).why(plan_of(query).question)
+        return bool(_in_bundles(query)) or not Store.open(settings).why(plan_of(query).key_inputs)
     except (JitDisabled, ToolkitNotFound):
         return False  # an input of the linker is not built, or there is no compiler at all
 
@@ -81,7 +81,7 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
         except (JitDisabled, ToolkitNotFound) as lacking:
             from rtcompile.build import from_bundle
 
-            code = from_bundle.instead(query.request, query.settings, lacking)
+            code = from_bundle.compatible(query.request, query.settings, lacking)
     except RtcompileError as error:
         lookup.report(query.request, error)
         raise
@@ -108,7 +108,7 @@ def _in_bundles(query: Query) -> Found | None:
 def _in_manifests(query: Query) -> Found | None:
     decided = plan_of(query)
     with tracing.span("cache", program=query.request.name):
-        code = Store.open(query.settings).search(decided.question)
+        code = Store.open(query.settings).search(decided.key_inputs)
     return _as_found(query, code) if isinstance(code, ObjectCode) else None
 
 
@@ -124,7 +124,7 @@ def _in_shared_stores(query: Query) -> Found | None:
     if settings.remote:
         from rtcompile.extras.cluster import tier
 
-        code = tier.find(query.plan.question, Store.open(settings))
+        code = tier.find(query.plan.key_inputs, Store.open(settings))
     return _in_manifests(query) if code is None else _as_found(query, code)
 
 
@@ -134,7 +134,7 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     if notes:
         code = replace(code, build=replace(code.build, notes=notes))
-    entry = Store.open(query.settings).entry_of(decided.question, code)
+    entry = Store.open(query.settings).entry_of(decided.key_inputs, code)
     if (
         entry is None
         # What such a compiler reads is not stated: another one on PATH, relative directories.
@@ -178,7 +178,7 @@ def _compiled(query: Query) -> ObjectCode:
     decided = plan_of(query)
     try:
         if settings.jit and not settings.recompile:
-            known = store.negative.find(decided.question)
+            known = store.negative.find(decided.key_inputs)
             if known is not None and not known.why_nvcc:
                 from rtcompile.build.failures import as_error
 
@@ -194,7 +194,7 @@ def _compiled(query: Query) -> ObjectCode:
             query.plan = miss.identified(decided, settings)
             code = miss.compile_once(query.plan, settings, store, confirmed=True)
     except CompileError:
-        if not query.failed and store.negative.failure(plan_of(query).question):
+        if not query.failed and store.negative.failure(plan_of(query).key_inputs):
             lookup.note_failure(query)
         raise
     return _kept(query, code)

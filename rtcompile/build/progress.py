@@ -32,7 +32,7 @@ def shown(
     in_place = takes_escapes(sys.stderr) or in_notebook()
     display: AbstractContextManager[Callable[[Outcome], None]]
     if callable(progress):
-        display = _told(tally, progress)
+        display = _reported(tally, progress)
     elif progress is False or (progress is None and not in_place):
         display = nullcontext(tally.count)
     elif in_place and not in_notebook() and _has_rich() and _has_a_thread():
@@ -129,7 +129,7 @@ def _has_a_thread() -> bool:
 
 
 @contextmanager
-def _told(
+def _reported(
     tally: _Tally, report: Callable[[int, int, Outcome], Any]
 ) -> Iterator[Callable[[Outcome], None]]:
     def advance(outcome: Outcome) -> None:

@@ -20,7 +20,7 @@ from rtcompile.store import manifests, objects
 class Row(NamedTuple):
     """One build in a bundle's index; as a dataclass it would take 0.7 of a first hit's 2 ms."""
 
-    key: str  # `Question.shipped_key()`
+    key: str  # `KeyInputs.bundle_key()`
     arch: Arch
     kind: str  # "cubin" or "ptx"
     backend: str
@@ -138,7 +138,7 @@ class Bundle:
     def load(self, row: Row, own: tuple[SearchDir, ...]) -> ObjectCode | None:
         """Return the build of a row; None if the package's own headers have changed since."""
         known = self._verified.get((row, own))
-        if known is not None and known[1].unchanged():
+        if known is not None and known[1].is_unchanged():
             return _found(known[0], "memory")
         try:
             obj, checked, recorded = self._read(row, own)

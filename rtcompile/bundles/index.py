@@ -12,7 +12,7 @@ import os
 from rtcompile import bundles
 from rtcompile.bundles.sections import Parts, UnusableError, number, read_checks
 from rtcompile.lookup.environment import digest
-from rtcompile.lookup.query import Found, Query, depends_on_place, loaded
+from rtcompile.lookup.query import Found, Query, depends_on_directory, loaded
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.values import SUFFIXES
 from rtcompile.store import objects
@@ -54,8 +54,8 @@ class _Files:
             self._headers = Bundle(parts.path, parts).headers_of(row, folders)
         return self._headers
 
-    def unchanged(self, recent: bool = False) -> bool:
-        return self._checked.unchanged(recent)
+    def is_unchanged(self, recent: bool = False) -> bool:
+        return self._checked.is_unchanged(recent)
 
 
 def find(query: Query) -> Found | None:
@@ -134,7 +134,7 @@ def _checked_files(
     known = _known.get((where[2], folders))
     if known is None:
         known = read_checks(parts.blob(where), folders)
-    elif known.unchanged(recent):
+    elif known.is_unchanged(recent):
         return known
     now = known.refreshed()
     if now is not None:
@@ -161,7 +161,7 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
     """Return a request's digest without its folders, and these; None if it depends on more."""
     request = query.request
     identity = query.identity
-    if identity is None or depends_on_place(request) or "/" in request.name:
+    if identity is None or depends_on_directory(request) or "/" in request.name:
         return None
     if request.link:
         return None

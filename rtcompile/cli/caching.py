@@ -193,10 +193,10 @@ def why_miss(given: Namespace) -> int:
             why = "a source given by --link is not in the cache itself; nothing is compiled to look on"
             results.append({"arch": str(request.arch or "the device"), "hit": False, "why": why})
             continue
-        why = store.why(plan.question)
+        why = store.why(plan.key_inputs)
         result: dict[str, Any] = {"arch": str(plan.choice.arch), "hit": not why, "why": why}
         if why:
-            result["nearest"] = _nearest(plan.question.summary(), store)
+            result["nearest"] = _nearest(plan.key_inputs.summary(), store)
         results.append(result)
     text = "\n".join(_rendered(given.file, result) for result in results)
     output.say(given, {"file": given.file, "results": results}, text)

@@ -122,7 +122,7 @@ def _front_end(
         plan.options, plan.choice.arch, "ptx", library.version_pair, directories
     )
     unit = TranslationUnit(
-        source, plan.question.name, (*flags, "--fdevice-syntax-only"), (), "ptx", plan.choice.arch
+        source, plan.key_inputs.name, (*flags, "--fdevice-syntax-only"), (), "ptx", plan.choice.arch
     )
     limits = Limits(settings.timeout, settings.memory_limit)
     reply, _ = nvrtc.observe("compile_unit", unit, library, limits)

@@ -64,7 +64,7 @@ def compile(
         return outcome
 
 
-def compile_alike(
+def compile_batch(
     units: Sequence[TranslationUnit],
     library: Library,
     cancellations: Sequence[pool.Cancellation] = (),
@@ -81,7 +81,7 @@ def compile_alike(
         "options": flags,
         "target": first.target,
         "pch": b"",
-        "plain": True,
+        "reusable": True,
         "units": [
             {
                 "source": unit.source.encode(),
@@ -93,7 +93,7 @@ def compile_alike(
             for unit in units
         ],
     }
-    job = job_of(library, "compile_units", arguments, plain=True)
+    job = job_of(library, "compile_units", arguments, reusable=True)
     for answer in pool.parts(job._replace(parts=len(units)), cancellations):
         if answer is None:
             yield None
@@ -187,7 +187,7 @@ def _run(
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
     """Compile once; return the outcome and the precompiled header that the compiler was given."""
     options = unit.flags + _own_options(unit, library)
-    plain = sources.is_forgotten(unit.flags)
+    reusable = sources.is_forgotten(unit.flags)
     minimal = _is_minimal(unit, library)
     header: Precompiled | None = None
 
@@ -200,13 +200,15 @@ def _run(
             "name": unit.name.encode(),
             "options": [option.encode() for option in options],
             "minimal": minimal,
-            "plain": plain,
+            "reusable": reusable,
             "expressions": [expression.encode() for expression in unit.name_expressions],
             "target": unit.target,
             "pch": os.fsencode(header.path) if header is not None else b"",
             **observed.for_probes(search, unit.texts),
         }
-        return job_of(library, "compile_unit", arguments, warm=header is not None, plain=plain)
+        return job_of(
+            library, "compile_unit", arguments, warm=header is not None, reusable=reusable
+        )
 
     answer = pool.run(job, limits, meanwhile)
     if isinstance(answer, pool.Crash):
@@ -222,12 +224,12 @@ def job_of(
     arguments: dict[str, Any],
     *,
     warm: bool = False,
-    plain: bool = False,
+    reusable: bool = False,
 ) -> pool.Job:
     """Return the job of calling a function of `workers.nvrtc` where this library is loaded."""
     module = "rtcompile.workers.nvrtc"
     loads = (process.NVRTC, library.to_load())
-    return pool.Job(f"{module}:{function}", arguments, *loads, warm, plain)
+    return pool.Job(f"{module}:{function}", arguments, *loads, warm, reusable)
 
 
 def _is_minimal(unit: TranslationUnit, library: Library) -> bool:

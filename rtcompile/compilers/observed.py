@@ -18,7 +18,7 @@ from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.files.sealed import content_digest
-from rtcompile.request.sources import parse_trace, placing, scan
+from rtcompile.request.sources import parse_trace, relative_to, scan
 from rtcompile.workers import probes
 
 _NOTHING = FileSet()
@@ -64,10 +64,10 @@ def file_set(
     precompiled header that was used. `newest_ns` is 0 if everything is still as the compiler saw
     it, else the present.
     """
-    place = placing(search)
+    place = relative_to(search)
     toolkit = tuple(f"{d.path.rstrip('/')}/" for d in search if not d.is_own)
     headers = {header.path: header for header in before.headers}
-    present, answers = dict.fromkeys(before.present), {*before.answers}
+    present, include_results = dict.fromkeys(before.present), {*before.include_results}
     own_path = dict.fromkeys(before.own_path)
     uncacheable: str = asked["problem"]
     has_changed = False
@@ -75,7 +75,7 @@ def file_set(
     def is_there(path: str) -> None:
         position, rest = place(path)
         present[path] = None
-        answers.add(f"{search[position].label if position >= 0 else ''}/{rest}")
+        include_results.add(f"{search[position].label if position >= 0 else ''}/{rest}")
 
     for raw, *stats, digest, mentioned, was_read in asked["opened"]:
         path = os.fsdecode(raw)
@@ -115,8 +115,8 @@ def file_set(
         if mentions.clock:
             uncacheable = uncacheable or f"{mentions.clock} is different in every build"
         if mentions.own_path:
-            answers |= {memory_headers.answer_of_all(path[: top - 1]) for path, _ in texts}
-    answers |= memory_headers.answers(names, given)
+            include_results |= {memory_headers.result_of_all(path[: top - 1]) for path, _ in texts}
+    include_results |= memory_headers.text_results(names, given)
 
     gaps = _gaps(asked["absent"], [directory.path.rstrip("/") for directory in search])
     absent = {**dict.fromkeys(before.absent), **dict.fromkeys(gaps)}
@@ -124,7 +124,7 @@ def file_set(
         tuple(headers.values()),
         absent=tuple(absent),
         present=tuple(present),
-        answers=tuple(sorted(answers)),
+        include_results=tuple(sorted(include_results)),
         own_path=tuple(own_path),
     )
     looked_for = [path for path, *_ in asked["opened"]]

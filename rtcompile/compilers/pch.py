@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 MAKER = "rtcompile-pch"  # the name of the threads that wait while a header is made
 _FRESH_SECONDS = 0.5
-_PATIENCE = 0.02  # seconds between two looks of a build that waits
+_POLL_SECONDS = 0.02  # seconds between two looks of a build that waits
 _AT_ONCE = 0.1
 _LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
 
@@ -74,7 +74,7 @@ def worth_waiting(builds: float, front_end: float) -> bool:
     return builds * _spared(front_end) > _START + front_end
 
 
-def patience(front_end: float) -> float:
+def max_wait(front_end: float) -> float:
     """Return the seconds that a build waits for a header that is being made: what it spares it.
 
     So a wait in vain costs no more than the header would have spared. Where no build has shown how
@@ -273,14 +273,14 @@ class Prefix:
             front_end = read_in if read_in < float("inf") else so_far
             if record.state != SEEN:
                 return
-            if time.monotonic() - arrived >= patience(front_end):
+            if time.monotonic() - arrived >= max_wait(front_end):
                 with _guard:
                     if self.key in _making:
                         _making[self.key] = _IN_VAIN
                 return
             if cancellation is not None:
                 cancellation.check()
-            time.sleep(_PATIENCE / 4)
+            time.sleep(_POLL_SECONDS / 4)
 
     def _wait_if_worth(self) -> None:
         """In a batch with more builds than slots, let some go ahead, and let the rest wait.
@@ -316,7 +316,7 @@ class Prefix:
                     return  # One came to nothing, or another program makes it.
             if cancellation is not None:
                 cancellation.check()
-            time.sleep(_PATIENCE)
+            time.sleep(_POLL_SECONDS)
 
     def _start_maker(self, lock: int, *, awaited: bool) -> bool:
         order = {

@@ -359,7 +359,7 @@ def _contents(folder: Folder, settings: Settings) -> Check:
     if usage is not None:
         detail += f", {usage.hits} hits, {usage.misses} builds"
     elif settings.jit:
-        return Check("cache contents", "warning", f"{detail}; its books cannot be kept")
+        return Check("cache contents", "warning", f"{detail}; its statistics cannot be kept")
     if len(stored) > _MOST_VERIFIED:
         return Check("cache contents", "ok", f"{detail}; `rtcompile cache verify` reads them all")
     unusable = list(inventory.unusable(folder))

@@ -59,8 +59,8 @@ class FileSet:
     would be read instead, or would turn a ``__has_include``. The first folder that does not exist
     stands for all below it. `present` are paths that must exist, though they were not read. One
     that ends in ``/.`` must be a folder, and no other may be one; `listing` makes those that state
-    which entries a folder has, for compilers that do not say what they looked for. `answers` are the
-    ``__has_include`` candidates that exist, as a directory's label and a name, without paths.
+    which entries a folder has, for compilers that do not say what they looked for. `include_results`
+    are the ``__has_include`` candidates that exist, as a directory's label and a name, without paths.
     `own_path` has the labels of the headers that mention ``__FILE__`` or its kind.
 
     Not packed are `newest_ns`, the change time (ns since the epoch) of the last changed of these
@@ -74,12 +74,12 @@ class FileSet:
         headers: tuple[Header, ...] = (),
         absent: tuple[str, ...] = (),
         present: tuple[str, ...] = (),
-        answers: tuple[str, ...] = (),
+        include_results: tuple[str, ...] = (),
         newest_ns: int = 0,
         own_path: tuple[str, ...] = (),
         uncacheable: str = "",
     ) -> None:
-        self._values: tuple[Any, ...] | None = (headers, absent, present, answers, own_path)
+        self._values: tuple[Any, ...] | None = (headers, absent, present, include_results, own_path)
         self._fields: Sequence[bytes] = ()
         self._provided: tuple[str, ...] = ()
         self.newest_ns = newest_ns
@@ -111,7 +111,7 @@ class FileSet:
         return self._restored()[2]  # type: ignore[no-any-return]
 
     @property
-    def answers(self) -> tuple[str, ...]:
+    def include_results(self) -> tuple[str, ...]:
         return self._restored()[3]  # type: ignore[no-any-return]
 
     @property
@@ -138,8 +138,13 @@ class FileSet:
 
     def replaced(self, **changes: Any) -> FileSet:
         """Return a copy with other attributes."""
-        headers, absent, present, answers, own_path = self._restored()
-        given = {"headers": headers, "absent": absent, "present": present, "answers": answers}
+        headers, absent, present, include_results, own_path = self._restored()
+        given = {
+            "headers": headers,
+            "absent": absent,
+            "present": present,
+            "include_results": include_results,
+        }
         given.update(own_path=own_path, newest_ns=self.newest_ns, uncacheable=self.uncacheable)
         new = FileSet(**{**given, **changes})
         new._provided = self._provided
@@ -147,9 +152,9 @@ class FileSet:
 
     # --- checking ------------------------------------------------------------------------
 
-    def unchanged(self, recent: bool = False) -> bool:
+    def is_unchanged(self, recent: bool = False) -> bool:
         """Say by stat alone whether all is unchanged; `recent` trusts the toolkit's files for 1 s."""
-        if not self.own_unchanged():
+        if not self.is_own_part_unchanged():
             return False
         provided = tuple(self._fields[_PROVIDED])
         if not any(provided):
@@ -165,7 +170,7 @@ class FileSet:
         _recently_validated[provided] = now
         return True
 
-    def own_unchanged(self) -> bool:
+    def is_own_part_unchanged(self) -> bool:
         """Say by stat alone whether the user's own files are unchanged; unpacked, all are own."""
         if self._fields:
             return _is_part_unchanged(*self._fields[_OWN])
@@ -186,7 +191,7 @@ class FileSet:
 
     def current(self) -> FileSet | None:
         """Return the set, with current stats, if the build would read the same bytes now."""
-        return self if self.unchanged() else self.refreshed()
+        return self if self.is_unchanged() else self.refreshed()
 
     def difference(self) -> str:
         """Describe the first difference, ``"header /x/foo.h changed"``; ``""`` if there is none."""
@@ -369,7 +374,7 @@ def _is_volatile(folder: str, links: int = 40) -> bool:
 
 
 def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
-    headers, absent, present, answers, own_path = values
+    headers, absent, present, include_results, own_path = values
     labels = {header.label: 0 for header in headers}
     for number, label in enumerate(labels):
         labels[label] = number
@@ -395,7 +400,7 @@ def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
                 for h in headers
             ]
         ),
-        *map(_join, (labels, answers, own_path)),
+        *map(_join, (labels, include_results, own_path)),
     ]
 
 
@@ -405,7 +410,7 @@ def _unpack(fields: Sequence[bytes]) -> tuple[Any, ...]:
     parts = fields[_OWN], fields[_PROVIDED]
     files = [zip(_split(part[0]), _STAT.iter_unpack(part[1]), strict=True) for part in parts]
     digests, origins, *texts = fields[2 * _PART :]
-    labels, answers, own_path = map(_split, texts)
+    labels, include_results, own_path = map(_split, texts)
     headers = []
     for at, (is_provided, label, length) in enumerate(_ORIGIN.iter_unpack(origins)):
         path, stat = next(files[is_provided])
@@ -413,7 +418,7 @@ def _unpack(fields: Sequence[bytes]) -> tuple[Any, ...]:
         text = digest.hex() if any(digest) else ""
         headers.append(Header(path, labels[label], path[len(path) - length :], text, *stat))
     absent, present = (tuple(_split(parts[0][at] + parts[1][at])) for at in (2, 3))
-    return tuple(headers), absent, present, tuple(answers), tuple(own_path)
+    return tuple(headers), absent, present, tuple(include_results), tuple(own_path)
 
 
 def _join(texts: Any) -> bytes:

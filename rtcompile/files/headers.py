@@ -124,7 +124,7 @@ class Header(_Row):
 FOLDER = "/rtcompile-headers/"
 
 LABEL = "user-texts"
-_ANSWER = f"{LABEL} "  # no directory's label begins with it
+_RESULT = f"{LABEL} "  # no directory's label begins with it
 _DIGITS = 32
 
 
@@ -157,22 +157,22 @@ def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     return tuple((f"{top}/{name}", text) for name, text in headers)
 
 
-def answers(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
+def text_results(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
     """Return what a build depends on that read or looked for these names; of an absent one, that it is."""
-    return {f"{_ANSWER}{name}={_digest(texts.get(name))}" for name in names}
+    return {f"{_RESULT}{name}={_digest(texts.get(name))}" for name in names}
 
 
-def answer_of_all(path: str) -> str:
+def result_of_all(path: str) -> str:
     """Return what a build depends on that may depend on all texts of a folder, or on its path."""
-    return f"{_ANSWER}={path}"
+    return f"{_RESULT}={path}"
 
 
-def are_as_answered(headers: Texts, before: Iterable[str]) -> bool:
+def gives_results(headers: Texts, before: Iterable[str]) -> bool:
     """Say whether a build with these headers would get the answers, as far as they concern texts."""
     texts = dict(headers)
     for answer in before:
-        if answer.startswith(_ANSWER):
-            name, _, digest = answer[len(_ANSWER) :].rpartition("=")
+        if answer.startswith(_RESULT):
+            name, _, digest = answer[len(_RESULT) :].rpartition("=")
             now = _digest(texts.get(name)) if name else folder(headers)
             if digest != now:
                 return False

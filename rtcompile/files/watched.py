@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from rtcompile.errors import InvalidRequest
 
 _POLL_SECONDS = 0.1
-_Stamp = tuple[int, int, int, int, int]
+_Signature = tuple[int, int, int, int, int]
 
 
 class Files:
@@ -18,27 +18,27 @@ class Files:
 
     def __init__(self, *paths: str) -> None:
         self._began = 0
-        self._stamps: dict[str, _Stamp | None] = dict.fromkeys(paths)
+        self._signatures: dict[str, _Signature | None] = dict.fromkeys(paths)
 
     def begin(self) -> None:
         """Look at all files that are known."""
         self._began = time.time_ns()
-        self._stamps = {path: _stamp(path) for path in self._stamps}
+        self._signatures = {path: _signature(path) for path in self._signatures}
 
     def note(self, paths: Iterable[str]) -> None:
         """Watch what the build has read, and nothing that only earlier builds did."""
-        before, self._stamps = self._stamps, {}
+        before, self._signatures = self._signatures, {}
         for path in paths:
             if path in before:
-                self._stamps[path] = before[path]
+                self._signatures[path] = before[path]
                 continue
-            now = _stamp(path)
+            now = _signature(path)
             edited_meanwhile = now is not None and max(now[0], now[1]) >= self._began
-            self._stamps[path] = None if edited_meanwhile else now
+            self._signatures[path] = None if edited_meanwhile else now
 
     def changed(self) -> bool:
         """Say whether a file is another than it was, is gone, or is there again."""
-        return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
+        return any(_signature(path) != before for path, before in self._signatures.items())
 
     def wait(self) -> None:
         """Return when a file has changed."""
@@ -46,13 +46,13 @@ class Files:
             time.sleep(_POLL_SECONDS)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._stamps)
+        return iter(self._signatures)
 
     def __len__(self) -> int:
-        return len(self._stamps)
+        return len(self._signatures)
 
 
-def _stamp(path: str) -> _Stamp | None:
+def _signature(path: str) -> _Signature | None:
     try:
         found = os.stat(path)
     except (OSError, ValueError):

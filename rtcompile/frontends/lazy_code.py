@@ -17,7 +17,7 @@ from rtcompile.files import folders
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import query
 from rtcompile.lookup.environment import Environment
-from rtcompile.lookup.query import depends_on_place
+from rtcompile.lookup.query import depends_on_directory
 from rtcompile.request.object_code import files_of
 from rtcompile.request.request import DEFAULT_NAME, CompileRequest
 from rtcompile.request.values import one_of, text, truth
@@ -115,7 +115,7 @@ class LazyCode:
         request = self._request
         # The working directory, where it is part of what is asked for.
         self._folder = ""
-        if request is not None and (depends_on_place(request) or request._memo.get("files")):
+        if request is not None and (depends_on_directory(request) or request._memo.get("files")):
             self._folder = _working_directory()
 
     def is_valid(self) -> bool:
@@ -129,13 +129,13 @@ class LazyCode:
             return False
         if self._request is not None:
             options_files = self._request._memo.get("files")
-            if options_files is not None and not options_files.unchanged():
+            if options_files is not None and not options_files.is_unchanged():
                 return False
         for code in self.objects.values():
             files = files_of(code.build)
             if files is None or files.uncacheable:
                 return False
-            if not files.is_empty and not files.unchanged(recent=True):
+            if not files.is_empty and not files.is_unchanged(recent=True):
                 return False
         return True
 

@@ -125,7 +125,7 @@ def _as_hit(found: Found, where: str, milliseconds: float) -> ObjectCode:
 def _in_memory(query: Query) -> Found | None:
     memory, identity = query.environment.memory, query.identity
     found = None if memory is None or identity is None else memory.find(identity)
-    if found is None or not (found.files.is_empty or found.files.unchanged(query.recent)):
+    if found is None or not (found.files.is_empty or found.files.is_unchanged(query.recent)):
         return None
     if found.obj.build.hit == "bundle":
         return found if uses_bundles(query) else None
@@ -169,7 +169,7 @@ def _in_index(query: Query) -> Found | None:
         read = FileSet.unpacked(fields[2:])
     except ValueError:
         return None
-    if not read.unchanged(query.recent):
+    if not read.is_unchanged(query.recent):
         return None
     key = fields[0].decode()
     data = folder.read("objects", key)

@@ -196,7 +196,7 @@ class Query:
         if links is None:
             return
         try:
-            place = os.getcwd() if depends_on_place(request) else ""
+            directory = os.getcwd() if depends_on_directory(request) else ""
         except OSError:  # the working directory was removed
             return
         arch = request.arch
@@ -212,7 +212,7 @@ class Query:
             links,
             None if arch is None else (arch.major, arch.minor, arch.suffix),
             capability,
-            place,
+            directory,
             settings.fallback,
             request.allow_fixups,
             gives_way,
@@ -229,16 +229,16 @@ class Query:
         return digest(INDEX, [self.environment.key, signature, repr(self.identity)])
 
 
-def depends_on_place(request: CompileRequest) -> bool:
+def depends_on_directory(request: CompileRequest) -> bool:
     """Say whether an option may name a path that is relative to the working directory."""
-    known = request._memo.get("place")
+    known = request._memo.get("directory")
     if known is None:
         # One string may hold several options: "-DN=1 -I include".
         known = False
         for option in request.options:
             for word in option.split():
                 known = known or not word.startswith(_ANYWHERE)
-        request._memo["place"] = known
+        request._memo["directory"] = known
     return bool(known)
 
 
@@ -314,7 +314,7 @@ class Memory:
         return self._found.get(identity)
 
     def keep(self, identity: tuple[object, ...], found: Found) -> None:
-        """Keep what was found in place of what was kept before."""
+        """Keep what was found in directory of what was kept before."""
         with self._guard:
             before = self._found.pop(identity, None)
             if before is not None:

@@ -128,7 +128,7 @@ class Text:
             elif begin >= 0:
                 pieces.append((kind, start, end))
                 if kind == _END:
-                    yield self._told(pieces, begin)
+                    yield self._parsed(pieces, begin)
                     begin = -1
             elif opening and kind != _COMMENT and text[start:end].strip(BLANKS + "\n"):
                 return
@@ -142,7 +142,7 @@ class Text:
         self._raw: tuple[str, ...] = _RAW
         self._next = tuple(_Finder(self.text, word) for word in words)
 
-    def _told(self, pieces: list[_Piece], start: int) -> Directive:
+    def _parsed(self, pieces: list[_Piece], start: int) -> Directive:
         text = self.text
         said = (" " if kind == _COMMENT else text[begin:end] for kind, begin, end in pieces)
         return Directive("".join(said), start, pieces[-1][2])

@@ -21,7 +21,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.request import sources
 from rtcompile.request import sources as mentions
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.sources import placing
+from rtcompile.request.sources import relative_to
 from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def digest(fields: Iterable[bytes]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class KeyInputs:
     """The inputs of a cache key: a request together with everything that its environment adds."""
 
     source: str
@@ -79,8 +79,8 @@ class Question:
         init=False, default_factory=dict, compare=False, repr=False
     )
 
-    def variant(self, source: str, name_expressions: tuple[str, ...]) -> Question:
-        """Return the question that differs in nothing but these two."""
+    def variant(self, source: str, name_expressions: tuple[str, ...]) -> KeyInputs:
+        """Return key inputs that differ in these two only."""
         other = replace(self, source=source, name_expressions=name_expressions)
         object.__setattr__(other, "_common", self._common)
         return other
@@ -89,7 +89,7 @@ class Question:
         """Return the manifest's key: everything known before a header is read, paths included."""
         made = self._made.get("lookup")
         if made is None:
-            fields = [*self._asked("lookup"), *self._content(), self._places()]
+            fields = [*self._asked("lookup"), *self._content(), self._path_fields()]
             made = self._made["lookup"] = digest(fields)
         return made
 
@@ -110,17 +110,17 @@ class Question:
         fields += [field("built by", backend), field("compiler", self.compilers.get(backend, ""))]
         fields += [*_read(dependencies.headers)]
         fields += [field("fixup", option) for option in self.fixups]
-        fields += [field("__has_include", answer) for answer in dependencies.answers]
+        fields += [field("__has_include", answer) for answer in dependencies.include_results]
         if not dependencies.is_empty:  # else it would be found without a look at these files
             fields.append(field("files", "checked"))
         if path_bound:
-            fields.append(self._places())
+            fields.append(self._path_fields())
         made = digest(fields)
         if alone:
             self._made[f"alone {backend}"] = made
         return made
 
-    def shipped_key(self) -> str:
+    def bundle_key(self) -> str:
         """Return the key of builds in a package's bundle: only what the package itself decides.
 
         Several builds share it, for several architectures and compilers; each states its own. The
@@ -148,7 +148,7 @@ class Question:
         return tuple(f"-{label}={value}" for label, value in self.options)
 
     def serves(self, backend: str, compiler: str) -> bool:
-        """Say whether an object that `compiler` made as `backend` answers this question.
+        """Say whether an object that `compiler` made as `backend` may be used.
 
         Where no NVCC is found (a service with another PATH, ``RTCOMPILE_JIT=0``), an object that
         any NVCC made of these contents serves, because it could not be built again here.
@@ -162,15 +162,15 @@ class Question:
 
     def gets_same_texts(self, dependencies: FileSet) -> bool:
         """Say whether the headers given as texts that a build depends on are the same here."""
-        return memory_headers.are_as_answered(self.texts, dependencies.answers)
+        return memory_headers.gives_results(self.texts, dependencies.include_results)
 
-    def linked(self, backend: str) -> Question:
-        """Return the question whose object `backend` made and the linker linked."""
+    def linked(self, backend: str) -> KeyInputs:
+        """Return the key inputs of an object that `backend` made and the linker linked."""
         own = linked_by(self.compilers.get(backend, ""), self.linker)
         return replace(self, compilers=MappingProxyType({**self.compilers, backend: own}))
 
     def summary(self) -> dict[str, str]:
-        """Return the question's fields as short texts, to show in what two questions differ."""
+        """Return the fields as short texts, to show in what two requests differ."""
         named = {
             "source": content_digest(self.source.encode())[:16],
             "program": self.name.rpartition("/")[2],
@@ -217,10 +217,10 @@ class Question:
         names = [field("name expression", name) for name in sorted(set(self.name_expressions))]
         return [made, field("source", self.source), *names]
 
-    def _places(self) -> bytes:
-        made = self._common.get("places")
+    def _path_fields(self) -> bytes:
+        made = self._common.get("paths")
         if made is None:
-            made = self._common["places"] = b"".join(
+            made = self._common["paths"] = b"".join(
                 [
                     field("program directory", self.name.rpartition("/")[0]),
                     *(field("directory", directory.path) for directory in self.search),
@@ -235,7 +235,7 @@ def linked_by(compiler: str, linker: str) -> str:
     return f"{compiler}; linked by {linker}"
 
 
-# Memoised, since every key of a question and every question of a batch asks about the same search
+# Memoised, since all keys of one build, and all builds of a batch, have the same search
 # directories and headers.
 @functools.lru_cache(maxsize=64)
 def _layout(
@@ -244,10 +244,10 @@ def _layout(
     """Return how the search directories are nested, which decides the names of each header.
 
     ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file; where the second directory
-    is elsewhere they are two, and a manifest of the first place does not hold in the second.
+    is elsewhere they are two, and a manifest of one is not valid for the other.
     """
     fields = []
-    placed = placing(search)
+    placed = relative_to(search)
     for position, directory in enumerate(search):
         parent, rest = placed(directory.path)
         inside = f"{parent} {rest}" if parent not in (-1, position) else ""
@@ -272,11 +272,11 @@ def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
 scan = functools.lru_cache(maxsize=64)(mentions.scan)  # a build asks thrice of the same few texts
 
 
-def reason_against(question: Question) -> str:
+def reason_against(inputs: KeyInputs) -> str:
     """Return why the result depends on more than files that can be checked; ``""`` if it does not."""
-    if clock := scan(question.source).clock:
+    if clock := scan(inputs.source).clock:
         return f"{clock} is different in every build"
-    return _reason_against_options(question.options)
+    return _reason_against_options(inputs.options)
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same options
@@ -285,18 +285,18 @@ def _reason_against_options(options: tuple[tuple[str, str], ...]) -> str:
     return f"an option has {clock}, which is different in every build" if clock else ""
 
 
-def may_travel(question: Question) -> bool:
-    """Say whether another machine's build may answer `question`, as far as is known before any build."""
-    return not reason_against(question) and not _names_its_place(question)
+def may_travel(inputs: KeyInputs) -> bool:
+    """Say whether another machine's build may be used, as far as is known before any build."""
+    return not reason_against(inputs) and not _names_its_path(inputs)
 
 
-def _names_its_place(question: Question) -> bool:
-    own_texts = (question.source, *(value for _, value in question.options))
-    return question.paths_matter or any(scan(text).own_path for text in own_texts)
+def _names_its_path(inputs: KeyInputs) -> bool:
+    own_texts = (inputs.source, *(value for _, value in inputs.options))
+    return inputs.paths_matter or any(scan(text).own_path for text in own_texts)
 
 
 def path_bound(
-    question: Question, obj: ObjectCode, dependencies: FileSet, *, same_system: bool = False
+    inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet, *, same_system: bool = False
 ) -> bool:
     """Say whether a path got into the code, which then may be used with these folders only.
 
@@ -307,7 +307,7 @@ def path_bound(
     computed with it. A toolkit header uses it in assertions, where the path is visible in the code.
     LTO-IR is compressed, so no path in it can be seen.
     """
-    if _names_its_place(question):
+    if _names_its_path(inputs):
         return True
     mentioning = [label for label in dependencies.own_path if label or not same_system]
     if any(label.startswith("user") or not label for label in mentioning):
@@ -315,11 +315,11 @@ def path_bound(
     if obj.kind == "ltoir" and dependencies.own_path:
         return True
     code = obj.code
-    return any(place in code for place in _places(question.search, os.path.dirname(question.name)))
+    return any(place in code for place in _path_fields(inputs.search, os.path.dirname(inputs.name)))
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same
-def _places(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...]:
+def _path_fields(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...]:
     paths = [*(directory.path for directory in search), beside]
     return tuple(os.fsencode(path) for path in paths if len(path) > 1)
 
@@ -333,17 +333,17 @@ def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str =
     """
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]
-    place = placing(search)
+    place = relative_to(search)
     return all(
         place(path)[0] >= 0 or (path.startswith("/usr/") and not path.startswith(beside or "\0"))
         for path in paths
     )
 
 
-def holds_elsewhere(question: Question, obj: ObjectCode, dependencies: FileSet) -> bool:
+def is_portable(inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
     """Say whether another machine, or another place on this one, may use a build."""
-    if path_bound(question, obj, dependencies, same_system=True):
+    if path_bound(inputs, obj, dependencies, same_system=True):
         return False
     return dependencies.is_empty or portable(
-        dependencies, question.search, question.name.rpartition("/")[0]
+        dependencies, inputs.search, inputs.name.rpartition("/")[0]
     )

@@ -29,7 +29,7 @@ def parse_trace(raw: bytes) -> tuple[str, ...]:
 
 def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
     """Return the index of the innermost search directory of `path`, and the rest; else (-1, path)."""
-    return placing(search)(path)
+    return relative_to(search)(path)
 
 
 def labelled(path: str, search: Sequence[SearchDir]) -> str:
@@ -38,7 +38,7 @@ def labelled(path: str, search: Sequence[SearchDir]) -> str:
     return f"{rest}  ({search[index].label})" if index >= 0 else path
 
 
-def placing(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
+def relative_to(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
     """Return `place` for a search path that is sorted once: CuTe has 392 headers, looked at five times."""
     prefixes = [(d.path.rstrip("/") + "/", index) for index, d in enumerate(search)]
     prefixes.sort(key=lambda prefix: -len(prefix[0]))
@@ -190,10 +190,10 @@ def _may_direct(line: str) -> bool:
 
 @functools.lru_cache(maxsize=16)  # the variants of a batch have the same options
 def _read_no_file(options: tuple[str, ...]) -> bool:
-    told = [option.lower() for option in options if not option.startswith(_SEARCH_OPTIONS)]
+    relevant = [option.lower() for option in options if not option.startswith(_SEARCH_OPTIONS)]
     return not any(
         any(word in option for word in _READING_OPTION) or cxx.has_word(option, _PASTED_STARTS)
-        for option in told
+        for option in relevant
     )
 
 

@@ -17,14 +17,14 @@ from rtcompile.files.sealed import UntrustedError
 
 __all__ = [
     "FOLDERS",
-    "NOTES",
+    "JOURNAL",
     "Folder",
     "UntrustedError",
     "count_hit",
     "take_hits",
 ]
 
-NOTES = ("books", "notes")
+JOURNAL = ("statistics", "journal")
 FOLDERS = (
     "index",
     "objects",
@@ -34,7 +34,7 @@ FOLDERS = (
     "pch",
     "headers",
     "locks",
-    "books",
+    "statistics",
     "toolchains",
     "sources",
     "reproducers",
@@ -42,14 +42,14 @@ FOLDERS = (
 
 _KEEP_SECONDS = 1.0
 
-_MOST_TRIES = 4  # to note something, while others take the notes
-# For who still writes to notes that are being taken: microseconds, and its wait for a processor.
+_MOST_TRIES = 4  # to append a record, while others take the journal
+# To wait for a process that still writes to a journal that is being taken, and may wait for a processor.
 _MOST_WAITED_SECONDS = 1.0
-_NOTE = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
+_RECORD = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
-class Notes:
-    """What processes did since the books were last updated, kept as records in a plain file."""
+class Counts:
+    """What processes did since the statistics were last updated: the sum of the journal's records."""
 
     __slots__ = ("fetched", "hits", "lines", "misses", "written")
 
@@ -76,7 +76,7 @@ class _Kept:
         self.users = users
         self.is_kept = is_kept
 
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Say whether it may be used still; not if somebody removed the folder."""
         status = self._status()
         return time.monotonic() < self.until and status is not None and status.st_nlink > 0
@@ -164,7 +164,7 @@ class Folder:
             return _Kept(self.open(kind), is_kept=False, users=1)
         with self._guard:
             kept = self._kept.get(kind)
-            if kept is None or not kept.holds():
+            if kept is None or not kept.is_valid():
                 self._forget(kind)
                 kept = self._kept[kind] = _Kept(self.open(kind))
             kept.users += 1
@@ -229,42 +229,42 @@ class Folder:
             except OSError:
                 pass
 
-    def note(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> int:
-        """Append a record to the notes at once, in case of a kill; return the number of records."""
+    def log(self, *, hits: int = 0, misses: int = 0, fetched: int = 0, written: int = 0) -> int:
+        """Append a record to the journal at once, in case of a kill; return the number of records."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            with self.opened(NOTES[0]) as folder:
+            with self.opened(JOURNAL[0]) as folder:
                 for _ in range(_MOST_TRIES):
-                    descriptor = os.open(NOTES[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
+                    descriptor = os.open(JOURNAL[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
                     try:
                         # Not into a file that was read and removed since it was opened.
                         if _lock(descriptor, exclusive=False) and os.fstat(descriptor).st_nlink:
-                            os.write(descriptor, _NOTE.pack(hits, misses, fetched, written))
-                            return os.fstat(descriptor).st_size // _NOTE.size
+                            os.write(descriptor, _RECORD.pack(hits, misses, fetched, written))
+                            return os.fstat(descriptor).st_size // _RECORD.size
                     finally:
                         os.close(descriptor)
         except OSError:
             pass
         return 0
 
-    def notes(self) -> Notes:
-        """Return the sum of the notes."""
+    def journal(self) -> Counts:
+        """Return the sum of the journal."""
         try:
-            with self.opened(NOTES[0]) as folder:
-                return _sum(sealed.read(NOTES[1], dir_fd=folder))
+            with self.opened(JOURNAL[0]) as folder:
+                return _sum(sealed.read(JOURNAL[1], dir_fd=folder))
         except OSError:
-            return Notes()
+            return Counts()
 
-    def take_notes(self) -> Notes:
-        """Return the notes, and start empty ones."""
-        taken = f"{NOTES[1]}-{os.getpid()}"
+    def take_journal(self) -> Counts:
+        """Return the sum of the journal, and start an empty one."""
+        taken = f"{JOURNAL[1]}-{os.getpid()}"
         try:
-            with self.opened(NOTES[0]) as folder:
-                os.rename(NOTES[1], taken, src_dir_fd=folder, dst_dir_fd=folder)
+            with self.opened(JOURNAL[0]) as folder:
+                os.rename(JOURNAL[1], taken, src_dir_fd=folder, dst_dir_fd=folder)
                 flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(taken, flags, dir_fd=folder)
                 try:
-                    # Whoever opened it before is let write.
+                    # A process that opened it before may still write.
                     until = time.monotonic() + _MOST_WAITED_SECONDS
                     while not _lock(descriptor, exclusive=True) and time.monotonic() < until:
                         time.sleep(0.001)
@@ -273,7 +273,7 @@ class Folder:
                     sealed.discard(taken, dir_fd=folder)
                     os.close(descriptor)
         except OSError:
-            return Notes()
+            return Counts()
 
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
         """Return each name in one of `FOLDERS` with its status; none if the folder is not trusted."""
@@ -325,7 +325,7 @@ class Folder:
         self.check()
 
 
-# Objects that the look-ups of this process found and nobody has noted yet, by the cache's path.
+# Objects that the look-ups of this process found and that are not in the journal yet, by the cache's path.
 _hits: dict[str, int] = {}
 
 
@@ -334,7 +334,7 @@ def count_hit(folder: Folder) -> None:
     if not _hits:
         from rtcompile.forks import at_end
 
-        at_end(_note_hits)
+        at_end(_write_hits)
     if folder.writable:
         _hits[folder.path] = _hits.get(folder.path, 0) + 1
 
@@ -347,18 +347,18 @@ def take_hits(path: str) -> int:
     return hits
 
 
-os.register_at_fork(after_in_child=_hits.clear)  # the parent notes its own
+os.register_at_fork(after_in_child=_hits.clear)  # the parent writes its own
 
 
-def _note_hits() -> None:
+def _write_hits() -> None:
     for path in list(_hits):
         hits = take_hits(path)
         if hits:
-            Folder(path).note(hits=hits)
+            Folder(path).log(hits=hits)
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:
-    """Say whether the notes could be locked; a file system without locks does without."""
+    """Say whether the journal could be locked; True where the file system has no locks."""
     import fcntl
 
     try:
@@ -370,6 +370,6 @@ def _lock(descriptor: int, *, exclusive: bool) -> bool:
     return True
 
 
-def _sum(notes: bytes) -> Notes:
-    lines = list(_NOTE.iter_unpack(notes[: len(notes) // _NOTE.size * _NOTE.size]))
-    return Notes(len(lines), *map(sum, zip(*lines, strict=True))) if lines else Notes()
+def _sum(journal: bytes) -> Counts:
+    lines = list(_RECORD.iter_unpack(journal[: len(journal) // _RECORD.size * _RECORD.size]))
+    return Counts(len(lines), *map(sum, zip(*lines, strict=True))) if lines else Counts()

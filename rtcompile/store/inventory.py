@@ -1,7 +1,7 @@
 """Lists, checks, copies, shrinks and empties a cache directory, and counts hits and builds.
 
-diskcache keeps them in SQLite. No hit reads them. Damaged books are replaced by empty ones, which
-loses statistics; the size limit does not depend on them. Values are bytes, and nothing is ever
+diskcache keeps the counts in SQLite. No hit reads them. A damaged database is replaced by an empty
+one, which loses the counts; the size limit does not depend on them. Values are bytes, and nothing is ever
 unpickled.
 
 A folder's name states its size, so counting what is in the cache reads no folder of two thousand
@@ -27,24 +27,24 @@ from rtcompile.files import sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.store import locks, objects
-from rtcompile.store.folder import FOLDERS, NOTES, Folder, Notes
+from rtcompile.store.folder import FOLDERS, JOURNAL, Counts, Folder
 
 if TYPE_CHECKING:
     pass
 
 
-# --- The cache's books: counts of hits and builds -------------------------------------------------
+# --- Statistics: counts of hits and builds --------------------------------------------------------
 
 _LOCK_SECONDS = 1.0  # to wait for another process's transaction, which takes milliseconds
 
 _T = TypeVar("_T")
 
-_NONE = Notes()
+_NONE = Counts()
 _NUMBER = struct.Struct("<q")
 
 
-class BooksError(Exception):
-    """The books are locked, or their storage cannot hold a database."""
+class StatisticsError(Exception):
+    """The statistics are locked, or their storage cannot hold a database."""
 
 
 class _PlantedError(Exception):
@@ -59,7 +59,7 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
 
     def put(self, key: Any) -> tuple[str, bool]:
         if type(key) is not str:
-            raise TypeError(f"books are kept under str, not {type(key).__name__}")
+            raise TypeError(f"statistics are kept under str, not {type(key).__name__}")
         return key, True
 
     def get(self, key: Any, raw: bool) -> str:
@@ -69,7 +69,7 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
 
     def store(self, value: Any, read: bool, key: Any = None) -> tuple[int, int, None, Any]:
         if type(value) is not bytes:
-            raise TypeError(f"books keep bytes, not {type(value).__name__}")
+            raise TypeError(f"statistics are bytes, not {type(value).__name__}")
         return 0, diskcache.core.MODE_RAW, None, sqlite3.Binary(value)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:
@@ -113,37 +113,37 @@ class Usage:
     failures: int
 
 
-class Books:
-    """The books of one cache directory; every method opens, acts and closes, in some 5 ms.
+class Statistics:
+    """The counts of one cache directory; every method opens, acts and closes, in some 5 ms.
 
-    Kept open, they would hold a connection per thread that is never closed. `BooksError` is the
+    Kept open, they would hold a connection per thread that is never closed. `StatisticsError` is the
     only error that the methods raise.
     """
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._path = folder.file("books")
+        self._path = folder.file("statistics")
 
     def _transact(self, action: Callable[[Any], _T]) -> _T:
         try:
             os.makedirs(self._path, 0o700, exist_ok=True)
-            os.close(self._folder.open("books"))
+            os.close(self._folder.open("statistics"))
         except OSError as error:  # another user owns it, or the disk is full
-            raise BooksError(str(error)) from error
+            raise StatisticsError(str(error)) from error
         try:
             return self._transact_once(action)
         except (diskcache.Timeout, sqlite3.OperationalError) as error:
             if isinstance(error, diskcache.Timeout) or "locked" in str(error):
-                raise BooksError("database is locked") from error
+                raise StatisticsError("database is locked") from error
         except Exception:  # a damaged or planted database can make diskcache raise anything
             pass
         try:
-            for name, _ in self._folder.listing("books"):
+            for name, _ in self._folder.listing("statistics"):
                 if name.startswith(diskcache.core.DBNAME):
-                    self._folder.discard("books", name)
+                    self._folder.discard("statistics", name)
             return self._transact_once(action)
         except Exception as error:
-            raise BooksError(str(error)) from error
+            raise StatisticsError(str(error)) from error
 
     def _transact_once(self, action: Callable[[Any], _T]) -> _T:
         self._await_lock()
@@ -158,8 +158,8 @@ class Books:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
 
-    def statistics(self, more: Notes = _NONE) -> tuple[int, int, int]:
-        """Add the notes of processes; return how many hits, builds and fetched builds."""
+    def add(self, more: Counts = _NONE) -> tuple[int, int, int]:
+        """Add the counts of processes; return the totals of hits, builds and fetched builds."""
 
         def count(cache: Any) -> tuple[int, int, int]:
             totals = []
@@ -313,7 +313,7 @@ def remove_damaged(folder: Folder) -> list[str]:
 
 
 def usage(folder: Folder, counts: tuple[int, int, int]) -> Usage:
-    """Return the statistics, with the books' counts of hits, builds and fetched builds."""
+    """Return the statistics; `counts` has hits, builds and fetched builds."""
 
     return Usage(size(folder), *counts, len(folder.listing("negative")))
 
@@ -377,9 +377,9 @@ def empty(folder: Folder) -> None:
 
 def sweep(folder: Folder) -> None:
     """Remove what killed processes left: old temporary files, and locks that no process holds."""
-    for kind in (*_SEALED, "sources", "books"):
+    for kind in (*_SEALED, "sources", "statistics"):
         for name, status in folder.listing(kind):
-            temporary = name.startswith((".", f"{NOTES[1]}-"))
+            temporary = name.startswith((".", f"{JOURNAL[1]}-"))
             if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 folder.discard(kind, name)
     for name, status in folder.listing(KIND):
@@ -387,5 +387,5 @@ def sweep(folder: Folder) -> None:
             shutil.rmtree(folder.file(KIND, name), ignore_errors=True)
     # Locks that are a file each, as where no byte of a file can be locked.
     for name in {name for name, _ in folder.listing("locks")} - {locks.TABLE}:
-        with locks.machine_wide(folder.file("locks", name), patience=0.0):
+        with locks.machine_wide(folder.file("locks", name), timeout=0.0):
             pass  # no process held it; leaving the block removes it

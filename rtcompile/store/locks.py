@@ -1,4 +1,4 @@
-"""Locks that let one thread of one process build a question, and that end with their process."""
+"""Locks that let one thread of one process build a key, and that end with their process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from functools import partial
 from rtcompile.errors import RtcompileWarning
 from rtcompile.files import sealed
 
-PATIENCE = 900.0  # seconds to wait for another process's build; then this one builds too
+MAX_WAIT_SECONDS = 900.0  # seconds to wait for another process's build; then this one builds too
 
 TABLE = "table"  # the file of the locks of keys
 
@@ -38,14 +38,14 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @contextmanager
-def machine_wide(path: str, patience: float = PATIENCE) -> Iterator[bool]:
+def machine_wide(path: str, timeout: float = MAX_WAIT_SECONDS) -> Iterator[bool]:
     """Hold the lock file at `path` against other processes; yield whether it could be locked.
 
     False where there are no locks (some network file systems), where the folder cannot be written,
-    or when the holder takes longer than `patience` (seconds): two builds are better than none.
+    or when the holder takes longer than `timeout` (seconds): two builds are better than none.
     The kernel frees the lock of a process that dies.
     """
-    descriptor = take(path, patience)
+    descriptor = take(path, timeout)
     try:
         yield descriptor is not None
     finally:
@@ -127,7 +127,7 @@ def _try(folder: str, problems: list[str]) -> None:
 
 @contextmanager
 def of_key(
-    folder: str, key: str, patience: float, taken: dict[tuple[int, str], int]
+    folder: str, key: str, timeout: float, taken: dict[tuple[int, str], int]
 ) -> Iterator[bool]:
     """Hold the lock of a key against other processes: a byte of one file; yields as `machine_wide`.
 
@@ -143,7 +143,7 @@ def of_key(
     try:
         if _ranges_work and taken.get(here) not in _held:
             lock = partial(_lock_range, start, taken, here)
-            _take(f"{folder}/{TABLE}", patience, lock)
+            _take(f"{folder}/{TABLE}", timeout, lock)
         if _ranges_work:
             yield taken.get(here) in _held
             return
@@ -155,19 +155,19 @@ def of_key(
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, unlocking)
             _held.discard(descriptor)
             os.close(descriptor)
-    with machine_wide(f"{folder}/{key}", patience) as held:
+    with machine_wide(f"{folder}/{key}", timeout) as held:
         yield held
 
 
-def take(path: str, patience: float) -> int | None:
+def take(path: str, timeout: float) -> int | None:
     """Take the lock as `machine_wide` does; return its descriptor, or None."""
-    return _take(path, patience, _lock_file)
+    return _take(path, timeout, _lock_file)
 
 
-def _take(path: str, patience: float, lock: Callable[[int, str], bool]) -> int | None:
+def _take(path: str, timeout: float, lock: Callable[[int, str], bool]) -> int | None:
     if not _answers(os.path.dirname(path)):
         return None
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     pause = 0.001
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     while True:
@@ -248,11 +248,11 @@ class SingleFlight:
 
     @contextmanager
     def flight(
-        self, key: str, shared: Callable[[BaseException], bool], patience: float | None = None
+        self, key: str, shared: Callable[[BaseException], bool], timeout: float | None = None
     ) -> Iterator[bool]:
         """Run the body while no other thread runs one for `key`; yield whether that is so.
 
-        It is not so where another thread takes longer than `patience` (seconds, or None). An error
+        It is not so where another thread takes longer than `timeout` (seconds, or None). An error
         for which `shared` is true is raised in the waiting threads too, since a compiler that
         refused the source would refuse it again. After any other error the next thread runs its
         body.
@@ -264,7 +264,7 @@ class SingleFlight:
         try:
             try:
                 alone = flight.lock.acquire(
-                    timeout=-1 if patience is None else min(patience, threading.TIMEOUT_MAX)
+                    timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
                 )
                 if flight.error is not None and flight.failures > seen:
                     raise copy.copy(flight.error)

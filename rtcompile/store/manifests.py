@@ -30,7 +30,7 @@ from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir
 from rtcompile.files.sealed import stat_of
 from rtcompile.request import sources
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.request.sources import placing
+from rtcompile.request.sources import relative_to
 from rtcompile.request.values import replace
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ MOST_BUILDS = 4  # enough for an edit and its revert, each with two compilers
 
 
 class ManifestEntry(NamedTuple):
-    """One build of a question: the compiler that made it, its object's key, its dependencies."""
+    """One build under a lookup key: the compiler that made it, its object's key, its dependencies."""
 
     backend: str
     compiler: str
@@ -120,22 +120,22 @@ def _groups(key: str, data: bytes) -> dict[str, list[bytes]]:
 @functools.lru_cache(maxsize=16)
 def _columns(dependencies: FileSet, search: tuple[SearchDir, ...]) -> list[bytes]:
     headers = dependencies.headers
-    place = placing(search)
+    split_path = relative_to(search)
     return [
-        *_pack_paths([h.path for h in headers], place),
+        *_pack_paths([h.path for h in headers], split_path),
         bytes.fromhex("".join(h.digest for h in headers)),
         struct.pack(f"<{4 * len(headers)}q", *(number for h in headers for number in h[4:])),
-        *_pack_paths(dependencies.absent, place),
-        *_pack_paths(dependencies.present, place),
-        _join(dependencies.answers),
+        *_pack_paths(dependencies.absent, split_path),
+        *_pack_paths(dependencies.present, split_path),
+        _join(dependencies.include_results),
         _join(dependencies.own_path),
     ]
 
 
 def _dependencies(columns: Sequence[bytes], directories: list[str], labels: list[str]) -> FileSet:
-    places, rests, digests, numbers, *probes, answers, own_path = columns
+    indices, rests, digests, numbers, *probes, include_results, own_path = columns
     relatives = _split(rests)
-    positions = struct.unpack(f"<{len(relatives)}h", places)
+    positions = struct.unpack(f"<{len(relatives)}h", indices)
     stats = struct.unpack(f"<{4 * len(relatives)}q", numbers)
     digest = digests.hex()
     headers = map(
@@ -153,21 +153,21 @@ def _dependencies(columns: Sequence[bytes], directories: list[str], labels: list
         headers=tuple(headers),
         absent=_unpack_paths(probes[0], probes[1], directories),
         present=_unpack_paths(probes[2], probes[3], directories),
-        answers=tuple(_split(answers)),
+        include_results=tuple(_split(include_results)),
         own_path=tuple(_split(own_path)),
     )
 
 
 def _pack_paths(
-    paths: Sequence[str], place: Callable[[str], tuple[int, str]]
+    paths: Sequence[str], split_path: Callable[[str], tuple[int, str]]
 ) -> tuple[bytes, bytes]:
-    placed = [place(path) for path in paths]
-    return struct.pack(f"<{len(placed)}h", *(i for i, _ in placed)), _join(r for _, r in placed)
+    split = [split_path(path) for path in paths]
+    return struct.pack(f"<{len(split)}h", *(i for i, _ in split)), _join(r for _, r in split)
 
 
-def _unpack_paths(places: bytes, rests: bytes, directories: list[str]) -> tuple[str, ...]:
+def _unpack_paths(indices: bytes, rests: bytes, directories: list[str]) -> tuple[str, ...]:
     relatives = _split(rests)
-    positions = struct.unpack(f"<{len(relatives)}h", places)
+    positions = struct.unpack(f"<{len(relatives)}h", indices)
     return tuple([directories[i] + rest for i, rest in zip(positions, relatives, strict=True)])
 
 
@@ -264,13 +264,13 @@ def record(
     watched.texts = [source]
     if clock := scan(source).clock:
         watched.doubt(f"{clock} is different in every build")
-    place = sources.placing(search)
+    split_path = sources.relative_to(search)
     headers: list[Header] = []
     own_path: dict[str, None] = {}
     for path in dict.fromkeys(trace):
         if not path.startswith("/"):
             return FileSet(uncacheable=f"header {path} was found by a relative path")
-        position, relative = place(path)
+        position, relative = split_path(path)
         label = search[position].label if position >= 0 else ""
         try:
             header, mentions, text, changed_ns = _read(path, label, relative)
@@ -286,16 +286,16 @@ def record(
             watched.texts.append(text)
             watched.roots.append(os.path.dirname(path))
     watched.look()
-    answers = []
+    include_results = []
     for path in watched.present:
-        position, rest = place(path)
-        answers.append(f"{search[position].label if position >= 0 else ''}/{rest}")
+        position, rest = split_path(path)
+        include_results.append(f"{search[position].label if position >= 0 else ''}/{rest}")
     ways = [*(header.path for header in headers), *watched.seen, *watched.present]
     return FileSet(
         tuple(headers),
         absent=tuple(watched.absent),
         present=tuple(watched.present),
-        answers=tuple(sorted(answers)),
+        include_results=tuple(sorted(include_results)),
         newest_ns=max(watched.newest_ns, _led_ns(ways)),
         own_path=tuple(own_path),
         uncacheable=watched.problem or fileset.volatile(ways),
@@ -388,7 +388,7 @@ def _led_ns(paths: Iterable[str]) -> int:
     """Return when a link or a folder on the way to these paths last came to lead elsewhere.
 
     A header keeps its times when ``current -> v1`` becomes ``current -> v2``, or when another folder
-    takes the place of its own. A link is new then, and a folder that was renamed has been changed
+    takes its place. A link is new then, and a folder that was renamed has been changed
     since something in it was: what comes and goes in it changes both of its times to the same.
     """
     newest = 0

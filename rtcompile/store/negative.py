@@ -1,4 +1,4 @@
-"""The negative cache: the builds that failed and would fail again, by the digest of their `Question`.
+"""The negative cache: the builds that failed and would fail again, by the digest of their `KeyInputs`.
 
 An entry has the compiler's log and everything that the failed build read or looked for. It is valid
 while none of these files has changed, for the same builds of the compilers and the linker. Where NVRTC
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rtcompile.files import sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
-from rtcompile.request.key import Question, digest, field
+from rtcompile.request.key import KeyInputs, digest, field
 from rtcompile.request.units import CompileFailure
 from rtcompile.store.folder import Folder
 
@@ -61,9 +61,9 @@ class Negative:
         self._publish = publish
         self._memory: dict[str, Remembered] = {}
 
-    def find(self, question: Question) -> Remembered | None:
-        """Return how the build of `question` failed; None if that is unknown, or a file has changed."""
-        key = _key(question)
+    def find(self, inputs: KeyInputs) -> Remembered | None:
+        """Return how the build of `inputs` failed; None if that is unknown, or a file has changed."""
+        key = _key(inputs)
         known = self._memory.get(key) or self._stored(key)
         if known is None:
             return None
@@ -74,24 +74,24 @@ class Negative:
             self._keep(key, known._replace(depends=now))
         return known
 
-    def failure(self, question: Question) -> CompileFailure | None:
-        """Return how the build of `question` failed, if neither compiler can make it."""
-        known = self.find(question)
+    def failure(self, inputs: KeyInputs) -> CompileFailure | None:
+        """Return how the build of `inputs` failed, if neither compiler can make it."""
+        known = self.find(inputs)
         return None if known is None or known.why_nvcc else known.failure
 
-    def remember(self, question: Question, remembered: Remembered) -> None:
+    def remember(self, inputs: KeyInputs, remembered: Remembered) -> None:
         """Keep a failure in place of what was kept before, unless the time of the build decided it."""
         from rtcompile.request import (
             key as admission,  # only a failure needs its regular expressions
         )
 
-        if not admission.reason_against(question):
-            self._keep(_key(question), remembered)
+        if not admission.reason_against(inputs):
+            self._keep(_key(inputs), remembered)
 
-    def forget(self, question: Question) -> None:
-        """Remove what is known of `question`, which was built all the same."""
-        self._memory.pop(_key(question), None)
-        self._folder.discard(KIND, _key(question))
+    def forget(self, inputs: KeyInputs) -> None:
+        """Remove what is known of `inputs`, which was built all the same."""
+        self._memory.pop(_key(inputs), None)
+        self._folder.discard(KIND, _key(inputs))
 
     def _keep(self, key: str, remembered: Remembered) -> None:
         self._memory.pop(key, None)
@@ -130,10 +130,10 @@ def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) ->
     return found.replaced(absent=(*found.absent, *failure.missing))
 
 
-def _key(question: Question) -> str:
-    builds = [field(backend, build) for backend, build in sorted(question.compilers.items())]
-    linker = field("linker", question.linker)
-    return digest([field("key", KIND), field("lookup", question.lookup_key()), *builds, linker])
+def _key(inputs: KeyInputs) -> str:
+    builds = [field(backend, build) for backend, build in sorted(inputs.compilers.items())]
+    linker = field("linker", inputs.linker)
+    return digest([field("key", KIND), field("lookup", inputs.lookup_key()), *builds, linker])
 
 
 def _encoded(key: str, remembered: Remembered) -> bytes:

@@ -22,19 +22,19 @@ def encode(
     obj: ObjectCode,
     name: str,
     asked: Mapping[str, str] = MappingProxyType({}),
-    elsewhere: str = "",
+    manifest_key: str = "",
 ) -> bytes:
     """Return the file of a program's build that is kept under `key`.
 
-    `elsewhere` is the key of the manifest that leads to it on other machines, if it is a build that
-    read nothing and has none: see `found_elsewhere`.
+    `manifest_key` is the key of the manifest that leads to it on other machines, if it is a build that
+    read nothing and has none: see `portable_entry`.
     """
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     # The reason for using NVCC still holds on a hit; the reason for the miss does not.
     texts.append(build.why if build.backend == "nvcc" else "")
     texts.append("\0".join(f"{label}\0{value}" for label, value in asked.items()))
-    texts += [f"{build.compiled_in:.1f}", elsewhere]  # in pairs, as the names are
+    texts += [f"{build.compiled_in:.1f}", manifest_key]  # in pairs, as the names are
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]
@@ -62,7 +62,7 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
         return None
 
 
-def found_elsewhere(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
+def portable_entry(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
     """Return the manifest that `encode` named: its key and what is in it; None if it named none."""
     fields = sealed.unseal("object", key, data)
     if fields is None or len(fields) < 11 or not fields[10]:
@@ -75,7 +75,7 @@ def found_elsewhere(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
 
 
 def asked(key: str, data: bytes) -> dict[str, str]:
-    """Return the summary of the question in a file (`Question.summary`); empty if it is damaged."""
+    """Return `KeyInputs.summary` from a file; empty if it is damaged."""
     fields = sealed.unseal("object", key, data)
     if fields is None or len(fields) < 11 or not fields[8]:
         return {}

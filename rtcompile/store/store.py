@@ -1,4 +1,4 @@
-"""The cache finds the object of a question in memory or on disk; any problem counts as a miss.
+"""The local cache: finds objects by their key inputs, in memory or on disk. Any problem counts as a miss.
 
 A hit reads two small files, a manifest and an object, and opens no database. If the storage cannot
 be used, the user gets one warning and memory is used instead; no build fails because of it.
@@ -22,7 +22,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.forks import at_end
-from rtcompile.request.key import Question, linked_by
+from rtcompile.request.key import KeyInputs, linked_by
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.settings import Settings
 from rtcompile.store import manifests, objects
@@ -31,7 +31,7 @@ from rtcompile.store.journal import Upkeep
 from rtcompile.store.manifests import ManifestEntry, Memory, hit
 
 if TYPE_CHECKING:
-    from rtcompile.store.inventory import Books, Entry, Usage
+    from rtcompile.store.inventory import Entry, Statistics, Usage
     from rtcompile.store.locks import SingleFlight
     from rtcompile.store.negative import Negative
 
@@ -61,7 +61,9 @@ class Store:
         self._locked: dict[tuple[int, str], int] = {}
         self._started: dict[str, int] = {}
         self._upkeep = Upkeep(
-            self._folder, size, lambda notes: self._ask_books(lambda books: books.statistics(notes))
+            self._folder,
+            size,
+            lambda counts: self._ask_statistics(lambda statistics: statistics.add(counts)),
         )
         if on_disk:
             try:
@@ -82,7 +84,7 @@ class Store:
         store = _stores.get(key)
         if store is None:
             if not _stores:
-                at_end(_note_hits)
+                at_end(_write_hits)
             path, on_disk, size, jit = key
             made = cls(path, on_disk=on_disk, size=size, writable=jit)
             store = _stores.setdefault(key, made)
@@ -90,53 +92,53 @@ class Store:
 
     # --- finding -------------------------------------------------------------------------
 
-    def find(self, question: Question) -> ObjectCode | None:
-        """Return the kept object that a build of `question` would make now; None if there is none."""
-        return found if isinstance(found := self.search(question), ObjectCode) else None
+    def find(self, inputs: KeyInputs) -> ObjectCode | None:
+        """Return the kept object that a build of `inputs` would make now; None if there is none."""
+        return found if isinstance(found := self.search(inputs), ObjectCode) else None
 
-    def why(self, question: Question) -> str:
+    def why(self, inputs: KeyInputs) -> str:
         """Return in one line why `find` gives nothing: ``"header /x/foo.h changed"``."""
-        found = self._search(question)
+        found = self._search(inputs)
         return "" if isinstance(found, ObjectCode) else found()
 
-    def search(self, question: Question) -> ObjectCode | Callable[[], str]:
+    def search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
         """Return what `find` returns, or a function that returns what `why` would."""
-        found = self._search(question)
+        found = self._search(inputs)
         if isinstance(found, ObjectCode):
             self._upkeep.hit()
         return found
 
-    def appeared(self, question: Question) -> ObjectCode | Callable[[], str]:
+    def appeared(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
         """Return what `search` would, of a source that reads no file and was not there a moment ago."""
-        if self._alone(question) is None or self._memory.find(question.lookup_key()):
-            return self.search(question)
-        found = self._find_alone(question)
+        if self._without_files(inputs) is None or self._memory.find(inputs.lookup_key()):
+            return self.search(inputs)
+        found = self._find_without_files(inputs)
         if found is not None:
             self._upkeep.hit()
-        return found or partial(self._reason, question, (), ())
+        return found or partial(self._reason, inputs, (), ())
 
-    def _search(self, question: Question) -> ObjectCode | Callable[[], str]:
-        key = question.lookup_key()
+    def _search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
+        key = inputs.lookup_key()
         known = self._memory.find(key)
         for build, obj in known:
-            if question.serves(build.backend, build.compiler) and build.dependencies.unchanged():
+            if inputs.serves(build.backend, build.compiler) and build.dependencies.is_unchanged():
                 return hit(obj, build, "memory")
-        if (alone := self._find_alone(question)) is not None:
-            return alone
-        builds = self._builds(key, question.search)
-        for build in [b for b in builds if question.serves(b.backend, b.compiler)]:
-            if build.dependencies.unchanged() and (read := self._object(build.object_key)):
+        if (entry := self._find_without_files(inputs)) is not None:
+            return entry
+        builds = self._builds(key, inputs.search)
+        for build in [b for b in builds if inputs.serves(b.backend, b.compiler)]:
+            if build.dependencies.is_unchanged() and (read := self._object(build.object_key)):
                 self._memory.remember(key, build, read)
                 return hit(read, build, "disk")
         # No build's files have their old stats. Compare contents, here and by the portable
         # manifest.
         objects_in_memory = {build.object_key: obj for build, obj in known}
         builds += [build for build, _ in known]
-        builds += self._builds(question.portable_key(), question.search, "portable")
+        builds += self._builds(inputs.portable_key(), inputs.search, "portable")
         usable = [
             b
             for b in builds
-            if question.serves(b.backend, b.compiler) and question.gets_same_texts(b.dependencies)
+            if inputs.serves(b.backend, b.compiler) and inputs.gets_same_texts(b.dependencies)
         ]
         for build in usable:
             fresh = build.dependencies.refreshed()
@@ -146,49 +148,49 @@ class Store:
             if found is not None:
                 build = build._replace(dependencies=fresh)
                 self._memory.remember(key, build, found)
-                if written := self._publish_manifest(key, build, question.search):
+                if written := self._publish_manifest(key, build, inputs.search):
                     self._upkeep.wrote(written)
                 where = "memory" if build.object_key in objects_in_memory else "disk"
                 return hit(found, build, where)
-        return partial(self._reason, question, builds, usable)
+        return partial(self._reason, inputs, builds, usable)
 
-    def _alone(self, question: Question) -> ManifestEntry | None:
+    def _without_files(self, inputs: KeyInputs) -> ManifestEntry | None:
         """Return NVRTC's build of a source that reads no file: no manifest has to lead to it."""
-        compiler = question.compilers.get("nvrtc")
-        if not compiler or question.backend == "nvcc" or not question.reads_no_file():
+        compiler = inputs.compilers.get("nvrtc")
+        if not compiler or inputs.backend == "nvcc" or not inputs.reads_no_file():
             return None
-        if question.fixups:
+        if inputs.fixups:
             return None  # A look-up does not know them.
-        if compiler.endswith(linked_by("", question.linker)):
-            return None  # Whether a build is linked is not known to a question that looks for it.
-        key = question.object_key(_NOTHING_READ, backend="nvrtc")
+        if compiler.endswith(linked_by("", inputs.linker)):
+            return None  # A look-up does not know whether a build is linked.
+        key = inputs.object_key(_NOTHING_READ, backend="nvrtc")
         return ManifestEntry("nvrtc", compiler, key, _NOTHING_READ)
 
-    def _find_alone(self, question: Question) -> ObjectCode | None:
-        alone = self._alone(question)
-        obj = self._object(alone.object_key) if alone is not None else None
-        if alone is None or obj is None:
+    def _find_without_files(self, inputs: KeyInputs) -> ObjectCode | None:
+        entry = self._without_files(inputs)
+        obj = self._object(entry.object_key) if entry is not None else None
+        if entry is None or obj is None:
             return None
-        self._memory.remember(question.lookup_key(), alone, obj)
-        return hit(obj, alone, "disk")
+        self._memory.remember(inputs.lookup_key(), entry, obj)
+        return hit(obj, entry, "disk")
 
     def _reason(
-        self, question: Question, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
+        self, inputs: KeyInputs, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
     ) -> str:
         from rtcompile.request import (
             key as admission,  # a hit does not need its regular expressions
         )
 
-        if reason := admission.reason_against(question):
+        if reason := admission.reason_against(inputs):
             return f"never cached: {reason}"
         if usable:
             return usable[0].dependencies.difference() or "its object was evicted or damaged"
         if builds:
             latest = builds[0]
-            wanted = question.backend if question.backend != "auto" else "any compiler here"
+            wanted = inputs.backend if inputs.backend != "auto" else "any compiler here"
             return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
         # What read no file has no manifest, which would tell of a build by another compiler.
-        by = f" by {alone.compiler}" if (alone := self._alone(question)) else ""
+        by = f" by {entry.compiler}" if (entry := self._without_files(inputs)) else ""
         return f"no build of this source with these options{by}"
 
     def _builds(
@@ -217,7 +219,7 @@ class Store:
 
     # --- keeping -------------------------------------------------------------------------
 
-    def add(self, question: Question, obj: ObjectCode, dependencies: FileSet) -> bool:
+    def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
         """Keep a build; return whether it could be kept.
 
         A build is not kept if its result differs each time, or if a file changed while the compiler
@@ -225,65 +227,73 @@ class Store:
         """
         from rtcompile.request import key as admission
 
-        if self.changed_meanwhile(question, dependencies):
+        if self.changed_meanwhile(inputs, dependencies):
             return False
-        if dependencies.uncacheable or admission.reason_against(question):
+        if dependencies.uncacheable or admission.reason_against(inputs):
             return False
         backend = obj.build.backend
-        path_bound = admission.path_bound(question, obj, dependencies)
-        object_key = question.object_key(dependencies, backend=backend, path_bound=path_bound)
-        build = ManifestEntry(
-            backend, question.compilers.get(backend, ""), object_key, dependencies
-        )
-        program = question.name.rpartition("/")[2]
-        elsewhere = admission.holds_elsewhere(question, obj, dependencies)
+        path_bound = admission.path_bound(inputs, obj, dependencies)
+        object_key = inputs.object_key(dependencies, backend=backend, path_bound=path_bound)
+        build = ManifestEntry(backend, inputs.compilers.get(backend, ""), object_key, dependencies)
+        program = inputs.name.rpartition("/")[2]
+        portable = admission.is_portable(inputs, obj, dependencies)
         # What read nothing holds in any place as it holds here, and is found without a manifest.
-        found_alone = self._alone(question) if elsewhere else None
-        alone = found_alone is not None and found_alone.object_key == object_key
-        key = question.portable_key() if alone else ""
-        data = objects.encode(object_key, obj, program, question.summary(), key)
-        self._keep(question, build, obj, data, built=True, alone=alone, elsewhere=elsewhere)
+        entry = self._without_files(inputs) if portable else None
+        no_dependencies = entry is not None and entry.object_key == object_key
+        key = inputs.portable_key() if no_dependencies else ""
+        data = objects.encode(object_key, obj, program, inputs.summary(), key)
+        self._keep(
+            inputs, build, obj, data, built=True, no_dependencies=no_dependencies, portable=portable
+        )
         return True
 
-    def changed_meanwhile(self, question: Question, dependencies: FileSet) -> bool:
+    def changed_meanwhile(self, inputs: KeyInputs, dependencies: FileSet) -> bool:
         """Say whether a file changed since the build that is under way began to read."""
-        started = self._started.get(question.lookup_key())
+        started = self._started.get(inputs.lookup_key())
         return started is not None and dependencies.newest_ns >= started
 
-    def adopt(self, question: Question, build: ManifestEntry, data: bytes) -> ObjectCode | None:
+    def adopt(self, inputs: KeyInputs, build: ManifestEntry, data: bytes) -> ObjectCode | None:
         """Keep a build of another machine and return it; None if `data` is not that build's object."""
         decoded = objects.decode(build.object_key, data)
         if decoded is None:
             return None
-        alone = objects.found_elsewhere(build.object_key, data) is not None
-        self._keep(question, build, decoded[1], data, built=False, alone=alone, elsewhere=True)
+        no_dependencies = objects.portable_entry(build.object_key, data) is not None
+        self._keep(
+            inputs,
+            build,
+            decoded[1],
+            data,
+            built=False,
+            no_dependencies=no_dependencies,
+            portable=True,
+        )
         return hit(decoded[1], build, "remote")
 
-    def entry_of(self, question: Question, obj: ObjectCode) -> ManifestEntry | None:
+    def entry_of(self, inputs: KeyInputs, obj: ObjectCode) -> ManifestEntry | None:
         """Return how a build that was made or found just now is kept; None if it is not."""
-        known = self._memory.find(question.lookup_key())
+        known = self._memory.find(inputs.lookup_key())
         return next((build for build, kept in known if kept.code is obj.code), None)
 
     def _keep(
         self,
-        question: Question,
+        inputs: KeyInputs,
         build: ManifestEntry,
         obj: ObjectCode,
         data: bytes,
         *,
         built: bool,
-        alone: bool,
-        elsewhere: bool,
+        no_dependencies: bool,
+        portable: bool,
     ) -> None:
-        key = question.lookup_key()
+        key = inputs.lookup_key()
         self._memory.remember(key, build, obj)
         written = self._write("objects", build.object_key, data)
         if written:
-            if not alone:
-                written += self._publish_manifest(key, build, question.search)
-            if elsewhere and not alone:
-                key = question.portable_key()
-                written += self._publish_manifest(key, build, question.search, "portable")
+            if not no_dependencies:
+                written += self._publish_manifest(key, build, inputs.search)
+            if portable and not no_dependencies:
+                key = inputs.portable_key()
+                written += self._publish_manifest(key, build, inputs.search, "portable")
             self._upkeep.wrote(written, misses=int(built), fetched=int(not built))
 
     def keep_source(self, name: str, source: str) -> None:
@@ -353,13 +363,13 @@ class Store:
     @contextmanager
     def building(
         self,
-        question: Question,
+        inputs: KeyInputs,
         timeout: float | None = None,
         *,
         reads: bool = True,
         waits: bool = True,
     ) -> Iterator[float | None]:
-        """Hold the right to build `question`: one thread of one process on this machine.
+        """Hold the right to build `inputs`: one thread of one process on this machine.
 
         Yields what is left of `timeout` (seconds) after waiting for others that build the same. If
         nothing is left, the right was not obtained: also where it `waits` for nobody. Call `find`
@@ -369,14 +379,14 @@ class Store:
         """
         from rtcompile.store import locks  # it imports fcntl, which a hit does not need
 
-        key = question.lookup_key()
+        key = inputs.lookup_key()
         begin = time.monotonic()
         most = timeout if waits else 0.0
-        patience = locks.PATIENCE if most is None else most
+        wait = locks.MAX_WAIT_SECONDS if most is None else most
         with self._guard:
             flights = self._flights = self._flights or locks.SingleFlight()
-        with flights.flight(key, _would_fail_again, most) as alone:
-            if not alone:
+        with flights.flight(key, _would_fail_again, most) as is_first:
+            if not is_first:
                 yield 0.0
                 return
             lock: AbstractContextManager[object] = nullcontext()
@@ -386,14 +396,14 @@ class Store:
                 except OSError as error:
                     self._degrade(error)
                 else:
-                    patience = min(patience - (time.monotonic() - begin), locks.PATIENCE)
-                    lock = locks.of_key(self._folder.file("locks"), key, patience, self._locked)
+                    wait = min(wait - (time.monotonic() - begin), locks.MAX_WAIT_SECONDS)
+                    lock = locks.of_key(self._folder.file("locks"), key, wait, self._locked)
             with lock as locked:
                 if locked is False and not waits:
                     yield 0.0
                     return
-                if reads and question.backend == "nvcc":
-                    self.reading(question)
+                if reads and inputs.backend == "nvcc":
+                    self.reading(inputs)
                 elif reads:
                     # NVRTC's files are seen as they are read. Only where it cannot be observed, what was
                     # written within this tick is taken for changed, and its build is not kept.
@@ -403,9 +413,9 @@ class Store:
                 finally:
                     self._started.pop(key, None)
 
-    def reading(self, question: Question) -> None:
+    def reading(self, inputs: KeyInputs) -> None:
         """Note that files are read from now on: what changes while a build runs is not kept."""
-        self._started[question.lookup_key()] = clocks.next_tick()
+        self._started[inputs.lookup_key()] = clocks.next_tick()
 
     @cached_property
     def negative(self) -> Negative:
@@ -414,22 +424,22 @@ class Store:
 
         return Negative(self._folder, self._readable, self.publish)
 
-    # --- books and upkeep ----------------------------------------------------------------
+    # --- statistics and upkeep ----------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring the directory within its limit, and enter the notes of processes into the books."""
+        """Bring the directory within its limit, and add the journal to the statistics."""
         self._upkeep.settle()
 
-    def note_hits(self) -> None:
-        """Write what was counted to the notes, which are entered into the books later."""
+    def write_hits(self) -> None:
+        """Write what was counted to the journal, which is added to the statistics later."""
         self._upkeep.note()
 
     def usage(self) -> Usage | None:
-        """Return sizes and counts, None where there can be no books."""
+        """Return sizes and counts, None where no statistics can be kept."""
         from rtcompile.store import inventory
 
         self.settle()
-        counts = self._ask_books(lambda books: books.statistics())
+        counts = self._ask_statistics(lambda statistics: statistics.add())
         return None if counts is None else inventory.usage(self._folder, counts)
 
     def entries(self) -> Iterator[Entry]:
@@ -467,16 +477,21 @@ class Store:
 
         return inventory.export(self._folder, Folder(path))
 
-    def _ask_books(self, ask: Callable[[Books], _T]) -> _T | None:
+    def _ask_statistics(self, ask: Callable[[Statistics], _T]) -> _T | None:
         if not self._folder.writable:
             return None
-        from rtcompile.store.inventory import Books, BooksError  # 16 ms that a hit does not pay
+        from rtcompile.store.inventory import (  # 16 ms that a hit does not pay
+            Statistics,
+            StatisticsError,
+        )
 
         try:
             self._prepare()
-            return ask(Books(self._folder))
-        except BooksError as error:
-            self._warn(f"its books cannot be written ({error}): hits and builds are not counted")
+            return ask(Statistics(self._folder))
+        except StatisticsError as error:
+            self._warn(
+                f"its statistics cannot be written ({error}): hits and builds are not counted"
+            )
         except OSError as error:
             self._degrade(error)
         return None
@@ -490,9 +505,9 @@ def _after_fork() -> None:
     _stores.clear()  # a thread that the child has not got may hold one of their locks
 
 
-def _note_hits() -> None:
+def _write_hits() -> None:
     for store in _stores.values():
-        store.note_hits()
+        store.write_hits()
 
 
 os.register_at_fork(after_in_child=_after_fork)

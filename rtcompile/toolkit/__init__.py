@@ -14,7 +14,7 @@ __all__ = ["Library", "Program", "Toolchain", "current", "find", "missing_header
 
 
 def __getattr__(name: str) -> object:
-    # Imported on demand: while the last result is remembered, no search takes place.
+    # Imported on demand: while the last result is remembered, no search takes root.
     if name == "find":
         from rtcompile.toolkit.search import find
 

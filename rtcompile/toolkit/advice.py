@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rtcompile.request import cxx
 from rtcompile.toolkit.catalogue import CUDA_ENVIRONMENT, PARTS, Part
 from rtcompile.toolkit.model import Toolchain, version_pair
-from rtcompile.toolkit.places import Hit, Place, Surroundings, Toolset, conda_prefixes
+from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, conda_prefixes
 
 if TYPE_CHECKING:
     from rtcompile.toolkit.model import Program
@@ -31,25 +31,25 @@ INSTALL_ANYTHING = (
 )
 
 
-def given(names: Sequence[str], where: Surroundings) -> Iterator[str]:
+def given(names: Sequence[str], where: SearchContext) -> Iterator[str]:
     """Return those of the environment variables that are set to something."""
     return (name for name in names if where.environ.get(name))
 
 
-def looked_in(where: Surroundings) -> str:
-    """Return the places that were searched, for "looked in …"."""
+def looked_in(where: SearchContext) -> str:
+    """Return the folders that were searched, for "looked in …"."""
     named = [f"{name}={where.environ[name]}" for name in given(CUDA_ENVIRONMENT, where)]
     named[:0] = [f"conda's {prefix}" for prefix in conda_prefixes(where)]
     return ", ".join(["site-packages/nvidia", *named, *where.usual_roots])
 
 
-def useless_variables(where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
+def useless_variables(where: SearchContext, roots: Sequence[Root]) -> Iterator[str]:
     """Yield a sentence for each variable that names no toolkit."""
     for name in given(CUDA_ENVIRONMENT, where):
-        root = os.path.abspath(where.environ[name])
-        place = next((place for place in places if place.root == root), None)
-        if place and not any(place.look(part) for part in PARTS):
-            state = "holds no CUDA toolkit" if os.path.isdir(root) else "is not there"
+        path = os.path.abspath(where.environ[name])
+        root = next((root for root in roots if root.path == path), None)
+        if root and not any(root.look(part) for part in PARTS):
+            state = "holds no CUDA toolkit" if os.path.isdir(path) else "is not there"
             yield f"{name}={where.environ[name]} {state}: ignored. Correct it or unset it."
 
 
@@ -69,8 +69,8 @@ def why_missing(part: Part, chosen: Toolset) -> str:
                 f"{version} and lies there too."
             )
         return f"{fact} {_complete(part, chosen)}{replaces}"
-    package = part.package(nvrtc.place.layout)
-    installed = nvrtc.place.installed.get(package)
+    package = part.package(nvrtc.root.layout)
+    installed = nvrtc.root.installed.get(package)
     if installed:  # nvidia-cuda-runtime-cu12 12.8 has no libcudadevrt.a, 12.9 has
         return (
             f"{part.what} not found for {here}: {package} {installed} is installed without it. "
@@ -94,7 +94,7 @@ def _complete(part: Part, chosen: Toolset) -> str:
 def install(parts: Sequence[Part], nvrtc: Hit) -> str:
     """Return the command that installs `parts` at NVRTC's version, by NVRTC's package manager."""
     major, minor = version_pair(nvrtc.version)
-    layout = nvrtc.place.layout
+    layout = nvrtc.root.layout
     if layout == "toolkit":
         layout = f"wheels{major}"
     packages = [part.package(layout) for part in parts]
@@ -126,7 +126,7 @@ def install_nvcc(compiler: Hit | None) -> str:
             "toolkit, NVIDIA's or by `conda install cuda-toolkit`, and set CUDA_PATH to it."
         )
     major = version_pair(compiler.version)[0]
-    by_pip = compiler.place.layout != "conda" and major == 13
+    by_pip = compiler.root.layout != "conda" and major == 13
     names = ("nvcc", "nvvm", "crt", "cudart") if by_pip else ("nvcc",)
     return install([part for part in PARTS if part.name in names], compiler)
 

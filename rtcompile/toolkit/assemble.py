@@ -35,8 +35,8 @@ from rtcompile.toolkit.catalogue import (
     PARTS,
 )
 from rtcompile.toolkit.model import Library, Program, Toolchain, version_pair
-from rtcompile.toolkit.places import Hit, Place, Surroundings, Toolset, cupy_cccl, unfit
 from rtcompile.toolkit.programs import describe_nvcc, which
+from rtcompile.toolkit.roots import Hit, Root, SearchContext, Toolset, cupy_cccl, unfit
 
 GROUP = "rtcompile.headers"  # of entry points by which packages declare folders of headers
 
@@ -66,7 +66,7 @@ class _Draft:
 
 
 def assemble(
-    where: Surroundings, places: Sequence[Place], chosen: Toolset | None, shims: str
+    where: SearchContext, roots: Sequence[Root], chosen: Toolset | None, shims: str
 ) -> Toolchain:
     """Return the toolchain of the chosen set, with CUTLASS, CuPy's headers and the shims.
 
@@ -76,7 +76,7 @@ def assemble(
     hold another folder ``cccl`` than the chosen one.
     """
     draft = _Draft()
-    draft.problems.extend(useless_variables(where, places))
+    draft.problems.extend(useless_variables(where, roots))
     nvrtc = nvjitlink = None
     cudadevrt = None
     if chosen is None:
@@ -92,7 +92,7 @@ def assemble(
     draft.search.append(SearchDir("rtcompile", shims))
     draft.search.append(SearchDir("shims", os.path.join(shims, "std")))
     draft.search += last
-    nvcc = _nvcc(draft, where, places, chosen)
+    nvcc = _nvcc(draft, where, roots, chosen)
     host_compiler = _host_compiler(draft, where)
     if nvcc is not None:
         nvcc = nvcc._replace(build=model.of_nvcc(nvcc, host_compiler))
@@ -107,7 +107,7 @@ def assemble(
         found_via=draft.found_via,
         missing=draft.missing,
         problems=tuple(dict.fromkeys(draft.problems)),
-        depends=tuple(dict.fromkeys(_depends(draft, where, places))),
+        depends=tuple(dict.fromkeys(_depends(draft, where, roots))),
         doubts=tuple(draft.doubts),
     )
 
@@ -129,7 +129,7 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
         if hit is None:
             draft.lacks(name, why_missing(_PART[name], chosen), problem=chosen.mixes(name))
             continue
-        draft.found(name, hit.version or nvrtc.version, hit.place.found_via)
+        draft.found(name, hit.version or nvrtc.version, hit.root.found_via)
         draft.depends.append(hit.path)
         paths[name] = hit.path
     nvjitlink = None
@@ -144,16 +144,16 @@ def _libraries(draft: _Draft, chosen: Toolset) -> tuple[Library, Library | None,
     )
 
 
-def _headers(draft: _Draft, chosen: Toolset, where: Surroundings, shims: str) -> None:
+def _headers(draft: _Draft, chosen: Toolset, where: SearchContext, shims: str) -> None:
     for name in HEADER_PARTS:
         hit = _the_only_cccl(chosen) if name == "cccl" else chosen.hits.get(name)
         if hit is not None:
             own = catalogue.of_cccl(hit.directory) if name == "cccl" else hit.version
-            draft.found(name, own or chosen.nvrtc.version, hit.place.found_via)
+            draft.found(name, own or chosen.nvrtc.version, hit.root.found_via)
             draft.depends.append(hit.path)
             if hit.directory not in [directory.path for directory in draft.search]:
                 draft.search.append(SearchDir(name, hit.directory))
-            if name == "cudart" and hit.place.layout == "bundled":  # without the runtime's API
+            if name == "cudart" and hit.root.layout == "bundled":  # without the runtime's API
                 draft.search.append(SearchDir("bundled-shims", os.path.join(shims, "bundled")))
             continue
         why = why_missing(_PART[name], chosen)
@@ -174,11 +174,11 @@ def _the_only_cccl(chosen: Toolset) -> Hit | None:
     if cudart and cccl and cccl.directory != cudart.directory:
         path = os.path.join(cudart.directory, _PART["cccl"].markers[0])
         if os.path.isfile(path):
-            return Hit(_PART["cccl"], cudart.directory, path, cudart.version, cudart.place)
+            return Hit(_PART["cccl"], cudart.directory, path, cudart.version, cudart.root)
     return cccl
 
 
-def _use_cupy_cccl(draft: _Draft, where: Surroundings) -> bool:
+def _use_cupy_cccl(draft: _Draft, where: SearchContext) -> bool:
     root = cupy_cccl(where)
     if root is None:
         return False
@@ -195,7 +195,7 @@ def _use_cupy_cccl(draft: _Draft, where: Surroundings) -> bool:
 
 
 def _cutlass(
-    draft: _Draft, where: Surroundings, chosen: Toolset | None, shims: str
+    draft: _Draft, where: SearchContext, chosen: Toolset | None, shims: str
 ) -> list[SearchDir]:
     """Add CUTLASS, behind the shims that it needs; return what is to be searched last of all."""
     cuda = chosen.nvrtc.version if chosen else ""
@@ -215,7 +215,7 @@ def _cutlass(
     return []
 
 
-def _cupy(draft: _Draft, where: Surroundings) -> None:
+def _cupy(draft: _Draft, where: SearchContext) -> None:
     for site_dir in where.site_dirs:
         directory = os.path.join(site_dir, "cupy/_core/include")
         marker = os.path.join(directory, "cupy/carray.cuh")
@@ -232,7 +232,7 @@ def _cupy(draft: _Draft, where: Surroundings) -> None:
     )
 
 
-def _providers(draft: _Draft, where: Surroundings) -> None:
+def _providers(draft: _Draft, where: SearchContext) -> None:
     for one in provided(where.site_dirs):
         if not one.directory:
             draft.problems.append(
@@ -297,22 +297,22 @@ def _directory(distribution: metadata.Distribution, dotted: str) -> str:
 
 
 def _nvcc(
-    draft: _Draft, where: Surroundings, places: Sequence[Place], chosen: Toolset | None
+    draft: _Draft, where: SearchContext, roots: Sequence[Root], chosen: Toolset | None
 ) -> Program | None:
     """Return the nvcc of NVRTC's version, else the first that works, as it has its own headers."""
     best: tuple[Program, str] | None = None
     nvrtc = chosen.nvrtc if chosen else None
-    for path, version, place in _nvcc_candidates(where, places):
+    for path, version, root in _nvcc_candidates(where, roots):
         program = describe_nvcc(path, version, where.environ)
         if program is None:
             draft.doubts.append(path)
             draft.problems.append(f"{path} does not run: `{path} --version` printed no version.")
             continue
-        trouble = _out_of_step(program, place, nvrtc)
+        trouble = _out_of_step(program, root, nvrtc)
         if trouble:
             draft.problems.append(trouble)
             continue
-        found_via = place.found_via if place else "PATH"
+        found_via = root.found_via if root else "PATH"
         best = best or (program, found_via)
         if nvrtc and program.version_pair == version_pair(nvrtc.version):
             best = program, found_via
@@ -334,52 +334,52 @@ def _nvcc(
 
 
 def _nvcc_candidates(
-    where: Surroundings, places: Sequence[Place]
-) -> Iterator[tuple[str, str, Place | None]]:
-    system = [place for place in places if place.found_via == "system"]
-    for place in [place for place in places if place not in system]:
-        yield from _nvcc_in(place)
+    where: SearchContext, roots: Sequence[Root]
+) -> Iterator[tuple[str, str, Root | None]]:
+    system = [root for root in roots if root.found_via == "system"]
+    for root in [root for root in roots if root not in system]:
+        yield from _nvcc_in(root)
     on_path = which("nvcc", where.environ)
     if on_path:
         yield on_path, "", None
-    for place in system:
-        yield from _nvcc_in(place)
+    for root in system:
+        yield from _nvcc_in(root)
 
 
-def _nvcc_in(place: Place) -> Iterator[tuple[str, str, Place]]:
-    hit = place.look(_PART["nvcc"])
+def _nvcc_in(root: Root) -> Iterator[tuple[str, str, Root]]:
+    hit = root.look(_PART["nvcc"])
     if hit is not None and os.access(hit.path, os.X_OK):
-        yield hit.path, hit.version, place
+        yield hit.path, hit.version, root
 
 
-def _out_of_step(nvcc: Program, place: Place | None, nvrtc: Hit | None) -> str:
+def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
     """Return what is wrong with the toolkit around an nvcc, which must be of one version.
 
     pip can install other versions of its parts (``nvidia-cuda-nvcc`` allows any ``nvidia-nvvm``),
     and nvcc 13.5 then fails with ``invalid option: --simt-only``.
     """
-    if place is None:
+    if root is None:
         return ""
-    own = Hit(_PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, place)
+    own = Hit(_PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)
     # In a folder shared with NVRTC, the other parts are to get NVRTC's version, not NVRTC nvcc's.
-    mend = install_nvcc(nvrtc if nvrtc and nvrtc.place == place else own)
+    fix = install_nvcc(nvrtc if nvrtc and nvrtc.root == root else own)
     for name in ("nvvm", "crt", "cudart"):
         part = _PART[name]
-        hit = place.look(part)
-        if hit is None and place.layout == "wheels13":
+        hit = root.look(part)
+        if hit is None and root.layout == "wheels13":
             package = part.package("wheels13")
-            return f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {mend}"
+            return f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {fix}"
         culprit = hit and unfit(hit, own)
         if culprit:
-            package = culprit.part.package(place.layout) or culprit.part.what
+            package = culprit.part.package(root.layout) or culprit.part.what
             return (
                 f"nvcc {nvcc.version} ({nvcc.path}) and {package} {culprit.version} "
-                f"({culprit.path}) are of different versions: nvcc is not used. {mend}"
+                f"({culprit.path}) are of different versions: nvcc is not used. {fix}"
             )
     return ""
 
 
-def _host_compiler(draft: _Draft, where: Surroundings) -> str | None:
+def _host_compiler(draft: _Draft, where: SearchContext) -> str | None:
     named = [where.environ[name] for name in given(HOST_COMPILER_ENVIRONMENT, where)]
     for candidate in (*named, "g++", "c++"):
         # nvcc's -ccbin may name a folder instead of a program.
@@ -401,17 +401,17 @@ def _host_compiler(draft: _Draft, where: Surroundings) -> str | None:
 # --------------------------------------------------------------------
 
 
-def _depends(draft: _Draft, where: Surroundings, places: Sequence[Place]) -> Iterator[str]:
+def _depends(draft: _Draft, where: SearchContext, roots: Sequence[Root]) -> Iterator[str]:
     """Yield the paths whose change can change this result: files found, and folders searched."""
     yield from draft.depends
     yield from where.site_dirs
-    for place in places:
-        if place.layout == "conda":
-            yield os.path.join(place.root, "conda-meta")
-        elif place.layout == "toolkit":
-            yield place.root
+    for root in roots:
+        if root.layout == "conda":
+            yield os.path.join(root.path, "conda-meta")
+        elif root.layout == "toolkit":
+            yield root.path
             for name in ("version.json", "include", "lib64", "lib", "bin"):
-                yield os.path.join(place.root, name)
+                yield os.path.join(root.path, name)
     for pattern in where.usual_roots:
         yield os.path.dirname(pattern)
     for name in given(CUTLASS_ENVIRONMENT, where):

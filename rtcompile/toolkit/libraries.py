@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from rtcompile.toolkit import catalogue
 from rtcompile.toolkit.advice import given
 from rtcompile.toolkit.catalogue import CUTLASS_ENVIRONMENT
-from rtcompile.toolkit.places import Surroundings, conda_prefixes
+from rtcompile.toolkit.roots import SearchContext, conda_prefixes
 
 MARKER = "cutlass/version.h"
 
@@ -67,7 +67,7 @@ class Cutlass(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def find(where: Surroundings, cuda: str, cccl: str) -> Cutlass:
+def find(where: SearchContext, cuda: str, cccl: str) -> Cutlass:
     """Return the CUTLASS that a variable names, else the newest that fits this CUDA and CCCL."""
     problems: list[str] = []
     for name in given(CUTLASS_ENVIRONMENT, where):
@@ -116,7 +116,7 @@ def _outcome(found: Found, why: str, cuda: str, cccl: str, problems: list[str]) 
     return Cutlass(found, why, row is not None and row.shims, problems=tuple(problems))
 
 
-def _installed(where: Surroundings) -> Iterator[Found]:
+def _installed(where: SearchContext) -> Iterator[Found]:
     for site_dir in where.site_dirs:
         for package, folder in PACKAGES.items():
             directory = os.path.join(site_dir, folder)

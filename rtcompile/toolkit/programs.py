@@ -19,7 +19,7 @@ from rtcompile.toolkit.model import Library, Program, version_pair
 from rtcompile.workers import process
 
 if TYPE_CHECKING:
-    from rtcompile.toolkit.places import Hit
+    from rtcompile.toolkit.roots import Hit
 
 _QUERY = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "workers", "nvrtc_query.py"

@@ -1,13 +1,13 @@
-"""Finds one consistent toolkit: each place is judged as a whole, and versions are never mixed.
+"""Finds one consistent toolkit: each root is judged as a whole, and versions are never mixed.
 
-The order of places is cuda.pathfinder's: this environment's wheels, conda, CUDA_PATH/CUDA_HOME,
-the system. cuda.pathfinder searches for each part by itself and takes it from the first place that
+The order of roots is cuda.pathfinder's: this environment's wheels, conda, CUDA_PATH/CUDA_HOME,
+the system. cuda.pathfinder searches for each part by itself and takes it from the first root that
 has it, so NVRTC of one version can end up with headers of another. Therefore rtcompile walks
-the places itself and asks cuda.pathfinder last, for the loader's own paths and for newer layouts.
+the roots itself and asks cuda.pathfinder last, for the loader's own paths and for newer layouts.
 
-The first place with a complete set wins. A part that a place lacks, or has in another version, is
+The first root with a complete set wins. A part that a root lacks, or has in another version, is
 taken from a later place of the same major.minor; for CCCL, CuPy's own copy is used too. Only
-`places.unfit` decides which parts go together. If no place is complete, the one that lacks the
+`roots.unfit` decides which parts go together. If no root is complete, the one that lacks the
 fewest parts wins and `Toolchain.problems` says what to install. Where CuPy is installed, a CUDA of
 CuPy's major version is preferred, since the driver may not load code of another one.
 
@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from rtcompile.toolkit.assemble import assemble
 from rtcompile.toolkit.catalogue import TARGETS, USUAL_ROOTS
 from rtcompile.toolkit.model import Toolchain
-from rtcompile.toolkit.places import (
+from rtcompile.toolkit.roots import (
     LAST_STEPS,
     STEPS,
     Hit,
-    Place,
+    Root,
+    SearchContext,
     Step,
-    Surroundings,
     choose,
     cupy_cccl,
     cupy_major,
@@ -54,7 +54,7 @@ def find(
     gave no complete set. `prefix` is ``sys.prefix``, which may be a conda environment. A None
     stands for this machine and this installation.
     """
-    where = Surroundings(
+    where = SearchContext(
         environ,
         tuple(site_dirs),
         tuple(usual_roots),
@@ -63,27 +63,27 @@ def find(
     )
     major = cupy_major(where)
     spare = ("cccl",) if cupy_cccl(where) else ()
-    places = list(_unique(place for step in STEPS for place in step(where)))
-    chosen = choose(places, major, spare)
+    roots = list(_unique(root for step in STEPS for root in step(where)))
+    chosen = choose(roots, major, spare)
     if chosen is None or chosen.lacking(spare):
-        places = list(_unique([*places, *(p for step in last_steps for p in step(where))]))
-        chosen = choose(places, major, spare)
+        roots = list(_unique([*roots, *(p for step in last_steps for p in step(where))]))
+        chosen = choose(roots, major, spare)
     if chosen is not None and chosen.lacking():
         folder = unpack(chosen.nvrtc)
         if folder is not None:
             versions = {"nvrtc": chosen.nvrtc.version}
-            places.append(Place(folder, "bundled", "NVRTC", where.targets, versions))
-            chosen = choose(places, major, spare)
-    return assemble(where, places, chosen, shims or _shims())
+            roots.append(Root(folder, "bundled", "NVRTC", where.targets, versions))
+            chosen = choose(roots, major, spare)
+    return assemble(where, roots, chosen, shims or _shims())
 
 
-def _unique(places: Iterable[Place]) -> Iterator[Place]:
+def _unique(roots: Iterable[Root]) -> Iterator[Root]:
     seen: set[tuple[str, str]] = set()
-    for place in places:
-        identity = (os.path.realpath(place.root), place.layout)
+    for root in roots:
+        identity = (os.path.realpath(root.path), root.layout)
         if identity not in seen:
             seen.add(identity)
-            yield place
+            yield root
 
 
 def _shims() -> str:

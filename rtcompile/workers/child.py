@@ -1,7 +1,7 @@
 """A child of the zygote: takes a job, answers its caller, and may take another.
 
 A job has a child to itself: what it leaves in its process, and what happens to that, is gone with
-it. *Plain* jobs are the exception: builds by NVRTC whose options are forgotten with them. NVRTC opens
+it. *Reusable* jobs are the exception: builds by NVRTC whose options are forgotten with them. NVRTC opens
 every header again for each compile, so none is as another build found it. To be the next of the
 same process spares such a job the pages of the compiler's memory: 10 of 28 ms of a small kernel, a
 seventh of CuTe's 1.5 s. They share no more than that memory:
@@ -10,7 +10,7 @@ seventh of CuTe's 1.5 s. They share no more than that memory:
   be the source's fault, the zygote runs the job again in a child of its own, whose result counts.
 - Between two jobs the folders and what was written on stderr are emptied; a child that finds
   anything else there does not go on. One that has grown or has served many does not either.
-- Jobs with a limit of time or memory are never plain.
+- Jobs with a limit of time or memory are never reusable.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _read(name: str) -> bytes:
 
 # --- A child of the zygote: takes a job, answers its caller, and may take another -----------------
 
-NOT_BELIEVED = 3  # exit status: the job is to be done again, by a child of its own
+RETRY = 3  # exit status: the job is to be done again, by a child of its own
 
 _SIGKILL = 9
 _MOST_JOBS = 256
@@ -93,14 +93,14 @@ class Order:
         "function",
         "leftovers",
         "memory",
-        "plain",
+        "reusable",
         "socket",
         "timeout",
         "warm",
     )
 
     def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
-        self.function, self.timeout, self.memory, self.warm, self.plain, *self.leftovers = fields
+        self.function, self.timeout, self.memory, self.warm, self.reusable, *self.leftovers = fields
         self.socket = socket
         self.arguments = arguments
 
@@ -114,12 +114,12 @@ class Child:
     """A child as the zygote sees it: its `order` or None, jobs `served`, and if `warm` ones fit it."""
 
     __slots__ = (
+        "channel",
         "deadline",
-        "desk",
         "failure",
         "folder",
         "killed",
-        "leash",
+        "lifeline",
         "memory",
         "order",
         "pid",
@@ -130,11 +130,18 @@ class Child:
     )
 
     def __init__(
-        self, pid: int, desk: _socket.socket, stderr: int, folder: str, leash: int, *, warm: bool
+        self,
+        pid: int,
+        channel: _socket.socket,
+        stderr: int,
+        folder: str,
+        lifeline: int,
+        *,
+        warm: bool,
     ) -> None:
         self.pid = pid
-        self.desk = desk
-        self.leash = leash  # see `_die_with_zygote`
+        self.channel = channel
+        self.lifeline = lifeline  # see `_die_with_zygote`
         self.pidfd = open_pidfd(pid)
         self.stderr = stderr
         self.folder = folder
@@ -150,7 +157,7 @@ class Child:
         """Say whether it waits, and for such an order."""
         if self.order is not None or self.killed or (order.warm and not self.warm):
             return False
-        return order.plain or not self.served
+        return order.reusable or not self.served
 
     def take(self, order: Order) -> None:
         """Hand it an order."""
@@ -159,11 +166,11 @@ class Child:
         self.memory = order.memory
         try:
             descriptors = (order.socket.fileno(), order.arguments)
-            protocol.send(self.desk, (order.function, order.plain), descriptors)
+            protocol.send(self.channel, (order.function, order.reusable), descriptors)
         except OSError:
             self.served += 1  # It was killed while it waited: that says nothing of the job.
 
-    def lay_down(self) -> Order | None:
+    def finish(self) -> Order | None:
         """Take its order away, when it is done or the child has ended."""
         order, self.order = self.order, None
         self.deadline = self.memory = None
@@ -190,15 +197,15 @@ class Child:
 
     def close(self) -> None:
         """Let go of its descriptors."""
-        self.desk.close()
-        os.close(self.leash)
+        self.channel.close()
+        os.close(self.lifeline)
         os.close(self.stderr)
         if self.pidfd is not None:
             os.close(self.pidfd)
 
 
 def become(
-    desk: _socket.socket,
+    channel: _socket.socket,
     stderr: int,
     folder: scratch.Scratch,
     name: str,
@@ -211,10 +218,10 @@ def become(
     status = 1
     try:
         os.setpgid(0, 0)
-        # Other jobs' sockets would look alive for as long as this child is, and so their leashes.
+        # Other jobs' sockets would look alive for as long as this child is, and so their lifelines.
         for other in others:
-            other.desk.close()
-            os.close(other.leash)
+            other.channel.close()
+            os.close(other.lifeline)
             if other.order is not None:
                 other.order.socket.close()
         for later in postponed:
@@ -223,44 +230,44 @@ def become(
         _prefer_for_oom()
         os.dup2(stderr, 2)
         folder.enter_job_folder(name)
-        status = _serve(desk)
+        status = _serve(channel)
     except BrokenPipeError:
         pass  # cancelled
     finally:
         os._exit(status)
 
 
-def _serve(desk: _socket.socket) -> int:
-    """Do jobs until one is not plain; return the exit status."""
+def _serve(channel: _socket.socket) -> int:
+    """Do jobs until one is not reusable; return the exit status."""
     size = 0
     for served in range(_MOST_JOBS):
-        desk.settimeout(None if size < _SMALL_BYTES else _LARGE_SECONDS)
+        channel.settimeout(None if size < _SMALL_BYTES else _LARGE_SECONDS)
         try:
-            message = protocol.receive(desk)
+            message = protocol.receive(channel)
         except TimeoutError:
-            return NOT_BELIEVED  # A job that was given to it just now is given to another.
+            return RETRY  # A job that was given to it just now is given to another.
         if message is None:
             return 0  # The zygote ends.
-        (function, plain), (number, arguments) = message
+        (function, reusable), (number, arguments) = message
         socket = _socket.socket(fileno=number)
         if served and not _as_new():
-            return NOT_BELIEVED
+            return RETRY
         well = False
         try:
             value = resolve(function)(protocol.unpack(arguments))
             if hasattr(value, "__next__"):
-                if not _send_parts(desk, socket, value, stays=plain):
+                if not _send_parts(channel, socket, value, stays=reusable):
                     return 0
                 size = _resident_bytes()
                 socket.close()
                 continue
-            well = plain and value.pop("well")
+            well = reusable and value.pop("well")
             if served and value.pop("doubtful"):
-                return NOT_BELIEVED
+                return RETRY
             answer = protocol.pack(value)
         except BaseException as error:
             if served:
-                return NOT_BELIEVED
+                return RETRY
             import traceback
 
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -270,7 +277,7 @@ def _serve(desk: _socket.socket) -> int:
         stays = well and served + 1 < _MOST_JOBS and size < _MOST_BYTES
         if stays:
             # Before the caller gets the reply: when he hangs up, the zygote knows that all is well.
-            protocol.send(desk, (protocol.ANSWER,))
+            protocol.send(channel, (protocol.ANSWER,))
         protocol.send(socket, (protocol.ANSWER,), (answer,))
         if not stays:
             return 0
@@ -279,7 +286,9 @@ def _serve(desk: _socket.socket) -> int:
     return 0
 
 
-def _send_parts(desk: _socket.socket, socket: _socket.socket, parts: Any, *, stays: bool) -> bool:
+def _send_parts(
+    channel: _socket.socket, socket: _socket.socket, parts: Any, *, stays: bool
+) -> bool:
     """Send the chunks of a reply up to the first failure; return whether this process can go on."""
     for part in parts:
         well, more = part.pop("well"), part.pop("more")
@@ -287,7 +296,7 @@ def _send_parts(desk: _socket.socket, socket: _socket.socket, parts: Any, *, sta
             break
         free = stays and not more and _resident_bytes() < _MOST_BYTES
         if free:
-            protocol.send(desk, (protocol.ANSWER,))  # before the caller gets the reply, as above
+            protocol.send(channel, (protocol.ANSWER,))  # before the caller gets the reply, as above
         protocol.send_value(socket, protocol.PART, part)
         if free:
             return True
@@ -347,7 +356,7 @@ def open_pidfd(pid: int) -> int | None:
 def _die_with_zygote(zygote: int, held: int) -> None:
     """Let the kernel kill this job's process group when its zygote ends, even all at once by -9.
 
-    `held` is the reading end of a pipe whose other end only the zygote has, its leash. The kernel
+    `held` is the reading end of a pipe whose other end only the zygote has, its lifeline. The kernel
     sends the signal that we ask for here to the whole group when the last writer has gone, for as
     long as any process of the group holds our end: what a compiler starts inherits it.
     """

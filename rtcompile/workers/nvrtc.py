@@ -180,7 +180,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
 
     Takes ``source``, ``name``, ``options`` (bytes), ``expressions``, ``target``, ``pch`` (the path
     of a precompiled header or ``b""``), ``minimal`` (whether CUDA's declarations may be left out),
-    ``plain`` (whether this process may go on to another job), ``nested`` (whether the trace has to
+    ``reusable`` (whether this process may go on to another job), ``nested`` (whether the trace has to
     show what includes what, which `probes` cannot), and what `probes` takes. Returns
     ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
     ``lowered_names``, ``asked`` (of `probes`; None where these do not work), ``trace`` (None where
@@ -189,14 +189,14 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     `child` takes ``well`` and ``doubtful`` away.
     """
     begin = time.monotonic()
-    if job.get("plain"):
+    if job.get("reusable"):
         _keep_freed_memory()
     options: list[bytes] = job["options"]
     tried = bool(job["pch"] and _heap_is_pinned)
     use = [b"--use-pch=" + job["pch"]] if tried else []
     times = os.memfd_create("times")  # a file would be made and removed for each compile
-    told = b"--time=/proc/self/fd/%d" % times
-    timed = [told] if os.path.exists("/proc/self/fd") else []
+    option = b"--time=/proc/self/fd/%d" % times
+    timed = [option] if os.path.exists("/proc/self/fd") else []
     minimal = [_MINIMAL] if job.get("minimal") else []
     reply = _observed(job, [*options, *timed, *use, *minimal])
     if minimal and (reply["error"] or reply["log"]):
@@ -452,7 +452,7 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         log = f"{program.log()}NVRTC reported success but made no {target}.\n"
         return {"error": "error", "log": log}
     log = program.log()
-    if job.get("plain"):
+    if job.get("reusable"):
         program.destroy()
     return {"error": "", "log": log, "code": code, "lowered_names": lowered}
 

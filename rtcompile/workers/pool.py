@@ -59,7 +59,7 @@ class Job(NamedTuple):
     # It may be given to a process that has done such jobs before (see `child`). Its value then has
     # under "well" whether that process is as it was, and under "doubtful" whether another may come
     # to another value. With a limit it has a process to itself all the same.
-    plain: bool = False
+    reusable: bool = False
     # Of how many parts the answer is, if the function is a generator: see `Pool.parts`.
     parts: int = 0
 
@@ -271,13 +271,13 @@ class Pool:
             self._forget(job, worker)
             if ZygoteProcess.all_ended and not exiting:
                 raise SystemExit  # ends a daemon thread silently while the interpreter exits
-        text = f"The worker process ended before it answered. {worker.last_words}".strip()
+        text = f"The worker process ended before it answered. {worker.last_stderr}".strip()
         return Crash("start", 0, text, b"")
 
     def _zygote(self, prepare: str, argument: str) -> ZygoteProcess:
         with self._lock:
             found = self._zygotes.get((prepare, argument))
-            patience = time.monotonic() + _ENDING_SECONDS
+            deadline = time.monotonic() + _ENDING_SECONDS
             while found is None:
                 try:
                     found = process.take(prepare, argument)
@@ -285,7 +285,7 @@ class Pool:
                         found = ZygoteProcess(self._idle)
                         found.load(prepare, argument)
                 except BlockingIOError:  # no more processes: `ulimit -u`
-                    if time.monotonic() > patience:
+                    if time.monotonic() > deadline:
                         raise
                     time.sleep(0.01)
                 else:
@@ -360,8 +360,8 @@ def _ask(
         raise OSError("its socket was closed")
     arguments = protocol.pack(dict(job.arguments))
     try:
-        plain = job.plain and limits == Limits() and not leftovers
-        how = (limits.timeout, limits.memory, job.warm, plain)
+        reusable = job.reusable and limits == Limits() and not leftovers
+        how = (limits.timeout, limits.memory, job.warm, reusable)
         message = (job.function, *how, *leftovers)
         protocol.send(zygote.control, message, (theirs.fileno(), arguments))
     finally:

@@ -30,7 +30,7 @@ _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
 
 
 class ZygoteProcess:
-    """The caller's end of one zygote: `control` takes jobs, and `last_words` is its last stderr."""
+    """The caller's end of one zygote: `control` takes jobs, and `last_stderr` is its last stderr."""
 
     alive: ClassVar[set[ZygoteProcess]] = set()
     all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
@@ -38,7 +38,7 @@ class ZygoteProcess:
 
     def __init__(self, idle: float = IDLE_SECONDS) -> None:
         self.loads: tuple[str, str] | None = None
-        self.last_words = ""
+        self.last_stderr = ""
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
         self._scratch = scratch.new_name()
@@ -114,9 +114,9 @@ class ZygoteProcess:
             if not pid:
                 return False
         if self._identify()[1] == self._identities[1]:
-            self.last_words = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
+            self.last_stderr = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
         if status is not None and os.WIFSIGNALED(status):
-            self.last_words = f"Signal {os.WTERMSIG(status)} ended it. {self.last_words}".strip()
+            self.last_stderr = f"Signal {os.WTERMSIG(status)} ended it. {self.last_stderr}".strip()
         if status != 0:
             scratch.sweep(self._temporary, self._scratch)
         return True

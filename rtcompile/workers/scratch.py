@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Tried in this order where TMPDIR is not set or cannot be used.
-PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+PARENTS = ("/tmp", "/var/tmp", "/dev/shm")
 
 _NAME = "rtcompile-workers-"
 _NAMES = 8  # names that are tried where other users have taken the first ones
@@ -107,12 +107,12 @@ def _machine() -> str:
 def claim(temporary: str, name: str) -> Scratch:
     """Make a zygote's folder below TMPDIR, locked for as long as this process or a child lives."""
     problems = []
-    for place in _places(temporary):
+    for parent in _parents(temporary):
         try:
-            _check_place(place)
-            return _claim_in(place, name)
+            _check_parent(parent)
+            return _claim_in(parent, name)
         except OSError as error:
-            problems.append(f"{place}: {error.strerror or error}")
+            problems.append(f"{parent}: {error.strerror or error}")
     raise OSError(
         f"no folder for temporary files can be used ({'; '.join(problems)}). "
         "Set TMPDIR to a folder of your own with room."
@@ -121,29 +121,29 @@ def claim(temporary: str, name: str) -> Scratch:
 
 def sweep(temporary: str, own: str) -> None:
     """Remove the folders of killed zygotes; `own` is that of a zygote known to have ended."""
-    for place in _places(temporary):
-        for path, home in _homes(place):
+    for parent in _parents(temporary):
+        for path, home in _homes(parent):
             _sweep(home, own)
             os.close(home)
             _remove_if_empty(path)
 
 
-def _places(temporary: str) -> Iterator[str]:
-    yield from dict.fromkeys(place for place in (temporary, *PLACES) if place)
+def _parents(temporary: str) -> Iterator[str]:
+    yield from dict.fromkeys(parent for parent in (temporary, *PARENTS) if parent)
 
 
-def _check_place(place: str) -> None:
+def _check_parent(parent: str) -> None:
     """Raise OSError where another user could replace this user's folder."""
-    status = os.stat(place)
+    status = os.stat(parent)
     if status.st_uid not in (0, os.geteuid()):
         raise OSError(f"belongs to user {status.st_uid}, who could exchange what is in it")
     if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
         raise OSError("others could exchange what is in it (no sticky bit)")
 
 
-def _claim_in(place: str, name: str) -> Scratch:
+def _claim_in(parent: str, name: str) -> Scratch:
     for _ in range(_TRIES):
-        path, home = _home(place)
+        path, home = _home(parent)
         descriptor = -1
         try:
             try:
@@ -163,9 +163,9 @@ def _claim_in(place: str, name: str) -> Scratch:
     raise OSError(f"another process keeps removing {name}")
 
 
-def _home(place: str) -> tuple[str, int]:
+def _home(parent: str) -> tuple[str, int]:
     """Return the user's folder and its open descriptor; make it if it does not exist."""
-    for path in _home_paths(place):
+    for path in _home_paths(parent):
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
@@ -176,15 +176,15 @@ def _home(place: str) -> tuple[str, int]:
     raise OSError(f"{path} and the names before it are taken by others")
 
 
-def _homes(place: str) -> Iterator[tuple[str, int]]:
-    for path in _home_paths(place):
+def _homes(parent: str) -> Iterator[tuple[str, int]]:
+    for path in _home_paths(parent):
         home = _open_home(path)
         if home is not None:
             yield path, home
 
 
-def _home_paths(place: str) -> Iterator[str]:
-    path = os.path.join(place, f"{_NAME}{os.geteuid()}")
+def _home_paths(parent: str) -> Iterator[str]:
+    path = os.path.join(parent, f"{_NAME}{os.geteuid()}")
     yield path
     for number in range(2, _NAMES + 1):
         yield f"{path}-{number}"

@@ -23,7 +23,7 @@ _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # idle seconds after which the zygote does work that makes later jobs faster
 _QUIET = 0.02  # seconds without a message before it forks ahead
 _ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
-_KEEP = 30.0  # seconds that a child which has served waits for another plain job
+_KEEP = 30.0  # seconds that a child which has served waits for another reusable job
 _ROOMY = 2048  # processes
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
@@ -77,7 +77,7 @@ class Zygote:
         self.postponed: list[Order] = []
         self.serial = 0
         self.warm = False  # whether what `improve` does for the jobs that ask for it was done
-        self.deaf: set[int] = set()  # children whose channel has nothing more
+        self.hung_up: set[int] = set()  # children whose channel has nothing more
         # Processes that wait would be missing where there are few: no more than have something to
         # do.
         self.roomy = self.ahead = _processes_allowed() >= _ROOMY
@@ -148,13 +148,13 @@ class Zygote:
             self._dismiss(lambda child: child.served > 0)
 
     def _wants_one_ahead(self) -> bool:
-        # Where there is nothing to improve a job takes seconds: NVCC's. A child that does a plain job
+        # Where there is nothing to improve a job takes seconds: NVCC's. A child that does a reusable job
         # is the next one's, too, and many programs have but one.
         return (
             self.ahead
             and self.improve is not None
             and not any(
-                child.order.plain if child.order else not child.served
+                child.order.reusable if child.order else not child.served
                 for child in self.children.values()
             )
         )
@@ -179,9 +179,9 @@ class Zygote:
         return min(looks) + 0.001
 
     def _look_after(self, child: Child, ready: dict[int, int]) -> None:
-        if child.desk.fileno() in ready and not self._hear(child):
-            self.poller.unregister(child.desk.fileno())  # It ends.
-            self.deaf.add(child.pid)
+        if child.channel.fileno() in ready and not self._hear(child):
+            self.poller.unregister(child.channel.fileno())  # It ends.
+            self.hung_up.add(child.pid)
         if child.pidfd is None or child.pidfd in ready:
             status = child.reap()
             if status is not None:
@@ -202,11 +202,11 @@ class Zygote:
     def _hear(self, child: Child) -> bool:
         """Take a child's word that it has answered and waits for another job; False at its end."""
         try:
-            if protocol.receive(child.desk) is None:
+            if protocol.receive(child.channel) is None:
                 return False
         except OSError:
             return False
-        self._close(child.lay_down())
+        self._close(child.finish())
         self._start_postponed()
         return True
 
@@ -236,7 +236,7 @@ class Zygote:
             if order.warm:
                 self._improve(idle=False)
             resolve(order.function)  # here rather than in the child: imported once, forked often
-            order.plain = order.plain and self.roomy
+            order.reusable = order.reusable and self.roomy
             fit = [c for c in self.children.values() if not anew and c.may_take(order)]
             child = max(fit, key=lambda c: c.served) if fit else self._fork(folder)
         except Exception as error:
@@ -268,12 +268,12 @@ class Zygote:
 
     def _forked(self) -> int:
         """Fork; where `ulimit -u` forbids it, wait a moment for threads of the caller that are ending."""
-        patience = time.monotonic() + _ENDING_SECONDS
+        deadline = time.monotonic() + _ENDING_SECONDS
         while True:
             try:
                 return os.fork()
             except BlockingIOError:
-                if self.children or time.monotonic() > patience:
+                if self.children or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
 
@@ -283,7 +283,7 @@ class Zygote:
         name = str(self.serial)
         folder.make_job_folder(name)
         stderr = os.memfd_create("stderr")
-        held, leash = os.pipe()
+        held, lifeline = os.pipe()
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         zygote = os.getpid()
         try:
@@ -291,12 +291,12 @@ class Zygote:
         except OSError:
             ours.close()
             os.close(stderr)
-            os.close(leash)
+            os.close(lifeline)
             folder.remove_job_folder(name)
             raise
         else:
             if pid == 0:
-                os.close(leash)
+                os.close(lifeline)
                 ours.close()
                 self.control.close()
                 others = self.children.values()
@@ -308,7 +308,7 @@ class Zygote:
             os.setpgid(pid, pid)  # here too: whoever comes first, it is a group before any kill
         except OSError:
             pass  # It has ended already.
-        child = Child(pid, ours, stderr, name, leash, warm=self.warm)
+        child = Child(pid, ours, stderr, name, lifeline, warm=self.warm)
         self.children[pid] = child
         self.poller.register(ours.fileno(), select.POLLIN)
         if child.pidfd is not None:
@@ -318,17 +318,17 @@ class Zygote:
     def _reap_and_report(self, child: Child, status: int) -> None:
         """Clean up after a child; if it crashed, notify the caller, unless an answer came first."""
         del self.children[child.pid]
-        if child.pid in self.deaf:
-            self.deaf.discard(child.pid)
+        if child.pid in self.hung_up:
+            self.hung_up.discard(child.pid)
         else:
-            self.poller.unregister(child.desk.fileno())
+            self.poller.unregister(child.channel.fileno())
         if child.pidfd is not None:
             self.poller.unregister(child.pidfd)
         if self.scratch is not None:
             self.scratch.remove_job_folder(child.folder)
-        unbelieved = child.served > 0 and child.failure == "crash"
-        order = child.lay_down()
-        if order is not None and status != 0 and unbelieved:
+        may_retry = child.served > 0 and child.failure == "crash"
+        order = child.finish()
+        if order is not None and status != 0 and may_retry:
             self.poller.unregister(order.socket.fileno())
             self._start(order, anew=True)
         elif order is not None:

@@ -416,7 +416,7 @@ def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
 
 def test_as_many_threads_are_started_as_can_be_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
     # Or a worker that waits for a processor is called slow, and a thread is started in its stead.
-    monkeypatch.setattr(batch, "_PATIENCE", 10000)
+    monkeypatch.setattr(batch, "_SLOW_FACTOR", 10000)
     started: list[str] = []
     original = threading.Thread.start
     monkeypatch.setattr(

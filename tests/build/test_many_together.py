@@ -52,17 +52,17 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setenv("RTCOMPILE_FALLBACK", "never")
     rtcompile.compile("__global__ void first() {}", arch="sm_90")  # its compiler is known
     given: list[list[str]] = []
-    compile_alike = planned.compile_alike
+    compile_batch = planned.compile_batch
 
     def note(queries: Sequence[Query], cancellations: Sequence[Any]) -> Any:
         given.append([each.request.source for each in queries])
-        return compile_alike(queries, cancellations)
+        return compile_batch(queries, cancellations)
 
     def six(self: batch.Batch) -> int:
         self._seconds = 60.0  # or a worker that waits for a processor would be called a slow one
         return 6
 
-    monkeypatch.setattr(planned, "compile_alike", note)
+    monkeypatch.setattr(planned, "compile_batch", note)
     monkeypatch.setattr(batch.Batch, "_most_together", six)
     return given
 
@@ -110,7 +110,7 @@ def test_a_worker_does_one_chunk_after_another(
             yield answer
 
     monkeypatch.setattr(pool, "parts", note)
-    monkeypatch.setattr(batch, "_PATIENCE", float("inf"))  # no worker is called a slow one
+    monkeypatch.setattr(batch, "_SLOW_FACTOR", float("inf"))  # no worker is called a slow one
     outcomes(*map(kernel, range(60)))
     assert len(pids) == 60
     assert len(set(pids)) <= pool.slots()
@@ -214,7 +214,7 @@ def test_what_another_process_builds_is_waited_for(together: list[list[str]]) ->
     settings = Settings.from_environ()
     elsewhere = Store(settings.cache_dir, on_disk=True, size=1 << 30)
     with ExitStack() as building:
-        building.enter_context(elsewhere.building(planned.plan(asked[2], settings).question))
+        building.enter_context(elsewhere.building(planned.plan(asked[2], settings).key_inputs))
         futures = submit_many(asked)
         assert all(future.result(60) for future in futures[:2] + futures[3:])
         assert not futures[2].done()

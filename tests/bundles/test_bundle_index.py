@@ -122,7 +122,7 @@ def test_listeners_get_what_it_was_made_of(program):
     [found] = listed
     assert (found.code, found.build.hit) == (code, "bundle")
     assert [header.path for header in found.build.headers] == [str(program.header)]
-    assert files_of(found.build).unchanged()
+    assert files_of(found.build).is_unchanged()
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_of_two_suffixes_the_matrix_and_the_look_up_choose_one(program):
         (("-I/a", "-I/a/b", "-I/a/b/c"), ("-I/x/y", "-I/x/y/b", "-I/x/y/b/c"), True),
     ],
 )
-def test_folders_that_lie_alike_are_the_same_question(options, others, alike):
+def test_folders_that_are_nested_alike_have_the_same_key(options, others, alike):
     one, two = (
         index.digest_of(query(CompileRequest(CODE, options=each))) for each in (options, others)
     )

@@ -20,8 +20,8 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
+from tests.key_inputs import make_key_inputs
 from tests.packages import PLAIN, Package, edit_header, forget_process
-from tests.questions import make_question
 
 # --- writing -------------------------------------------------------------------------------------
 
@@ -168,9 +168,9 @@ def test_the_key_of_shipped_builds_stays_what_it_is():
         options=("-I", "/a", "-DN=1", "-O3", "-lineinfo", "--use_fast_math", "-Xptxas=-v"),
         name_expressions=("f<int>",),
     )
-    question = search.question(request, Settings.from_environ())
-    assert question is not None
-    assert question.shipped_key() == (
+    inputs = search.key_inputs(request, Settings.from_environ())
+    assert inputs is not None
+    assert inputs.bundle_key() == (
         "bd7a59d304730b5f03ab95030f2233ff510597aadd76a132cc7aaf04f517c9b6"
     )
 
@@ -186,14 +186,14 @@ def test_the_key_of_shipped_builds_stays_what_it_is():
     ],
 )
 def test_what_a_build_says_itself_is_not_in_the_key(change):
-    base = make_question(search=(SearchDir("user0", "/a"), SearchDir("cudart", "/b")))
-    other = make_question(**{"search": base.search, **change})
-    assert base.shipped_key() == other.shipped_key()
+    base = make_key_inputs(search=(SearchDir("user0", "/a"), SearchDir("cudart", "/b")))
+    other = make_key_inputs(**{"search": base.search, **change})
+    assert base.bundle_key() == other.bundle_key()
 
 
 def test_the_key_does_not_change_with_rtcompiles_version(monkeypatch):
     from rtcompile.request import key
 
-    before = make_question().shipped_key()
+    before = make_key_inputs().bundle_key()
     monkeypatch.setattr(key, "__version__", "99.0")
-    assert make_question().shipped_key() == before
+    assert make_key_inputs().bundle_key() == before

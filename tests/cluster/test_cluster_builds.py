@@ -70,7 +70,7 @@ def test_headers_are_compared_by_content_wherever_they_lie(on, address, tmp_path
     assert build(INCLUDING, **with_header(tmp_path / "two", "#define N 1\n")) == "remote"
     on("c", address)
     assert build(INCLUDING, **with_header(tmp_path / "three", "#define N 2\n")) is None
-    on("d", address)  # both builds are kept under the one question
+    on("d", address)  # both builds are kept under the one inputs
     assert build(INCLUDING, **with_header(tmp_path / "one", "#define N 1\n")) == "remote"
     assert build(INCLUDING, **with_header(tmp_path / "three", "#define N 2\n")) == "remote"
 

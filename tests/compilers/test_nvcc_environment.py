@@ -151,7 +151,7 @@ def test_a_flag_in_a_variable_that_a_build_cannot_have_is_an_error_that_names_th
 
 def identity(*options: str) -> str:
     request = CompileRequest("x", options=options, arch="sm_80", backend="nvcc")
-    return planned.plan(request, Settings.from_environ()).question.compilers["nvcc"]
+    return planned.plan(request, Settings.from_environ()).key_inputs.compilers["nvcc"]
 
 
 def test_a_directory_of_a_variable_is_another_one_from_another_working_directory(
@@ -212,8 +212,8 @@ def test_where_nothing_may_be_compiled_another_nvccs_code_serves_and_else_it_doe
     request = CompileRequest(source, arch="sm_80", target="ptx", backend="nvcc")
     for jit in (False, True):
         settings = Settings.from_environ().replace(jit=jit)
-        question = planned.plan(request, settings).question
-        assert (store.Store.open(settings).find(question) is not None) is not jit
+        inputs = planned.plan(request, settings).key_inputs
+        assert (store.Store.open(settings).find(inputs) is not None) is not jit
 
 
 def test_nvcc_gets_the_path_to_its_siblings_and_no_variable_of_the_caller(

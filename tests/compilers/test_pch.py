@@ -175,7 +175,7 @@ def test_a_build_does_not_wait_for_one_that_was_only_just_begun(
     monkeypatch.setattr(precompiled, "_START", 60.0)  # however long it takes to come to the build
     builder.ahead()
     assert not used(builder.compiled(EXPENSIVE + KERNEL))
-    assert precompiled.patience(0.01) == 0 < precompiled.patience(0.1) < 0.1
+    assert precompiled.max_wait(0.01) == 0 < precompiled.max_wait(0.1) < 0.1
 
 
 def test_only_one_build_waits_in_vain(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +189,8 @@ def test_only_one_build_waits_in_vain(builder: Builder, monkeypatch: pytest.Monk
         begun = time.monotonic()
         with prefix.wanted():
             took.append(time.monotonic() - begun)
-    assert took[0] >= precompiled.patience(0.5)
-    assert took[1] < precompiled.patience(60.0)
+    assert took[0] >= precompiled.max_wait(0.5)
+    assert took[1] < precompiled.max_wait(60.0)
 
 
 def test_in_a_copy_of_the_cache_it_is_used(warm: Builder, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def files(tmp_path: Path) -> FileSet:
         ),
         absent=(f"{tmp_path}/own/gap.h", f"{tmp_path}/toolkit/gap"),
         present=(f"{tmp_path}/own/there.h", f"{tmp_path}/toolkit/folder/."),
-        answers=("user0/there.h",),
+        include_results=("user0/there.h",),
         own_path=("user0",),
     )
 
@@ -119,10 +119,10 @@ def test_each_change_is_noticed_by_stat_and_by_contents(
     if form != "recorded":
         fields = packed(files, tmp_path)
         files = FileSet.unpacked(fields) if form == "unpacked" else files
-    assert files.unchanged()
+    assert files.is_unchanged()
     assert files.current() is files
     change(tmp_path)
-    assert not files.unchanged()
+    assert not files.is_unchanged()
     assert files.current() is None
     assert files.difference().startswith(said.format(tmp_path))
 
@@ -140,7 +140,7 @@ def test_what_was_packed_is_restored(files: FileSet, tmp_path: Path) -> None:
 def test_an_empty_set_is_empty_in_each_form() -> None:
     assert FileSet().is_empty
     assert FileSet.unpacked(FileSet().packed(("/toolkit/",))).is_empty
-    assert FileSet().unchanged(recent=True)
+    assert FileSet().is_unchanged(recent=True)
     assert not FileSet(absent=("/no",)).is_empty
 
 
@@ -162,26 +162,26 @@ def test_the_toolkit_s_files_may_be_a_second_old_and_the_user_s_may_not(
     monkeypatch.setattr(fileset, "_RECENT_SECONDS", 60.0)
     fields = packed(files, tmp_path)
     another = FileSet.unpacked(fields)
-    assert another.unchanged(recent=True)
+    assert another.is_unchanged(recent=True)
     edit(tmp_path, TOOLKIT)
-    assert FileSet.unpacked(fields).unchanged(recent=True)
-    assert not another.unchanged()
-    assert not another.unchanged(recent=True), "it was seen to have changed"
+    assert FileSet.unpacked(fields).is_unchanged(recent=True)
+    assert not another.is_unchanged()
+    assert not another.is_unchanged(recent=True), "it was seen to have changed"
 
-    assert another.own_unchanged()
+    assert another.is_own_part_unchanged()
     edit(tmp_path, OWN)
-    assert not another.own_unchanged()
+    assert not another.is_own_part_unchanged()
     monkeypatch.setattr(fileset, "_RECENT_SECONDS", 0.0)
-    assert not another.unchanged(recent=True)
+    assert not another.is_unchanged(recent=True)
 
 
 def test_an_edit_of_the_user_s_own_is_seen_right_after_a_look(
     files: FileSet, tmp_path: Path
 ) -> None:
     fields = packed(files, tmp_path)
-    assert FileSet.unpacked(fields).unchanged(recent=True)
+    assert FileSet.unpacked(fields).is_unchanged(recent=True)
     edit(tmp_path, OWN)
-    assert not FileSet.unpacked(fields).unchanged(recent=True)
+    assert not FileSet.unpacked(fields).is_unchanged(recent=True)
 
 
 # --- clocks --------------------------------------------------------------------------------------
@@ -279,9 +279,9 @@ def test_images_are_told_from_the_table_of_mounts() -> None:
 def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_path: Path) -> None:
     timeless = tuple(header._replace(mtime_ns=0, ctime_ns=0) for header in files.headers)
     unknown = files.replaced(headers=timeless)
-    assert not unknown.unchanged()
+    assert not unknown.is_unchanged()
     fresh = unknown.refreshed()
     assert fresh is not None
-    assert fresh.unchanged()
+    assert fresh.is_unchanged()
     edit(tmp_path, OWN)
     assert unknown.refreshed() is None

@@ -131,7 +131,7 @@ def kept(request: CompileRequest, read: FileSet = NOTHING, provided: tuple[str, 
     store = Store.open(settings)
     query = query_of(request, settings)
     plan = planned.plan_of(query)
-    key = store.entry_of(plan.question, code).object_key
+    key = store.entry_of(plan.key_inputs, code).object_key
     search = tuple(SearchDir("", path) for path in provided)
     query.plan = plan._replace(toolchain=plan.toolchain._replace(search=search))
     lookup.keep(query, Found(code, read, key), lookup.LEVELS)

@@ -241,7 +241,7 @@ def test_the_declaration_around_a_place_says_if_it_is_for_the_device(
 
 
 @pytest.mark.parametrize(
-    ("question", "name", "answer"),
+    ("inputs", "name", "answer"),
     [
         pytest.param("runtime", "cudaMalloc", True, id="a function of the runtime"),
         pytest.param("runtime", "cudaMaloc", False, id="one misspelled"),
@@ -258,8 +258,8 @@ def test_the_declaration_around_a_place_says_if_it_is_for_the_device(
     ],
 )
 @needs_host_compiler
-def test_the_headers_say_what_nvcc_would_know(question: str, name: str, answer: bool) -> None:
-    assert getattr(Declared(toolkit.current()), question)(name) is answer
+def test_the_headers_say_what_nvcc_would_know(inputs: str, name: str, answer: bool) -> None:
+    assert getattr(Declared(toolkit.current()), inputs)(name) is answer
 
 
 def test_without_a_host_compiler_only_members_of_std_are_taken_for_known_ones() -> None:

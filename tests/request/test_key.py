@@ -10,9 +10,9 @@ import pytest
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.request import key
-from rtcompile.request.key import Question, digest, field
+from rtcompile.request.key import KeyInputs, digest, field
 from rtcompile.request.values import Arch
-from tests.questions import make_question
+from tests.key_inputs import make_key_inputs
 
 HERE = (SearchDir("user0", "/home/a/inc"), SearchDir("cudart", "/venv/a/include"))
 THERE = (SearchDir("user0", "/home/b/inc"), SearchDir("cudart", "/venv/b/include"))
@@ -47,26 +47,28 @@ PLACES = [
 @pytest.mark.parametrize("change", [*CONTENT, *ASKED, *PLACES])
 def test_the_lookup_key_holds_all_that_is_known_before_a_build(change: dict[str, Any]) -> None:
     base = {"search": HERE}
-    assert make_question(**base).lookup_key() != make_question(**{**base, **change}).lookup_key()
+    assert (
+        make_key_inputs(**base).lookup_key() != make_key_inputs(**{**base, **change}).lookup_key()
+    )
 
 
 @pytest.mark.parametrize("change", CONTENT)
 def test_the_portable_and_object_keys_hold_every_content(change: dict[str, Any]) -> None:
-    one, other = make_question(search=HERE), make_question(**{"search": HERE, **change})
+    one, other = make_key_inputs(search=HERE), make_key_inputs(**{"search": HERE, **change})
     assert one.portable_key() != other.portable_key()
     assert object_key(one) != object_key(other)
 
 
 @pytest.mark.parametrize("change", ASKED)
 def test_an_object_is_of_the_compiler_that_made_it_whoever_asked(change: dict[str, Any]) -> None:
-    one, other = make_question(), make_question(**change)
+    one, other = make_key_inputs(), make_key_inputs(**change)
     assert one.portable_key() != other.portable_key()
     assert object_key(one) == object_key(other)
 
 
 @pytest.mark.parametrize("change", PLACES)
 def test_the_portable_and_object_keys_hold_no_place(change: dict[str, Any]) -> None:
-    one, other = make_question(search=HERE), make_question(**{"search": HERE, **change})
+    one, other = make_key_inputs(search=HERE), make_key_inputs(**{"search": HERE, **change})
     assert one.portable_key() == other.portable_key()
     assert object_key(one) == object_key(other)
     assert object_key(one, path_bound=True) != object_key(other, path_bound=True)
@@ -81,11 +83,13 @@ def test_the_portable_and_object_keys_hold_no_place(change: dict[str, Any]) -> N
 )
 def test_the_lookup_key_leaves_out_what_does_not_matter(change: dict[str, Any]) -> None:
     base = {"name_expressions": ("f", "g")}
-    assert make_question(**base).lookup_key() == make_question(**{**base, **change}).lookup_key()
+    assert (
+        make_key_inputs(**base).lookup_key() == make_key_inputs(**{**base, **change}).lookup_key()
+    )
 
 
 def object_key(
-    question: Question, backend: str = "nvrtc", path_bound: bool = False, **changes: Any
+    inputs: KeyInputs, backend: str = "nvrtc", path_bound: bool = False, **changes: Any
 ) -> str:
     fields: dict[str, Any] = {
         "path": "/home/a/inc/x.h",
@@ -96,9 +100,11 @@ def object_key(
         "mtime_ns": 1,
         "ctime_ns": 1,
     }
-    answers = changes.pop("answers", ())
-    dependencies = FileSet(headers=(Header(**{**fields, **changes}),), answers=answers)
-    return question.object_key(dependencies, backend=backend, path_bound=path_bound)
+    include_results = changes.pop("include_results", ())
+    dependencies = FileSet(
+        headers=(Header(**{**fields, **changes}),), include_results=include_results
+    )
+    return inputs.object_key(dependencies, backend=backend, path_bound=path_bound)
 
 
 @pytest.mark.parametrize(
@@ -107,34 +113,36 @@ def object_key(
         pytest.param({"digest": "d2"}, True, id="header's content"),
         pytest.param({"relative": "y.h"}, True, id="header's name"),
         pytest.param({"label": "cudart"}, True, id="which kind of directory it is in"),
-        pytest.param({"answers": ("cudart/cuda_fp8.h",)}, True, id="what __has_include found"),
+        pytest.param(
+            {"include_results": ("cudart/cuda_fp8.h",)}, True, id="what __has_include found"
+        ),
         pytest.param({"backend": "nvcc"}, True, id="compiler that built it"),
         pytest.param({"path": "/elsewhere/x.h"}, False, id="header's path"),
         pytest.param({"size": 2, "mtime_ns": 3, "ctime_ns": 4, "inode": 5}, False, id="its stat"),
     ],
 )
 def test_the_object_key_is_of_contents(change: dict[str, Any], matters: bool) -> None:
-    question = make_question()
-    assert (object_key(question) != object_key(question, **change)) is matters
+    inputs = make_key_inputs()
+    assert (object_key(inputs) != object_key(inputs, **change)) is matters
 
 
 def test_the_object_key_holds_the_compilers_build() -> None:
-    one = make_question(compilers={"nvrtc": "12.9.86 CL-1"})
-    other = make_question(compilers={"nvrtc": "12.9.86 CL-2"})
+    one = make_key_inputs(compilers={"nvrtc": "12.9.86 CL-1"})
+    other = make_key_inputs(compilers={"nvrtc": "12.9.86 CL-2"})
     assert object_key(one) != object_key(other)
 
 
-def test_another_version_of_rtcompile_asks_its_own_questions(
+def test_another_version_of_rtcompile_has_keys_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = make_question().lookup_key()
+    before = make_key_inputs().lookup_key()
     monkeypatch.setattr(key, "__version__", "999")
-    assert make_question().lookup_key() != before
+    assert make_key_inputs().lookup_key() != before
 
 
 def test_two_kinds_of_key_never_meet() -> None:
-    question = make_question()
-    assert len({question.lookup_key(), question.portable_key(), object_key(question)}) == 3
+    inputs = make_key_inputs()
+    assert len({inputs.lookup_key(), inputs.portable_key(), object_key(inputs)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -152,8 +160,8 @@ def test_two_kinds_of_key_never_meet() -> None:
 def test_an_object_serves_who_asked_for_its_compiler(
     backend: str, built_by: str, compiler: str, serves: bool
 ) -> None:
-    question = make_question(backend=backend, compilers={"nvrtc": "12.9", "nvcc": "12.8"})
-    assert question.serves(built_by, compiler) is serves
+    inputs = make_key_inputs(backend=backend, compilers={"nvrtc": "12.9", "nvcc": "12.8"})
+    assert inputs.serves(built_by, compiler) is serves
 
 
 @pytest.mark.parametrize(
@@ -168,12 +176,12 @@ def test_an_object_serves_who_asked_for_its_compiler(
 def test_where_no_nvcc_is_any_nvccs_object_serves(
     backend: str, built_by: str, serves: bool
 ) -> None:
-    question = make_question(backend=backend, compilers={"nvrtc": "12.9"})
-    assert question.serves(built_by, "12.8 elsewhere") is serves
+    inputs = make_key_inputs(backend=backend, compilers={"nvrtc": "12.9"})
+    assert inputs.serves(built_by, "12.8 elsewhere") is serves
 
 
 def test_what_was_linked_is_of_the_linkers_build_too() -> None:
-    one, other = (make_question(linker=build) for build in ("nvJitLink a", "nvJitLink b"))
+    one, other = (make_key_inputs(linker=build) for build in ("nvJitLink a", "nvJitLink b"))
     assert one.lookup_key() == other.lookup_key()
     assert object_key(one) == object_key(other)
     assert object_key(one.linked("nvrtc")) != object_key(other.linked("nvrtc"))
@@ -198,4 +206,4 @@ def test_fields_cannot_run_into_each_other(
 
 
 def test_a_key_is_a_file_name() -> None:
-    assert re.fullmatch("[0-9a-f]{64}", make_question(source="ü\udcff").lookup_key())
+    assert re.fullmatch("[0-9a-f]{64}", make_key_inputs(source="ü\udcff").lookup_key())

@@ -1,4 +1,4 @@
-"""The books: sizes, eviction, statistics; lost without loss, and never unpickled."""
+"""Statistics: sizes, eviction, statistics; lost without loss, and never unpickled."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import diskcache
 import pytest
 
 from rtcompile.errors import RtcompileWarning
-from rtcompile.request.key import Question
+from rtcompile.request.key import KeyInputs
 from rtcompile.store import folder as folders
 from rtcompile.store import inventory, locks, manifests
 from rtcompile.store.folder import Folder
-from rtcompile.store.inventory import Books, BooksError
+from rtcompile.store.inventory import Statistics, StatisticsError
 from rtcompile.store.store import Store
-from tests.questions import make_object, make_question, open_store
+from tests.key_inputs import make_key_inputs, make_object, open_store
 
 
-def build(kept: Store, source: str, code: bytes = b"code") -> Question:
-    question = make_question(source=source)
-    with kept.building(question):
-        kept.add(question, make_object(code), manifests.record((), ()))
-    return question
+def build(kept: Store, source: str, code: bytes = b"code") -> KeyInputs:
+    inputs = make_key_inputs(source=source)
+    with kept.building(inputs):
+        kept.add(inputs, make_object(code), manifests.record((), ()))
+    return inputs
 
 
 def date_back(cache: Path, hours: float) -> None:
@@ -48,7 +48,7 @@ def bytes_in(cache: Path) -> int:
 # --- sizes and eviction ------------------------------------------------------------------------
 
 
-def test_the_books_know_the_size(cache: Path) -> None:
+def test_the_statistics_know_the_size(cache: Path) -> None:
     kept = open_store(cache)
     build(kept, "a")
     build(kept, "b", b"x" * 10_000)
@@ -62,12 +62,12 @@ def test_what_was_not_used_longest_is_evicted_first(cache: Path) -> None:
         build(open_store(cache), source, b"x" * 30_000)
         date_back(cache, hours)
     kept = open_store(cache, size=80_000)
-    assert kept.find(make_question(source="a")), "used now, so no longer the oldest"
+    assert kept.find(make_key_inputs(source="a")), "used now, so no longer the oldest"
     build(kept, "d", b"x" * 30_000)
     kept.settle()
     assert bytes_in(cache) <= 80_000
     fresh = open_store(cache)
-    assert [fresh.find(make_question(source=s)) is not None for s in "abcd"] == [
+    assert [fresh.find(make_key_inputs(source=s)) is not None for s in "abcd"] == [
         True,
         False,
         False,
@@ -102,7 +102,7 @@ def test_the_limit_holds_where_there_is_no_database(
     monkeypatch.setattr(inventory, "_Database", None)
     kept = open_store(cache, size=50_000)
     build(kept, "0", b"x")
-    with pytest.warns(RtcompileWarning, match="books cannot be written"):
+    with pytest.warns(RtcompileWarning, match="statistics cannot be written"):
         build(kept, "1", b"x" * 20_000)
     for i in range(2, 6):
         build(kept, str(i), b"x" * 20_000)
@@ -139,7 +139,7 @@ def test_prune_removes_what_killed_processes_left(cache: Path) -> None:
     assert not old.exists()
     assert new.exists(), "its writer may be at work"
     assert os.listdir(cache / "locks") == [locks.TABLE]
-    assert kept.find(make_question(source="a"))
+    assert kept.find(make_key_inputs(source="a"))
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -148,20 +148,20 @@ def test_prune_leaves_the_locks_of_builds_under_way(
 ) -> None:
     monkeypatch.setattr(locks, "_ranges_work", ranges)
     kept = open_store(cache)
-    with kept.building(make_question()):
+    with kept.building(make_key_inputs()):
         held = list((cache / "locks").iterdir())
         kept.prune()
         assert held
         assert list((cache / "locks").iterdir()) == held
-        with open_store(cache).building(make_question(), waits=False) as left:
+        with open_store(cache).building(make_key_inputs(), waits=False) as left:
             assert left == 0.0
 
 
 def test_clear_forgets_everything(cache: Path) -> None:
     kept = open_store(cache)
-    question = build(kept, "a")
+    inputs = build(kept, "a")
     kept.clear()
-    assert kept.find(question) is None
+    assert kept.find(inputs) is None
     assert bytes_in(cache) == 0
 
 
@@ -189,10 +189,10 @@ def test_entries_describe_themselves(cache: Path) -> None:
 
 def test_hits_and_misses_are_counted(cache: Path) -> None:
     kept = open_store(cache)
-    question = build(kept, "a")
+    inputs = build(kept, "a")
     for _ in range(3):
-        kept.find(question)
-    kept.find(make_question(source="never built"))
+        kept.find(inputs)
+    kept.find(make_key_inputs(source="never built"))
     usage = kept.usage()
     assert usage is not None
     assert (usage.hits, usage.misses) == (3, 1)
@@ -206,15 +206,15 @@ def test_no_note_goes_into_notes_that_were_taken_since_they_were_opened(
 
     def taken_meanwhile(descriptor: int, *, exclusive: bool) -> bool:
         monkeypatch.setattr(folders, "_lock", lock)
-        folder.take_notes()
+        folder.take_journal()
         return lock(descriptor, exclusive=exclusive)
 
     monkeypatch.setattr(folders, "_lock", taken_meanwhile)
-    folder.note(misses=7)
-    assert folder.notes().misses == 7
+    folder.log(misses=7)
+    assert folder.journal().misses == 7
 
 
-def test_who_waits_for_a_processor_while_it_writes_a_note_is_waited_for(
+def test_who_waits_for_a_processor_while_it_writes_a_record_is_waited_for(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(open_store(cache), "a")
@@ -228,10 +228,10 @@ def test_who_waits_for_a_processor_while_it_writes_a_note_is_waited_for(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write_late)
-        writer = threading.Thread(target=lambda: Folder(str(cache)).note(misses=7))
+        writer = threading.Thread(target=lambda: Folder(str(cache)).log(misses=7))
         writer.start()
         opened.wait()
-        assert folder.take_notes().misses == 1 + 7
+        assert folder.take_journal().misses == 1 + 7
         writer.join()
 
 
@@ -242,9 +242,9 @@ def test_hits_of_a_process_that_built_nothing_are_counted_without_a_database(cac
             "import sys\n"
             "from rtcompile.store.store import Store\n"
             "from rtcompile.settings import Settings\n"
-            "from tests.questions import make_question\n"
+            "from tests.key_inputs import make_key_inputs\n"
             f"store = Store.open(Settings(cache_dir={str(cache)!r}))\n"
-            "assert store.find(make_question(source='a'))\n"
+            "assert store.find(make_key_inputs(source='a'))\n"
             "import atexit; atexit._run_exitfuncs()\n"
             "assert 'diskcache' not in sys.modules\n"
         )
@@ -258,7 +258,7 @@ def test_hits_of_a_process_that_built_nothing_are_counted_without_a_database(cac
 
 
 def rows(cache: Path) -> sqlite3.Connection:
-    return sqlite3.connect(cache / "books" / "cache.db", isolation_level=None)
+    return sqlite3.connect(cache / "statistics" / "cache.db", isolation_level=None)
 
 
 class Planted:
@@ -278,7 +278,7 @@ def test_a_planted_pickle_is_not_opened(cache: Path, tmp_path: Path, where: str)
     assert kept.usage()
     proof = tmp_path / "executed"
     planted = pickle.dumps(Planted(proof))
-    (cache / "books" / "planted").write_bytes(planted)
+    (cache / "statistics" / "planted").write_bytes(planted)
     pickled = diskcache.core.MODE_PICKLE
     changes = {
         "value": ("UPDATE Cache SET value = ?, mode = ?", (planted, pickled)),
@@ -320,12 +320,14 @@ def test_a_row_that_names_a_file_does_not_remove_it(cache: Path, tmp_path: Path)
         pytest.param(None, id="lost"),
     ],
 )
-def test_lost_or_damaged_books_are_made_again_from_the_files(cache: Path, damage: object) -> None:
+def test_lost_or_damaged_statistics_are_made_again_from_the_files(
+    cache: Path, damage: object
+) -> None:
     kept = open_store(cache)
     build(kept, "a", b"x" * 1000)
     kept.settle()
-    database = cache / "books" / "cache.db"
-    for rest in (cache / "books").glob("cache.db-*"):
+    database = cache / "statistics" / "cache.db"
+    for rest in (cache / "statistics").glob("cache.db-*"):
         rest.unlink()
     if callable(damage):
         database.write_bytes(damage(database.read_bytes()))
@@ -335,10 +337,10 @@ def test_lost_or_damaged_books_are_made_again_from_the_files(cache: Path, damage
     usage = later.usage()
     assert usage is not None
     assert usage.size == bytes_in(cache) > 1000
-    assert later.find(make_question(source="a"))
+    assert later.find(make_key_inputs(source="a"))
 
 
-def test_locked_books_cost_one_warning_and_no_object(
+def test_locked_statistics_cost_one_warning_and_no_object(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inventory, "_LOCK_SECONDS", 0.01)
@@ -349,10 +351,10 @@ def test_locked_books_cost_one_warning_and_no_object(
     other.execute("BEGIN EXCLUSIVE")
     try:
         kept = open_store(cache)
-        question = build(kept, "b")
+        inputs = build(kept, "b")
         with pytest.warns(RtcompileWarning, match="database is locked"):
             kept.settle()
-        assert open_store(cache).find(question)
+        assert open_store(cache).find(inputs)
     finally:
         other.close()
     usage = open_store(cache).usage()
@@ -360,13 +362,13 @@ def test_locked_books_cost_one_warning_and_no_object(
     assert usage.misses == 2
 
 
-def test_books_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> None:
-    (tmp_path / "books").write_text("in the way")
-    with pytest.raises(BooksError):
-        Books(Folder(str(tmp_path))).statistics()
+def test_statistics_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> None:
+    (tmp_path / "statistics").write_text("in the way")
+    with pytest.raises(StatisticsError):
+        Statistics(Folder(str(tmp_path))).add()
 
 
-def test_books_keep_bytes_only(tmp_path: Path) -> None:
+def test_statistics_keep_bytes_only(tmp_path: Path) -> None:
     disk = inventory._BytesDisk(str(tmp_path))
     with pytest.raises(TypeError, match="bytes"):
         disk.store({"an": "object"}, False)

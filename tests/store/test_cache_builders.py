@@ -21,21 +21,21 @@ from rtcompile.settings import Settings
 from rtcompile.store import locks, manifests, store
 from rtcompile.store.store import Store
 from tests.interrupts import interrupted
-from tests.questions import add, make_object, make_question, open_store
+from tests.key_inputs import add, make_key_inputs, make_object, open_store
 
 
 def test_of_many_threads_one_builds(cache: Path) -> None:
     kept = open_store(cache)
-    question = make_question()
+    inputs = make_key_inputs()
     builds = []
     start = threading.Barrier(8)
 
     def ask() -> None:
         start.wait()
-        with kept.building(question):
-            if kept.find(question) is None:
+        with kept.building(inputs):
+            if kept.find(inputs) is None:
                 builds.append(threading.get_ident())
-                kept.add(question, make_object(), manifests.record((), ()))
+                kept.add(inputs, make_object(), manifests.record((), ()))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -59,11 +59,11 @@ def test_who_waits_for_a_build_that_fails(cache: Path, error: BaseException, bui
 
     def ask() -> None:
         try:
-            with kept.building(make_question()):
+            with kept.building(make_key_inputs()):
                 tries.append(1)
                 if len(tries) == 1:
                     inside.set()
-                    while kept._flights._flights[make_question().lookup_key()].users < 2:
+                    while kept._flights._flights[make_key_inputs().lookup_key()].users < 2:
                         time.sleep(0.001)
                 raise error
         except BaseException as caught:
@@ -82,9 +82,9 @@ def test_who_waits_for_a_build_that_fails(cache: Path, error: BaseException, bui
 
 def test_a_failure_does_not_outlive_those_who_waited_for_it(cache: Path) -> None:
     kept = open_store(cache)
-    with pytest.raises(CompileError), kept.building(make_question()):
+    with pytest.raises(CompileError), kept.building(make_key_inputs()):
         raise CompileError("no")
-    with kept.building(make_question()):
+    with kept.building(make_key_inputs()):
         pass
 
 
@@ -92,7 +92,7 @@ def test_an_interrupt_at_any_moment_leaves_no_build_locked(cache: Path) -> None:
     kept = open_store(cache)
 
     def build() -> float | None:
-        with kept.building(make_question(), timeout=0.2) as left:
+        with kept.building(make_key_inputs(), timeout=0.2) as left:
             return left
 
     build()  # locks are known to work there
@@ -129,12 +129,12 @@ def holder(path: Path, *, fork: bool = False) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_process_waits_for_another_until_its_patience_ends(tmp_path: Path) -> None:
+def test_a_process_waits_for_another_until_its_timeout(tmp_path: Path) -> None:
     with holder(tmp_path / "lock") as other:
-        with locks.machine_wide(str(tmp_path / "lock"), patience=0.0) as held:
+        with locks.machine_wide(str(tmp_path / "lock"), timeout=0.0) as held:
             assert not held
         other.communicate()
-    with locks.machine_wide(str(tmp_path / "lock"), patience=0.0) as held:
+    with locks.machine_wide(str(tmp_path / "lock"), timeout=0.0) as held:
         assert held
 
 
@@ -142,7 +142,7 @@ def test_a_killed_holder_frees_its_lock(tmp_path: Path) -> None:
     with holder(tmp_path / "lock") as other:
         other.kill()
         other.wait()
-        with locks.machine_wide(str(tmp_path / "lock"), patience=10.0) as held:
+        with locks.machine_wide(str(tmp_path / "lock"), timeout=10.0) as held:
             assert held
 
 
@@ -151,13 +151,13 @@ def test_a_forked_child_does_not_keep_a_killed_holder_s_lock(tmp_path: Path) -> 
         other.kill()
         os.waitpid(other.pid, 0)
         other.returncode = -9
-        with locks.machine_wide(str(tmp_path / "lock"), patience=10.0) as held:
+        with locks.machine_wide(str(tmp_path / "lock"), timeout=10.0) as held:
             assert held
 
 
 def test_the_locks_of_builds_are_one_file(cache: Path) -> None:
     for number in range(3):
-        add(open_store(cache), make_question(source=str(number)))
+        add(open_store(cache), make_key_inputs(source=str(number)))
     assert os.listdir(cache / "locks") == [locks.TABLE]
     assert (cache / "locks" / locks.TABLE).stat().st_size == 0
 
@@ -171,10 +171,10 @@ def test_where_no_byte_of_a_file_can_be_locked_each_lock_is_a_file(
 
     monkeypatch.setattr(locks, "_ranges_work", True)
     monkeypatch.setattr(locks, "_set_range", no_ranges)
-    question = make_question()
-    with open_store(cache).building(question):
-        assert question.lookup_key() in os.listdir(cache / "locks")
-        with open_store(cache).building(question, waits=False) as left:
+    inputs = make_key_inputs()
+    with open_store(cache).building(inputs):
+        assert inputs.lookup_key() in os.listdir(cache / "locks")
+        with open_store(cache).building(inputs, waits=False) as left:
             assert left == 0.0
     assert os.listdir(cache / "locks") == [locks.TABLE]
 
@@ -188,7 +188,7 @@ def test_storage_without_locks_builds_without(
 
     monkeypatch.setattr(locks.fcntl, "flock", no_locks)
     add(open_store(cache))
-    assert open_store(cache).find(make_question())
+    assert open_store(cache).find(make_key_inputs())
 
 
 def test_a_forked_child_has_a_store_of_its_own(cache: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_forked_child_has_a_store_of_its_own(cache: Path) -> None:
             signal.alarm(10)  # where it would wait for ever
             try:
                 add(Store.open(settings))
-                os._exit(0 if Store.open(settings).find(make_question()) else 1)
+                os._exit(0 if Store.open(settings).find(make_key_inputs()) else 1)
             except BaseException:
                 os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -15,7 +15,7 @@ import pytest
 from rtcompile.errors import RtcompileWarning
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
-from tests.questions import Place, add, make_object, make_question, open_store
+from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open_store
 
 # --- damage --------------------------------------------------------------------------------------
 
@@ -41,22 +41,22 @@ def stored(cache: Path, folder: str) -> Path:
 def test_a_damaged_file_is_a_miss_removed_and_built_again(
     cache: Path, folder: str, damage: Callable[[bytes], bytes]
 ) -> None:
-    question = make_question(paths_matter=True)  # one manifest
-    add(open_store(cache), question)
+    inputs = make_key_inputs(paths_matter=True)  # one manifest
+    add(open_store(cache), inputs)
     path = stored(cache, folder)
     path.write_bytes(damage(path.read_bytes()))
-    assert open_store(cache).find(question) is None
+    assert open_store(cache).find(inputs) is None
     assert not path.exists()
-    add(open_store(cache), question)
-    assert open_store(cache).find(question)
+    add(open_store(cache), inputs)
+    assert open_store(cache).find(inputs)
 
 
 def test_a_missing_object_is_a_miss_that_says_so(cache: Path) -> None:
-    question = make_question(source="#include NOTHING")
-    add(open_store(cache), question)
+    inputs = make_key_inputs(source="#include NOTHING")
+    add(open_store(cache), inputs)
     stored(cache, "objects").unlink()
-    assert open_store(cache).find(question) is None
-    assert open_store(cache).why(question) == "its object was evicted or damaged"
+    assert open_store(cache).find(inputs) is None
+    assert open_store(cache).why(inputs) == "its object was evicted or damaged"
 
 
 def test_verify_removes_what_is_damaged_and_names_it(cache: Path) -> None:
@@ -94,11 +94,11 @@ def test_a_full_disk_costs_one_warning_and_no_build(
     with monkeypatch.context() as patch:
         patch.setattr(os, call, no_space)
         with pytest.warns(RtcompileWarning, match="No space left"):
-            add(kept, make_question())
-        add(kept, make_question(source="another"))  # a second warning would be an error
+            add(kept, make_key_inputs())
+        add(kept, make_key_inputs(source="another"))  # a second warning would be an error
         kept.settle()
-    for question in (make_question(), make_question(source="another")):
-        found = kept.find(question)
+    for inputs in (make_key_inputs(), make_key_inputs(source="another")):
+        found = kept.find(inputs)
         assert found is not None
         assert found.build.hit == "memory"
     assert not list(cache.rglob("*.tmp"))
@@ -109,7 +109,7 @@ def test_a_cache_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
     kept = open_store(tmp_path / "file" / "cache")
     with pytest.warns(RtcompileWarning, match="RTCOMPILE_CACHE_DIR"):
         add(kept)
-    assert kept.find(make_question())
+    assert kept.find(make_key_inputs())
 
 
 def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built(
@@ -130,10 +130,10 @@ def test_a_read_only_cache_is_read_and_costs_one_warning_when_something_is_built
         ),
     )
     kept = open_store(cache)
-    assert kept.find(make_question())
+    assert kept.find(make_key_inputs())
     with pytest.warns(RtcompileWarning, match="Read-only file system"):
-        add(kept, make_question(source="another"))
-    assert kept.find(make_question(source="another"))
+        add(kept, make_key_inputs(source="another"))
+    assert kept.find(make_key_inputs(source="another"))
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,9 +152,9 @@ def test_another_user_s_cache_is_neither_read_nor_written(
     give_away(cache / folder, monkeypatch)
     with pytest.warns(RtcompileWarning, match="belongs to user"):
         kept = open_store(cache)
-    assert kept.find(make_question()) is None
+    assert kept.find(make_key_inputs()) is None
     add(kept)
-    assert [found.build.hit for found in [kept.find(make_question())] if found] == ["memory"]
+    assert [found.build.hit for found in [kept.find(make_key_inputs())] if found] == ["memory"]
 
 
 def test_a_folder_that_is_a_link_is_refused(cache: Path, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_folder_that_is_a_link_is_refused(cache: Path, tmp_path: Path) -> None
     (cache / "objects").rename(tmp_path / "objects")
     (cache / "objects").symlink_to(tmp_path / "objects")
     with pytest.warns(RtcompileWarning, match="not a directory"):
-        assert open_store(cache).find(make_question()) is None
+        assert open_store(cache).find(make_key_inputs()) is None
 
 
 def test_the_cache_is_private(cache: Path) -> None:
@@ -176,7 +176,7 @@ def test_the_mode_of_a_folder_that_was_there_is_the_user_s(cache: Path, mode: in
     cache.mkdir()
     cache.chmod(mode)
     add(open_store(cache))
-    assert open_store(cache).find(make_question())
+    assert open_store(cache).find(make_key_inputs())
     assert cache.stat().st_mode & 0o7777 == mode
     assert {path.stat().st_mode & 0o7777 for path in cache.iterdir()} == {0o700}
 
@@ -185,7 +185,7 @@ def test_a_folder_in_which_others_can_write_is_refused_and_stays_as_it_is(cache:
     add(open_store(cache))
     (cache / "objects").chmod(0o770)
     with pytest.warns(RtcompileWarning, match="objects can be written by others"):
-        assert open_store(cache).find(make_question()) is None
+        assert open_store(cache).find(make_key_inputs()) is None
     assert (cache / "objects").stat().st_mode & 0o777 == 0o770
 
 
@@ -232,48 +232,48 @@ def as_a_huge_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_another_could_have_made_is_not_used_and_is_replaced(
     cache: Path, monkeypatch: pytest.MonkeyPatch, folder: str, spoil: Callable[..., None]
 ) -> None:
-    question = make_question(paths_matter=True)  # one manifest
-    add(open_store(cache), question)
+    inputs = make_key_inputs(paths_matter=True)  # one manifest
+    add(open_store(cache), inputs)
     path = stored(cache, folder)
     with monkeypatch.context() as patch:
         if spoil is give_away and os.geteuid():
             pytest.skip("only root can give a file away")
         spoil(path, patch)
-        assert open_store(cache).find(question) is None
-    add(open_store(cache), question)
-    assert open_store(cache).find(question)
+        assert open_store(cache).find(inputs) is None
+    add(open_store(cache), inputs)
+    assert open_store(cache).find(inputs)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-@pytest.mark.parametrize("name", ["notes", "cache.db"])
+@pytest.mark.parametrize("name", ["journal", "cache.db"])
 @pytest.mark.filterwarnings("ignore::rtcompile.errors.RtcompileWarning")
-def test_what_is_no_file_among_the_books_costs_no_build_and_no_wait(
+def test_what_is_no_file_among_the_statistics_costs_no_build_and_no_wait(
     cache: Path, make: Callable[[Path], None], name: str
 ) -> None:
     add(open_store(cache))
-    path = cache / "books" / name
+    path = cache / "statistics" / name
     path.unlink(missing_ok=True)
     make(path)
     signal.alarm(20)
     try:
         kept = open_store(cache)
-        add(kept, make_question(source="another"))
+        add(kept, make_key_inputs(source="another"))
         kept.usage()
     finally:
         signal.alarm(0)
-    assert open_store(cache).find(make_question(source="another"))
+    assert open_store(cache).find(make_key_inputs(source="another"))
 
 
 def test_a_folder_with_files_in_an_object_s_place_is_said_and_left(cache: Path) -> None:
-    add(open_store(cache), make_question())
+    add(open_store(cache), make_key_inputs())
     path = stored(cache, "objects")
     path.unlink()
     (path / "somebody's").mkdir(parents=True)
     kept = open_store(cache)
     with pytest.warns(RtcompileWarning, match="is a folder, where a file is to be kept"):
-        add(kept, make_question())
-    add(kept, make_question(source="another"))
-    assert open_store(cache).find(make_question(source="another"))
+        add(kept, make_key_inputs())
+    add(kept, make_key_inputs(source="another"))
+    assert open_store(cache).find(make_key_inputs(source="another"))
     assert (path / "somebody's").exists()
 
 
@@ -281,32 +281,35 @@ def test_a_folder_with_files_in_an_object_s_place_is_said_and_left(cache: Path) 
 def test_a_file_under_another_one_s_key_is_a_miss_and_verify_finds_it(
     cache: Path, folder: str
 ) -> None:
-    first, second = make_question(paths_matter=True), make_question(paths_matter=True, source="2")
-    for question in (first, second):
-        add(open_store(cache), question, make_object(question.source.encode()))
+    first, second = (
+        make_key_inputs(paths_matter=True),
+        make_key_inputs(paths_matter=True, source="2"),
+    )
+    for inputs in (first, second):
+        add(open_store(cache), inputs, make_object(inputs.source.encode()))
     a, b = (cache / folder).iterdir()
     data = a.read_bytes(), b.read_bytes()
     a.write_bytes(data[1])
     b.write_bytes(data[0])
     reader = Store(str(cache), on_disk=True, size=1 << 30, writable=False)
-    assert [reader.find(question) for question in (first, second)] == [None, None]
+    assert [reader.find(inputs) for inputs in (first, second)] == [None, None]
     assert sorted(open_store(cache).verify()) == sorted(map(str, (a, b)))
 
 
-def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, place: Place) -> None:
-    question = place.question()
-    place.build(open_store(cache), question, "user0/a.h")
+def test_where_compiling_is_forbidden_nothing_is_written(cache: Path, tree: HeaderTree) -> None:
+    inputs = tree.key_inputs()
+    tree.build(open_store(cache), inputs, "user0/a.h")
     for path in cache.rglob("*"):
         os.utime(path, (1, 1))
-    os.utime(place.path("user0/a.h"))  # a hit by content, which is noted elsewhere
+    os.utime(tree.path("user0/a.h"))  # a hit by content, which is noted elsewhere
 
     def state() -> set[tuple[str, int]]:
         return {(str(path), path.stat().st_mtime_ns) for path in cache.rglob("*")}
 
     before = state()
     kept = Store.open(Settings(cache_dir=str(cache), jit=False))
-    assert kept.find(question)
-    kept.note_hits()
+    assert kept.find(inputs)
+    kept.write_hits()
     kept.settle()
     assert state() == before
 
@@ -315,12 +318,12 @@ def test_a_cache_in_memory_touches_no_disk(cache: Path) -> None:
     kept = add(open_store(cache, on_disk=False))
     kept.keep_source("a.cu", "source")
     kept.settle()
-    assert kept.find(make_question())
+    assert kept.find(make_key_inputs())
     assert not cache.exists()
 
 
 def test_a_cache_removed_under_a_process_is_made_again(cache: Path) -> None:
     kept = add(open_store(cache))
     subprocess.run(["rm", "-rf", str(cache)], check=True)
-    add(kept, make_question(source="another"))
-    assert open_store(cache).find(make_question(source="another"))
+    add(kept, make_key_inputs(source="another"))
+    assert open_store(cache).find(make_key_inputs(source="another"))

@@ -13,35 +13,35 @@ import pytest
 
 from rtcompile.files import clocks, fileset
 from rtcompile.files.headers import SearchDir
-from rtcompile.request.key import Question
+from rtcompile.request.key import KeyInputs
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store import manifests
 from rtcompile.store.store import Store
-from tests.questions import Place, add, make_object, make_question, open_store
+from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open_store
 
 # --- found ---------------------------------------------------------------------------------------
 
 
-def test_what_was_added_is_found_whole_by_another_process(cache: Path, place: Place) -> None:
-    question = place.question()
+def test_what_was_added_is_found_whole_by_another_process(cache: Path, tree: HeaderTree) -> None:
+    inputs = tree.key_inputs()
     obj = make_object(b"\0\xffcode", lowered_names={"f<int>": "_Z1f", "ü": "_Z2u"})
-    with (first := open_store(cache)).building(question):
-        first.reading(question)
-        first.add(question, obj, place.record("user0/a.h"))
-    found = open_store(cache).find(question)
+    with (first := open_store(cache)).building(inputs):
+        first.reading(inputs)
+        first.add(inputs, obj, tree.record("user0/a.h"))
+    found = open_store(cache).find(inputs)
     assert found is not None
     assert (found.code, found.kind, found.arch) == (obj.code, "cubin", Arch(9, 0, "a"))
     assert dict(found.lowered_names) == {"f<int>": "_Z1f", "ü": "_Z2u"}
     assert (found.build.log, found.build.compiler) == ("a warning", "nvrtc 12.9.86")
     assert found.build.hit == "disk"
-    assert [header.path for header in found.build.headers] == [place.path("user0/a.h")]
+    assert [header.path for header in found.build.headers] == [tree.path("user0/a.h")]
 
 
 def test_a_second_time_it_is_found_in_memory(cache: Path) -> None:
     add(open_store(cache))
     later = open_store(cache)
-    hits = [later.find(make_question()) for _ in range(2)]
+    hits = [later.find(make_key_inputs()) for _ in range(2)]
     assert [hit.build.hit for hit in hits if hit] == ["disk", "memory"]
 
 
@@ -51,23 +51,23 @@ def test_a_process_has_one_store_per_directory(cache: Path) -> None:
 
 
 def test_what_auto_had_built_serves_auto_whichever_compiler_it_was(cache: Path) -> None:
-    add(open_store(cache), make_question(), make_object(backend="nvcc"))
-    assert open_store(cache).find(make_question(backend="auto"))
+    add(open_store(cache), make_key_inputs(), make_object(backend="nvcc"))
+    assert open_store(cache).find(make_key_inputs(backend="auto"))
     for asked in ("nvrtc", "nvcc"):
-        assert open_store(cache).find(make_question(backend=asked)) is None
+        assert open_store(cache).find(make_key_inputs(backend=asked)) is None
 
 
 def test_what_nvcc_was_told_to_build_does_not_become_what_auto_gives(cache: Path) -> None:
-    add(open_store(cache), make_question(backend="nvcc"), make_object(backend="nvcc"))
-    assert open_store(cache).find(make_question(backend="nvcc"))
-    assert open_store(cache).find(make_question(backend="auto")) is None
+    add(open_store(cache), make_key_inputs(backend="nvcc"), make_object(backend="nvcc"))
+    assert open_store(cache).find(make_key_inputs(backend="nvcc"))
+    assert open_store(cache).find(make_key_inputs(backend="auto")) is None
 
 
 def test_an_upgraded_compiler_builds_again(cache: Path) -> None:
     for source, why in (("#include NOTHING", "built by nvrtc (12.9.86 "), ("", "by 13.0.88")):
-        add(open_store(cache), make_question(source=source))
+        add(open_store(cache), make_key_inputs(source=source))
         compilers = {"nvrtc": "13.0.88", "nvcc": "13.0.88"}
-        upgraded = make_question(source=source, compilers=compilers)
+        upgraded = make_key_inputs(source=source, compilers=compilers)
         assert open_store(cache).find(upgraded) is None
         assert why in open_store(cache).why(upgraded)
 
@@ -77,42 +77,42 @@ def test_an_upgraded_compiler_builds_again(cache: Path) -> None:
 
 @pytest.mark.parametrize("tier", ["memory", "disk"])
 def test_an_edited_header_is_a_miss_and_its_revert_a_hit(
-    cache: Path, place: Place, tier: str
+    cache: Path, tree: HeaderTree, tier: str
 ) -> None:
-    question = place.question()
+    inputs = tree.key_inputs()
     kept = open_store(cache)
 
     def now() -> Store:
         return kept if tier == "memory" else open_store(cache)
 
-    place.build(now(), question, "user0/a.h", code=b"of one")
-    place.write("user0/a.h", "two")
-    assert now().find(question) is None
-    assert now().why(question) == f"header {place.path('user0/a.h')} changed"
-    place.build(now(), question, "user0/a.h", code=b"of two")
-    assert [found.code for found in [now().find(question)] if found] == [b"of two"]
-    place.write("user0/a.h", "one")
-    assert [found.code for found in [now().find(question)] if found] == [b"of one"]
+    tree.build(now(), inputs, "user0/a.h", code=b"of one")
+    tree.write("user0/a.h", "two")
+    assert now().find(inputs) is None
+    assert now().why(inputs) == f"header {tree.path('user0/a.h')} changed"
+    tree.build(now(), inputs, "user0/a.h", code=b"of two")
+    assert [found.code for found in [now().find(inputs)] if found] == [b"of two"]
+    tree.write("user0/a.h", "one")
+    assert [found.code for found in [now().find(inputs)] if found] == [b"of one"]
 
 
 def test_a_touched_header_is_a_hit_and_is_read_only_once(
-    cache: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+    cache: Path, tree: HeaderTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question = place.question()
-    place.build(open_store(cache), question, "user0/a.h")
-    os.utime(place.path("user0/a.h"), ns=(1, 1))
+    inputs = tree.key_inputs()
+    tree.build(open_store(cache), inputs, "user0/a.h")
+    os.utime(tree.path("user0/a.h"), ns=(1, 1))
     clocks.next_tick()
-    assert open_store(cache).find(question)
+    assert open_store(cache).find(inputs)
     monkeypatch.setattr(fileset, "read", lambda *which: pytest.fail(f"{which} was read again"))
-    assert open_store(cache).find(question)
+    assert open_store(cache).find(inputs)
 
 
-def test_a_new_header_that_comes_first_is_a_miss(cache: Path, place: Place) -> None:
-    question = place.question()
-    place.build(open_store(cache), question, "cudart/b.h")
-    place.write("user0/b.h", "shadow")
-    assert open_store(cache).find(question) is None
-    assert open_store(cache).why(question).startswith(f"the files in {place.path('user0')} are")
+def test_a_new_header_that_comes_first_is_a_miss(cache: Path, tree: HeaderTree) -> None:
+    inputs = tree.key_inputs()
+    tree.build(open_store(cache), inputs, "cudart/b.h")
+    tree.write("user0/b.h", "shadow")
+    assert open_store(cache).find(inputs) is None
+    assert open_store(cache).why(inputs).startswith(f"the files in {tree.path('user0')} are")
 
 
 @pytest.mark.parametrize(("backend", "waits"), [("auto", False), ("nvrtc", False), ("nvcc", True)])
@@ -126,32 +126,32 @@ def test_a_build_waits_for_the_clock_where_its_compiler_cannot_be_observed(
         return clocks.file_clock_ns()
 
     monkeypatch.setattr(clocks, "next_tick", next_tick)
-    question = Place(tmp_path, "user0").question(backend=backend)
-    with open_store(tmp_path / "cache").building(question):
+    inputs = HeaderTree(tmp_path, "user0").key_inputs(backend=backend)
+    with open_store(tmp_path / "cache").building(inputs):
         assert bool(waited) == waits
 
 
 def test_a_header_of_the_toolkit_that_changes_while_the_compiler_runs_is_noticed(
     cache: Path, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path / "toolkit", "cudart")
-    question = place.question()
-    place.write("cudart/a.h", "before")
+    tree = HeaderTree(tmp_path / "toolkit", "cudart")
+    inputs = tree.key_inputs()
+    tree.write("cudart/a.h", "before")
     kept = open_store(cache)
-    with kept.building(question):
-        place.write("cudart/a.h", "edited meanwhile")
-        assert not kept.add(question, make_object(), place.record("cudart/a.h"))
+    with kept.building(inputs):
+        tree.write("cudart/a.h", "edited meanwhile")
+        assert not kept.add(inputs, make_object(), tree.record("cudart/a.h"))
 
 
 def test_a_header_that_changes_while_the_compiler_runs_is_not_cached(
-    cache: Path, place: Place
+    cache: Path, tree: HeaderTree
 ) -> None:
-    question = place.question()
+    inputs = tree.key_inputs()
     building = open_store(cache)
-    with building.building(question):
-        place.write("user0/a.h", "edited meanwhile")
-        assert not building.add(question, make_object(), place.record("user0/a.h"))
-    assert building.find(question) is None
+    with building.building(inputs):
+        tree.write("user0/a.h", "edited meanwhile")
+        assert not building.add(inputs, make_object(), tree.record("user0/a.h"))
+    assert building.find(inputs) is None
 
 
 def other_header(here: Path) -> None:
@@ -167,7 +167,7 @@ def other_link(here: Path) -> None:
 
 
 def other_folder(here: Path) -> None:
-    """A folder takes the place of another."""
+    """A folder takes the tree of another."""
     os.rename(here / "v1", here / "v0")
     os.rename(here / "v2", here / "v1")
 
@@ -189,77 +189,77 @@ def folder_in_front(here: Path) -> None:
 def test_a_header_that_another_takes_the_place_of_while_the_compiler_runs_is_not_cached(
     cache: Path, tmp_path: Path, read: str, change: Callable[[Path], None]
 ) -> None:
-    place = Place(tmp_path / "here", "user0", "v1", "v2")
-    here = place.root
+    tree = HeaderTree(tmp_path / "here", "user0", "v1", "v2")
+    here = tree.root
     for version in ("v1", "v2"):
-        place.write(f"{version}/b.h", version)
-    place.write("v1/s/b.h", "v1")
+        tree.write(f"{version}/b.h", version)
+    tree.write("v1/s/b.h", "v1")
     (here / "user0" / "b.h").symlink_to("../v1/b.h")
     (here / "current").symlink_to("v1")
     (here / "user1").symlink_to("current")
-    search = (SearchDir("user0", place.path("user0")), SearchDir("user1", place.path("user1")))
-    question = place.question(search=search)
+    search = (SearchDir("user0", tree.path("user0")), SearchDir("user1", tree.path("user1")))
+    inputs = tree.key_inputs(search=search)
     kept = open_store(cache)
-    with kept.building(question):
+    with kept.building(inputs):
         change(here)
-        assert not kept.add(question, make_object(), place.record(read, question=question))
-    assert place.build(kept, question, read)
+        assert not kept.add(inputs, make_object(), tree.record(read, inputs=inputs))
+    assert tree.build(kept, inputs, read)
 
 
 def test_what_came_and_went_in_a_searched_folder_may_have_been_seen(
-    cache: Path, place: Place
+    cache: Path, tree: HeaderTree
 ) -> None:
-    question = place.question()
+    inputs = tree.key_inputs()
     kept = open_store(cache)
-    with kept.building(question):
-        kept.reading(question)
-        place.write("elsewhere/other.h", "")
-        assert kept.add(question, make_object(), place.record("user0/a.h"))
-    with kept.building(question):
-        kept.reading(question)
-        place.write("user0/other.h", "")
-        os.unlink(place.path("user0/other.h"))
-        assert not kept.add(question, make_object(), place.record("user0/a.h"))
+    with kept.building(inputs):
+        kept.reading(inputs)
+        tree.write("elsewhere/other.h", "")
+        assert kept.add(inputs, make_object(), tree.record("user0/a.h"))
+    with kept.building(inputs):
+        kept.reading(inputs)
+        tree.write("user0/other.h", "")
+        os.unlink(tree.path("user0/other.h"))
+        assert not kept.add(inputs, make_object(), tree.record("user0/a.h"))
 
 
-def test_a_header_written_just_before_the_build_is_cached(cache: Path, place: Place) -> None:
-    question = place.question()
+def test_a_header_written_just_before_the_build_is_cached(cache: Path, tree: HeaderTree) -> None:
+    inputs = tree.key_inputs()
     for text in ("a", "b", "c", "d"):
-        place.write("user0/a.h", text)
-        assert place.build(open_store(cache), question, "user0/a.h", code=text.encode())
-        assert open_store(cache).find(question)
+        tree.write("user0/a.h", text)
+        assert tree.build(open_store(cache), inputs, "user0/a.h", code=text.encode())
+        assert open_store(cache).find(inputs)
 
 
 @pytest.mark.parametrize(
-    "question",
+    "inputs",
     [
-        pytest.param(make_question(source="auto t = __TIME__;"), id="clock in the source"),
-        pytest.param(make_question(options=(("D", "T=__DATE__"),)), id="clock in an option"),
+        pytest.param(make_key_inputs(source="auto t = __TIME__;"), id="clock in the source"),
+        pytest.param(make_key_inputs(options=(("D", "T=__DATE__"),)), id="clock in an option"),
     ],
 )
-def test_what_hangs_on_more_than_files_is_not_cached(cache: Path, question: Question) -> None:
-    kept = add(open_store(cache), question)
-    assert kept.find(question) is None
-    assert kept.why(question).startswith("never cached")
+def test_what_hangs_on_more_than_files_is_not_cached(cache: Path, inputs: KeyInputs) -> None:
+    kept = add(open_store(cache), inputs)
+    assert kept.find(inputs) is None
+    assert kept.why(inputs).startswith("never cached")
 
 
-# --- another place -------------------------------------------------------------------------------
+# --- another tree -------------------------------------------------------------------------------
 
 
-def moved(tmp_path: Path) -> Place:
+def moved(tmp_path: Path) -> HeaderTree:
     """The same contents elsewhere, as in another virtual environment."""
-    other = Place(tmp_path / "there" / "deeper", "user0", "cudart")
+    other = HeaderTree(tmp_path / "there" / "deeper", "user0", "cudart")
     other.write("user0/a.h", "one")
     other.write("cudart/b.h", "toolkit")
     return other
 
 
 def test_the_same_contents_at_another_place_are_a_hit(
-    cache: Path, place: Place, tmp_path: Path
+    cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
-    place.build(open_store(cache), place.question(), "user0/a.h", "cudart/b.h", code=b"shared")
+    tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", "cudart/b.h", code=b"shared")
     other = moved(tmp_path)
-    found = open_store(cache).find(other.question())
+    found = open_store(cache).find(other.key_inputs())
     assert found is not None
     assert found.code == b"shared"
     assert {header.path for header in found.build.headers} == {
@@ -267,8 +267,8 @@ def test_the_same_contents_at_another_place_are_a_hit(
         other.path("cudart/b.h"),
     }
     other.write("user0/a.h", "two")
-    assert open_store(cache).find(other.question()) is None
-    assert open_store(cache).find(place.question())
+    assert open_store(cache).find(other.key_inputs()) is None
+    assert open_store(cache).find(tree.key_inputs())
 
 
 @pytest.mark.parametrize(
@@ -283,65 +283,67 @@ def test_the_same_contents_at_another_place_are_a_hit(
 )
 def test_a_build_that_holds_a_path_is_its_place_s_alone(
     cache: Path,
-    place: Place,
+    tree: HeaderTree,
     tmp_path: Path,
     header: str,
     changes: dict[str, object],
     code: bytes,
 ) -> None:
-    for here in (place, other := moved(tmp_path)):
+    for here in (tree, other := moved(tmp_path)):
         here.write("user0/a.h", header)
-    code = code.replace(b"{here}", os.fsencode(place.root))
-    place.build(open_store(cache), place.question(**changes), "user0/a.h", code=code)
-    assert open_store(cache).find(place.question(**changes))
-    assert open_store(cache).find(other.question(**changes)) is None
+    code = code.replace(b"{here}", os.fsencode(tree.root))
+    tree.build(open_store(cache), tree.key_inputs(**changes), "user0/a.h", code=code)
+    assert open_store(cache).find(tree.key_inputs(**changes))
+    assert open_store(cache).find(other.key_inputs(**changes)) is None
 
 
 @pytest.mark.parametrize(("kind", "bound"), [("cubin", False), ("ptx", False), ("ltoir", True)])
 def test_a_toolkit_header_s_assertion_binds_only_code_that_cannot_be_searched(
-    cache: Path, place: Place, tmp_path: Path, kind: str, bound: bool
+    cache: Path, tree: HeaderTree, tmp_path: Path, kind: str, bound: bool
 ) -> None:
-    for here in (place, other := moved(tmp_path)):
+    for here in (tree, other := moved(tmp_path)):
         here.write("cudart/b.h", "#define CHECK(x) fail(__FILE__)")
-    question = place.question()
-    with (kept := open_store(cache)).building(question):
-        kept.reading(question)
-        kept.add(question, make_object(kind=kind), place.record("cudart/b.h"))
-    assert (open_store(cache).find(other.question()) is None) is bound
+    inputs = tree.key_inputs()
+    with (kept := open_store(cache)).building(inputs):
+        kept.reading(inputs)
+        kept.add(inputs, make_object(kind=kind), tree.record("cudart/b.h"))
+    assert (open_store(cache).find(other.key_inputs()) is None) is bound
 
 
 def test_a_header_outside_the_search_binds_the_build_to_its_place(
-    cache: Path, place: Place, tmp_path: Path
+    cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
-    absolute = place.write("elsewhere/x.h", "")
-    place.build(open_store(cache), place.question(), absolute)
-    assert open_store(cache).find(place.question())
-    assert open_store(cache).find(moved(tmp_path).question()) is None
+    absolute = tree.write("elsewhere/x.h", "")
+    tree.build(open_store(cache), tree.key_inputs(), absolute)
+    assert open_store(cache).find(tree.key_inputs())
+    assert open_store(cache).find(moved(tmp_path).key_inputs()) is None
 
 
-def test_a_shadow_at_the_other_place_is_noticed(cache: Path, place: Place, tmp_path: Path) -> None:
-    place.build(open_store(cache), place.question(), "cudart/b.h")
+def test_a_shadow_at_the_other_place_is_noticed(
+    cache: Path, tree: HeaderTree, tmp_path: Path
+) -> None:
+    tree.build(open_store(cache), tree.key_inputs(), "cudart/b.h")
     other = moved(tmp_path)
     other.write("user0/b.h", "shadow")
-    assert open_store(cache).find(other.question()) is None
+    assert open_store(cache).find(other.key_inputs()) is None
 
 
-def test_what_has_include_found_makes_another_object(cache: Path, place: Place) -> None:
-    question = place.question(source="#if __has_include(<opt.h>)\n#endif")
-    place.build(open_store(cache), question, code=b"without")
-    place.write("user0/opt.h", "")
-    place.build(open_store(cache), question, code=b"with")
-    os.unlink(place.path("user0/opt.h"))
-    assert [found.code for found in [open_store(cache).find(question)] if found] == [b"without"]
+def test_what_has_include_found_makes_another_object(cache: Path, tree: HeaderTree) -> None:
+    inputs = tree.key_inputs(source="#if __has_include(<opt.h>)\n#endif")
+    tree.build(open_store(cache), inputs, code=b"without")
+    tree.write("user0/opt.h", "")
+    tree.build(open_store(cache), inputs, code=b"with")
+    os.unlink(tree.path("user0/opt.h"))
+    assert [found.code for found in [open_store(cache).find(inputs)] if found] == [b"without"]
 
 
 def test_an_export_is_a_cache_for_another_machine(
-    cache: Path, place: Place, tmp_path: Path
+    cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
     kept = open_store(cache)
-    place.build(kept, place.question(), "user0/a.h", code=b"shipped")
+    tree.build(kept, tree.key_inputs(), "user0/a.h", code=b"shipped")
     assert kept.export(str(tmp_path / "shipped")) == 3
-    found = open_store(tmp_path / "shipped").find(moved(tmp_path).question())
+    found = open_store(tmp_path / "shipped").find(moved(tmp_path).key_inputs())
     assert found is not None
     assert found.code == b"shipped"
 
@@ -349,26 +351,26 @@ def test_an_export_is_a_cache_for_another_machine(
 # --- bounds, and what a hit costs ----------------------------------------------------------------
 
 
-def test_a_manifest_keeps_the_latest_builds(cache: Path, place: Place) -> None:
-    question = place.question()
+def test_a_manifest_keeps_the_latest_builds(cache: Path, tree: HeaderTree) -> None:
+    inputs = tree.key_inputs()
     texts = [str(i) for i in range(manifests.MOST_BUILDS + 1)]
     for text in texts:
-        place.write("user0/a.h", text)
-        place.build(open_store(cache), question, "user0/a.h", code=text.encode())
+        tree.write("user0/a.h", text)
+        tree.build(open_store(cache), inputs, "user0/a.h", code=text.encode())
     found = []
     for text in texts:
-        place.write("user0/a.h", text)
-        found.append(open_store(cache).find(question) is not None)
+        tree.write("user0/a.h", text)
+        found.append(open_store(cache).find(inputs) is not None)
     assert found == [False, *[True] * manifests.MOST_BUILDS]
 
 
 def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "_MOST_BYTES", 250)
     kept = open_store(cache, on_disk=False)
-    questions = [make_question(source=str(i)) for i in range(4)]
-    for question in questions:
-        add(kept, question, make_object(b"x" * 100))
-    assert [kept.find(q) is not None for q in questions] == [False, False, True, True]
+    several = [make_key_inputs(source=str(i)) for i in range(4)]
+    for inputs in several:
+        add(kept, inputs, make_object(b"x" * 100))
+    assert [kept.find(q) is not None for q in several] == [False, False, True, True]
 
 
 def test_a_hit_loads_no_database_and_no_openssl(cache: Path) -> None:
@@ -377,9 +379,9 @@ def test_a_hit_loads_no_database_and_no_openssl(cache: Path) -> None:
         "import sys\n"
         "before = set(sys.modules)\n"
         "from rtcompile.store.store import Store\n"
-        "from tests.questions import make_question\n"
+        "from tests.key_inputs import make_key_inputs\n"
         f"store = Store({str(cache)!r}, on_disk=True, size=1 << 30)\n"
-        "assert store.find(make_question()).build.hit == 'disk'\n"
+        "assert store.find(make_key_inputs()).build.hit == 'disk'\n"
         "print(sorted(set(sys.modules) - before))\n"
     )
     output = subprocess.run(
@@ -392,12 +394,12 @@ def test_a_hit_loads_no_database_and_no_openssl(cache: Path) -> None:
 
 
 def test_search_directories_may_have_equal_labels(cache: Path, tmp_path: Path) -> None:
-    here = Place(tmp_path / "here", "one", "two")
+    here = HeaderTree(tmp_path / "here", "one", "two")
     search = tuple(SearchDir("cccl", directory.path) for directory in here.search)
     here.write("two/x.h", "")
     clocks.next_tick()  # no toolkit is written right before a build
-    question = here.question(search=search)
-    here.build(open_store(cache), question, "two/x.h")
-    found = open_store(cache).find(question)
+    inputs = here.key_inputs(search=search)
+    here.build(open_store(cache), inputs, "two/x.h")
+    found = open_store(cache).find(inputs)
     assert found is not None
     assert found.build.headers[0].path == here.path("two/x.h")

@@ -16,12 +16,12 @@ import rtcompile
 from rtcompile.build import planned
 from rtcompile.errors import CompileTimeout, RtcompileWarning
 from rtcompile.files import clocks
-from rtcompile.request.key import Question
+from rtcompile.request.key import KeyInputs
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store import locks, manifests
 from rtcompile.store.store import Store
-from tests.questions import make_object, make_question
+from tests.key_inputs import make_key_inputs, make_object
 
 REQUEST = CompileRequest('extern "C" __global__ void waited_for() {}', arch="sm_80")
 
@@ -32,17 +32,17 @@ def another_processs_store() -> Store:
 
 
 @pytest.fixture
-def question() -> Question:
-    """The question of `REQUEST`, once its compiler is known."""
+def key_inputs() -> KeyInputs:
+    """The inputs of `REQUEST`, once its compiler is known."""
     rtcompile.compile('extern "C" __global__ void first() {}', arch="sm_80")
-    return planned.plan(REQUEST, Settings.from_environ()).question
+    return planned.plan(REQUEST, Settings.from_environ()).key_inputs
 
 
 @pytest.fixture
-def built_elsewhere(question: Question) -> Iterator[ExitStack]:
+def built_elsewhere(inputs: KeyInputs) -> Iterator[ExitStack]:
     """`REQUEST` is being built by another process until the stack is closed."""
     with ExitStack() as stack:
-        stack.enter_context(another_processs_store().building(question))
+        stack.enter_context(another_processs_store().building(inputs))
         yield stack
 
 
@@ -60,12 +60,12 @@ def test_waiting_for_another_process_counts_towards_the_time_limit(
 
 
 def test_what_another_process_had_built_in_time_is_a_hit(
-    built_elsewhere: ExitStack, question: Question
+    built_elsewhere: ExitStack, inputs: KeyInputs
 ) -> None:
     def finish() -> None:
         other = another_processs_store()
-        other._started[question.lookup_key()] = time.time_ns()
-        other.add(question, make_object(), manifests.record((), ()))
+        other._started[inputs.lookup_key()] = time.time_ns()
+        other.add(inputs, make_object(), manifests.record((), ()))
         built_elsewhere.close()
 
     timer = threading.Timer(0.2, finish)
@@ -78,7 +78,7 @@ def test_the_compiler_gets_what_waiting_has_left() -> None:
     # The mangled name of the parameter doubles with each typedef.
     chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(30))
     endless = f"typedef int (*F0)(int);\n{chain}__global__ void k(F30 f) {{}}"
-    asked = planned.plan(CompileRequest(endless, arch="sm_80"), Settings.from_environ()).question
+    asked = planned.plan(CompileRequest(endless, arch="sm_80"), Settings.from_environ()).key_inputs
     with ExitStack() as stack:
         stack.enter_context(another_processs_store().building(asked))
         threading.Timer(0.8, stack.close).start()
@@ -91,10 +91,10 @@ def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_pat
     lefts = []
 
     def ask() -> None:
-        with kept.building(make_question(), 0.2) as seconds_left:
+        with kept.building(make_key_inputs(), 0.2) as seconds_left:
             lefts.append(seconds_left)
 
-    with kept.building(make_question()):
+    with kept.building(make_key_inputs()):
         waiter = threading.Thread(target=ask)
         waiter.start()
         waiter.join(10)
@@ -123,7 +123,7 @@ def test_a_clock_that_is_stepped_back_holds_nobody_up(
     monkeypatch.setattr(clocks, "file_clock_ns", lambda: an_hour_ago)
     kept = Store(str(tmp_path), on_disk=True, size=1 << 30)
     begin = time.monotonic()
-    with kept.building(make_question()):
+    with kept.building(make_key_inputs()):
         # What is edited from now on carries a time of that clock, and must look edited.
         assert list(kept._started.values()) == [an_hour_ago]
     assert time.monotonic() - begin < 5

@@ -28,7 +28,7 @@ from rtcompile.store import inventory, manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.negative import Remembered, dependencies_of
 from rtcompile.store.store import Store
-from tests.questions import Place, make_question, open_store
+from tests.key_inputs import HeaderTree, make_key_inputs, open_store
 
 ERROR = "kernel.cu(3): error: identifier is undefined\n"
 PTXAS = "ptxas application ptx input, line 9; error   : Unknown symbol 'x'\n"
@@ -102,31 +102,31 @@ def test_a_linker_that_is_not_there_is_not_remembered() -> None:
 def test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it_missed_are_not_there(
     cache: Path, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path, "user0", "user1")
-    read = place.write("user1/read.h", "old")
+    tree = HeaderTree(tmp_path, "user0", "user1")
+    read = tree.write("user1/read.h", "old")
     log = f'{ERROR}kernel.cu(4): catastrophic error: cannot open source file "missed.h"\n'
-    question = place.question()
+    inputs = tree.key_inputs()
     refused = failure(log, trace=(read,))
     source = '#include <read.h>\n#include "missed.h"'
     name = "/project/kernel.cu"
-    found = manifests.record((read,), place.search, source=source, name=name)
-    open_store(cache).negative.remember(question, Remembered(refused, "", (found,)))
+    found = manifests.record((read,), tree.search, source=source, name=name)
+    open_store(cache).negative.remember(inputs, Remembered(refused, "", (found,)))
 
     def finds(**other: Any) -> bool:
-        return open_store(cache).negative.failure(place.question(**other)) is not None
+        return open_store(cache).negative.failure(tree.key_inputs(**other)) is not None
 
     assert finds()
     assert not finds(source="other")
     assert not finds(compilers={"nvrtc": "another"})
     assert not finds(linker="another")
     assert not finds(allow_fixups=False)
-    place.write("user0/missed.h", "")
+    tree.write("user0/missed.h", "")
     assert not finds()
     (tmp_path / "user0/missed.h").unlink()
     assert finds()
-    place.write("user1/read.h", "new and longer")
+    tree.write("user1/read.h", "new and longer")
     assert not finds()
-    place.write("user1/read.h", "old")
+    tree.write("user1/read.h", "old")
     assert finds(), "its times are others, its contents are not"
     (tmp_path / "user1/read.h").unlink()
     assert not finds()
@@ -134,19 +134,19 @@ def test_a_failure_holds_while_its_headers_are_as_they_were_and_those_it_missed_
 
 def test_a_failure_is_the_same_value_for_the_next_process(cache: Path) -> None:
     odd = "k\udce4.cu(1): error: “ä” is\0undefined\n"
-    open_store(cache).negative.remember(make_question(), remembered("host code", odd))
+    open_store(cache).negative.remember(make_key_inputs(), remembered("host code", odd))
 
-    known = open_store(cache).negative.find(make_question())
+    known = open_store(cache).negative.find(make_key_inputs())
 
     assert known == remembered("host code", odd)
-    assert open_store(cache).negative.failure(make_question()) is None, "NVCC can make it"
+    assert open_store(cache).negative.failure(make_key_inputs()) is None, "NVCC can make it"
 
 
 def test_what_the_time_of_the_build_decided_is_not_remembered(cache: Path) -> None:
-    question = make_question(source="static_assert(__TIME__[7] == '0');")
+    inputs = make_key_inputs(source="static_assert(__TIME__[7] == '0');")
     kept = open_store(cache)
-    kept.negative.remember(question, remembered())
-    assert kept.negative.find(question) is None
+    kept.negative.remember(inputs, remembered())
+    assert kept.negative.find(inputs) is None
 
 
 @pytest.mark.parametrize("on_disk", [True, False], ids=["read-only", "in memory"])
@@ -154,11 +154,11 @@ def test_where_nothing_may_be_written_the_latest_are_kept_in_memory(
     cache: Path, on_disk: bool
 ) -> None:
     kept = Store(str(cache), on_disk=on_disk, size=1 << 30, writable=False)
-    questions = [make_question(source=str(number)) for number in range(300)]
-    for question in questions:
-        kept.negative.remember(question, remembered())
-    assert kept.negative.find(questions[0]) is None
-    assert kept.negative.find(questions[-1]) is not None
+    several = [make_key_inputs(source=str(number)) for number in range(300)]
+    for inputs in several:
+        kept.negative.remember(inputs, remembered())
+    assert kept.negative.find(several[0]) is None
+    assert kept.negative.find(several[-1]) is not None
     assert not cache.exists()
 
 
@@ -178,26 +178,26 @@ def test_where_nothing_may_be_written_the_latest_are_kept_in_memory(
     ],
 )
 def test_a_damaged_entry_is_none(cache: Path, damage: Callable[[bytes], bytes]) -> None:
-    question = make_question()
-    open_store(cache).negative.remember(question, remembered())
+    inputs = make_key_inputs()
+    open_store(cache).negative.remember(inputs, remembered())
     (path,) = (cache / "negative").iterdir()
     path.write_bytes(damage(path.read_bytes()))
-    assert open_store(cache).negative.find(question) is None
+    assert open_store(cache).negative.find(inputs) is None
     assert not path.exists()
 
 
 def test_an_entry_that_others_could_have_written_is_none(cache: Path) -> None:
-    question = make_question()
-    open_store(cache).negative.remember(question, remembered())
+    inputs = make_key_inputs()
+    open_store(cache).negative.remember(inputs, remembered())
     (path,) = (cache / "negative").iterdir()
     path.chmod(0o620)
-    assert open_store(cache).negative.find(question) is None
+    assert open_store(cache).negative.find(inputs) is None
 
 
 def test_an_entry_under_another_ones_key_is_none_and_verify_finds_it(cache: Path) -> None:
-    first, second = make_question(), make_question(source="2")
-    for question in (first, second):
-        open_store(cache).negative.remember(question, remembered())
+    first, second = make_key_inputs(), make_key_inputs(source="2")
+    for inputs in (first, second):
+        open_store(cache).negative.remember(inputs, remembered())
     a, b = (cache / "negative").iterdir()
     shutil.copyfile(a, b)
     assert open_store(cache).verify() == [str(b)]
@@ -210,7 +210,7 @@ def test_an_entry_under_another_ones_key_is_none_and_verify_finds_it(cache: Path
 def test_entries_count_are_evicted_and_cleared(cache: Path) -> None:
     kept = open_store(cache)
     for number in range(2):
-        kept.negative.remember(make_question(source=str(number)), remembered())
+        kept.negative.remember(make_key_inputs(source=str(number)), remembered())
     folder, (path, _) = Folder(str(cache)), (cache / "negative").iterdir()
     usage = kept.usage()
     assert usage is not None
@@ -372,17 +372,17 @@ def test_recompile_removes_a_failure_that_no_longer_is_one() -> None:
     source = "__global__ void k() {}"
     request = CompileRequest(source, arch="sm_90a")
     rtcompile.compile(source, arch="sm_90a")  # the compiler's build is known
-    question = planned.plan(request, settings()).question
+    inputs = planned.plan(request, settings()).key_inputs
     store = Store.open(settings())
     store.clear()
     environment.forget()
-    store.negative.remember(question, remembered())
+    store.negative.remember(inputs, remembered())
     with pytest.raises(rtcompile.CompileError, match="identifier is undefined") as caught:
         rtcompile.compile(source, arch="sm_90a")
     assert caught.value.cached
 
     assert rtcompile.compile(source, arch="sm_90a", recompile=True).build.hit is None
-    assert store.negative.find(question) is None
+    assert store.negative.find(inputs) is None
 
 
 def test_where_compiling_is_forbidden_nothing_is_found_or_written(
@@ -440,14 +440,14 @@ def test_who_waited_for_a_failing_build_of_another_process_does_not_try_it_too(
     source = "__global__ void k() {}"
     rtcompile.compile("__global__ void first() {}", arch="sm_90a")
     store = Store.open(settings())
-    question = planned.plan(CompileRequest(source, arch="sm_90a"), settings()).question
+    inputs = planned.plan(CompileRequest(source, arch="sm_90a"), settings()).key_inputs
     given = {"source": source, "arch": "sm_90a"}
     command = [sys.executable, "-c", CHILD, json.dumps(given), "true"]
-    with store.building(question):
+    with store.building(inputs):
         other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(4)
-        store.negative.remember(question, remembered())
+        store.negative.remember(inputs, remembered())
     assert json.loads(other.communicate(timeout=60)[0])["cached"] is True
 
 
@@ -459,7 +459,7 @@ def test_a_batch_finds_its_failures_without_a_compiler(monkeypatch: pytest.Monke
     batch += [rtcompile.CompileRequest(good % n, arch="sm_90a") for n in range(3)]
     with pytest.raises(rtcompile.BatchError):
         rtcompile.compile_many(batch)
-    for name in ("compile", "compile_alike"):
+    for name in ("compile", "compile_batch"):
         monkeypatch.setattr(nvrtc, name, lambda *_, **__: pytest.fail("a compiler was asked"))
     with pytest.raises(rtcompile.BatchError) as caught:
         rtcompile.compile_many(batch)

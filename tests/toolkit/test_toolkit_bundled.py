@@ -16,7 +16,7 @@ from rtcompile.store.folder import Folder
 from rtcompile.toolkit import missing_header
 from rtcompile.toolkit import programs as unpacking
 from rtcompile.toolkit.catalogue import PARTS
-from rtcompile.toolkit.places import Hit, Place
+from rtcompile.toolkit.roots import Hit, Root
 from tests.toolkits import Wheels, bundle, needs_host_compiler, search, toolkit, write
 
 SOURCE = r"""
@@ -87,7 +87,7 @@ def nvrtc(folder: Path, version: str = "13.5.37", fails: bool = False) -> Hit:
     path = folder / "libnvrtc.so.13"
     command = ["g++", "-shared", "-fPIC", "-o", path, folder / "nvrtc.cpp"]
     subprocess.run(command, check=True)
-    return Hit(PARTS[0], str(folder), str(path), version, Place("", "wheels13", "", (), {}))
+    return Hit(PARTS[0], str(folder), str(path), version, Root("", "wheels13", "", (), {}))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cuda import pathfinder
 import rtcompile
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.toolkit.model import Toolchain
-from rtcompile.toolkit.places import Place, Surroundings
+from rtcompile.toolkit.roots import Root, SearchContext
 from tests.toolkits import Wheels, drifted, program, search, toolkit, write
 
 
@@ -151,9 +151,9 @@ def test_a_part_that_only_some_builds_need_is_missed_when_it_is_needed(tmp_path,
 def test_the_last_steps_are_taken_only_where_the_others_leave_something_missing(tmp_path):
     asked = []
 
-    def elsewhere(where: Surroundings) -> Iterator[Place]:
+    def elsewhere(where: SearchContext) -> Iterator[Root]:
         asked.append(where)
-        yield Place(str(tmp_path / "cuda"), "toolkit", "pathfinder", where.targets, {})
+        yield Root(str(tmp_path / "cuda"), "toolkit", "pathfinder", where.targets, {})
 
     toolkit(tmp_path / "cuda", "12.4.131")
     search(Wheels(tmp_path / "complete").cuda12().site, last_steps=[elsewhere])
@@ -168,9 +168,9 @@ def test_cuda_pathfinder_is_asked_without_loading_a_library_here(tmp_path):
 import os, pathlib, site, sys
 site.PREFIXES = []
 sys.path[:0] = {[str(Path(rtcompile.__file__).parents[1]), str(Path(pathfinder.__file__).parents[2])]}
-from rtcompile.toolkit.places import Surroundings, by_pathfinder
-places = list(by_pathfinder(Surroundings(os.environ, (), (), ("x86_64-linux",))))
-print([(place.root, place.found_via) for place in places])
+from rtcompile.toolkit.roots import SearchContext, by_pathfinder
+roots = list(by_pathfinder(SearchContext(os.environ, (), (), ("x86_64-linux",))))
+print([(root.path, root.found_via) for root in roots])
 assert "libcudart" not in pathlib.Path("/proc/self/maps").read_text()
 """
     root = toolkit(tmp_path, "12.4.131")

@@ -143,7 +143,7 @@ def test_another_value_of_a_variable_is_another_answer(environment, monkeypatch,
     monkeypatch.undo()
 
 
-def test_a_scripts_own_folder_is_no_part_of_the_question(environment, monkeypatch, tmp_path):
+def test_a_scripts_own_folder_is_no_part_of_the_key(environment, monkeypatch, tmp_path):
     current(environment.settings)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     environment.as_a_new_process()
@@ -161,7 +161,7 @@ def test_a_scripts_own_folder_is_no_part_of_the_question(environment, monkeypatc
             id="of-another-schema",
         ),
         pytest.param(
-            lambda file: file.write_bytes(sealed("another key", {})), id="for-another-question"
+            lambda file: file.write_bytes(sealed("another key", {})), id="for-another-inputs"
         ),
         pytest.param(lambda file: (file.unlink(), os.mkfifo(file)), id="a-named-pipe"),
         pytest.param(lambda file: os.link(file, file.parent.parent / "theirs"), id="linked"),

@@ -16,7 +16,7 @@ from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.store import manifests, objects
-from tests.questions import Place, make_object, make_question, open_store
+from tests.key_inputs import HeaderTree, make_key_inputs, make_object, open_store
 from tests.trials.record import record, times
 
 KILLS = times(60, 500)
@@ -25,7 +25,7 @@ PROCESSES = 8
 
 
 def code_of(source: str) -> bytes:
-    """The one right answer to a question, long enough to be cut in two by a kill."""
+    """The one right answer to a look-up, long enough to be cut in two by a kill."""
     return f"code of {source};".encode() * 2000
 
 
@@ -42,14 +42,14 @@ WRITER = """
 import itertools, sys
 from pathlib import Path
 from rtcompile.store import manifests as headers
-from tests.questions import make_object, make_question, open_store
+from tests.key_inputs import make_object, make_key_inputs, open_store
 from tests.trials.test_cache_faults import code_of
 store = open_store(Path(sys.argv[1]))
 print("ready", flush=True)
 for i in itertools.count():
-    question = make_question(source=str(i % 20))
-    with store.building(question):
-        store.add(question, make_object(code_of(question.source)), headers.record((), ()))
+    inputs = make_key_inputs(source=str(i % 20))
+    with store.building(inputs):
+        store.add(inputs, make_object(code_of(inputs.source)), headers.record((), ()))
     if i % 10 == 9:
         store.settle()
 """
@@ -75,7 +75,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
         writer.communicate()
     found = wrong = 0
     for source in map(str, range(20)):
-        obj = open_store(tmp_path).find(make_question(source=source))
+        obj = open_store(tmp_path).find(make_key_inputs(source=source))
         wrong += obj is not None and obj.code != code_of(source)
         found += obj is not None
     damaged = open_store(tmp_path).verify()
@@ -83,9 +83,9 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> N
     assert (wrong, damaged) == (0, [])
     for source in map(str, range(20)):
         kept = open_store(tmp_path)
-        question = make_question(source=source)
-        with kept.building(question):  # no lock is left
-            assert kept.add(question, make_object(code_of(source)), manifests.record((), ()))
+        inputs = make_key_inputs(source=source)
+        with kept.building(inputs):  # no lock is left
+            assert kept.add(inputs, make_object(code_of(source)), manifests.record((), ()))
     assert found, "the writers were killed before they wrote anything"
     kept = open_store(tmp_path)
     assert kept.verify() == []
@@ -97,31 +97,31 @@ HAMMER = """
 import random, sys
 from pathlib import Path
 from rtcompile.store import manifests as headers
-from tests.questions import make_object, make_question, open_store
+from tests.key_inputs import make_object, make_key_inputs, open_store
 from tests.trials.test_cache_faults import code_of
 cache, seed = Path(sys.argv[1]), int(sys.argv[2])
 chance, built = random.Random(seed), 0
 for _ in range(60):
     store = open_store(cache)
-    question = make_question(source=str(chance.randrange(30)))
-    found = store.find(question)
+    inputs = make_key_inputs(source=str(chance.randrange(30)))
+    found = store.find(inputs)
     if found is None:
-        with store.building(question):
-            found = store.find(question)
+        with store.building(inputs):
+            found = store.find(inputs)
             if found is None:
-                # Two who are in here at once for one question both see the file of the other.
-                claim = cache / f"claim-{question.source}"
+                # Two who are in here at once for one inputs both see the file of the other.
+                claim = cache / f"claim-{inputs.source}"
                 claim.touch(exist_ok=False)
-                found = make_object(code_of(question.source))
-                store.add(question, found, headers.record((), ()))
+                found = make_object(code_of(inputs.source))
+                store.add(inputs, found, headers.record((), ()))
                 built += 1
         store.settle()
-    assert found.code == code_of(question.source)
+    assert found.code == code_of(inputs.source)
 print(built)
 """
 
 
-def test_many_processes_build_each_question_once(tmp_path: Path) -> None:
+def test_many_processes_build_each_key_once(tmp_path: Path) -> None:
     processes = [python(HAMMER, str(tmp_path), str(seed)) for seed in range(PROCESSES)]
     outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * PROCESSES
@@ -157,7 +157,7 @@ def test_a_lock_whose_file_comes_and_goes_is_held_by_one_at_a_time(tmp_path: Pat
 EVICTOR = """
 import sys
 from pathlib import Path
-from tests.questions import open_store
+from tests.key_inputs import open_store
 store = open_store(Path(sys.argv[1]))
 for _ in range(40):
     store.prune(200_000)
@@ -168,13 +168,13 @@ def test_eviction_beside_readers_and_writers_costs_only_misses(tmp_path: Path) -
     evictor = python(EVICTOR, str(tmp_path))
     for i in range(200):
         kept = open_store(tmp_path)
-        question = make_question(source=str(i % 25))
-        obj = kept.find(question)
+        inputs = make_key_inputs(source=str(i % 25))
+        obj = kept.find(inputs)
         if obj is None:
-            with kept.building(question):
-                obj = make_object(code_of(question.source))
-                kept.add(question, obj, manifests.record((), ()))
-        assert obj.code == code_of(question.source)
+            with kept.building(inputs):
+                obj = make_object(code_of(inputs.source))
+                kept.add(inputs, obj, manifests.record((), ()))
+        assert obj.code == code_of(inputs.source)
     evictor.communicate()
     assert evictor.returncode == 0
 
@@ -259,17 +259,17 @@ def test_a_manifest_read_with_other_directories_is_none_or_harmless(
 
 def test_a_header_edited_again_and_again_is_never_stale(tmp_path: Path) -> None:
     """As fast as it goes, so that many edits fall into one tick of the file clock."""
-    place = Place(tmp_path / "place", "user0")
+    tree = HeaderTree(tmp_path / "tree", "user0")
     chance = random.Random(5)
     kept = open_store(tmp_path / "cache")
-    question = place.question()
+    inputs = tree.key_inputs()
     for _ in range(300):
         text = chance.choice("abcdef")
-        place.write("user0/x.h", text)
+        tree.write("user0/x.h", text)
         asked = kept if chance.random() < 0.5 else open_store(tmp_path / "cache")
-        obj = asked.find(question)
+        obj = asked.find(inputs)
         if obj is None:
-            assert place.build(asked, question, "user0/x.h", code=text.encode())
+            assert tree.build(asked, inputs, "user0/x.h", code=text.encode())
         else:
             assert obj.code == text.encode()
 
@@ -299,7 +299,7 @@ CHANGES = (flip, cut, overwrite, grow)
 
 
 def misplace(path: Path, chance: random.Random) -> None:
-    """Put what is no file of ours in a file's place."""
+    """Put what is no file of ours in a file's tree."""
     other = path.with_name("other")
     kind = chance.randrange(4)
     if kind == 0:
@@ -319,20 +319,20 @@ def misplace(path: Path, chance: random.Random) -> None:
 def test_a_mutated_cache_gives_right_objects_or_none(tmp_path: Path) -> None:
     chance = random.Random(11)
     cache = tmp_path / "cache"
-    place = Place(tmp_path / "place", "user0")
-    place.write("user0/x.h", "x")
-    questions = [place.question(source=str(i)) for i in range(12)]
+    tree = HeaderTree(tmp_path / "tree", "user0")
+    tree.write("user0/x.h", "x")
+    several = [tree.key_inputs(source=str(i)) for i in range(12)]
     counts = {"changed": 0, "swapped": 0, "misplaced": 0}
     bad = dict.fromkeys(counts, 0)
 
     def build() -> None:
-        for question in questions:
+        for inputs in several:
             kept = open_store(cache)
-            if kept.find(question) is None:
-                place.build(kept, question, "user0/x.h", code=code_of(question.source))
+            if kept.find(inputs) is None:
+                tree.build(kept, inputs, "user0/x.h", code=code_of(inputs.source))
 
     def everything_is_found() -> bool:
-        return all(open_store(cache).find(question) is not None for question in questions)
+        return all(open_store(cache).find(inputs) is not None for inputs in several)
 
     build()
     for _ in range(MUTATIONS):
@@ -349,30 +349,30 @@ def test_a_mutated_cache_gives_right_objects_or_none(tmp_path: Path) -> None:
         else:
             misplace(path, chance)
         right = True
-        for question in questions:
-            obj = open_store(cache).find(question)
-            right &= obj is None or obj.code == code_of(question.source)
+        for inputs in several:
+            obj = open_store(cache).find(inputs)
+            right &= obj is None or obj.code == code_of(inputs.source)
         for left in (folder / "other", cache / "a second name"):
             left.unlink(missing_ok=True)
         build()
         right &= everything_is_found()
         counts[kind] += 1
         bad[kind] += not right
-        # What the mutation made unreachable is of no question; the next one begins with a whole cache.
+        # What the mutation made unreachable is of no inputs; the next one begins with a whole cache.
         open_store(cache).verify()
         build()
     record("cache file damaged", counts["changed"], bad["changed"])
     record("cache files under each other's keys", counts["swapped"], bad["swapped"])
-    record("link, pipe or folder in a cache file's place", counts["misplaced"], bad["misplaced"])
+    record("link, pipe or folder in a cache file's tree", counts["misplaced"], bad["misplaced"])
     assert bad == dict.fromkeys(counts, 0)
 
 
 def test_verify_finds_every_swap(tmp_path: Path) -> None:
     for source in map(str, range(10)):
         kept = open_store(tmp_path)
-        question = make_question(source=source)
-        with kept.building(question):
-            kept.add(question, make_object(code_of(source)), manifests.record((), ()))
+        inputs = make_key_inputs(source=source)
+        with kept.building(inputs):
+            kept.add(inputs, make_object(code_of(source)), manifests.record((), ()))
     missed = count = 0
     for folder in ("objects", "manifests", "portable"):
         for path, other in itertools.combinations(sorted((tmp_path / folder).iterdir()), 2):

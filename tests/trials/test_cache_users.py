@@ -14,7 +14,7 @@ from rtcompile.settings import Settings
 from rtcompile.store import manifests
 from rtcompile.toolkit import remembered
 from rtcompile.toolkit.model import Toolchain
-from tests.questions import make_object, make_question, open_store
+from tests.key_inputs import make_key_inputs, make_object, open_store
 from tests.trials.record import record
 from tests.users import as_user
 
@@ -37,7 +37,7 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.undo()
 
 
-WANTED = make_question(source="wanted")
+WANTED = make_key_inputs(source="wanted")
 
 
 def fill(cache: Path, code: bytes) -> None:

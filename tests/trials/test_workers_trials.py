@@ -338,7 +338,7 @@ def test_without_any_folder_for_temporary_files_the_first_line_says_so() -> None
     script = """
         from tests.trials.test_workers_trials import *
         from rtcompile.workers import scratch
-        for place in (os.environ["TMPDIR"], *scratch.PLACES):
+        for place in (os.environ["TMPDIR"], *scratch.PARENTS):
             assert not os.path.isdir(place) or not os.system(f"mount -t tmpfs -o ro none {place}")
         print(build(1).log.splitlines()[0])
     """

@@ -59,7 +59,7 @@ def files_of(source: str, one: Path, library: Any, **more: Any) -> FileSet:
     outcome = outcome_of(source, one, library, **more)
     assert isinstance(outcome, Compiled), outcome.log
     assert outcome.files is not None
-    assert outcome.files.unchanged() or outcome.files.refreshed()
+    assert outcome.files.is_unchanged() or outcome.files.refreshed()
     return outcome.files
 
 
@@ -102,9 +102,9 @@ def test_a_header_that_was_found_may_change_and_must_not_go(
     (one / "opt.h").write_text("one")
     files = files_of(f"{spelling}\n#define VALUE 1\n{KERNEL}", one, library)
     assert files.present == (f"{one}/opt.h",)
-    assert files.answers == ("user0/opt.h",)
+    assert files.include_results == ("user0/opt.h",)
     (one / "opt.h").write_text("another")
-    assert files.unchanged(), "it was not read"
+    assert files.is_unchanged(), "it was not read"
     (one / "opt.h").unlink()
     assert files.current() is None
 
@@ -170,9 +170,9 @@ def test_a_header_that_is_not_found_is_noticed_when_it_comes(one: Path, library:
     failure = outcome_of(f'#include "missing.h"\n{KERNEL}', one, library)
     assert isinstance(failure, CompileFailure)
     assert failure.files is not None
-    assert failure.files.unchanged()
+    assert failure.files.is_unchanged()
     (one.parent / "two/missing.h").write_text("#define VALUE 1\n")
-    assert not failure.files.unchanged()
+    assert not failure.files.is_unchanged()
 
 
 def test_what_a_precompiled_header_depends_on_is_depended_on_by_its_users(
@@ -453,7 +453,7 @@ def test_a_library_without_such_slots_is_not_observed(
 @pytest.mark.parametrize(
     "lost",
     [
-        pytest.param({"absent": [b"/nonexistent/asked.h"]}, id="a pasted question"),
+        pytest.param({"absent": [b"/nonexistent/asked.h"]}, id="a pasted inputs"),
         pytest.param({"opened": []}, id="an open"),
         pytest.param({"texts": []}, id="a text"),
         pytest.param({"problem": "an unknown call"}, id="a problem"),

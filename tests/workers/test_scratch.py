@@ -32,7 +32,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "place"
     folder.mkdir(mode=0o700)  # whatever the umask
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(scratch, "PLACES", ())
+    monkeypatch.setattr(scratch, "PARENTS", ())
     return folder
 
 
@@ -261,7 +261,7 @@ def test_a_folder_in_which_others_can_rename_is_not_used(place: Path) -> None:
 def test_where_tmpdir_cannot_be_used_the_usual_places_are(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scratch, "PLACES", (str(tmp_path / "missing"), str(place)))
+    monkeypatch.setattr(scratch, "PARENTS", (str(tmp_path / "missing"), str(place)))
     owner = scratch.claim(str(tmp_path / "not there"), scratch.new_name())
     assert owner.path.startswith(str(place))
 

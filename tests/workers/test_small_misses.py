@@ -25,7 +25,7 @@ from rtcompile.store.store import Store
 from rtcompile.toolkit.model import Library
 from rtcompile.workers.child import Child, Order
 from rtcompile.workers.pool import Answer, Crash, Job, Pool
-from tests.questions import Place, make_object
+from tests.key_inputs import HeaderTree, make_object
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
 SLOW = KERNEL % 0 + "".join(f"__global__ void k{n}(float* x) {{ x[{n}] = 1; }}" for n in range(99))
@@ -53,10 +53,10 @@ def job(source: str, *options: str, **changes: Any) -> Job:
         "target": "cubin",
         "pch": b"",
         "minimal": False,
-        "plain": True,
+        "reusable": True,
     }
-    plain = nvrtc.job_of(library(), "compile_unit", {**arguments, **changes})
-    return plain._replace(plain=bool(changes.get("plain", True)))
+    job = nvrtc.job_of(library(), "compile_unit", {**arguments, **changes})
+    return job._replace(reusable=bool(changes.get("reusable", True)))
 
 
 def answer(pool: Pool, *arguments: Any, limits: Limits | None = None, **changes: Any) -> Any:
@@ -98,7 +98,7 @@ def within_seconds(seconds: float, holds: Any) -> bool:
     return True
 
 
-# --- one process for plain jobs ----------------------------------------------------------------
+# --- one process for reusable jobs ----------------------------------------------------------------
 
 
 def test_plain_jobs_one_after_another_are_done_by_one_process(pool: Pool) -> None:
@@ -108,7 +108,7 @@ def test_plain_jobs_one_after_another_are_done_by_one_process(pool: Pool) -> Non
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"plain": False}, id="its options hold"),
+        pytest.param({"reusable": False}, id="its options hold"),
         pytest.param({"limits": Limits(timeout=60.0)}, id="it has a time limit"),
         pytest.param({"limits": Limits(memory=4 << 30)}, id="it has a memory limit"),
     ],
@@ -126,7 +126,7 @@ def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(
     (tmp_path / "a.h").write_text("#pragma once\n#define A 1\n")
     sources = ['#include "a.h"\n' + KERNEL % 1, KERNEL % 1, '#include "a.h"\nint a = A;']
     shared = [answer(pool, source, f"-I{tmp_path}") for source in sources]
-    fresh = [answer(pool, source, f"-I{tmp_path}", plain=False) for source in sources]
+    fresh = [answer(pool, source, f"-I{tmp_path}", reusable=False) for source in sources]
     assert len({reply["pid"] for reply in shared}) == 1
     assert [said(reply) for reply in shared] == [said(reply) for reply in fresh]
 
@@ -147,8 +147,8 @@ __global__ void k(const __grid_constant__ Table table, int* x) { *x = table.of[*
 def test_an_option_that_holds_in_its_process_has_no_effect_on_the_next_build(
     pool: Pool, option: str
 ) -> None:
-    answer(pool, KERNEL % 1, option, plain=small.is_forgotten((option,)))
-    assert said(answer(pool, CONSTANT)) == said(answer(pool, CONSTANT, plain=False))
+    answer(pool, KERNEL % 1, option, reusable=small.is_forgotten((option,)))
+    assert said(answer(pool, CONSTANT)) == said(answer(pool, CONSTANT, reusable=False))
 
 
 def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_nothing_else(
@@ -175,16 +175,16 @@ def test_jobs_with_different_precompiled_headers_or_none_share_a_process_and_not
         assert not pool.run(made, Limits()).value["problem"]
 
     shared = [with_header("a"), with_header("b"), answer(pool, KERNEL % 1), with_header("a")]
-    fresh = [with_header("a", plain=False), with_header("b", plain=False)]
+    fresh = [with_header("a", reusable=False), with_header("b", reusable=False)]
 
     assert len({reply["pid"] for reply in shared}) == 1
     assert all(reply["pch"] for reply in (shared[0], shared[1], shared[3], *fresh))
     assert [said(shared[0]), said(shared[1])] == [said(fresh[0]), said(fresh[1])]
     assert said(shared[3]) == said(fresh[0])
-    assert said(shared[2]) == said(answer(pool, KERNEL % 1, plain=False))
+    assert said(shared[2]) == said(answer(pool, KERNEL % 1, reusable=False))
 
 
-def test_beside_a_plain_job_no_process_is_forked_ahead(pool: Pool) -> None:
+def test_beside_a_reusable_job_no_process_is_forked_ahead(pool: Pool) -> None:
     thread = threading.Thread(target=answer, args=(pool, SLOW))
     thread.start()
     most = 0
@@ -195,7 +195,7 @@ def test_beside_a_plain_job_no_process_is_forked_ahead(pool: Pool) -> None:
     assert most == 1
 
 
-def test_two_plain_jobs_at_once_have_a_process_each(pool: Pool) -> None:
+def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
     thread = threading.Thread(target=pool.run, args=(job(ENDLESS), Limits()))
     thread.start()
     assert within_seconds(60, lambda: pool._zygotes and computing(pool))
@@ -208,7 +208,7 @@ def test_two_plain_jobs_at_once_have_a_process_each(pool: Pool) -> None:
 @pytest.mark.parametrize("source", [KERNEL % 7, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
 @pytest.mark.parametrize("before", [KERNEL % 1, WARNED, MISTAKE], ids=["good", "warned", "wrong"])
 def test_what_a_process_did_before_is_not_seen(pool: Pool, before: str, source: str) -> None:
-    alone = said(answer(pool, source, plain=False))
+    alone = said(answer(pool, source, reusable=False))
     answer(pool, before)
     assert said(answer(pool, source)) == alone
 
@@ -260,7 +260,7 @@ def test_a_process_that_goes_on_keeps_the_memory_that_its_jobs_take_in_turn(pool
 
 
 def test_a_process_stands_ready_before_its_job_comes(pool: Pool) -> None:
-    last = answer(pool, KERNEL % 1, plain=False)["pid"]
+    last = answer(pool, KERNEL % 1, reusable=False)["pid"]
 
     def waiting() -> list[int]:
         return [pid for pid in children(pool) if pid != last]
@@ -269,7 +269,7 @@ def test_a_process_stands_ready_before_its_job_comes(pool: Pool) -> None:
         nonlocal last
         assert within_seconds(10, waiting)
         ready = waiting()
-        last = answer(pool, KERNEL % number, plain=False)["pid"]
+        last = answer(pool, KERNEL % number, reusable=False)["pid"]
         return ready == [last]
 
     # The zygote makes itself ready once, after which it replaces the one that it forked before.
@@ -290,7 +290,7 @@ def test_where_processes_are_few_none_waits(scratch: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, check=True)
 
 
-# --- what makes a job plain, and needs no declarations -----------------------------------------
+# --- what makes a job reusable, and needs no declarations -----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ BODIES = [
 def test_code_without_declarations_is_the_same_to_the_byte(pool: Pool, body: str) -> None:
     source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
     assert small.needs_no_declarations(source, (), "cubin")
-    assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, plain=False))
+    assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, reusable=False))
 
 
 def test_code_without_declarations_is_the_same_with_cuda_13(
@@ -387,7 +387,9 @@ def test_code_without_declarations_is_the_same_with_cuda_13(
     monkeypatch.setitem(globals(), "library", lambda: of_13)
     for body in BODIES:
         source = f'extern "C" __global__ void k(float* x, const float* y) {{ {body} }}'
-        assert said(answer(pool, source, minimal=True)) == said(answer(pool, source, plain=False))
+        assert said(answer(pool, source, minimal=True)) == said(
+            answer(pool, source, reusable=False)
+        )
 
 
 def test_no_macro_that_minimal_takes_away_or_gives_passes_the_rule(pool: Pool) -> None:
@@ -417,14 +419,14 @@ def test_what_minimal_refuses_is_compiled_without_it(pool: Pool) -> None:
 
 
 def test_a_header_that_changes_once_files_are_read_is_noticed(tmp_path: Path) -> None:
-    place = Place(tmp_path / "place", "user0")
-    question = place.question()
-    place.write("user0/a.h", "before")
+    tree = HeaderTree(tmp_path / "tree", "user0")
+    inputs = tree.key_inputs()
+    tree.write("user0/a.h", "before")
     kept = Store(str(tmp_path / "cache"), on_disk=True, size=1 << 30)
-    with kept.building(question, reads=False):
-        kept.reading(question)  # NVCC, say, after NVRTC has refused
-        place.write("user0/a.h", "edited meanwhile")
-        assert not kept.add(question, make_object(), place.record("user0/a.h"))
+    with kept.building(inputs, reads=False):
+        kept.reading(inputs)  # NVCC, say, after NVRTC has refused
+        tree.write("user0/a.h", "edited meanwhile")
+        assert not kept.add(inputs, make_object(), tree.record("user0/a.h"))
 
 
 def test_a_build_is_kept_though_its_process_ends_at_once_and_the_disk_is_never_waited_for(
@@ -450,11 +452,11 @@ def test_a_build_is_kept_though_its_process_ends_at_once_and_the_disk_is_never_w
 
 def test_a_child_that_was_told_to_die_takes_no_other_job() -> None:
     """It dies a moment later, and the job that it took would be called a crash of the compiler."""
-    leash, ours = os.pipe()
-    os.close(leash)
-    desk, theirs = socket.socketpair()
+    lifeline, ours = os.pipe()
+    os.close(lifeline)
+    channel, theirs = socket.socketpair()
     pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {}, setpgroup=0)
-    child = Child(pid, desk, os.memfd_create("stderr"), "1", ours, warm=False)
+    child = Child(pid, channel, os.memfd_create("stderr"), "1", ours, warm=False)
     order = Order(("f", None, None, False, False), theirs, os.memfd_create("arguments"))
     try:
         assert child.may_take(order)

@@ -103,8 +103,8 @@ def _work(job: Job) -> _Answer:
             code = pipeline.build(job.request, settings)
         finally:
             pch.siblings.reset(token)
-        question = planned.plan(job.request, settings).question
-        return _Answer(code, tier.pack(question, Store.open(settings), code))
+        inputs = planned.plan(job.request, settings).key_inputs
+        return _Answer(code, tier.pack(inputs, Store.open(settings), code))
     except RtcompileError as error:
         return _Answer(alone(error), None)
 
@@ -114,8 +114,8 @@ def _keep(job: Job, packed: Packed) -> None:
     settings = Settings.from_environ().override(**job.overrides)
     store = Store.open(settings)
     plan = planned.plan(job.request, settings)
-    if settings.jit and store.find(plan.question) is None:
-        tier.unpack(miss.identified(plan, settings).question, store, packed)
+    if settings.jit and store.find(plan.key_inputs) is None:
+        tier.unpack(miss.identified(plan, settings).key_inputs, store, packed)
 
 
 def _lost(error: BaseException) -> ExecutorError:

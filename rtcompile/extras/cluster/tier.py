@@ -20,7 +20,7 @@ from rtcompile.extras.cluster.settings import RemoteSettings
 from rtcompile.extras.cluster.stores import StoreError
 from rtcompile.files import sealed
 from rtcompile.request import key as admission
-from rtcompile.request.key import Question
+from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.store import manifests, objects
 from rtcompile.store.folder import Folder
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 # --- The tier behind the local cache --------------------------------------------------------------
 
 
-def find(question: Question, store: Store) -> ObjectCode | None:
-    """Return what a shared store has for `question`, and write it to the local cache."""
+def find(inputs: KeyInputs, store: Store) -> ObjectCode | None:
+    """Return what a shared store has for `inputs`, and write it to the local cache."""
     stores = remote()
-    if stores is None or not admission.may_travel(question):
+    if stores is None or not admission.may_travel(inputs):
         return None
-    return fetch(stores, question, store)
+    return fetch(stores, inputs, store)
 
 
 def find_or_build(
-    question: Question,
+    inputs: KeyInputs,
     store: Store,
     build: Callable[[float | None], ObjectCode],
     seconds: float | None = None,
@@ -54,59 +54,55 @@ def find_or_build(
     wait for another node's build, and `build` keeps its result in `store`.
     """
     stores = remote()
-    if stores is None or not admission.may_travel(question):
+    if stores is None or not admission.may_travel(inputs):
         return build(seconds)
     begin = time.monotonic()
-    look = partial(fetch, stores, question, store)
+    look = partial(fetch, stores, inputs, store)
     found = look()
     if found is not None:
         return found
-    lease = stores.lease(question.portable_key(), look, seconds)
+    lease = stores.lease(inputs.portable_key(), look, seconds)
     if isinstance(lease, ObjectCode):
         return lease
     end = lease.end if lease is not None else _nothing
     try:
         code = build(None if seconds is None else seconds - (time.monotonic() - begin))
-        entry = store.entry_of(question, code)
+        entry = store.entry_of(inputs, code)
     except BaseException:
         stores.later(partial(end, False))
         raise
     worth = stores.worth(code.build.compiled_in)
-    if (
-        entry is not None
-        and worth
-        and admission.holds_elsewhere(question, code, entry.dependencies)
-    ):
-        stores.push(partial(_entries, stores, question, entry, code), end)
+    if entry is not None and worth and admission.is_portable(inputs, code, entry.dependencies):
+        stores.push(partial(_entries, stores, inputs, entry, code), end)
     else:
         stores.later(partial(end, False))
     return code
 
 
-def fetch(stores: Remote, question: Question, store: Store) -> ObjectCode | None:
-    """Return what a shared store has for `question`, and write it to the local cache."""
+def fetch(stores: Remote, inputs: KeyInputs, store: Store) -> ObjectCode | None:
+    """Return what a shared store has for `inputs`, and write it to the local cache."""
     for at, tier in enumerate(stores.tiers):
-        manifest = stores.get("manifest", question.portable_key(), tier)
-        for build in usable(question, manifest) if manifest is not None else ():
+        manifest = stores.get("manifest", inputs.portable_key(), tier)
+        for build in usable(inputs, manifest) if manifest is not None else ():
             data = stores.get("object", build.object_key, tier)
-            obj = None if data is None else store.adopt(question, build, data)
+            obj = None if data is None else store.adopt(inputs, build, data)
             if obj is None:
                 continue
             if at and stores.writes:  # copy it to the stores that are asked before this one
-                entries = partial(_entries, stores, question, build, obj)
+                entries = partial(_entries, stores, inputs, build, obj)
                 stores.push(entries, _nothing, stores.tiers[:at])
             return obj
     return None
 
 
 def _entries(
-    stores: Remote, question: Question, build: ManifestEntry, obj: ObjectCode, tier: Tier
+    stores: Remote, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode, tier: Tier
 ) -> list[Entry]:
     """Return what a store is to hold of a build: the object, then the manifest that leads to it."""
-    key = question.portable_key()
+    key = inputs.portable_key()
     # Builds of other headers, or by other compilers, stay beside it.
     before = stores.get("manifest", key, tier, waiting=False)
-    packed = pack_with(question, build, obj, before)
+    packed = pack_with(inputs, build, obj, before)
     return [("object", packed.object_key, packed.object), ("manifest", key, packed.manifest)]
 
 
@@ -125,39 +121,39 @@ class Packed(NamedTuple):
     manifest: bytes
 
 
-def pack(question: Question, store: Store, obj: ObjectCode) -> Packed | None:
+def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Packed | None:
     """Return a build that is in the cache for another machine; None if it is not for others."""
-    build = store.entry_of(question, obj)
-    if build is None or not admission.holds_elsewhere(question, obj, build.dependencies):
+    build = store.entry_of(inputs, obj)
+    if build is None or not admission.is_portable(inputs, obj, build.dependencies):
         return None
-    return pack_with(question, build, obj)
+    return pack_with(inputs, build, obj)
 
 
 def pack_with(
-    question: Question, build: ManifestEntry, obj: ObjectCode, before: bytes | None = None
+    inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode, before: bytes | None = None
 ) -> Packed:
     """Return a build as it travels, in a manifest with those of the manifest `before` it."""
-    key = question.portable_key()
-    program = question.name.rpartition("/")[2]
+    key = inputs.portable_key()
+    program = inputs.name.rpartition("/")[2]
     alone = key if build.dependencies.is_empty else ""
-    data = objects.encode(build.object_key, obj, program, question.summary(), alone)
-    own = manifests.encode(key, [build], question.search)
+    data = objects.encode(build.object_key, obj, program, inputs.summary(), alone)
+    own = manifests.encode(key, [build], inputs.search)
     return Packed(build.object_key, data, manifests.merged(key, own, before))
 
 
-def unpack(question: Question, store: Store, found: Packed) -> ObjectCode | None:
+def unpack(inputs: KeyInputs, store: Store, found: Packed) -> ObjectCode | None:
     """Write another machine's build to the cache; None if it does not hold here."""
-    for build in usable(question, found.manifest):
+    for build in usable(inputs, found.manifest):
         if build.object_key == found.object_key:
-            return store.adopt(question, build, found.object)
+            return store.adopt(inputs, build, found.object)
     return None
 
 
-def usable(question: Question, manifest: bytes) -> Iterator[ManifestEntry]:
+def usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
     """Yield the builds of a manifest whose headers are found here with the same contents."""
-    for build in manifests.decode(question.portable_key(), manifest, question.search) or ():
-        same = question.gets_same_texts(build.dependencies)
-        if same and question.serves(build.backend, build.compiler):
+    for build in manifests.decode(inputs.portable_key(), manifest, inputs.search) or ():
+        same = inputs.gets_same_texts(build.dependencies)
+        if same and inputs.serves(build.backend, build.compiler):
             read = build.dependencies
             # The stats are another machine's: by them alone no header is known here.
             foreign = [header._replace(mtime_ns=0, ctime_ns=0) for header in read.headers]
@@ -232,7 +228,7 @@ def _manifests(folder: Folder) -> Iterator[tuple[str, bytes]]:
             yield key, own
     for key, _ in folder.listing(_OBJECTS[0]):
         data = folder.read(_OBJECTS[0], key)
-        found = objects.found_elsewhere(key, data) if data is not None else None
+        found = objects.portable_entry(key, data) if data is not None else None
         if found is not None:
             manifest, build = found
             yield manifest, manifests.encode(manifest, [build], ())

@@ -16,7 +16,7 @@ from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.files import headers
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import command_lines, sources
-from rtcompile.request.sources import placing
+from rtcompile.request.sources import relative_to
 from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library
@@ -65,7 +65,7 @@ def by_nvrtc(plan: Plan, settings: Settings) -> Measured | CompileFailure:
         )
         return TranslationUnit(
             plan.request.source,
-            plan.question.name,
+            plan.key_inputs.name,
             flags,
             plan.request.name_expressions,
             target,
@@ -294,7 +294,7 @@ def _copied(
     beside = os.path.dirname(unit.name)
     searched = [*([beside] if os.path.isabs(beside) else []), *directories]
     texts = dict(unit.texts)
-    placed = placing([SearchDir("", directory) for directory in searched])
+    placed = relative_to([SearchDir("", directory) for directory in searched])
     os.makedirs(os.path.join(folder, _MARKERS))
     for number, path in enumerate(trace):
         position, rest = placed(path)

@@ -221,7 +221,7 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     if isinstance(found, CompileFailure):
         # What a build does about an error, another flag or NVCC, is known after a build.
         miss.plan = plan
-        with aside.building(plan.question):
+        with aside.building(plan.key_inputs):
             backend = miss.run().build.backend
         plan = miss.plan
         by = by_nvcc(plan, miss.nvcc_unit(), settings) if backend == "nvcc" else None
@@ -234,7 +234,7 @@ def profile(request: CompileRequest, settings: Settings) -> Profile:
     finish = sum(event.duration for event in found.events if event.name == _FINISH) / 1e3
     finish = min(finish, source) if headers else 0.0
     return Profile(
-        program=os.path.basename(plan.question.name),
+        program=os.path.basename(plan.key_inputs.name),
         arch=str(plan.choice.arch),
         compiler=found.compiler,
         milliseconds=(found.end - found.begin) * 1e3,

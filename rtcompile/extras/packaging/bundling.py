@@ -185,8 +185,8 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     """Return what a bundle has of a build; raise `UnshippableError` if it can have none."""
     request, name = work.request, work.request.name
     settings = work.settings()
-    question = from_bundle.question(request, settings)
-    if question is None:
+    inputs = from_bundle.key_inputs(request, settings)
+    if inputs is None:
         raise UnshippableError("link= holds sources; compile them and link the results")
     plan = planned.plan(request, settings)
     read = files_of(code.build) or FileSet(code.build.headers)
@@ -199,7 +199,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
             f"it includes {strays[0].path} by its place on this machine; give its folder by -I"
         )
     row = Row(
-        key=question.shipped_key(),
+        key=inputs.bundle_key(),
         arch=code.arch,
         kind=code.kind,
         backend=code.build.backend,
@@ -207,7 +207,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         cuda=int(code.build.compiler.split()[1].partition(".")[0]),
         program=os.path.basename(name),
         source=content_digest(request.source.encode()),
-        options=_texts(question.options),
+        options=_texts(inputs.options),
         names=request.name_expressions,
         labels=tuple(directory.label for directory in plan.search),
     )
@@ -226,8 +226,8 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
     settings = work.settings()
     query = query_of(request, settings, work.asked_by or (row.arch.major, row.arch.minor))
     found = index.digest_of(query)
-    question = from_bundle.question(request, settings)
-    if found is None or question is None or question.shipped_key() != row.key:
+    inputs = from_bundle.key_inputs(request, settings)
+    if found is None or inputs is None or inputs.bundle_key() != row.key:
         return ""
     own = sum(label.startswith("user") for label in row.labels) - bool(request.headers)
     is_exact = request.arch in (None, row.arch) and request.target == row.kind

@@ -152,10 +152,10 @@ def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
     )
     work = {}
     for each in bundling.works(targets, list(names)):
-        question = from_bundle.question(each.request, each.settings())
-        if question is not None:
+        inputs = from_bundle.key_inputs(each.request, each.settings())
+        if inputs is not None:
             arch, kind = each.request.arch, each.request.target
-            work[question.shipped_key(), None if arch is None else str(arch), kind] = each
+            work[inputs.bundle_key(), None if arch is None else str(arch), kind] = each
     chosen = []
     for row, code, headers in wanted:
         exact = work.get((row.key, str(row.arch), row.kind))

@@ -25,7 +25,7 @@ from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import folders, sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup.find import listeners
-from rtcompile.lookup.query import depends_on_place
+from rtcompile.lookup.query import depends_on_directory
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
@@ -177,7 +177,7 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
             "by cupy": not request.allow_fixups,
             "by a module": request.may_pass_over_arch,
             # What an option names by a relative path is another file in another directory.
-            "anywhere": not depends_on_place(request),
+            "anywhere": not depends_on_directory(request),
         },
         "name": request.name,
         "source": request.source,

@@ -1,4 +1,4 @@
-"""Questions, objects and header trees for the cache's tests: a test says only what differs."""
+"""Key inputs, objects and header trees for the cache's tests: a test says only what differs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
-from rtcompile.request.key import Question
+from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.values import Arch
 from rtcompile.store import manifests
@@ -16,7 +16,7 @@ from rtcompile.store.store import Store
 COMPILERS = {"nvrtc": "12.9.86 CL-36037853", "nvcc": "12.9.86 at /usr/local/cuda"}
 
 
-def make_question(**changes: Any) -> Question:
+def make_key_inputs(**changes: Any) -> KeyInputs:
     fields: dict[str, Any] = {
         "source": 'extern "C" __global__ void k() {}',
         "name": "kernel.cu",
@@ -24,7 +24,7 @@ def make_question(**changes: Any) -> Question:
         "arch": Arch(9, 0, "a"),
         "compilers": COMPILERS,
     }
-    return Question(**{**fields, **changes})
+    return KeyInputs(**{**fields, **changes})
 
 
 def make_object(
@@ -39,7 +39,7 @@ def make_object(
     return ObjectCode(code, **{**fields, **changes})
 
 
-class Place:
+class HeaderTree:
     """A folder with header directories in it, and a compiler that reads what it is told to."""
 
     def __init__(self, root: Path, *labels: str) -> None:
@@ -57,23 +57,23 @@ class Place:
     def path(self, name: str) -> str:
         return str(self.root / name)
 
-    def question(self, **changes: Any) -> Question:
-        return make_question(**{"search": self.search, **changes})
+    def key_inputs(self, **changes: Any) -> KeyInputs:
+        return make_key_inputs(**{"search": self.search, **changes})
 
-    def record(self, *names: str, question: Question | None = None) -> FileSet:
+    def record(self, *names: str, inputs: KeyInputs | None = None) -> FileSet:
         """Record a build that read these headers."""
-        asked = question or self.question()
+        asked = inputs or self.key_inputs()
         trace = [name if name.startswith("/") else self.path(name) for name in names]
         return manifests.record(trace, asked.search, source=asked.source, name=asked.name)
 
     def build(
-        self, store: Store, question: Question, *names: str, code: bytes = b"\x7fELF code"
+        self, store: Store, inputs: KeyInputs, *names: str, code: bytes = b"\x7fELF code"
     ) -> bool:
-        """Build `question`, reading these headers, and add it to the store."""
-        with store.building(question):
-            store.reading(question)
-            dependencies = self.record(*names, question=question)
-            return store.add(question, make_object(code), dependencies)
+        """Build `inputs`, reading these headers, and add it to the store."""
+        with store.building(inputs):
+            store.reading(inputs)
+            dependencies = self.record(*names, inputs=inputs)
+            return store.add(inputs, make_object(code), dependencies)
 
 
 def open_store(cache: Path, *, on_disk: bool = True, size: int = 1 << 30) -> Store:
@@ -81,9 +81,9 @@ def open_store(cache: Path, *, on_disk: bool = True, size: int = 1 << 30) -> Sto
     return Store(str(cache), on_disk=on_disk, size=size)
 
 
-def add(kept: Store, question: Question | None = None, obj: ObjectCode | None = None) -> Store:
-    """Build a question that reads no header."""
-    asked = question or make_question()
+def add(kept: Store, inputs: KeyInputs | None = None, obj: ObjectCode | None = None) -> Store:
+    """Make a build that reads no header."""
+    asked = inputs or make_key_inputs()
     with kept.building(asked):
         kept.add(asked, obj or make_object(), manifests.record((), ()))
     return kept

@@ -1,4 +1,4 @@
-"""The places that may hold a toolkit, and the choice of parts of one version among them."""
+"""The roots that may hold a toolkit, and the choice of parts of one version among them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PART = {part.name: part for part in PARTS}
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SearchContext:
     """Everything that the search depends on; `prefix` is ``sys.prefix``, this Python's folder."""
 
     environ: Mapping[str, str]
@@ -28,10 +28,10 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Place:
+class Root:
     """A folder that may hold a toolkit, laid out in one of the known ways."""
 
-    root: str
+    path: str
     layout: str
     found_via: str
     targets: tuple[str, ...]
@@ -40,10 +40,10 @@ class Place:
     def directories(self, part: Part) -> Iterator[str]:
         for relative in part.layouts.get(self.layout, ())[1:]:
             for target in self.targets if "{target}" in relative else ("",):
-                yield os.path.join(self.root, relative.format(target=target))
+                yield os.path.join(self.path, relative.format(target=target))
 
     def look(self, part: Part) -> Hit | None:
-        """Return where this place has `part`, or None."""
+        """Return where this root has `part`, or None."""
         for directory in self.directories(part):
             if _has_host_headers(directory):
                 continue
@@ -65,13 +65,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Hit:
-    """A part found in a place. `version` is empty where no file states it."""
+    """A part found in a root. `version` is empty where no file states it."""
 
     part: Part
     directory: str
     path: str
     version: str
-    place: Place
+    root: Root
 
 
 def _has_host_headers(directory: str) -> bool:
@@ -80,31 +80,31 @@ def _has_host_headers(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "stdlib.h"))
 
 
-# --- find steps: places, in order of preference --------------------------------------------------
+# --- find steps: roots, in order of preference --------------------------------------------------
 
 
-def in_site_packages(where: Surroundings) -> Iterator[Place]:
+def in_site_packages(where: SearchContext) -> Iterator[Root]:
     """Wheels in this environment, `pip install --target` folders on sys.path included."""
     for site_dir in where.site_dirs:
         if os.path.isdir(os.path.join(site_dir, "nvidia")):
             installed = catalogue.of_wheels(site_dir)
             for layout in ("wheels13", "wheels12"):
-                yield Place(site_dir, layout, "site-packages", where.targets, installed)
+                yield Root(site_dir, layout, "site-packages", where.targets, installed)
 
 
-def in_conda(where: Surroundings) -> Iterator[Place]:
+def in_conda(where: SearchContext) -> Iterator[Root]:
     """Yield the conda environment of this Python, a notebook's kernel, then the active one."""
     for prefix in conda_prefixes(where):
-        yield Place(prefix, "conda", "conda", where.targets, catalogue.of_conda(prefix))
+        yield Root(prefix, "conda", "conda", where.targets, catalogue.of_conda(prefix))
 
 
-def conda_prefixes(where: Surroundings) -> list[str]:
+def conda_prefixes(where: SearchContext) -> list[str]:
     """Return the folders of the conda environments that are looked into, in order."""
     own = [where.prefix] if os.path.isdir(os.path.join(where.prefix, "conda-meta")) else []
     return [*own, *filter(None, [where.environ.get("CONDA_PREFIX")])]
 
 
-def in_cuda_path(where: Surroundings) -> Iterator[Place]:
+def in_cuda_path(where: SearchContext) -> Iterator[Root]:
     """The toolkit that the user's variables name."""
     for variable in CUDA_ENVIRONMENT:
         root = where.environ.get(variable)
@@ -112,21 +112,21 @@ def in_cuda_path(where: Surroundings) -> Iterator[Place]:
             yield _toolkit(root, variable, where)
 
 
-def in_usual_roots(where: Surroundings) -> Iterator[Place]:
+def in_usual_roots(where: SearchContext) -> Iterator[Root]:
     """Where installers put toolkits, the newest first."""
     for pattern in where.usual_roots:
         for root in sorted(glob.glob(pattern), key=_by_numbers, reverse=True):
             yield _toolkit(root, "system", where)
 
 
-def beside_nvcc(where: Surroundings) -> Iterator[Place]:
+def beside_nvcc(where: SearchContext) -> Iterator[Root]:
     """The toolkit around the nvcc on PATH."""
     nvcc = which("nvcc", where.environ)
     if nvcc:
         yield _toolkit(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "PATH", where)
 
 
-def by_pathfinder(where: Surroundings) -> Iterator[Place]:
+def by_pathfinder(where: SearchContext) -> Iterator[Root]:
     """Places that only cuda.pathfinder knows. It finds headers without loading a library here."""
     import warnings
 
@@ -144,14 +144,14 @@ def by_pathfinder(where: Surroundings) -> Iterator[Place]:
         yield _toolkit(os.path.dirname(include), "cuda.pathfinder", where)
 
 
-Step = Callable[[Surroundings], Iterable[Place]]
+Step = Callable[[SearchContext], Iterable[Root]]
 STEPS: tuple[Step, ...] = (in_site_packages, in_conda, in_cuda_path, beside_nvcc, in_usual_roots)
 LAST_STEPS: tuple[Step, ...] = (by_pathfinder,)
 
 
-def _toolkit(root: str, found_via: str, where: Surroundings) -> Place:
+def _toolkit(root: str, found_via: str, where: SearchContext) -> Root:
     root = os.path.abspath(root)
-    return Place(root, "toolkit", found_via, where.targets, catalogue.of_toolkit(root))
+    return Root(root, "toolkit", found_via, where.targets, catalogue.of_toolkit(root))
 
 
 def _by_numbers(path: str) -> list[int]:
@@ -161,7 +161,7 @@ def _by_numbers(path: str) -> list[int]:
 # --- what CuPy adds ------------------------------------------------------------------------------
 
 
-def cupy_major(where: Surroundings) -> int | None:
+def cupy_major(where: SearchContext) -> int | None:
     """Return the major version of the CUDA that the installed CuPy is for, if its name says so."""
     for site_dir in where.site_dirs:
         for name in catalogue.of_wheels(site_dir):
@@ -171,7 +171,7 @@ def cupy_major(where: Surroundings) -> int | None:
     return None
 
 
-def cupy_cccl(where: Surroundings) -> str | None:
+def cupy_cccl(where: SearchContext) -> str | None:
     """Return the folder of the CCCL that CuPy bundles, to be used where the set has none."""
     for site_dir in where.site_dirs:
         root = os.path.join(site_dir, "cupy/_core/include/cupy/_cccl")
@@ -189,18 +189,18 @@ def unfit(hit: Hit, compiler: Hit) -> Hit | None:
     """Return the part of another version that keeps `hit` from use: itself or one in its folder."""
     together = [hit]
     if hit.part.name in HEADER_PARTS:
-        found = (hit.place.look(part) for part in PARTS if part.name in HEADER_PARTS)
+        found = (hit.root.look(part) for part in PARTS if part.name in HEADER_PARTS)
         together += [other for other in found if other and other.directory == hit.directory]
     return next((part for part in together if not _goes_with(part, compiler)), None)
 
 
 def _goes_with(hit: Hit, compiler: Hit) -> bool:
-    """Is it of the compiler's major.minor? A part without a version passes within the same place."""
+    """Is it of the compiler's major.minor? A part without a version passes within the same root."""
     if hit.part.name == "curand":  # numbered apart from CUDA: 10.3 in 12.9 and in 12.6
-        major = _MAJOR_OF_WHEELS.get(hit.place.layout)
+        major = _MAJOR_OF_WHEELS.get(hit.root.layout)
         return major in (None, version_pair(compiler.version)[0])
     if not hit.version:
-        return hit.place == compiler.place
+        return hit.root == compiler.root
     own, wanted = version_pair(hit.version), version_pair(compiler.version)
     if hit.part.name == "nvjitlink":  # it links the output of older compilers of its major version
         return own[0] == wanted[0] and own >= wanted
@@ -225,19 +225,19 @@ class Toolset:
         ]
 
     def mixes(self, name: str) -> bool:
-        """Does NVRTC's own place hold this part in another version?"""
-        return name in self.rejected and self.rejected[name][0].place == self.nvrtc.place
+        """Does NVRTC's own root hold this part in another version?"""
+        return name in self.rejected and self.rejected[name][0].root == self.nvrtc.root
 
 
-def _toolsets(places: Sequence[Place]) -> Iterator[Toolset]:
-    for place in places:
-        nvrtc = place.look(PARTS[0])
+def _toolsets(roots: Sequence[Root]) -> Iterator[Toolset]:
+    for root in roots:
+        nvrtc = root.look(PARTS[0])
         if nvrtc is None or not nvrtc.version:
             continue
         hits = {"nvrtc": nvrtc}
         rejected: dict[str, tuple[Hit, Hit]] = {}
         for part in PARTS[1:]:
-            for other in (place, *(p for p in places if p != place)):
+            for other in (root, *(p for p in roots if p != root)):
                 hit = other.look(part)
                 if hit is None:
                     continue
@@ -250,11 +250,11 @@ def _toolsets(places: Sequence[Place]) -> Iterator[Toolset]:
         yield Toolset(nvrtc, hits, rejected)
 
 
-def choose(places: Sequence[Place], major: int | None, spare: Collection[str]) -> Toolset | None:
+def choose(roots: Sequence[Root], major: int | None, spare: Collection[str]) -> Toolset | None:
     """Return the set that lacks the fewest parts, `spare` ones aside; CUDA `major` goes first."""
 
     def rank(found: Toolset) -> tuple[bool, int]:
         other_major = major is not None and version_pair(found.nvrtc.version)[0] != major
         return other_major, len(found.lacking(spare))
 
-    return min(_toolsets(places), key=rank, default=None)
+    return min(_toolsets(roots), key=rank, default=None)
