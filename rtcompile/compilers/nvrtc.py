@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile import tracing
 from rtcompile.compilers import observed
-from rtcompile.errors import ToolkitNotFound
+from rtcompile.errors import CompileError, CompilerCrashed, ToolkitNotFound
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import sources
@@ -140,14 +140,21 @@ def identify(library: Library) -> str:
     with _identifying:  # by one thread of a batch
         build = _builds.get(which)
         if build is None:
-            outcome = pool.run(job_of(library, "build_string", {}), Limits(timeout=60.0))
+            outcome = pool.run(job_of(library, "build_string", {}), _TO_IDENTIFY)
             if isinstance(outcome, pool.Crash):
-                reason = _death(outcome, (), Limits()).log
-                raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {reason}")
-            build = _builds[which] = str(outcome.value)
+                problem = _death(outcome, (), _TO_IDENTIFY).log
+                if outcome.kind != "load":  # the library is not to blame
+                    kind = CompileError if outcome.kind == "start" else CompilerCrashed
+                    raise kind(f"{library.path} was asked for its version. {problem}")
+            else:
+                build, problem = outcome.value
+            if not build:
+                raise ToolkitNotFound(f"{library.path} does not work as NVRTC: {problem}")
+            _builds[which] = build
         return build
 
 
+_TO_IDENTIFY = Limits(timeout=60.0)
 _identifying = threading.Lock()
 _builds: dict[str, str] = {}  # that compilers reported, by what a worker loads
 

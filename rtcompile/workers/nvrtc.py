@@ -457,15 +457,18 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     return {"error": "", "log": log, "code": code, "lowered_names": lowered}
 
 
-def build_string(_: dict[str, Any]) -> str:
-    """Return the compiler's real build as it writes it in PTX headers, ``12.9.86 CL-36037853``."""
+def build_string(_: dict[str, Any]) -> tuple[str, str]:
+    """Return the compiler's real build as its PTX has it, ``12.9.86 CL-36037853``, or why it has none."""
     import re  # takes 6 ms, which a compile does not need
 
-    program = Program(_NOOP, b"identify.cu")
-    program.compile([])
-    text = program.result("PTX").decode("utf-8", "replace")
+    try:
+        program = Program(_NOOP, b"identify.cu")
+        program.compile([])
+        text = program.result("PTX").decode("utf-8", "replace")
+    except NvrtcError as error:
+        return "", str(error)
     build = re.search(r"Compiler Build ID: (\S+)", text)
     release = re.search(r"release [\d.]+, V([\d.]+)", text)
     if not (build and release):
-        raise RuntimeError("no build in the header of its PTX")
-    return f"{release[1]} {build[1]}"
+        return "", "no build in the header of its PTX"
+    return f"{release[1]} {build[1]}", ""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import _socket  # importing `socket` would take 8 ms of a process's first build
 import contextvars
 import os
-import signal
 import threading
 import time
 from _queue import (
@@ -75,7 +74,8 @@ class Answer(NamedTuple):
 class Crash(NamedTuple):
     """A job that gave no answer.
 
-    `kind` is "crash", "timeout", "memory" or "start" (as in `CompileFailure`); `signal` is 0 where
+    `kind` is "crash", "timeout", "memory" or "start" (as in `CompileFailure`), or "load" where only
+    the compiler's library could not be loaded; `signal` is 0 where
     the process exited by itself; `stderr` is what it had written there.
     """
 
@@ -336,7 +336,7 @@ def _run(
     if message[0] == protocol.ANSWER:
         return Answer(protocol.unpack(descriptors[0]))
     _, kind, number, text = message
-    if kind == "start":
+    if kind in ("start", "load"):
         _raise_limit(number)
         number = 0
     stderr = b"".join(protocol.drain(d) for d in descriptors)
@@ -445,25 +445,18 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 # --- Turns a crash of a worker into a `CompileFailure` that says why ------------------------------
 
-# NVRTC maps files in its temporary folder, and gets this signal if they cannot be written.
-_MEANINGS: dict[int, str] = {
-    signal.SIGBUS: ": it may be that the folder for temporary files (TMPDIR) is full"
-}
-
-
 def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
     """Return the failure for a job that gave no answer."""
     reasons = {
-        "crash": f"The compiler died by signal {death.signal}{_MEANINGS.get(death.signal, '')}."
+        "crash": f"The compiler died by signal {process.meaning_of(death.signal)}."
         if death.signal
         else "The compiler's process exited without an answer.",
         "timeout": f"The compiler was killed after its time limit of {_seconds(limits)} s.",
         "memory": f"The compiler was killed beyond its memory limit of {limits.memory} bytes.",
         "start": f"The compiler could not be run: {death.text}",
     }
-    return CompileFailure(
-        death.kind, reasons[death.kind], command, backend, signal=death.signal or None
-    )
+    kind = "start" if death.kind == "load" else death.kind
+    return CompileFailure(kind, reasons[kind], command, backend, signal=death.signal or None)
 
 
 def _seconds(limits: Limits) -> str:

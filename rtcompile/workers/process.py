@@ -116,7 +116,8 @@ class ZygoteProcess:
         if self._identify()[1] == self._identities[1]:
             self.last_stderr = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
         if status is not None and os.WIFSIGNALED(status):
-            self.last_stderr = f"Signal {os.WTERMSIG(status)} ended it. {self.last_stderr}".strip()
+            ended = f"Signal {meaning_of(os.WTERMSIG(status))} ended it."
+            self.last_stderr = f"{ended} {self.last_stderr}".strip()
         if status != 0:
             scratch.sweep(self._temporary, self._scratch)
         return True
@@ -130,6 +131,19 @@ class ZygoteProcess:
             self.control.detach()
         if stderr == self._identities[1]:
             os.close(self._stderr)
+
+
+_MEANINGS = {
+    # NVRTC maps files in its temporary folder, and gets this signal if they cannot be written.
+    7: "it may be that the folder for temporary files (TMPDIR) is full",
+    9: "another program killed it, or the kernel for lack of memory",
+    15: "another program ended it",
+}
+
+
+def meaning_of(number: int) -> str:
+    """Return a signal's number, and what it means where a compiler did not send it to itself."""
+    return f"{number} ({_MEANINGS[number]})" if number in _MEANINGS else str(number)
 
 
 # --- the one that is started ahead ---------------------------------------------------------------

@@ -247,7 +247,9 @@ class Zygote:
                 return
             # Errors of the system have a full message; for others the type is needed too.
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            tell(order.socket, (protocol.CRASH, "start", getattr(error, "errno", 0), text))
+            # Once the compiler is loaded there is no function left to load it by.
+            kind = "load" if self.function and self.scratch is not None else "start"
+            tell(order.socket, (protocol.CRASH, kind, getattr(error, "errno", 0), text))
             order.close()
             return
         self.poller.register(order.socket.fileno(), 0)

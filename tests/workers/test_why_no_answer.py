@@ -1,0 +1,77 @@
+"""A worker that cannot answer is no missing toolkit: the error says what ended it or kept it away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from rtcompile import toolkit
+from rtcompile.compilers import nvrtc
+from rtcompile.errors import CompileError, CompilerCrashed, ToolkitNotFound
+from rtcompile.workers import pool
+from rtcompile.workers.pool import Pool
+from rtcompile.workers.process import ZygoteProcess
+from tests.trials.test_workers_trials import elsewhere
+
+# No build was kept, so the compiler is asked for its version first.
+FIRST_BUILD = """
+    import os, rtcompile
+    try:
+        rtcompile.compile("__global__ void f() {}", arch="sm_80")
+    except rtcompile.RtcompileError as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def own_pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
+    own = Pool(1)
+    monkeypatch.setattr(nvrtc.pool, "run", own.run)
+    monkeypatch.setattr(nvrtc, "_builds", {})
+    yield own
+    own.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "meaning"),
+    [(signal.SIGKILL, "lack of memory"), (signal.SIGTERM, "another program ended it")],
+)
+def test_a_zygote_that_was_killed_is_said_to_be(
+    own_pool: Pool, monkeypatch: pytest.MonkeyPatch, number: int, meaning: str
+) -> None:
+    monkeypatch.setattr(ZygoteProcess, "load", lambda self, *_: os.kill(self.pid, number))
+    with pytest.raises(CompileError, match=rf"Signal {number} \(.*{meaning}.*ended it") as raised:
+        nvrtc.identify(toolkit.current().require_nvrtc())
+    assert not isinstance(raised.value, ToolkitNotFound)
+
+
+def test_a_job_that_was_killed_is_said_to_be(
+    own_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = pool.Crash("crash", signal.SIGKILL, "", b"")
+    monkeypatch.setattr(nvrtc.pool, "run", lambda *_: killed)
+    with pytest.raises(CompilerCrashed, match=r"died by signal 9 \(.*lack of memory"):
+        nvrtc.identify(toolkit.current().require_nvrtc())
+
+
+@pytest.mark.parametrize(
+    ("mounts", "expected"),
+    [
+        pytest.param(
+            "for place in /var/tmp /dev/shm ${TMPDIR:-/tmp} /tmp; do mkdir -p $place; "
+            "mount -t tmpfs -o ro none $place || exit 1; done",
+            "no folder for temporary files can be used",
+            id="nothing to write to",
+        ),
+        pytest.param("mount -t tmpfs none /dev", "No such file or directory: '/dev/null'", id="/dev"),
+    ],
+)
+def test_a_system_that_keeps_workers_from_starting_is_described(mounts: str, expected: str) -> None:
+    if f"{sys.prefix}/".startswith(("/tmp/", "/var/tmp/")):
+        pytest.skip("the environment lies in a folder that this test covers")
+    said = elsewhere(mounts, FIRST_BUILD)
+    assert said.startswith("CompileError "), said
+    assert expected in said
