@@ -147,8 +147,8 @@ def _checked_files(
 
 def _folder_of_cupy() -> tuple[str, ...]:
     """Return the folder of CuPy's own headers, which count as a toolkit's: its kernels share a hundred."""
-    core = loaded("cupy._core.core")
-    return (f"{core._get_header_dir_path()}/",) if core is not None else ()
+    folder = getattr(loaded("cupy._core.core"), "_get_header_dir_path", None)
+    return (f"{folder()}/",) if folder is not None else ()
 
 
 # --- requests, wherever their folders lie --------------------------------------------------------

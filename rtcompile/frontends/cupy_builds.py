@@ -19,13 +19,17 @@ from rtcompile.settings import Settings
 _missing_toolkit_was_said = False
 
 
-def build(query: Query) -> ObjectCode | None:
-    """Return the code for a request of CuPy's, or None; `query` is the look-up that found nothing."""
+def build(query: Query, *, ahead: bool) -> ObjectCode | None:
+    """Return the code for a request of CuPy's, or None; `query` is the look-up that found nothing.
+
+    `ahead` says whether the headers of CuPy's kernels may be precompiled.
+    """
     settings = query.settings
     try:
         found = planned.search(query)
         if found is None:
-            precompile_ahead(query.request, settings)
+            if ahead:
+                precompile_ahead(query.request, settings)
             found = planned.compile(query)
         return found
     except ToolkitNotFound as missing:

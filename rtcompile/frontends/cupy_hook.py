@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from types import TracebackType
 from typing import IO, Any
 
@@ -22,8 +23,21 @@ from rtcompile.lookup import environment
 from rtcompile.lookup.query import query_of
 
 _NAME = "_compile_module_with_cache"
-# As in CuPy 14.0 to 14.2; 14.2 is tested.
-_MAJOR = 14
+_MAJOR, _KNOWN = "14", "14.0 to 14.2"  # 14.2 is tested
+# Every name of CuPy used here that its documentation does not promise. Without one of these in
+# ``cupy.cuda.compiler``, CuPy compiles its kernels itself.
+NEEDED = (
+    *(_NAME, "_get_arch", "_get_arch_for_options_for_nvrtc", "runtime.is_hip"),
+    *("function.Module.load", "function.Module._set_mapping"),
+)
+# Without one of these in ``cupy``, no headers of CuPy's kernels are precompiled ahead of a build.
+NEEDED_AHEAD = (
+    *("_core.core._cupy_header_list", "_core.core.assemble_cupy_compiler_options"),
+    *("_core._accelerator.ACCELERATOR_CUB", "_core._accelerator.get_reduction_accelerators"),
+    "_environment.get_cub_path",
+)
+# Without this one, a bundle compares CuPy's headers one by one.
+NEEDED_BY_BUNDLES = "_core.core._get_header_dir_path"
 _guard = threading.Lock()
 _original: Callable[..., Any] | None = None
 
@@ -111,7 +125,7 @@ def install_in(compiler: Any) -> Installation:
             return Installation(
                 ours=False,
                 problem=f"{problem}. CuPy compiles its kernels itself, as before. rtcompile knows "
-                f"CuPy {_MAJOR}: install that, or a newer rtcompile.",
+                f"CuPy {_KNOWN}: install one of these, or a newer rtcompile.",
             )
         _original = getattr(compiler, _NAME)
         setattr(compiler, _NAME, _compile)
@@ -136,13 +150,24 @@ def uninstall() -> None:
 def _unknown(compiler: Any) -> str:
     """Return why this CuPy is not supported, ``""`` if it is."""
     version = getattr(sys.modules.get("cupy._version"), "__version__", "")
-    if version.partition(".")[0] != str(_MAJOR):
+    if version.partition(".")[0] != _MAJOR:
         return f"this is CuPy {version or 'of an unknown version'}"
-    function = getattr(compiler, _NAME, None)
-    if function is None:
-        return f"CuPy {version} has no cupy.cuda.compiler.{_NAME}"
-    if [*inspect.signature(function).parameters] != [*inspect.signature(_compile).parameters]:
+    name = lacking(compiler, NEEDED)
+    if name:
+        return f"CuPy {version} has no cupy.cuda.compiler.{name}"
+    given = inspect.signature(getattr(compiler, _NAME)).parameters
+    if [*given] != [*inspect.signature(_compile).parameters]:
         return f"CuPy {version} compiles with other arguments than those that rtcompile knows"
+    return ""
+
+
+def lacking(module: Any, names: Sequence[str]) -> str:
+    """Return the first of the names that a module does not have, ``""`` if it has all."""
+    for name in names:
+        try:
+            attrgetter(name)(module)
+        except AttributeError:
+            return name
     return ""
 
 
@@ -191,7 +216,7 @@ def _compile(
     if code is None:
         from rtcompile.frontends import cupy_builds  # a hit needs nothing of it
 
-        code = cupy_builds.build(query)
+        code = cupy_builds.build(query, ahead=not lacking(sys.modules["cupy"], NEEDED_AHEAD))
         if code is None:
             return by_cupy()
     if log_stream is not None:

@@ -445,6 +445,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 # --- Turns a crash of a worker into a `CompileFailure` that says why ------------------------------
 
+
 def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits) -> CompileFailure:
     """Return the failure for a job that gave no answer."""
     reasons = {

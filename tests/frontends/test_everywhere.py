@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile import toolkit  # noqa: E402
 from rtcompile.build import many, planned  # noqa: E402
+from rtcompile.bundles import index as bundle_index  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.extras.record.counting import counting  # noqa: E402
 from rtcompile.frontends import cupy_builds, cupy_hook, cupy_requests  # noqa: E402
@@ -161,8 +164,9 @@ def test_many_threads_install_once():
             lambda patch: patch.setattr(compiler, "_compile_module_with_cache", lambda s: s),
             id="other arguments",
         ),
-        pytest.param(
-            lambda patch: patch.delattr(compiler, "_compile_module_with_cache"), id="no seam"
+        *(
+            pytest.param(lambda patch, name=name: take_away(patch, compiler, name), id=name)
+            for name in cupy_hook.NEEDED
         ),
     ],
 )
@@ -170,11 +174,69 @@ def test_a_cupy_that_is_not_known_is_left_alone(monkeypatch, change):
     change(monkeypatch)
     before = getattr(compiler, "_compile_module_with_cache", None)
 
-    with pytest.warns(rtcompile.RtcompileWarning, match="CuPy compiles its kernels itself"):
+    with pytest.warns(rtcompile.RtcompileWarning, match=r"14.0 to 14.2: install one") as warned:
         installation = rtcompile.install()
+    assert "CuPy compiles its kernels itself" in str(warned[0].message)
 
     assert not installation.active
     assert getattr(compiler, "_compile_module_with_cache", None) is before
+
+
+class Without:
+    """An object less one attribute, which may be one of an attribute of it: ``"Module.load"``."""
+
+    def __init__(self, whole, name):
+        self.whole, (self.name, _, self.rest) = whole, name.partition(".")
+
+    def __getattr__(self, name):
+        found = getattr(self.whole, name)
+        if name == self.name:
+            if not self.rest:
+                raise AttributeError(name)
+            return Without(found, self.rest)
+        return found
+
+
+def take_away(patch, module, name):
+    first, _, rest = name.partition(".")
+    if rest:
+        patch.setattr(module, first, Without(getattr(module, first), rest))
+    else:
+        patch.delattr(module, first)
+
+
+@pytest.mark.parametrize("name", cupy_hook.NEEDED_AHEAD)
+def test_a_cupy_without_a_name_that_only_saves_time_builds_all_the_same(
+    installed, monkeypatch, name
+):
+    monkeypatch.setattr(cupy_builds, "_begun", False)
+    monkeypatch.setattr(cupy_builds, "_make", lambda *_: pytest.fail("headers were made ahead"))
+    opening = cupy_builds._own_includes()
+    take_away(monkeypatch, cupy, name)
+    assert installed(f"{opening}{CODE}").code
+
+
+def test_a_cupy_without_a_folder_of_headers_has_bundles_all_the_same(monkeypatch):
+    assert bundle_index._folder_of_cupy()
+    name = cupy_hook.NEEDED_BY_BUNDLES.rpartition(".")[2]
+    monkeypatch.setitem(sys.modules, "cupy._core.core", Without(core, name))
+    assert bundle_index._folder_of_cupy() == ()
+
+
+def test_every_private_name_of_cupy_that_is_used_is_in_the_table():
+    from cupy import _environment
+    from cupy._core import _accelerator
+
+    cupys = (cupy, core, compiler, function.Module, _accelerator, _environment)
+    listed = (*cupy_hook.NEEDED, *cupy_hook.NEEDED_AHEAD, cupy_hook.NEEDED_BY_BUNDLES)
+    known = {part for name in listed for part in name.split(".") if part.startswith("_")}
+    used = set()
+    for path in Path(rtcompile.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        if "cupy" in text:
+            used |= {*re.findall(r"(?<!self)(?<!cls)[.](_[a-z]\w+)", text)}
+    private = {name for name in used if any(hasattr(each, name) for each in cupys)}
+    assert {"_get_arch", "_set_mapping"} <= private <= {*known, "_version"}
 
 
 # --- record and warm -----------------------------------------------------------------------------

@@ -66,7 +66,9 @@ def test_a_job_that_was_killed_is_said_to_be(
             "no folder for temporary files can be used",
             id="nothing to write to",
         ),
-        pytest.param("mount -t tmpfs none /dev", "No such file or directory: '/dev/null'", id="/dev"),
+        pytest.param(
+            "mount -t tmpfs none /dev", "No such file or directory: '/dev/null'", id="/dev"
+        ),
     ],
 )
 def test_a_system_that_keeps_workers_from_starting_is_described(mounts: str, expected: str) -> None:
