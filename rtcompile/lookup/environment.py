@@ -153,7 +153,7 @@ class Environment:
             self._problem = error
             self.toolchain_key = ""
         self.key = digest("environment", [*counted, self.toolchain_key])
-        self.folder = Folder(self._settings.cache_dir, writable=self._settings.jit, keep=True)
+        self.folder = Folder(self._settings.cache_dir, writable=self._settings.jit)
         self.memory: Memory | None = None
         self.loads = ""
         self._record: Sequence[bytes] | None = None

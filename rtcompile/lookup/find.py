@@ -133,6 +133,8 @@ def _in_memory(query: Query) -> Found | None:
 
 
 def _keep_in_memory(query: Query, found: Found) -> None:
+    if query.recent:
+        return  # CuPy keeps the loaded module, and asks for it once.
     if query.environment.memory is None:
         query.environment.memory = Memory()
     if query.identity is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import struct
 import time
-from _thread import allocate_lock
 
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
@@ -40,8 +39,6 @@ FOLDERS = (
     "reproducers",
 )
 
-_KEEP_SECONDS = 1.0
-
 _MOST_TRIES = 4  # to append a record, while others take the journal
 # To wait for a process that still writes to a journal that is being taken, and may wait for a processor.
 _MOST_WAITED_SECONDS = 1.0
@@ -63,76 +60,30 @@ class Counts:
         self.written = written
 
 
-class _Kept:
-    """A folder's descriptor that is kept for a while: to open it takes longer than a look at a file."""
-
-    __slots__ = ("descriptor", "identity", "is_kept", "until", "users")
-
-    def __init__(self, descriptor: int, *, is_kept: bool = True, users: int = 0) -> None:
-        status = os.fstat(descriptor)
-        self.descriptor = descriptor
-        self.identity = status.st_dev, status.st_ino
-        self.until = time.monotonic() + _KEEP_SECONDS
-        self.users = users
-        self.is_kept = is_kept
-
-    def is_valid(self) -> bool:
-        """Say whether it may be used still; not if somebody removed the folder."""
-        status = self._status()
-        return time.monotonic() < self.until and status is not None and status.st_nlink > 0
-
-    def let_go(self) -> None:
-        """Close it, once nobody uses it any more."""
-        self.is_kept = False
-        if not self.users:
-            self.close()
-
-    def close(self) -> None:
-        """Close it, unless the application did, which closes descriptors that are not its own."""
-        if self._status() is not None:
-            os.close(self.descriptor)
-
-    def _status(self) -> os.stat_result | None:
-        try:
-            status = os.fstat(self.descriptor)
-        except OSError:
-            return None
-        return status if (status.st_dev, status.st_ino) == self.identity else None
-
-
 class _Opened:
-    """A ``with`` block's use of a folder's descriptor."""
+    """A ``with`` block's descriptor of a folder."""
 
-    __slots__ = ("_folder", "_kept", "_kind")
+    __slots__ = ("_descriptor", "_folder", "_kind")
 
     def __init__(self, folder: Folder, kind: str) -> None:
         self._folder = folder
         self._kind = kind
 
     def __enter__(self) -> int:
-        self._kept = self._folder._use(self._kind)
-        return self._kept.descriptor
+        self._descriptor = self._folder.open(self._kind)
+        return self._descriptor
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A file that does not exist: perhaps because the folder was removed.
-        gone = kind is not None and issubclass(kind, FileNotFoundError)
-        self._folder._let_go(self._kind, self._kept, gone=gone)
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
 
 class Folder:
-    """A directory tree; with `keep`, descriptors of its folders are kept open for a second."""
+    """A directory tree; no descriptor of it stays open between two calls."""
 
-    def __init__(self, path: str, *, writable: bool = True, keep: bool = False) -> None:
+    def __init__(self, path: str, *, writable: bool = True) -> None:
         self.path = path
         # By the monotonic clock: nothing is written before, for instance because that failed.
         self.write_at = 0.0 if writable else float("inf")
-        self._keep = keep
-        self._kept: dict[str, _Kept] = {}
-        self._guard = allocate_lock()
-
-    def __del__(self) -> None:
-        for kept in self._kept.values():
-            kept.let_go()
 
     @property
     def writable(self) -> bool:
@@ -156,32 +107,8 @@ class Folder:
             os.close(top)
 
     def opened(self, kind: str) -> _Opened:
-        """Give a descriptor of one of `FOLDERS`, as it was opened within the last second if kept."""
+        """Give a descriptor of one of `FOLDERS`, and close it after the block."""
         return _Opened(self, kind)
-
-    def _use(self, kind: str) -> _Kept:
-        if not self._keep:
-            return _Kept(self.open(kind), is_kept=False, users=1)
-        with self._guard:
-            kept = self._kept.get(kind)
-            if kept is None or not kept.is_valid():
-                self._forget(kind)
-                kept = self._kept[kind] = _Kept(self.open(kind))
-            kept.users += 1
-            return kept
-
-    def _let_go(self, kind: str, kept: _Kept, *, gone: bool) -> None:
-        with self._guard:
-            if gone and self._kept.get(kind) is kept:
-                self._forget(kind)
-            kept.users -= 1
-            if not (kept.users or kept.is_kept):
-                kept.close()
-
-    def _forget(self, kind: str) -> None:
-        kept = self._kept.pop(kind, None)
-        if kept is not None:
-            kept.let_go()
 
     def read(self, kind: str, name: str) -> bytes | None:
         """Return a file's bytes and note its use; None if there is none. Remove an untrusted one."""

@@ -52,7 +52,7 @@ class Store:
 
     def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:
         self.size = size
-        self._folder = Folder(path, writable=on_disk and writable, keep=True)
+        self._folder = Folder(path, writable=on_disk and writable)
         self._readable = on_disk
         self._prepared = self._warned = False
         self._guard = threading.Lock()

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 # --- Runs a program in a worker with given files; returns its status and files. Worker side -------
 
 
+_SIGPIPE, _SIGXFSZ = 13, 25
+
+
 def run(job: dict[str, object]) -> dict[str, object]:
     """Run one program in the job's empty folder.
 
@@ -53,7 +56,11 @@ def run(job: dict[str, object]) -> dict[str, object]:
     environ: dict[str, str] = {**job["environ"], "TMPDIR": temporary}  # type: ignore[dict-item]
     try:
         pid = os.posix_spawn(
-            command[0], command, environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)]
+            command[0],
+            command,
+            environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)],
+            setsigdef=(_SIGPIPE, _SIGXFSZ),  # Python ignores them
         )
     except OSError as error:
         return {"error": str(error), "status": None, "log": "", "files": {}, "seconds": 0.0}
@@ -297,7 +304,7 @@ def _send_parts(
         free = stays and not more and _resident_bytes() < _MOST_BYTES
         if free:
             protocol.send(channel, (protocol.ANSWER,))  # before the caller gets the reply, as above
-        protocol.send_value(socket, protocol.PART, part)
+        protocol.send(socket, (protocol.PART, part))
         if free:
             return True
         if not more or not _as_new():

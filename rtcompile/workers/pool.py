@@ -219,7 +219,7 @@ class Pool:
                 left -= 1
                 if not left:
                     stack.close()  # the worker takes the next job meanwhile
-                yield Answer(protocol.sent_value(*reply), queued, slot)
+                yield Answer(reply[0][1], queued, slot)
                 queued = 0.0
 
     def _take_slot(self, taker: object, cancellations: Sequence[Cancellation]) -> int:

@@ -43,34 +43,39 @@ class ZygoteProcess:
         self._temporary = os.path.realpath(temporary) if temporary else ""
         self._scratch = scratch.new_name()
         python = interpreter()
-        self._stderr = os.memfd_create("stderr")
+        self._stderr = -1
         self.control, theirs = socket_pair()
-        self._identities = self._identify()
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        # High numbers are used, so no dup2 overwrites the source of a later one.
-        sources = [above_standard(d) for d in (null, self._stderr, theirs.fileno())]
+        opened = []
         command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
         try:
+            self._stderr = os.memfd_create("stderr")
+            opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+            # High numbers are used, so no dup2 overwrites the source of a later one.
+            opened += map(above_standard, (opened[0], self._stderr, theirs.fileno()))
+            null, stderr, socket = opened[1:]
             self.pid = os.posix_spawn(
                 python,
                 [*command, self._temporary, self._scratch],
                 units.worker_environ(os.environ),
                 file_actions=[
-                    (os.POSIX_SPAWN_DUP2, sources[0], 0),
-                    (os.POSIX_SPAWN_DUP2, sources[0], 1),
-                    (os.POSIX_SPAWN_DUP2, sources[1], 2),
-                    (os.POSIX_SPAWN_DUP2, sources[2], protocol.CONTROL),
+                    (os.POSIX_SPAWN_DUP2, null, 0),
+                    (os.POSIX_SPAWN_DUP2, null, 1),
+                    (os.POSIX_SPAWN_DUP2, stderr, 2),
+                    (os.POSIX_SPAWN_DUP2, socket, protocol.CONTROL),
                 ],
                 setsigmask=(),
                 setsigdef=SIGNALS,  # with SIGCHLD ignored no child could be waited for
             )
-        except OSError:
-            self.abandon()
+        except BaseException:
+            self.control.close()
+            if self._stderr >= 0:
+                os.close(self._stderr)
             raise
         finally:
             close_theirs(theirs)
-            for descriptor in (null, *sources):
+            for descriptor in opened:
                 os.close(descriptor)
+        self._identities = self._identify()
         with ZygoteProcess.lock:
             ZygoteProcess.alive.add(self)
 
@@ -123,7 +128,7 @@ class ZygoteProcess:
         return True
 
     def abandon(self) -> None:
-        """Forget a zygote that did not start, or that belongs to the parent of this forked process."""
+        """Forget a zygote that belongs to the parent of this forked process."""
         control, stderr = self._identify()
         if control == self._identities[0]:
             self.control.close()

@@ -43,7 +43,7 @@ CRASH = "death"
 # Sizes of what passes through the sockets themselves: names, numbers and a few descriptors.
 _MESSAGE_BYTES = 1 << 14
 _MAX_DESCRIPTORS = 4
-_MOST_INLINE = _MESSAGE_BYTES - 64
+_IN_MEMFD = ("in memfd",)
 _INT_BYTES = 4
 
 # Version 4 is read by every Python since 3.4: caller and worker may be two versions.
@@ -90,24 +90,6 @@ def drain(descriptor: int) -> bytes:
         os.close(descriptor)
 
 
-def send_value(socket: _socket.socket, kind: str, value: Any) -> None:
-    """Send a value in a message: in the message itself where there is room, else in a memfd."""
-    data = marshal.dumps(value, _MARSHAL_VERSION)
-    if len(data) <= _MOST_INLINE:
-        send(socket, (kind, data))
-        return
-    descriptor = pack(value)
-    try:
-        send(socket, (kind, b""), (descriptor,))
-    finally:
-        os.close(descriptor)
-
-
-def sent_value(message: Any, descriptors: list[int]) -> Any:
-    """Return the value in a message of `send_value`."""
-    return unpack(descriptors[0]) if descriptors else marshal.loads(message[1])
-
-
 def stderr_text() -> bytes:
     """Return what this job and its programs have written on standard error so far."""
     return contents(2)
@@ -120,8 +102,18 @@ def forget_stderr() -> None:
 
 
 def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message; the descriptors are duplicated into the receiver."""
+    """Send one message; the descriptors are duplicated into the receiver.
+
+    A value that is too long for a message is sent in a memfd, the last of the descriptors.
+    """
     frame = marshal.dumps(value, _MARSHAL_VERSION)
+    if len(frame) > _MESSAGE_BYTES:
+        long = pack(value)
+        try:
+            send(socket, _IN_MEMFD, (*descriptors, long))
+        finally:
+            os.close(long)
+        return
     packed = b"".join(d.to_bytes(_INT_BYTES, "little") for d in descriptors)
     ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
     socket.sendmsg([frame], ancillary)
@@ -139,4 +131,5 @@ def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
     ]
     if not frame:
         return None
-    return marshal.loads(frame), descriptors
+    value = marshal.loads(frame)
+    return (unpack(descriptors.pop()) if value == _IN_MEMFD else value), descriptors

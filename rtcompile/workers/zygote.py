@@ -284,28 +284,27 @@ class Zygote:
         self.serial += 1
         name = str(self.serial)
         folder.make_job_folder(name)
-        stderr = os.memfd_create("stderr")
-        held, lifeline = os.pipe()
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        opened = []
         zygote = os.getpid()
         try:
+            opened.append(os.memfd_create("stderr"))
+            opened += os.pipe()
+            ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
             pid = self._forked()
         except OSError:
-            ours.close()
-            os.close(stderr)
-            os.close(lifeline)
+            for descriptor in opened:
+                os.close(descriptor)
             folder.remove_job_folder(name)
             raise
-        else:
-            if pid == 0:
-                os.close(lifeline)
-                ours.close()
-                self.control.close()
-                others = self.children.values()
-                become(theirs, stderr, folder, name, zygote, held, others, self.postponed)
-        finally:
-            os.close(held)
-            theirs.close()
+        stderr, held, lifeline = opened
+        if pid == 0:
+            os.close(lifeline)
+            ours.close()
+            self.control.close()
+            others = self.children.values()
+            become(theirs, stderr, folder, name, zygote, held, others, self.postponed)
+        os.close(held)
+        theirs.close()
         try:
             os.setpgid(pid, pid)  # here too: whoever comes first, it is a group before any kill
         except OSError:

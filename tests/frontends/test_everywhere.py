@@ -68,6 +68,17 @@ def test_what_was_built_before_is_found_without_planning(installed, monkeypatch)
     assert (again.code, again.mapping) == (built.code, built.mapping)
 
 
+def test_the_code_of_a_hit_is_not_kept_beside_cupys_module(installed):
+    built = installed(TEMPLATE, name_expressions=["f<float>"])
+    environment.forget()
+
+    installed(TEMPLATE, name_expressions=["f<float>"])
+
+    assert built.code
+    memory = environment.current().memory
+    assert memory is None or not memory._found
+
+
 def test_an_error_is_cupys(installed):
     with pytest.raises(compiler.CompileException, match="undefined") as caught:
         installed("__global__ void k() { nothing(); }")

@@ -180,7 +180,7 @@ def test_a_forked_child_finds_code_and_counts_its_own_hits_alone(cache):
         find()
         hits = [find() for _ in range(3)]
         from rtcompile.lookup import environment
-        with environment.current().folder._guard, environment.current().memory._guard:
+        with environment.current().memory._guard:
             child = os.fork()  # as while another thread looks something up
         if not child:
             assert find() == "disk"
@@ -190,6 +190,23 @@ def test_a_forked_child_finds_code_and_counts_its_own_hits_alone(cache):
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
     assert Folder(str(cache)).notes().hits == 3 + 1
+
+
+def test_no_descriptor_of_the_cache_stays_open(cache):
+    program = """if True:
+        import os, rtcompile
+        for source in ("__global__ void k() {}", "__global__ void k() {}", "#include <nowhere>"):
+            try:
+                rtcompile.compile(source, arch="sm_80")
+            except rtcompile.CompileError:
+                pass
+        links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        print(*(os.readlink(link) for link in links if os.path.lexists(link)))
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert str(cache) not in said.stdout
 
 
 def test_children_of_multiprocessing_count_their_hits(cache):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from rtcompile.request.units import Limits
 from rtcompile.workers import pool as workers
+from rtcompile.workers import process
 from rtcompile.workers.pool import Answer, Cancellation, Cancelled, Crash, Job, Pool
 from tests.interrupts import interrupted
 from tests.jobs import FOREVER, Fifo, ended, eventually, output, shell
@@ -103,6 +105,38 @@ def test_an_exception_in_a_worker_is_told_with_its_traceback(pool: Pool) -> None
     assert isinstance(outcome, Crash)
     assert outcome.kind == "start"
     assert "KeyError: 'files'" in outcome.text
+
+
+@pytest.mark.parametrize("size", [16 << 10, 1 << 20])
+def test_an_error_of_any_length_is_told(pool: Pool, size: int) -> None:
+    outcome = pool.run(Job(f"rtcompile.{'x' * size}:run", {}), Limits())
+    assert isinstance(outcome, Crash)
+    assert "x" * size in outcome.text
+
+
+def test_programs_get_the_signals_that_python_ignores(pool: Pool) -> None:
+    ignored = output(pool.run(shell("grep SigIgn /proc/$$/status"), Limits())).split()[1]
+    assert not int(ignored, 16) & 0x7FFFFFFF  # 32 and above are the C library's
+
+
+def test_a_worker_that_cannot_start_leaves_no_descriptor(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for name in ("posix_spawn", "memfd_create"):
+        with monkeypatch.context() as patch:
+            patch.setattr(process.os, name, no_more)
+            before = os.listdir("/proc/self/fd")
+            with pytest.raises(OSError, match="Too many open files"):
+                process.ZygoteProcess()
+            assert os.listdir("/proc/self/fd") == before
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "above_standard", no_more)
+        with pytest.raises(OSError, match="Too many open files"):
+            process.ZygoteProcess()
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_only_functions_of_this_package_are_run(pool: Pool) -> None:
