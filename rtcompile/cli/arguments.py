@@ -41,6 +41,9 @@ _SEVERAL: dict[str, Any] = {"action": "extend", "type": lambda text: text.split(
 _JOBS = _arg(
     "-j --jobs N", "builds at a time (default: RTCOMPILE_JOBS, or one for each core)", type=int
 )
+_TRUST = _arg(
+    "--trust-options", "pass on a record's options that run or write something, as -ccbin"
+)
 _NAMES = _arg(
     "-n --name-expression EXPR",
     "an instance of a template to compile, as 'f<float>'; may be repeated",
@@ -171,12 +174,12 @@ _VERBS = (
         "warm",
         "running.warm",
         "build what a program will ask for, before it does",
-        """Builds the requests that `rtcompile run --record` wrote, in parallel, into the cache. Needs
-        no GPU: a CI job, a Docker build or a login node can do it.""",
+        "Builds what `rtcompile run --record` wrote, in parallel, into the cache. Needs no GPU.",
         "rtcompile warm kernels.json --arch sm_90a,sm_100a",
         (
             _arg("records RECORD", "what rtcompile run --record wrote", nargs="+"),
             _arg("--arch ARCH[,…]", "for these devices instead of the recorded one", **_SEVERAL),
+            _TRUST,
             _JOBS,
         ),
     ),
@@ -310,6 +313,7 @@ _VERBS = (
                 "record of `rtcompile run`, kernels.json",
                 nargs="+",
             ),
+            _TRUST,
             _arg("-o --output FILE", "the bundle to write"),
             _arg("--arch ARCH[,…]", "sm_80,sm_90a; compute_90 for PTX", **_SEVERAL),
             _arg("--update", "keep what the file has for other builds"),

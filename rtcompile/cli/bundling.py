@@ -141,7 +141,7 @@ def _targets(
         from rtcompile.cli.running import mention_differences
         from rtcompile.extras.record import recording, warming
 
-        record = recording.read(name)
+        record = recording.read(name, trust_options=given.trust_options)
         mention_differences(name, record)
         for wanted in stack.enter_context(warming.requests(record, archs)):
             asked, asked_by = wanted.asked or (None, None)

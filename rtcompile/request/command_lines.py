@@ -14,7 +14,6 @@ from rtcompile.request.option_table import (
     BY_NAME,
     FIRST_WITH_TILE,
     LTO_FLAGS,
-    SIDE_FILES,
     STANDARDS,
     TILE_IS_OFF,
     Version,
@@ -162,7 +161,7 @@ def _check_standard(name: str, compiler: str, version: Version) -> None:
 
 # Undocumented, measured with 13.0: nvcc puts definitions and directories between double quotes, and
 # leaves options for ptxas, the front end and the host compiler unquoted.
-_PATHS = frozenset({"compiler-bindir", *SIDE_FILES})
+_PATHS = frozenset({"compiler-bindir"})
 _PLAIN = re.compile(r"[\w.,:=+/@%^-]*")
 
 

@@ -18,7 +18,8 @@ class Spec(NamedTuple):
     "boolean", "number", "value" or "values" (comma-separated, gathered over all occurrences);
     `implied` is the value when none follows. `nvrtc` is the first release that takes it, None
     where none does. `why` explains to the user why a compiler is not given the option; it is empty
-    where that compiler behaves so anyway.
+    where that compiler behaves so anyway. An option that `does` something is refused in what
+    another made, such as a record.
     """
 
     name: str
@@ -28,8 +29,13 @@ class Spec(NamedTuple):
     nvcc: bool = True
     why: str = ""
     implied: str = ""
+    # What a compiler does with it besides making code; "" of an option that a stranger may give.
+    does: str = ""
 
 
+_RUNS = "runs a program that the option chooses"
+_WRITES = "writes a file that the option names"
+_TIMES = "a build writes no file of its caller's; `rtcompile profile` shows the times"
 _HOST_ONLY = "it concerns host code, which NVRTC does not compile"
 _LINKING = "it concerns the host's linker"
 _OURS = "rtcompile makes and checks precompiled headers itself"
@@ -63,8 +69,8 @@ SPECS = (
     Spec("optimization-info", ("opt-info",), takes="values"),
     Spec("restrict"),
     Spec("fdevice-syntax-only"),
-    Spec("time", takes="value"),
-    Spec("fdevice-time-trace", takes="value", nvrtc=(12, 6)),
+    Spec("time", takes="value", nvrtc=None, nvcc=False, why=_TIMES, does=_WRITES),
+    Spec("fdevice-time-trace", takes="value", nvrtc=None, nvcc=False, why=_TIMES, does=_WRITES),
     Spec("split-compile", takes="number", nvrtc=(12, 6)),
     Spec("jump-table-density", ("jtd",), takes="number"),
     Spec("device-stack-protector", takes="boolean", nvrtc=(12, 6)),
@@ -110,15 +116,15 @@ SPECS = (
         why="NVRTC has every lambda on the device",
     ),
     # The parts that the preprocessor obeys are handled earlier, in `host_options`.
-    Spec("compiler-options", takes="values", nvrtc=None, why=_HOST_ONLY),
-    Spec("compiler-bindir", ("ccbin",), takes="value", nvrtc=None, why=_HOST_ONLY),
+    Spec("compiler-options", takes="values", nvrtc=None, why=_HOST_ONLY, does=_RUNS),
+    Spec("compiler-bindir", ("ccbin",), takes="value", nvrtc=None, why=_HOST_ONLY, does=_RUNS),
     Spec("allow-unsupported-compiler", nvrtc=None, why=_HOST_ONLY),
     Spec("debug", ("g",), nvrtc=None, why=_HOST_ONLY),
     Spec("profile", ("pg",), nvrtc=None, why=_HOST_ONLY),
     Spec("no-exceptions", ("noeh",), nvrtc=None, why=_HOST_ONLY),
     Spec("m64", nvrtc=None, why=_HOST_ONLY),
     Spec("default-stream", takes="value", nvrtc=None, why=_HOST_ONLY),
-    Spec("forward-unknown-to-host-compiler", nvrtc=None, why=_HOST_ONLY),
+    Spec("forward-unknown-to-host-compiler", nvrtc=None, why=_HOST_ONLY, does=_RUNS),
     Spec("Wno-deprecated-gpu-targets", nvrtc=None, why="NVRTC compiles for one architecture"),
     Spec("Wno-deprecated-declarations", nvrtc=None, why=_HOST_ONLY),
     Spec("threads", ("t",), takes="number", nvrtc=None, why="there is one architecture to compile"),
@@ -143,11 +149,30 @@ SHORTHANDS = {
 # Letters whose value may be joined to them: -DX=1, -O3.
 JOINED = frozenset("DUIOL")
 
+# Options with which a compiler makes something other than a kernel, writes files elsewhere, removes
+# files, or runs a program that is not needed for a kernel.
 REFUSED = frozenset(
     (
         "preprocess", "E", "generate-dependencies", "M", "generate-nonsystem-dependencies", "MM",
         "MD", "MMD", "MF", "MT", "MP", "output-file", "o", "link", "lib", "run", "shared",
         "device-link", "dlink", "dryrun", "help", "h", "version", "V", "optix-ir",
+        "generate-dependencies-with-compile", "generate-nonsystem-dependencies-with-compile",
+        "dependency-output", "generate-dependency-targets", "dependency-target-name",
+        "output-directory", "odir", "keep-dir", "clean-targets", "clean", "run-args",
+        "archiver-binary", "arbin", "host-linker-script", "hls", "augment-host-linker-script",
+        "aug-hls", "qpp-config",
+    )
+)  # fmt: skip
+# Options without a row that change code and messages only, and pass from what another made.
+HARMLESS = frozenset(
+    (
+        "ftemplate-backtrace-limit", "ftemplate-depth", "no-host-device-initializer-list",
+        "nohdinitlist", "no-host-device-move-forward", "nohdmoveforward", "verbose", "v",
+        "split-compile-extended", "no-align-double", "keep-device-functions", "source-in-ptx",
+        "src-in-ptx", "Wreorder", "Wdefault-stream-launch", "Wmissing-launch-bounds",
+        "Wext-lambda-captures-this", "no-compress", "compress-mode", "relocatable-ptx", "reloc-ptx",
+        "static-global-template-stub", "device-entity-has-hidden-visibility", "Xcudafe",
+        "diag_suppress", "diag_warning", "diag_remark", "diag_error", "display_error_number",
     )
 )  # fmt: skip
 
@@ -184,8 +209,6 @@ STANDARDS: dict[str, Version] = {
     "c++23": (13, 3),
 }
 
-# Their values name files for the developer to read; they change no code.
-SIDE_FILES = frozenset({"time", "fdevice-time-trace"})
 LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
 DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not s.nvcc)
 

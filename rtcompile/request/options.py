@@ -20,10 +20,10 @@ from rtcompile.request.option_table import (
     BY_SPELLING,
     COSTLY,
     DROPPED_EVERYWHERE,
+    HARMLESS,
     QUOTES,
     REFUSED,
     SHORTHANDS,
-    SIDE_FILES,
     STANDARDS,
     TILE,
     Spec,
@@ -42,9 +42,11 @@ _WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")
 _OPTIONS_FILE = re.compile(r"(?:^|[=,])(?:@|--?(?:options-file|optf)(?:[=\s]|$))")
 # Options that make a host compiler use files or directories that the cache would not know of.
 _FILES = re.compile(
-    r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B/|B$|M)"
+    r"-(?:include-pch|iquote|iprefix|iwithprefix|isysroot|imacros|imultilib|fplugin|wrapper|B$|M)"
     r"|--?(?:specs|sysroot|config)(?:=|$)|-(?:Wp|o)(?:,|$)"
 )
+# Compilers work in an empty folder of their own, so only a path leads out of it.
+_PATH = re.compile(r"(?!-f[\w-]+-prefix-map=).*/", re.DOTALL)
 
 
 def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -77,13 +79,25 @@ def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def refuse_files(word: str, shown: str, *, of_host: bool = False) -> None:
-    """Raise `InvalidRequest` if an option makes a program read a file that the cache cannot see."""
-    if _OPTIONS_FILE.search(word) or (of_host and _FILES.match(word)):
+    """Raise `InvalidRequest` if an option makes a program use a file that the cache cannot see."""
+    if _OPTIONS_FILE.search(word) or _PATH.match(word) or (of_host and _FILES.match(word)):
         raise InvalidRequest(
-            f"{shown!r} makes a compiler read files that the cache does not know of, and a change of "
-            "them would go unnoticed; give directories by -I and -idirafter, headers by -include, "
+            f"{shown!r} makes a compiler read or write files that the cache does not know of, and a "
+            "change of them would go unnoticed; give directories by -I and -idirafter, headers by -include, "
             "and the options themselves instead of a file that holds them"
         )
+
+
+def distrusted(options: Iterable[str]) -> list[str]:
+    """Return each option that is not for a stranger to give, and why: it runs or writes something."""
+    found = parse(options)
+    why = [f"--{name} {BY_NAME[name].does}" for name, _ in found.flags if BY_NAME[name].does]
+    for word in found.unknown:
+        name, _, value = word.partition("=")
+        parts = [name, *value.split(",")] if name.endswith("-Xcudafe") else [word]
+        if not HARMLESS.issuperset(name_and_value(part)[0] for part in parts if part[:1] == "-"):
+            why.append(f"rtcompile does not know what a compiler does with {word}")
+    return why
 
 
 # --- Every spelling of every compiler option becomes one normal form ------------------------------
@@ -206,11 +220,7 @@ class Options(NamedTuple):
 
     def key_fields(self) -> tuple[tuple[str, str], ...]:
         """Return what identifies these options: no directory, no order where it means nothing."""
-        fields = [
-            (name, "" if name in SIDE_FILES else value)
-            for name, value in self.flags
-            if name not in DROPPED_EVERYWHERE
-        ]
+        fields = [(name, value) for name, value in self.flags if name not in DROPPED_EVERYWHERE]
         fields += [(kind, text) for kind, text in sorted(self.macros)]
         fields += [("pre-include", posixpath.basename(path)) for path in self.pre_includes]
         fields += [("ptxas", option) for option in self.ptxas]

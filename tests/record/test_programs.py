@@ -265,9 +265,9 @@ def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys)
             "anywhere": True,
         },
     }
-    packed = base64.b64encode(zlib.compress(text.encode())).decode()
+    packed = f"{len(text)}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
     record = tmp_path / "kernels.json"
-    fields = {"format": "rtcompile record 3", "builds": [build], "headers": {digest: packed}}
+    fields = {"format": "rtcompile record 4", "builds": [build], "headers": {digest: packed}}
     record.write_text(json.dumps(fields))
 
     assert main(["warm", str(record)]) == 2
@@ -277,7 +277,7 @@ def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys)
 def test_warming_obeys_jobs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RTCOMPILE_JOBS", "2")  # put back at the end
     record = tmp_path / "kernels.json"
-    record.write_text('{"format": "rtcompile record 3", "builds": [], "headers": {}}')
+    record.write_text('{"format": "rtcompile record 4", "builds": [], "headers": {}}')
 
     assert main(["warm", str(record), "--jobs", "0"]) == 2
     assert "--jobs 0: expected a positive number" in capsys.readouterr().err
@@ -341,12 +341,12 @@ def test_a_program_sees_itself_as_python_runs_it(tmp_path, arguments):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        pytest.param('{"format": "rtcompile record 3", "buil', "no record", id="truncated"),
+        pytest.param('{"format": "rtcompile record 4", "buil', "no record", id="truncated"),
         pytest.param('{"format": "somebody else"}', "somebody else", id="foreign"),
         pytest.param('{"format": "rtcompile record 9", "builds": []}', "record 9", id="newer"),
         pytest.param("", "no record", id="empty"),
         pytest.param(
-            '{"format": "rtcompile record 3", "builds": [{"source": 1}], "headers": {}}',
+            '{"format": "rtcompile record 4", "builds": [{"source": 1}], "headers": {}}',
             "damaged",
             id="damaged",
         ),

@@ -32,7 +32,8 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
 
-FORMAT = "rtcompile record 3"
+FORMAT = "rtcompile record 4"
+MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
 
 
 class Recorder:
@@ -65,7 +66,7 @@ class Recorder:
         with contextlib.suppress(ValueError):
             listeners.remove(self._note)
         self._append_once({"format": FORMAT, **loaded_versions()})
-        record = read(self._part)
+        record = read(self._part, trust_options=True)
         if os.getpid() == self._process:
             text = json.dumps(record.document(), indent=1)
             sealed.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
@@ -102,7 +103,7 @@ class Recorder:
         except OSError:
             return  # It was removed meanwhile; reading the record reports that it lacks the header.
         if content_digest(data) == digest:
-            packed = base64.b64encode(zlib.compress(data)).decode()
+            packed = f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
             self._append({"header": digest, "contents": packed})
 
     def _is_new(self, what: str) -> bool:
@@ -136,7 +137,7 @@ class Record:
             "cuda": ", ".join(sorted({_cuda(build) for build in builds} - {""})),
         }
         self.builds = builds  # as returned by `describe`
-        self.headers = headers  # digest of a user's header to its compressed contents
+        self.headers = headers  # digest of a user's header to "SIZE:COMPRESSED"
 
     def document(self) -> dict[str, Any]:
         """Return the record as plain values."""
@@ -157,7 +158,10 @@ class Record:
     def contents(self, digest: str) -> bytes:
         """Return the contents of a header; raise `InvalidRequest` if the record lacks them."""
         try:
-            data = zlib.decompress(base64.b64decode(self.headers[digest], validate=True))
+            size, _, packed = self.headers[digest].partition(":")
+            compressed = base64.b64decode(packed, validate=True)
+            # No more than it says, which `read` bounds: a megabyte can hold gigabytes of zeros.
+            data = zlib.decompressobj().decompress(compressed, int(size) + 1)
         except (KeyError, ValueError, zlib.error):
             data = b""
         if content_digest(data) != digest:
@@ -218,16 +222,36 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
         raise InvalidRequest(f"a build of the record is damaged: {error!r}") from None
 
 
-def read(path: str) -> Record:
-    """Return the record in a file, a finished one or the ``.part`` of a program that was killed."""
+def read(path: str, *, trust_options: bool = False) -> Record:
+    """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
+
+    Unless `trust_options`, a record is refused whose options make a compiler run or write something:
+    who wrote the record would decide what.
+    """
     try:
         text = sealed.read_given(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path}: cannot be read as a record: {error}") from None
     document = _json(text)
     if isinstance(document, dict) and "builds" in document:
-        return _from_document(path, document)
-    return _from_lines(path, text.splitlines())
+        record = _from_document(path, document)
+    else:
+        record = _from_lines(path, text.splitlines())
+    for build in () if trust_options else record.builds:
+        try:
+            links = [item["options"] for item in build["link"] if "source" in item]
+            given = (build["options"], build["asked"]["options"], *links)
+            why = [each for words in given for each in compiler_options.distrusted(words)]
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{path}: a build of the record is damaged: {error}") from None
+        except (KeyError, TypeError, AttributeError):
+            raise _damaged(path) from None
+        if why:
+            raise InvalidRequest(
+                f"{path}: its options would run or write something here: {'; '.join({*why})}. If you "
+                "trust who made the record, say so by --trust-options (rtcompile warm and bundle)"
+            )
+    return record
 
 
 def _from_document(path: str, document: dict[str, Any]) -> Record:
@@ -288,6 +312,11 @@ def _checked(
             raise _damaged(path)
     if not are_texts([*headers, *headers.values()], 2 * len(headers)):
         raise _damaged(path)
+    sizes = [text.partition(":")[0] for text in headers.values()]
+    if not all(size.isascii() and size.isdecimal() and len(size) < 16 for size in sizes):
+        raise _damaged(path)
+    if sum(map(int, sizes)) > MOST_HEADER_BYTES:
+        raise InvalidRequest(f"{path}: its headers have more than {MOST_HEADER_BYTES >> 20} MiB")
     return Record(versions, builds, headers)
 
 

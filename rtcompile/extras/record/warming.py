@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
-from rtcompile.extras.record.recording import Record, request_of
+from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, request_of
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import options as compiler_options
@@ -23,6 +23,7 @@ from rtcompile.settings import Settings
 from rtcompile.workers import process
 
 _FOLDER = "rtcompile-warm-"
+_MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
 
 
 class Asked(NamedTuple):
@@ -159,6 +160,7 @@ class _Place:
     def __init__(self, record: Record, folder: str) -> None:
         self._record = record
         self._folder = folder
+        self._written = 0
         self._there: dict[tuple[str, str], bool] = {}
         self._states: list[dict[str, str]] = []  # of each folder: path to digest
 
@@ -199,8 +201,9 @@ class _Place:
         found = self._there.get((path, digest))
         if found is None:
             try:
-                found = content_digest(sealed.read_given(path)) == digest
-            except OSError:
+                small = os.stat(path).st_size <= MOST_HEADER_BYTES  # /proc/kcore has 128 TiB
+                found = small and content_digest(sealed.read_given(path)) == digest
+            except (OSError, ValueError):  # missing, or a path with a NUL
                 found = False
             self._there[path, digest] = found
         return found
@@ -208,9 +211,12 @@ class _Place:
     def _write(self, target: str, path: str, digest: str) -> None:
         there = self._is_there(path, digest)
         data = sealed.read_given(path) if there else self._record.contents(digest)
+        self._written += len(data)
+        if self._written > _MOST_WRITTEN_BYTES:
+            raise InvalidRequest("the record's headers, once for each build's, fill the disk")
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "wb") as file:
                 file.write(data)
-        except ValueError as error:  # a path with a NUL
+        except (ValueError, OSError) as error:  # a path with a NUL, or below another header's
             raise InvalidRequest(f"a header of the record is damaged: {path!r}: {error}") from None

@@ -1,0 +1,202 @@
+"""Records that somebody else made: none runs a program, writes a file of its choice, or fills the memory."""
+
+from __future__ import annotations
+
+import base64
+import json
+import resource
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import toolkit
+from rtcompile.cli import main
+from rtcompile.extras.record import recording
+from rtcompile.files.sealed import content_digest
+from tests.trials.record import tally
+
+CODE = "__global__ void k(float* x) { *x = 2; }"
+
+# {0}: a program that leaves a mark; {1}: a file that must not be written.
+OPTIONS: tuple[tuple[str, ...], ...] = (
+    ("-ccbin {0}",), ("-ccbin", "{0}"), ("-ccbin={0}",), ("--ccbin={0}",), ("--compiler-bindir={0}",),
+    ("--compiler-bindir", "{0}"), ("-compiler-bindir {0}",), ("-DX=1 -ccbin {0}",), ("-O3", "-ccbin={0}"),
+    ("--time={1}",), ("-time {1}",), ("-time", "{1}"), ("-fdevice-time-trace={1}",),
+    ("--fdevice-time-trace {1}",), ("-Xcompiler=-o{1}",), ("-Xcompiler", "-o,{1}"), ("-Xcompiler -march=native",),
+    ("--compiler-options=-wrapper,{0}",), ("--compiler-options", "-fplugin={0}"), ("-Xcompiler=-fdump-tree-all={1}",),
+    ("-Xcompiler=-B{0}",), ("--dependency-output={1}", "-MD"), ("-MF={1}", "-MMD"), ("-MF", "{1}"),
+    ("--generate-dependencies-with-compile", "--dependency-output", "{1}"), ("-keep", "--keep-dir={1}"),
+    ("-keep-dir {1}",), ("-odir={1}",), ("--output-directory", "{1}"), ("-o{1}",), ("-o", "{1}"),
+    ("--output-file={1}",), ("-arbin={0}",), ("--run", "--run-args={1}"), ("--clean-targets",),
+    ("-Xcudafe --error_output={1}",), ("-Xcudafe", "--list={1}"), ("-Xcudafe=--error_output=relative",),
+    ("-Xptxas=-o,{1}",), ("-Xptxas", "--output-file={1}"), ("--forward-unknown-to-host-compiler", "-wrapper={0}"),
+    ("-forward-unknown-opts",), ("--options-file={2}",), ("-optf", "{2}"), ("@{2}",), ("-hls=gen-lcs",),
+    ("--qpp-config=x",), ("-Xcicc=-o,{1}",), ("--save-temps",), ("another.cu", "--no-such-option"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Return what writes a record of one build, as another made it."""
+
+    def written(headers: Any = (), contents: Any = None, **changes: Any) -> Path:
+        asked = {"options": changes.get("options", []), "arch": None, "by cupy": False}
+        build = {
+            "source": CODE,
+            "name": "k.cu",
+            "options": [],
+            "arch": "sm_80",
+            "name expressions": [],
+            "backend": "auto",
+            "target": "cubin",
+            "link": [],
+            "given headers": {},
+            "built by": "nvrtc 12.9.86",
+            "headers": list(headers),
+            "asked": {**asked, "by a module": False, "anywhere": True},
+            **changes,
+        }
+        path = tmp_path / "kernels.json"
+        record = {"format": recording.FORMAT, "builds": [build], "headers": contents or {}}
+        path.write_text(json.dumps(record))
+        return path
+
+    return written
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> tuple[str, str, str]:
+    """Return a program, the file that a compiler must not write, and a file of options."""
+    program, options = tmp_path / "evil.sh", tmp_path / "options"
+    program.write_text(f'#!/bin/sh\ntouch {tmp_path}/planted\nexec gcc "$@"\n')
+    program.chmod(0o755)
+    options.write_text(f"-ccbin {program}\n")
+    return str(program), f"{tmp_path}/planted", str(options)
+
+
+def planted(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith("planted")]
+
+
+@pytest.mark.parametrize("verb", [("warm",), ("bundle", "-o", "made.rtcb")], ids=lambda v: v[0])
+def test_no_record_has_a_compiler_run_or_write_something(
+    write, traps, tmp_path, monkeypatch, capsys, verb
+):
+    monkeypatch.chdir(tmp_path)
+    with tally("record of another's, whose options run a program or write a file") as trial:
+        for options in OPTIONS:
+            given = [option.format(*traps) for option in options]
+            for backend in ("auto", "nvcc"):
+                record = write(options=given, backend=backend)
+                with trial():
+                    assert main([verb[0], str(record), *verb[1:]]) == 2, options
+                    assert not planted(tmp_path), options
+                    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_options_of_what_is_linked_count_too(write, traps, capsys):
+    item = {"source": CODE, "options": ["-ccbin", traps[0]], "name": "other.cu"}
+
+    assert main(["warm", str(write(link=[item]))]) == 2
+    assert "--compiler-bindir runs a program that the option chooses" in capsys.readouterr().err
+
+
+def test_a_record_is_built_with_all_its_options_where_it_is_trusted(write, traps, tmp_path):
+    found = toolkit.current()
+    if found.nvcc is None or found.host_compiler is None:
+        pytest.skip("nvcc and a host compiler are needed")
+    record = write(options=["-ccbin", traps[0]], backend="nvcc")
+
+    assert main(["warm", "--trust-options", str(record)]) == 0
+    assert planted(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-O3 -lineinfo", "-Xptxas=-v", "--maxrregcount=32"),
+        ("-Xcudafe", "--diag_suppress=177", "-Xcudafe=--diag_suppress=20012,--display_error_number"),
+        ("-ftemplate-depth", "100", "--keep-device-functions", "-Xcompiler=-DX=1", "-arch=sm_80"),
+    ],
+)  # fmt: skip
+def test_what_only_changes_code_and_messages_needs_no_trust(write, options):
+    assert recording.read(str(write(options=list(options)))).builds
+
+
+@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize(
+    "options",
+    [each for each in OPTIONS if "{1}" in "".join(each)],
+    ids=" ".join,
+)
+def test_an_option_of_ones_own_writes_no_file_either(tmp_path, traps, options, backend):
+    given = [option.format(*traps) for option in options]
+    try:
+        code = rtcompile.compile(CODE, options=given, arch="sm_80", backend=backend)
+    except rtcompile.InvalidRequest:
+        code = None
+    assert code is None or "rtcompile profile" in " ".join((*code.build.notes, code.build.log))
+    assert not planted(tmp_path)
+
+
+def bomb(size: int) -> str:
+    packer = zlib.compressobj(9)
+    block = bytes(1 << 20)
+    packed = b"".join([packer.compress(block) for _ in range(size >> 20)])
+    return base64.b64encode(packed + packer.flush()).decode()
+
+
+def test_a_header_is_decompressed_to_what_the_record_says_and_no_more(write, tmp_path):
+    packed = bomb(1 << 30)
+    cases = {
+        "says nothing": packed,
+        "says less": f"100:{packed}",
+        "says what it is": f"{1 << 30}:{packed}",
+        "says nonsense": f"-1:{packed}",
+        "says all there is": f"{'9' * 4000}:{packed}",
+        "is several": f"{200 << 20}:{packed}",
+    }
+    digest = content_digest(b"#define X 1\n")
+    header = ["user0", "x.h", f"{tmp_path}/nowhere/x.h", digest]
+
+    def outcomes() -> int:
+        return main(["warm", str(path)])
+
+    with tally("record of another's, with headers that decompress to gigabytes") as trial:
+        for name, text in cases.items():
+            contents = {digest: text}
+            if name == "is several":
+                contents["0" * 64] = text
+            path = write([header], contents, options=[f"-I{tmp_path}/nowhere"])
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            with trial():
+                assert outcomes() == 2, name
+                grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+                assert grown < 300 << 10, name
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [["user0", "x.h", "/proc/kcore", "0" * 64]],
+        [["user0", "x.h", "{}/a", "{digest}"], ["user0", "y.h", "{}/a/y.h", "{digest}"]],
+        [["user0", "x.h", "{}/a/../../../../../../{}/planted", "{digest}"]],
+    ],
+    ids=["a file without end", "one below another", "a path that leads out"],
+)
+def test_a_header_goes_nowhere_but_into_a_folder_of_ours(write, tmp_path, headers, capsys):
+    text = b"#define X 1\n"
+    digest = content_digest(text)
+    contents = {digest: f"{len(text)}:{base64.b64encode(zlib.compress(text)).decode()}"}
+    headers = [
+        [part.replace("{}", str(tmp_path)).replace("{digest}", digest) for part in header]
+        for header in headers
+    ]
+
+    main(["warm", str(write(headers, contents))])
+    assert not planted(tmp_path)
+    assert "Traceback" not in capsys.readouterr().err
