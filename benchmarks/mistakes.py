@@ -40,14 +40,14 @@ def at_the_command(mistake: Mistake) -> str:
     limit = ["--timeout", str(mistake.timeout)] if mistake.timeout else []
     arguments = ["compile", "kernel.cu", "--arch", mistake.arch, *names, *limit]
     arguments += ["--backend", "nvrtc", "--", *mistake.options]
-    told = io.StringIO()
+    output = io.StringIO()
     with (
         _folder(mistake.source) as folder,
-        contextlib.redirect_stderr(told),
+        contextlib.redirect_stderr(output),
         contextlib.redirect_stdout(io.StringIO()),
     ):
         command(arguments)
-    return told.getvalue().rstrip("\n").replace(f"{folder}{os.sep}", "")
+    return output.getvalue().rstrip("\n").replace(f"{folder}{os.sep}", "")
 
 
 def in_a_cell(mistake: Mistake) -> str:
@@ -55,13 +55,13 @@ def in_a_cell(mistake: Mistake) -> str:
     names = " ".join(f"-n '{name}'" for name in mistake.names)
     line = " ".join([f"--arch {mistake.arch} --backend nvrtc", names, *mistake.options])
     limit = {"RTCOMPILE_TIMEOUT": str(mistake.timeout)} if mistake.timeout else {}
-    told = io.StringIO()
-    with mock.patch.dict(os.environ, limit), contextlib.redirect_stdout(told):
+    output = io.StringIO()
+    with mock.patch.dict(os.environ, limit), contextlib.redirect_stdout(output):
         _shell().run_cell(f"%%cuda {line}\n{mistake.source}")
-    return _ESCAPE.sub("", told.getvalue()).rstrip("\n")
+    return _ESCAPE.sub("", output.getvalue()).rstrip("\n")
 
 
-FACES = {"Python": in_python, "command": at_the_command, "cell": in_a_cell}
+FRONTENDS = {"Python": in_python, "command": at_the_command, "cell": in_a_cell}
 
 
 def document() -> str:
@@ -79,15 +79,15 @@ def document() -> str:
         lines += ["", f"## {mistake.name}", "", "```cuda", mistake.source.rstrip(), "```"]
         called = f", and `get_function({mistake.kernel!r})`" if mistake.compiles else ""
         lines += ["", f"`{' '.join(asked)}`{called}", "", "| | first line |", "|---|---|"]
-        for face, told in faces_of(mistake).items():
-            first = told(mistake).partition("\n")[0].replace("|", r"\|")
-            lines.append(f"| {face} | `{first}` |")
+        for frontend, render in frontends_of(mistake).items():
+            first = render(mistake).partition("\n")[0].replace("|", r"\|")
+            lines.append(f"| {frontend} | `{first}` |")
     return "\n".join(lines) + "\n"
 
 
-def faces_of(mistake: Mistake) -> dict[str, Callable[[Mistake], str]]:
-    """Return the faces that meet a mistake: only Python asks a module for a kernel by its name."""
-    return {"Python": in_python} if mistake.compiles else FACES
+def frontends_of(mistake: Mistake) -> dict[str, Callable[[Mistake], str]]:
+    """Return the frontends that meet a mistake: only Python asks a module for a kernel by its name."""
+    return {"Python": in_python} if mistake.compiles else FRONTENDS
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rtcompile import forks as _forks  # noqa: F401 - before another thread can import the rest
 from rtcompile._version import __version__ as __version__
 
-# The public names, by the module that they are imported from.
+# The public names, by the module that defines them.
 _NAMES = {
     "api": "compile",
     "build.batch": "BuildFuture",
@@ -54,15 +54,15 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if name not in _OF_CUPY or error.name != "cupy":
             raise
-        said = f"{name} needs CuPy, which is not installed: pip install 'rtcompile[cuda12]' (or [cuda13])"
-        if not _asked_by_import():
-            raise AttributeError(said) from None  # hasattr() is False, pydoc leaves it out
+        message = f"{name} needs CuPy, which is not installed: pip install 'rtcompile[cuda12]' (or [cuda13])"
+        if not _is_from_import():
+            raise AttributeError(message) from None  # hasattr() is False, pydoc leaves it out
     else:
         globals()[name] = value
         return value
     from rtcompile.errors import CupyNotFound
 
-    raise CupyNotFound(said)
+    raise CupyNotFound(message)
 
 
 def __dir__() -> list[str]:
@@ -72,12 +72,12 @@ def __dir__() -> list[str]:
     return sorted({"__version__", *_HOME} - _NOT_LISTED - {*lacking})
 
 
-def _asked_by_import() -> bool:
-    """Say whether ``from rtcompile import X`` asks, and not ``hasattr`` or ``rtcompile.X``.
+def _is_from_import() -> bool:
+    """Say whether the caller is ``from rtcompile import X``, and not ``hasattr`` or ``rtcompile.X``.
 
-    That statement drops the words of an `AttributeError` and keeps those of any other; the others
-    need an `AttributeError`. Python does not document who asks for it: where the function has another
-    name, the statement says "cannot import name".
+    That statement replaces the message of an `AttributeError` and keeps that of other errors. The
+    other callers need an `AttributeError`. The name of Python's function is undocumented; if it
+    changes, the statement fails with "cannot import name".
     """
     import sys
 

@@ -66,7 +66,7 @@ def compile(
         Headers as texts, ``{"tile.cuh": text}``: found before those of all directories but the
         source's own, also under a name that the toolkit has. The text is part of the key.
     fallback : {"auto", "never", "always"}, optional
-        Whether NVCC may, must not or must build it; ``RTCOMPILE_FALLBACK`` sets the default.
+        Whether NVCC may, must not or must compile it; ``RTCOMPILE_FALLBACK`` sets the default.
     pch : bool, optional
         Whether precompiled headers may be used; ``RTCOMPILE_PCH`` sets the default.
     timeout : float, optional
@@ -84,17 +84,17 @@ def compile(
     Returns
     -------
     ObjectCode
-        The code, its lowered names, and how it came to be.
+        The code, its lowered names, and how it was built.
 
     Raises
     ------
     InvalidRequest
-        An argument that cannot describe a build.
+        An argument is invalid.
     CompileError
-        The compiler refused the source; `CompilerCrashed`, `CompileTimeout` and `LinkError` are
+        The compiler rejected the source; `CompilerCrashed`, `CompileTimeout` and `LinkError` are
         its kinds.
     ToolkitNotFound, UnsupportedArch
-        What is needed is not installed, or does not know the architecture.
+        A compiler or header is not installed, or the compiler does not know the architecture.
 
     Examples
     --------

@@ -1,9 +1,8 @@
 """Every error a caller can meet is an `RtcompileError`; errors of a build are CuPy's types too.
 
 Nothing here imports CuPy. Where CuPy is loaded, `adopt_cupy()` puts CuPy's exception classes
-under ours, so that ``except cupy.cuda.compiler.CompileException`` written for `cupy.RawModule`
-keeps catching. It is called wherever CuPy enters (`kernels`) and before an error of a build is
-raised.
+under ours: ``except cupy.cuda.compiler.CompileException`` written for `cupy.RawModule` catches our
+errors too. `frontends.lazy_code` calls it when it imports CuPy, and `public` before it raises an error.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ class RtcompileError(Exception):
         return printable(super().__str__())
 
     def styled(self) -> Styled:
-        """Return the message as terminals and notebooks show it, its words in styles."""
+        """Return the message as terminals and notebooks show it, as pieces of styled text."""
         first, newline, rest = str(self).partition("\n")
-        return ("error", f"{type(self).__name__}: "), ("place", first), ("", newline + rest)
+        return ("error", f"{type(self).__name__}: "), ("location", first), ("", newline + rest)
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks an exception for this before it formats a traceback: the message, and the
-        # caller's line that led to it, without a frame of ours.
+        # IPython calls this method instead of formatting a traceback. The result is the message and
+        # the caller's line that led to it, without rtcompile's own frames.
         pieces = [*self.styled(), *_caller(self)]
-        from rtcompile import styling  # only what is shown pays for it
+        from rtcompile import styling  # imported only when an error is shown
 
         return styling.as_traceback(pieces).split("\n")
 
 
 def _caller(error: BaseException) -> list[Piece]:
-    """Say which line of the caller's own code led to an error."""
+    """Return the line of the caller's own code that led to an error, styled; empty if unknown."""
     import linecache
 
     found: tuple[str, int] | None = None
@@ -64,8 +63,8 @@ def _caller(error: BaseException) -> list[Piece]:
     if found is None or not text or text.startswith("get_ipython()"):
         return []
     is_cell = "ipykernel" in found[0] or found[0].startswith("<")
-    place = f"line {found[1]}" if is_cell else f"{found[0]}:{found[1]}"
-    return [("dim", f"\n  from {place}: "), ("", text)]
+    location = f"line {found[1]}" if is_cell else f"{found[0]}:{found[1]}"
+    return [("dim", f"\n  from {location}: "), ("", text)]
 
 
 class RtcompileWarning(UserWarning):
@@ -83,9 +82,9 @@ _ALSO_CUPYS: list[tuple[type[RtcompileError], str, str]] = []
 
 
 def _also(module: str, name: str) -> Callable[[type[E]], type[E]]:
-    """Make a class of ours CuPy's class of that name too: here if CuPy is loaded, else by `adopt_cupy`.
+    """Add CuPy's class `name` to the bases of a class: now if CuPy is loaded, else in `adopt_cupy`.
 
-    Here it takes 30 microseconds, and 200 after the class has got subclasses.
+    It takes 30 microseconds now, and 200 once the class has subclasses.
     """
 
     def decorate(ours: type[E]) -> type[E]:
@@ -97,7 +96,7 @@ def _also(module: str, name: str) -> Callable[[type[E]], type[E]]:
 
 
 def _adopt(ours: type[RtcompileError], module: str, name: str) -> None:
-    # None where another thread is just importing CuPy.
+    # The class is missing while another thread is importing CuPy.
     cupys = getattr(sys.modules.get(module), name, None)
     if cupys is not None and not issubclass(ours, cupys):
         ours.__bases__ = (*ours.__bases__, cupys)
@@ -115,8 +114,7 @@ class _BuildError(RtcompileError):
         options: tuple[str, ...] = (),
         backend: str = "nvrtc",
     ) -> None:
-        # CuPy's __init__ is not called: it would reset `args`, and this class already has its
-        # fields.
+        # CuPy's __init__ is not called: it would reset `args`, and this class sets the same fields.
         Exception.__init__(self, msg)
         self._msg = printable(msg)
         self.source = source
@@ -166,7 +164,7 @@ class JitDisabled(_BuildError):
 
 
 class CompileError(_BuildError):
-    """The compiler refused the source.
+    """The compiler rejected the source.
 
     Where CuPy is loaded this is also a ``cupy.cuda.compiler.CompileException``.
 
@@ -185,14 +183,14 @@ class CompileError(_BuildError):
     log : str
         The log as the compiler wrote it.
     advice : tuple of str
-        What the message says after the compiler's errors, a paragraph each: what else was tried,
-        where the reproducer is.
+        The paragraphs that follow the compiler's errors in the message: what else was tried, where
+        the reproducer is.
     cached : bool
-        Whether no compiler was asked, because an earlier build failed in this way and nothing that
-        it read has changed since. ``recompile=True`` asks it.
+        Whether the error comes from the negative cache: an earlier build failed in this way and
+        nothing that it read has changed since. ``recompile=True`` runs the compiler again.
     """
 
-    _story: Styled = ()
+    _rendered: Styled = ()
     cached = False
 
     def __init__(
@@ -213,18 +211,20 @@ class CompileError(_BuildError):
         self.advice = advice
 
     @classmethod
-    def told(cls, story: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any) -> Any:
-        """Return an error whose message is the styled text `story` followed by `advice`."""
-        pieces = (*story, *(("", f"\n{paragraph}") for paragraph in advice))
+    def rendered(
+        cls, message: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any
+    ) -> Any:
+        """Return an error whose message is the styled text `message` followed by `advice`."""
+        pieces = (*message, *(("", f"\n{paragraph}") for paragraph in advice))
         from rtcompile import styling
 
         error = cls(styling.as_text(pieces), *args, advice=advice, **more)
-        error._story = pieces
+        error._rendered = pieces
         return error
 
     def styled(self) -> Styled:
-        """Return the message as terminals and notebooks show it, its words in styles."""
-        return self._story or super().styled()
+        """Return the message as terminals and notebooks show it, as pieces of styled text."""
+        return self._rendered or super().styled()
 
     def __repr__(self) -> str:
         return self._msg
@@ -234,10 +234,10 @@ class CompileError(_BuildError):
         """The message as HTML for a notebook; empty where only plain text exists."""
         from rtcompile import styling
 
-        return styling.as_html(self._story) if self._story else ""
+        return styling.as_html(self._rendered) if self._rendered else ""
 
     def _repr_html_(self) -> str | None:
-        return self.html or None  # None: a notebook shows the text
+        return self.html or None  # for None a notebook shows the plain text
 
 
 @_also("cupy.cuda.compiler", "JitifyException")
@@ -246,7 +246,7 @@ class JitifyError(CompileError):
 
 
 class LinkError(CompileError):
-    """nvJitLink or ``nvcc -dlink`` refused the inputs: a missing symbol, a wrong architecture."""
+    """nvJitLink or ``nvcc -dlink`` rejected the inputs: a missing symbol, a wrong architecture."""
 
 
 class CompilerCrashed(CompileError):
@@ -266,7 +266,7 @@ class CompileTimeout(CompilerCrashed):
 
 
 class ExecutorError(RtcompileError):
-    """The executor of a batch did not run a build: a worker died, or has no rtcompile."""
+    """The executor of a batch did not run a build: a worker died, or lacks rtcompile."""
 
 
 class BatchError(RtcompileError):
@@ -281,8 +281,8 @@ class BatchError(RtcompileError):
     results : list of ObjectCode or None
         In the batch's order; None where it failed.
     names : dict of int to str
-        Position in the batch to what was to be built, for those that failed: the request's name,
-        its name expressions and its architecture.
+        Position in the batch to a label of the failed build: the request's name, its name
+        expressions and its architecture.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class BatchError(RtcompileError):
         lines = [f"{len(errors)} of {len(results)} builds failed:"]
         for index, error in [*errors.items()][:_ERRORS_SHOWN]:
             first = str(error).strip().partition("\n")[0] or type(error).__name__
-            label = _not_said(self.names.get(index, ""), first)
+            label = _without_repeats(self.names.get(index, ""), first)
             lines.append(f"[{index}] {label}{': ' if label else ''}{first}")
         if len(errors) > _ERRORS_SHOWN:
             lines.append(f"… and {len(errors) - _ERRORS_SHOWN} more in .errors")
@@ -307,8 +307,8 @@ class BatchError(RtcompileError):
         return type(self), (self.errors, self.results, self.names)
 
 
-def _not_said(label: str, error: str) -> str:
-    """Return a build's label, ``"k.cu (f<int>) for sm_80"``, less what the error says of it already."""
+def _without_repeats(label: str, error: str) -> str:
+    """Return a build's label, ``"k.cu (f<int>) for sm_80"``, without what the error already contains."""
     rest, _, arch = label.partition(" for ")
     program, _, names = rest.partition(" (")
     kept = [] if error.startswith((f"{program}:", f"{program} ")) else [program]
@@ -342,18 +342,18 @@ def shown(value: object) -> str:
 
 @_also("cupy_backends.cuda.api.driver", "CUDADriverError")
 class DriverError(RtcompileError):
-    """The driver refused to load a module, has no such name in it, or refused a launch.
+    """The driver rejected a module or a launch, or the module lacks a name.
 
     Where CuPy is loaded this is also a ``cupy.cuda.driver.CUDADriverError``.
 
     Attributes
     ----------
     status : int
-        The driver's number: 209 is ``CUDA_ERROR_NO_BINARY_FOR_GPU``.
+        The driver's error code: 209 is ``CUDA_ERROR_NO_BINARY_FOR_GPU``.
     """
 
     def __init__(self, msg: str, status: int = 0) -> None:
-        # CuPy's __init__ is not called: it asks the driver for the words that `msg` holds.
+        # CuPy's __init__ is not called: it asks the driver for the text that `msg` already contains.
         Exception.__init__(self, msg)
         self.status = status
 
@@ -364,22 +364,22 @@ class DriverError(RtcompileError):
 def adopt_cupy() -> None:
     """Make the errors of a build and of the driver CuPy's too, once CuPy is loaded.
 
-    Rebinding ``__bases__`` keeps one class object for its whole life: the `CompileError` that a
-    module imported before CuPy was loaded is the one that is raised after. Never imports CuPy.
+    Assigning ``__bases__`` keeps the class object: the `CompileError` that a module imported before
+    CuPy was loaded is the one that is raised afterwards. This never imports CuPy.
     """
     for ours, module, name in _ALSO_CUPYS:
         _adopt(ours, module, name)
 
 
 def alone(error: RtcompileError) -> RtcompileError:
-    """Return an error with nothing chained behind it and none of the frames that it came through."""
+    """Return an error without chained exceptions and without a traceback."""
     error.__cause__ = error.__context__ = None
     error.__suppress_context__ = False
     return error.with_traceback(None)
 
 
 def limit_reached(number: int | None) -> RtcompileError | None:
-    """Return the error for an `errno` of a shell's limit, without imports: no file may be opened."""
+    """Return the error for the `errno` of a ``ulimit``; None for others. No file can be opened here."""
     import errno
 
     if number == errno.EMFILE:
@@ -402,10 +402,10 @@ def limit_reached(number: int | None) -> RtcompileError | None:
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Let an error of ours, or a system limit's, leave `function` in one traceback of one frame."""
+    """Let an `RtcompileError` or a system limit's error leave `function` with one frame of ours."""
 
     def edge(*args: P.args, **kwargs: P.kwargs) -> R:
-        __tracebackhide__ = True  # to IPython and pytest, which show others' errors without it
+        __tracebackhide__ = True  # IPython and pytest hide this frame
         try:
             return function(*args, **kwargs)
         except RtcompileError as caught:

@@ -30,7 +30,7 @@ _has_warned = False
 
 
 def warn_once(error: Exception) -> None:
-    """Warn that a log handler or a listener raised, the first time."""
+    """Warn, once per process, that a log handler or a listener raised."""
     global _has_warned
     if not _has_warned:
         _has_warned = True

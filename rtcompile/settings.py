@@ -1,6 +1,6 @@
-"""The environment's defaults, read in one place, each time they are needed (some twenty `get`s).
+"""The settings of the environment's variables, read whenever they are needed (some twenty `get`s).
 
-One row per variable; the README's table is this one.
+The README's table lists the same variables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Settings(Value):
-    """What the environment asks for, in seconds and bytes; `recompile` is set by an argument only."""
+    """The environment's settings, in seconds and bytes; `recompile` is set by an argument only."""
 
     __slots__ = (
         "bundles",
@@ -124,7 +124,7 @@ class Settings(Value):
         if fallback is not None:
             changes["fallback"] = one_of("fallback", fallback, FALLBACKS)
         if pch is not None:
-            # A str would be true, whatever it says.
+            # Any non-empty str would be true.
             if not isinstance(pch, int) or pch not in (0, 1):
                 raise InvalidRequest(
                     f"pch must be True or False, not {shown(pch)}; write pch=bool(…)"
@@ -200,7 +200,7 @@ def _bytes(name: str, said: str | None) -> int | None:
 
 
 def seconds(name: str, said: str | None) -> float | None:
-    """Return a time limit; None where there is none, which "inf" says too."""
+    """Return a time limit; None for no limit, also for "inf"."""
     if not said:
         return None
     try:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import IO
 
-# --- Styled text, rendered as plain text, in a terminal's colours, or as HTML ---------------------
+# --- Styled text, as plain text, in a terminal's colours, or as HTML ------------------------------
 
 Piece = tuple[str, str]  # a style's name, "" for none, and a text
 Styled = tuple[Piece, ...]
@@ -24,7 +24,7 @@ _COLORS = {
     "note": ("30", "#008787"),
     "dim": ("243", "#767676"),
 }
-_BOLD = frozenset({"place", "error", "warning", "caret"})
+_BOLD = frozenset({"location", "error", "warning", "caret"})
 
 
 def filled(text: str, width: int, first: str = "", rest: str = "") -> str:
@@ -108,10 +108,10 @@ def printable(text: str) -> str:
 
 
 def takes_escapes(stream: IO[str] | None) -> bool:
-    """Say whether colours can be shown on a stream, and a line be changed: in most terminals.
+    """Say whether a stream shows colours and can overwrite a line, as most terminals do.
 
-    `sys.stderr` is None where a program was started with it closed, as services are, and may have been
-    replaced by what has little more than ``write``, or be closed by now.
+    `sys.stderr` is None in a program that was started with it closed, as services are. It may also be
+    closed, or replaced by an object that has only ``write``.
     """
     if getattr(stream, "isatty", None) is None or getattr(stream, "closed", False):
         return False
@@ -119,7 +119,7 @@ def takes_escapes(stream: IO[str] | None) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-# --- Lays out tables as text, for the command, reports, and notebooks without HTML ----------------
+# --- Tables ---------------------------------------------------------------------------------------
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = 0) -> str:

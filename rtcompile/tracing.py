@@ -1,7 +1,7 @@
 """``RTCOMPILE_TRACE=file``: writes the time that builds took as a Chrome trace for Perfetto.
 
-When it is off, a span costs one look at the environment. The file is valid JSON at any moment. Many
-processes may write it at once, since times are of the machine's monotonic clock.
+When tracing is off, a span costs one look-up of the environment. The file is valid JSON at any moment. Many
+processes may write it at once, since all times come from the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _named: set[tuple[str, int, str]] = set()  # (file, process, row) whose names ha
 
 @contextmanager
 def into(path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Write the trace of this thread or task to `path` meanwhile; None changes nothing."""
+    """Write this thread's or task's trace to `path` in the body of ``with``; None has no effect."""
     token = _file.set(checked_path("trace", path) if path is not None else _file.get())
     try:
         yield
@@ -92,7 +92,7 @@ def _write(path: str, events: bytes) -> None:
         size = os.fstat(descriptor).st_size
         at = max(0, size - len(_CLOSING))
         if size and os.pread(descriptor, len(_CLOSING), at) != _CLOSING:
-            raise OSError(0, "there is a file, but it is no trace of ours")
+            raise OSError(0, "the file exists and is not an rtcompile trace")
         os.pwrite(descriptor, (b",\n" if size else _OPENING) + events + _CLOSING, at)
     finally:
         os.close(descriptor)

@@ -66,10 +66,10 @@ def _build() -> str:
     """How a request becomes a kernel."""
     steps = [
         ("request", "source, options, names, architecture"),
-        ("plan", "headers' places, compiler, final options"),
+        ("plan", "headers' paths, compiler, final options"),
         ("key", "one digest over all that decides"),
         ("look", "memory, bundle, disk, shared store"),
-        ("cubin", "the machine code, with its story"),
+        ("cubin", "the machine code, and how it was built"),
         ("CuPy's kernel", "loaded once per device, launched as ever"),
     ]
     parts = []

@@ -252,7 +252,7 @@ def as_error(
         hinted = any(diagnostic.hint for diagnostic in parsed)
         advice += [] if hinted else [reproducer_advice(failure)]
         advice += [f"Reproducer: {folder}"]
-    error: CompileError = kind.told(
+    error: CompileError = kind.rendered(
         rendering.rendered_diagnostics(parsed, source=request.source, name=name),
         request.source,
         name,

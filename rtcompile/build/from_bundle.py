@@ -133,7 +133,7 @@ class _Search:
         for bundle in bundles.in_use():
             rows = bundle.rows(self._key)
             if rows and (cuda := bundles.cuda_major()) is not None:
-                bundle.insist_on_cuda(cuda)
+                bundle.require_cuda(cuda)
                 rows = [] if bundle.problem else [row for row in rows if row.cuda == cuda]
             for row in rows:
                 if self._inputs.backend in ("auto", row.backend):

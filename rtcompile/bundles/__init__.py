@@ -1,4 +1,4 @@
-"""Builds that packages ship, in one read-only file each, searched before the cache.
+"""Bundles: read-only files of builds that packages carry, searched before the cache.
 
 >>> use_bundle("/site-packages/mykernels/kernels.rtcb")
 """
@@ -13,25 +13,25 @@ from rtcompile.lookup.query import loaded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rtcompile.bundles.file import Bundle
-    from rtcompile.bundles.sections import Parts
+    from rtcompile.bundles.sections import Sections
 
 __all__ = [
     "are_in_use",
     "cuda_major",
     "in_use",
     "out_of_use",
-    "parts_in_use",
+    "sections_in_use",
     "use",
     "use_bundle",
 ]
 
 # By path, in the order of use. The value is None until the bundle is first searched.
-_bundles: dict[str, Parts | None] = {}
-_answering = True
+_bundles: dict[str, Sections | None] = {}
+_enabled = True
 
 
 def use_bundle(path: str | os.PathLike[str]) -> None:
-    """Let a bundle answer builds of this process, before the cache and the compilers.
+    """Search a bundle for the builds of this process, before the cache and the compilers.
 
     Nothing is read before the first build. A bundle that is damaged, is of another format or was
     made for another CUDA is ignored with one `RtcompileWarning`. A missing one (in a checkout or an
@@ -45,7 +45,7 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
     Raises
     ------
     InvalidRequest
-        No path.
+        `path` is not a path.
 
     Examples
     --------
@@ -57,13 +57,13 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
 
 
 def use(path: str) -> None:
-    """Use a bundle, as `use_bundle` does, whose path was checked."""
+    """Use a bundle as `use_bundle` does, without checking its path."""
     _bundles.setdefault(os.path.abspath(path), None)
 
 
 def are_in_use(more: tuple[str, ...] = ()) -> bool:
-    """Say whether a build may be answered by a bundle, if `more` of them are used."""
-    return _answering and bool(_bundles or more)
+    """Say whether any bundle is searched, if those in `more` are used too."""
+    return _enabled and bool(_bundles or more)
 
 
 def in_use() -> list[Bundle]:
@@ -73,37 +73,37 @@ def in_use() -> list[Bundle]:
     from rtcompile.bundles.file import Bundle
 
     found = []
-    for parts in parts_in_use():
-        if parts.reader is None:
-            parts.reader = Bundle(parts.path, parts)
-        found.append(parts.reader)
+    for sections in sections_in_use():
+        if sections.reader is None:
+            sections.reader = Bundle(sections.path, sections)
+        found.append(sections.reader)
     return found
 
 
-def parts_in_use() -> list[Parts]:
-    """Return the files of the bundles in use, in the order in which they were added."""
+def sections_in_use() -> list[Sections]:
+    """Return the sections of the bundles in use, in the order in which they were added."""
     if not are_in_use():
         return []
-    from rtcompile.bundles.sections import Parts
+    from rtcompile.bundles.sections import Sections
 
     found = []
-    for path, parts in list(_bundles.items()):
-        if parts is None:
-            parts = _bundles[path] = Parts(path)
-        found.append(parts)
+    for path, sections in list(_bundles.items()):
+        if sections is None:
+            sections = _bundles[path] = Sections(path)
+        found.append(sections)
     return found
 
 
-class out_of_use:  # noqa: N801 - a ``with`` statement reads it as a function
-    """Use no bundle meanwhile, so builds for a new bundle are compiled."""
+class out_of_use:  # noqa: N801 - ``with`` statements use it like a function
+    """Search no bundle in the body of ``with``, where the builds of a new bundle are compiled."""
 
     def __enter__(self) -> None:
-        global _answering
-        _answering = False
+        global _enabled
+        _enabled = False
 
     def __exit__(self, *_: object) -> None:
-        global _answering
-        _answering = True
+        global _enabled
+        _enabled = True
 
 
 _installed: dict[tuple[str, ...], int | None] = {}
@@ -113,7 +113,7 @@ def cuda_major() -> int | None:
     """Return the major version of the CUDA that CuPy launches code with; None if unknown.
 
     The toolkit's version is not used, since a machine may have no toolkit or one of another
-    version. Where CuPy is not loaded, the name of the CuPy wheel that would be imported says it.
+    version. If CuPy is not loaded, the version is read from the name of the installed CuPy wheel.
     """
     cupy = loaded("cupy")
     if cupy is not None:

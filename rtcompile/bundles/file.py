@@ -1,4 +1,4 @@
-"""Reads a bundle's builds by key: its objects, and the headers that they were made of."""
+"""Reads a bundle's builds by key: its objects, and the headers that they were compiled from."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from rtcompile.bundles import sections as all_checks
-from rtcompile.bundles.sections import Parts, Place, UnusableError, number
+from rtcompile.bundles import sections
+from rtcompile.bundles.sections import Extent, Sections, UnusableError, number
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
@@ -20,7 +20,7 @@ from rtcompile.store import manifests, objects
 class Row(NamedTuple):
     """One build in a bundle's index; as a dataclass it would take 0.7 of a first hit's 2 ms."""
 
-    key: str  # `KeyInputs.bundle_key()`
+    key: str  # `KeyInputs.bundle_key()`, the same on every machine
     arch: Arch
     kind: str  # "cubin" or "ptx"
     backend: str
@@ -38,38 +38,38 @@ class Row(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A build that a bundle was to hold, and does not."""
+    """A build that was meant for a bundle and cannot be in it."""
 
     program: str
     arch: str
     source: str  # its digest
     reason: str  # why it cannot be bundled
-    options: str  # options and names are as a row has them, put together by `listed`
+    options: str  # options and names are a row's, joined by `listed`
     names: str
 
     def is_row(self, row: Row) -> bool:
-        """Say whether a row is this build, whatever folders it was made with."""
+        """Say whether a row is this build, in whatever folders it was compiled."""
         own = (self.arch, self.source, self.options, self.names)
         return own == (str(row.arch), row.source, listed(row.options), listed(row.names))
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Return texts as one, as `LeftOut` has them."""
+    """Join texts, as the fields of `LeftOut` are joined."""
     return ", ".join(texts)
 
 
 class Contents(NamedTuple):
-    """All that a bundle has of a build."""
+    """Everything that a bundle stores of a build."""
 
     row: Row
     code: bytes  # its object's file
     record: bytes  # the record of its headers
-    checks: bytes  # what to check of these: `checks.read_checks`
+    checks: bytes  # the headers to check, as `sections.read_checks` reads them
     queries: tuple[str, ...]
 
 
-# The places of its object, of the record of its headers, and of what has to be checked of these.
-_Entry = tuple[Row, Place, Place, Place]
+# A row, and the extents of its object, of the record of its headers, and of the headers to check.
+_Entry = tuple[Row, Extent, Extent, Extent]
 
 
 def _decode(data: bytes) -> _Entry:
@@ -91,47 +91,46 @@ def _decode(data: bytes) -> _Entry:
 
 
 class Bundle:
-    """A bundle on disk. Read when first asked, ignored with one warning when it cannot be used."""
+    """A bundle on disk, read when first needed. One that cannot be used is ignored with one warning."""
 
-    def __init__(self, path: str, parts: Parts | None = None) -> None:
+    def __init__(self, path: str, opened: Sections | None = None) -> None:
         self.path = path
-        self._parts = parts or Parts(path)
+        self._sections = opened or Sections(path)
         self._index: dict[bytes, list[bytes]] | None = None
-        # What was verified in this process: the object, and the package's headers that were
-        # checked.
+        # What this process has verified: the object, and the package's own headers.
         self._verified: dict[tuple[Row, tuple[SearchDir, ...]], tuple[ObjectCode, FileSet]] = {}
 
     @property
     def problem(self) -> str:
-        """Why it is ignored, ``""`` while it is not."""
-        return self._parts.problem
+        """Why the bundle is ignored; "" if it is used."""
+        return self._sections.problem
 
     def rows(self, key: str | None = None) -> list[Row]:
         """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
         try:
             return [row for row, *_ in self._entries(key)]
         except UnusableError as error:
-            self._parts.ignore(str(error))
+            self._sections.ignore(str(error))
             return []
 
     def left_out(self) -> list[LeftOut]:
-        """Return what was left out when it was written; nothing if it cannot be used."""
+        """Return the builds that were left out of the bundle; none if it cannot be used."""
         try:
-            texts = self._parts.left_out if self._parts.open() else []
+            texts = self._sections.left_out if self._sections.open() else []
             size = len(LeftOut._fields)
             if len(texts) % size:
                 raise UnusableError("its index cannot be understood (what was left out)")
         except UnusableError as error:
-            self._parts.ignore(str(error))
+            self._sections.ignore(str(error))
             return []
         return [LeftOut(*texts[at : at + size]) for at in range(0, len(texts), size)]
 
-    def insist_on_cuda(self, major: int) -> None:
+    def require_cuda(self, major: int) -> None:
         """Ignore the bundle if none of its builds was made with this major version of CUDA."""
-        cuda = self._parts.cuda
+        cuda = self._sections.cuda
         if not self.problem and cuda and major not in cuda:
             made_with = " and ".join(map(str, cuda))
-            self._parts.ignore(
+            self._sections.ignore(
                 f"it was made with CUDA {made_with}, and this process uses CUDA {major}"
             )
 
@@ -143,7 +142,7 @@ class Bundle:
         try:
             obj, checked, recorded = self._read(row, own)
         except UnusableError as error:
-            self._parts.ignore(str(error))
+            self._sections.ignore(str(error))
             return None
         fresh = checked.refreshed()
         if fresh is None:
@@ -153,8 +152,8 @@ class Bundle:
         return _found(obj, "bundle")
 
     def headers_of(self, number: int, folders: Sequence[str]) -> tuple[Header, ...]:
-        """Return the headers of a row's build in `folders`; none if the file has changed since."""
-        row, _, record, _ = _decode(self._parts.rows[number])
+        """Return the headers of a row's build in `folders`; none if the bundle has changed since."""
+        row, _, record, _ = _decode(self._sections.rows[number])
         own = tuple(SearchDir(f"user{at}", folder) for at, folder in enumerate(folders))
         with suppress(UnusableError):
             checked, recorded = self._dependencies(row, record, own)
@@ -163,37 +162,39 @@ class Bundle:
         return ()
 
     def difference(self, row: Row, own: tuple[SearchDir, ...]) -> str:
-        """Describe how the package's own headers differ from those that the row was made of."""
+        """Describe how the package's own headers differ from those that the row was compiled from."""
         with suppress(UnusableError):
             return self._read(row, own)[1].difference()
         return ""
 
     def contents(self) -> list[Contents]:
-        """Return all that it has, every byte verified."""
+        """Return all builds, with every byte verified."""
         try:
             entries = self._entries(None)
             found = []
             for (row, *blobs), queries in zip(entries, self._queries(), strict=True):
-                code, record, checks = map(self._parts.blob, blobs)
-                all_checks.read_checks(checks, row.labels)
+                code, record, checks = map(self._sections.blob, blobs)
+                sections.read_checks(checks, row.labels)
                 found.append(Contents(row, code, record, checks, queries))
         except UnusableError as error:
             raise InvalidRequest(f"{self.path} cannot be used: {error}") from None
-        places = [place for _, *both in entries for place in both]
-        end = self._parts.end_of_index + max((start + size for start, size, _ in places), default=0)
+        extents = [extent for _, *blobs in entries for extent in blobs]
+        end = self._sections.end_of_index + max(
+            (start + size for start, size, _ in extents), default=0
+        )
         if os.path.getsize(self.path) > end:
-            raise InvalidRequest(f"{self.path}: what it has from byte {end} on belongs to no build")
+            raise InvalidRequest(f"{self.path}: the bytes from {end} on belong to no build")
         return found
 
     def _entries(self, key: str | None) -> list[_Entry]:
-        if not self._parts.open():
+        if not self._sections.open():
             return []
         if self._index is None:
             self._index = {}
-            for row in self._parts.rows:
+            for row in self._sections.rows:
                 self._index.setdefault(row[: row.find(b"\0")], []).append(row)
         found = (
-            self._parts.rows
+            self._sections.rows
             if key is None
             else self._index.get(key.encode("utf-8", "surrogateescape"), [])
         )
@@ -204,11 +205,11 @@ class Bundle:
 
     def _queries(self) -> list[tuple[str, ...]]:
         """Return the digests of the queries that each row serves."""
-        found: list[list[str]] = [[] for _ in self._parts.rows]
-        for query, rows in self._parts.queries.items():
+        found: list[list[str]] = [[] for _ in self._sections.rows]
+        for query, rows in self._sections.queries.items():
             for row in rows:
                 if row >= len(found):
-                    raise UnusableError(f"its index names row {row}, which it has not got")
+                    raise UnusableError(f"its index names row {row}, which it does not have")
                 found[row].append(query)
         return [tuple(queries) for queries in found]
 
@@ -217,18 +218,18 @@ class Bundle:
         if entry is None:
             raise UnusableError("it was replaced while in use")
         _, code, record, _ = entry
-        decoded = objects.decode(row.sealed_key(), self._parts.blob(code))
+        decoded = objects.decode(row.sealed_key(), self._sections.blob(code))
         if decoded is None:
             raise UnusableError("it holds builds of another format, or under another's key")
         return decoded[1], *self._dependencies(row, record, own)
 
     def _dependencies(
-        self, row: Row, record: Place, own: tuple[SearchDir, ...]
+        self, row: Row, record: Extent, own: tuple[SearchDir, ...]
     ) -> tuple[FileSet, FileSet]:
         """Return the package's own headers, which are checked, and the others."""
-        # The toolkit's directories may be missing or different here; their labels stand for them.
+        # The toolkit's directories may be missing or different here: labels take their place.
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
-        builds = manifests.decode(row.sealed_key(), self._parts.blob(record), [*own, *others])
+        builds = manifests.decode(row.sealed_key(), self._sections.blob(record), [*own, *others])
         if builds is None or len(builds) != 2:
             raise UnusableError("it holds builds of another format, or under another's key")
         return builds[0].dependencies, builds[1].dependencies

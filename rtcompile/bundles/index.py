@@ -1,8 +1,8 @@
-"""A level of the look-up: the builds that bundles have for requests, wherever folders of headers lie.
+"""A level of the look-up: finds a request's build in the bundles, wherever its header folders lie.
 
-A bundle lists the digests of the requests that its builds answer. What is found is verified: the bytes
-by their digests, the package's own headers by their contents. This module imports only what a hit
-needs.
+A bundle lists the digests of the requests that its builds serve. A build that is found is verified: its
+bytes by their digests, the package's own headers by their contents. This module imports only what a
+hit needs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from rtcompile import bundles
-from rtcompile.bundles.sections import Parts, UnusableError, number, read_checks
+from rtcompile.bundles.sections import Extent, Sections, UnusableError, number, read_checks
 from rtcompile.lookup.environment import digest
 from rtcompile.lookup.query import Found, Query, depends_on_directory, loaded
 from rtcompile.request.object_code import BuildInfo, ObjectCode
@@ -35,7 +35,7 @@ class _Files:
 
     uncacheable = ""
 
-    def __init__(self, checked: FileSet, row: tuple[Parts, int, Sequence[str]]) -> None:
+    def __init__(self, checked: FileSet, row: tuple[Sections, int, Sequence[str]]) -> None:
         self._checked = checked
         self._row = row
         self._headers: tuple[Header, ...] | None = None
@@ -46,12 +46,12 @@ class _Files:
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """Every header that the build read, whatever has changed since."""
+        """Every header that the build read, including those that have changed since."""
         if self._headers is None:
             from rtcompile.bundles.file import Bundle
 
-            parts, row, folders = self._row
-            self._headers = Bundle(parts.path, parts).headers_of(row, folders)
+            sections, row, folders = self._row
+            self._headers = Bundle(sections.path, sections).headers_of(row, folders)
         return self._headers
 
     def is_unchanged(self, recent: bool = False) -> bool:
@@ -59,44 +59,44 @@ class _Files:
 
 
 def find(query: Query) -> Found | None:
-    """Return what the bundles in use have for a request; None if they have to be asked by its plan."""
+    """Return a request's build in the bundles in use; None if there is none or a plan is needed."""
     for path in query.settings.bundles:
         bundles.use(path)
     cuda = bundles.cuda_major()
-    asked = digest_of(query)
-    if asked is None or cuda is None:
+    found = digest_of(query)
+    if found is None or cuda is None:
         return None
-    for parts in bundles.parts_in_use():
+    for sections in bundles.sections_in_use():
         try:
-            found = _find_in(parts, *asked, cuda, query.recent) if parts.open() else None
+            build = _find_in(sections, *found, cuda, query.recent) if sections.open() else None
         except UnusableError as error:
-            parts.ignore(str(error))
+            sections.ignore(str(error))
             continue
-        if found is not None:
-            return found
+        if build is not None:
+            return build
     return None
 
 
 def _find_in(
-    parts: Parts, asked: str, folders: tuple[str, ...], cuda: int, recent: bool
+    sections: Sections, request: str, folders: tuple[str, ...], cuda: int, recent: bool
 ) -> Found | None:
-    rows = parts.queries.get(asked)
+    rows = sections.queries.get(request)
     if rows is None:
         return None
     try:
-        read = [(parts.rows[row].split(b"\0"), row) for row in rows]
+        read = [(sections.rows[row].split(b"\0"), row) for row in rows]
         usable = [(fields, row) for fields, row in read if fields[5] == b"%d" % cuda]
         for fields, row in sorted(usable, key=_preference):
-            checked = _checked_files(parts, fields[14:17], folders, recent)
+            checked = _checked_files(sections, fields[14:17], folders, recent)
             if checked is None:
                 continue
             key, arch, kind = fields[:3]
             name = b" ".join((key, arch, kind, fields[5])).decode("utf-8", "surrogateescape")
-            data = parts.blob(_place(fields[8:11]))
+            data = sections.blob(_extent(fields[8:11]))
             decoded = objects.decode(name, data)
             if decoded is None:
                 raise UnusableError("it holds builds of another format, or under another's key")
-            obj, files = decoded[1], _Files(checked, (parts, row, folders))
+            obj, files = decoded[1], _Files(checked, (sections, row, folders))
             build = obj.build
             info = BuildInfo(
                 build.backend,
@@ -117,23 +117,23 @@ def _preference(found: tuple[list[bytes], int]) -> int:
     return SUFFIXES.index(found[0][1].decode().lstrip("sm_0123456789"))
 
 
-def _place(texts: Sequence[bytes]) -> tuple[int, int, str]:
+def _extent(texts: Sequence[bytes]) -> Extent:
     start, size, digest = (text.decode() for text in texts)
     return number(start), number(size), digest
 
 
-# The own headers of builds, as they were when they were compared, by the digest of what is checked.
+# The packages' own headers as they were last compared, by the digest of their list and the folders.
 _known: dict[tuple[str, tuple[str, ...]], FileSet] = {}
 
 
 def _checked_files(
-    parts: Parts, place: Sequence[bytes], folders: tuple[str, ...], recent: bool
+    sections: Sections, extent: Sequence[bytes], folders: tuple[str, ...], recent: bool
 ) -> FileSet | None:
-    """Return the own headers of a build if they are those that it was made of."""
-    where = _place(place)
-    known = _known.get((where[2], folders))
+    """Return the package's own headers if they are those that the build was compiled from."""
+    checks = _extent(extent)
+    known = _known.get((checks[2], folders))
     if known is None:
-        known = read_checks(parts.blob(where), folders)
+        known = read_checks(sections.blob(checks), folders)
     elif known.is_unchanged(recent):
         return known
     now = known.refreshed()
@@ -141,24 +141,24 @@ def _checked_files(
         now.packed(_folder_of_cupy())
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
-        _known[where[2], folders] = now
+        _known[checks[2], folders] = now
     return now
 
 
 def _folder_of_cupy() -> tuple[str, ...]:
-    """Return the folder of CuPy's own headers, which count as a toolkit's: its kernels share a hundred."""
+    """Return CuPy's header folder, which counts as a toolkit's: its kernels share a hundred headers."""
     folder = getattr(loaded("cupy._core.core"), "_get_header_dir_path", None)
     return (f"{folder()}/",) if folder is not None else ()
 
 
-# --- requests, wherever their folders lie --------------------------------------------------------
+# --- The digest of a request without its folders ---------------------------------------------------
 
 _Shape = tuple[tuple[str, ...], tuple[str, ...]]
 _shapes: dict[tuple[str, ...], _Shape | None] = {}
 
 
 def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
-    """Return a request's digest without its folders, and these; None if it depends on more."""
+    """Return a request's digest without its folders, and the folders; None if it depends on more."""
     request = query.request
     identity = query.identity
     if identity is None or depends_on_directory(request) or "/" in request.name:
@@ -178,7 +178,7 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _shape_of(options: tuple[str, ...]) -> _Shape | None:
-    """Return options with their folders replaced by how these are nested, and the folders."""
+    """Return the options with each folder replaced by its position in the others, and the folders."""
     folders = [option[2:] for option in options if option.startswith("-I/")]
     if len(set(folders)) < len(folders) or any(len(option.split()) != 1 for option in options):
         return None

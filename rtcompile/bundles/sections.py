@@ -1,8 +1,8 @@
-"""A bundle's file as bytes: its index, its blobs, and the files that are checked before use.
+"""Reads a bundle's file: its index, its blobs, and the list of files to check before a build is used.
 
 A head of fixed size is followed by the sealed index, then by the blobs that its rows point to:
-objects as the cache keeps them, a record of the headers that each was made of, and what has to be
-checked of those before it is used. This module imports only what the first hit needs.
+objects as the cache keeps them, a record of the headers that each was compiled from, and the list of
+those headers to check before use. This module imports only what the first hit needs.
 
 A bundle comes from another machine, so the headers are first compared by their contents.
 """
@@ -26,45 +26,48 @@ if TYPE_CHECKING:
     from rtcompile.bundles.file import Bundle
 
 
-# --- A bundle's file as bytes: its index, and blobs that are verified before they are used --------
-
 MAGIC = b"rtcompile bundle 4\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
 _DIGITS = 15  # digits of a position in a file, enough for a petabyte
 
-# The position of a blob after the index: start, size, digest.
-Place = tuple[int, int, str]
+# The start, size and digest of a blob; the index ends at position 0.
+Extent = tuple[int, int, str]
 
 
 class UnusableError(Exception):
     """A bundle cannot be used; the message says why."""
 
 
-class Parts:
-    """A bundle's file. Read when first needed, ignored with one warning when it cannot be used."""
+class Sections:
+    """The sections of a bundle's file, read when first needed.
+
+    A file that cannot be used is ignored with one warning.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.problem = ""  # why it is ignored, "" while it is not
-        self.cuda: tuple[int, ...] = ()  # the major versions of CUDA that its builds were made with
+        self.cuda: tuple[
+            int, ...
+        ] = ()  # the major versions of CUDA that its builds were compiled with
         self.rows: list[bytes] = []
-        # The digest of a request's fields to the rows that answer it.
+        # The digest of a request's fields to the rows that serve it.
         self.queries: dict[str, list[int]] = {}
         self.left_out: list[str] = []  # field by field: see `file.LeftOut`
         self.end_of_index = 0  # the position of the first blob
-        self.reader: Bundle | None = None  # whoever reads it in this process, once somebody does
+        self.reader: Bundle | None = None  # the object that decodes its rows, made on demand
         self._is_open = False
 
     def open(self) -> bool:
-        """Read the index if need be; say whether it is usable. On UnusableError, call `ignore`."""
+        """Read the index on the first call; say whether it is usable. On UnusableError, call `ignore`."""
         if not self._is_open and not self.problem:
             self._open()
         return not self.problem
 
     def ignore(self, reason: str) -> None:
-        """Use it no more, and warn once."""
+        """Stop using the bundle, and warn once."""
         if not self.problem:
             self.problem = reason
             warnings.warn(
@@ -73,9 +76,9 @@ class Parts:
                 stacklevel=2,
             )
 
-    def blob(self, place: Place) -> bytes:
-        """Return a blob; raise `UnusableError` if it is not the one that the index names."""
-        start, size, digest = place
+    def blob(self, extent: Extent) -> bytes:
+        """Return a blob; raise `UnusableError` if its digest differs from the index."""
+        start, size, digest = extent
         try:
             data = self._bytes(self.end_of_index + start, size)
         except (OSError, OverflowError) as error:
@@ -88,7 +91,7 @@ class Parts:
         try:
             head = self._bytes(0, HEAD.size)
         except FileNotFoundError:
-            self.problem = "it is not there"  # normal in a checkout, so there is no warning
+            self.problem = "it is not there"  # this is normal in a checkout: no warning
             return
         except OSError as error:
             raise UnusableError(error.strerror or str(error)) from None
@@ -117,7 +120,7 @@ class Parts:
         self._is_open = True
 
     def _bytes(self, start: int, size: int) -> bytes:
-        # Any user may own the file: whoever installed the package also installed its Python code.
+        # The file may have any owner: the user who installed the package also installed its code.
         descriptor, status = sealed.open_regular(self.path)
         try:
             # A damaged size must not allocate more memory than the file has bytes.
@@ -133,13 +136,13 @@ def number(text: str) -> int:
     return int(text)
 
 
-# --- Reads what has to be checked before a bundle's build is used ---------------------------------
+# --- The files to check before a build is used ----------------------------------------------------
 
 CHECKS = "bundle checks"  # the kind of the sealed blob that `read_checks` reads
 
 
 def read_checks(data: bytes, folders: Sequence[str]) -> FileSet:
-    """Return the files that `writing` wrote, in these folders; raise `UnusableError` where they are none."""
+    """Decode a list of files to check, in these folders; raise `UnusableError` if it is damaged."""
     fields = sealed.unseal(CHECKS, "", data)
     if fields is None or len(fields) != 3:
         raise UnusableError("it holds builds of another format")
@@ -153,7 +156,7 @@ def read_checks(data: bytes, folders: Sequence[str]) -> FileSet:
 
 
 def _paths(field: bytes, folders: Sequence[str]) -> list[str]:
-    """Return paths, which fields hold as a folder's number and the rest, and digests."""
+    """Decode a field's texts: a path is a folder's number and the rest, a digest has no slash."""
     found = []
     for text in field.decode("utf-8", "surrogateescape").split("\0")[:-1]:
         at, slash, rest = text.partition("/")

@@ -1,4 +1,4 @@
-"""Writes a bundle's file without times or paths, so equal builds make equal bytes."""
+"""Writes a bundle's file without times or paths: equal builds give equal bytes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def contents(
     search: Sequence[SearchDir],
     queries: Sequence[str] = (),
 ) -> Contents:
-    """Return what a bundle has of a build; `queries` are the digests by which it is found."""
-    # A request names these. Headers given as texts seem to be in another, of which nothing is checked.
+    """Return what a bundle stores of a build; `queries` are the digests by which it is found."""
+    # The folders that a request names. Headers given as texts have a label, and are not checked.
     own = [each for each in search if each.is_own and not headers.label(each.path)]
 
     def is_own(path: str) -> bool:
@@ -55,22 +55,22 @@ def contents(
 
 
 def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
-    """Return what has to be checked of a build's headers, as `checks.read_checks` reads it."""
+    """Encode the headers to check of a build, as `sections.read_checks` reads them."""
 
-    def place(path: str) -> str:
+    def encoded(path: str) -> str:
         number, rest = sources.place(path, own)
         return f"{number}/{rest}\0"
 
     fields = (
-        "".join(f"{place(header.path)}{header.digest}\0" for header in checked.headers),
-        "".join(map(place, checked.absent)),
-        "".join(map(place, checked.present)),
+        "".join(f"{encoded(header.path)}{header.digest}\0" for header in checked.headers),
+        "".join(map(encoded, checked.absent)),
+        "".join(map(encoded, checked.present)),
     )
     return sealed.seal(CHECKS, "", [field.encode("utf-8", "surrogateescape") for field in fields])
 
 
 def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
-    """Write a bundle in one step; of builds with one key, architecture, kind and CUDA the last stays."""
+    """Write a bundle in one step. The last build of each key, architecture, kind and CUDA is kept."""
     last = {(b.row.key, b.row.arch, b.row.kind, b.row.cuda): b for b in builds}
     blobs: dict[bytes, int] = {}
     size = 0
@@ -79,13 +79,13 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
     for _, build in sorted(last.items()):
         for query in build.queries:
             queries.setdefault(query, []).append(len(rows))
-        places = []
+        extents = []
         for blob in (build.code, build.record, build.checks):
             if blob not in blobs:
                 blobs[blob] = size
                 size += len(blob)
-            places += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
-        rows.append(_encode(build.row, places))
+            extents += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
+        rows.append(_encode(build.row, extents))
     cuda = sorted({key[3] for key in last})
     lines = "".join(f"{query} {' '.join(map(str, at))}\n" for query, at in sorted(queries.items()))
     texts = "".join(f"{text}\0" for each in dict.fromkeys(left_out) for text in each)
@@ -97,9 +97,9 @@ def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = (
     os.chmod(path, 0o644)  # one user installs a package, and others use it
 
 
-def _encode(row: Row, places: Sequence[str]) -> bytes:
+def _encode(row: Row, extents: Sequence[str]) -> bytes:
     texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
-    texts += [row.program, row.source, *places]
+    texts += [row.program, row.source, *extents]
     for group in (row.options, row.names, row.labels):
         texts += [str(len(group)), *group]
     return "".join(text + "\0" for text in texts).encode("utf-8", "surrogateescape")

@@ -31,7 +31,7 @@ def run(given: Namespace) -> int:
     if given.json:
         output.print_json({"ok": code == 0, "verdict": code, "checks": [asdict(c) for c in done]})
     else:
-        print(output.paint(_SUMMARY[code], "place", color))
+        print(output.paint(_SUMMARY[code], "location", color))
     return code
 
 

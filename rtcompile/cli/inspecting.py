@@ -25,7 +25,7 @@ from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, Toolk
 from rtcompile.files.watched import Files, read_text
 from rtcompile.inspect.advice import Advice, advise, bounds_of, of_source
 from rtcompile.inspect.cubin import kind_of
-from rtcompile.inspect.report import TELL_SPILLS, KernelReport, limits_of, report
+from rtcompile.inspect.report import REPORT_SPILLS, KernelReport, limits_of, report
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
@@ -74,7 +74,7 @@ def _subjects(given: Namespace) -> list[_Subject]:
             raise InvalidRequest(f"{given.what} is {kind}: only a cubin says what its kernels take")
         return [
             _Subject(_build(r, given), r)
-            for r in requests(given, given.what, TELL_SPILLS, "-lineinfo")
+            for r in requests(given, given.what, REPORT_SPILLS, "-lineinfo")
         ]
     return [_Subject(find_entry(given.what).obj)]
 
@@ -240,7 +240,7 @@ def watch(given: Namespace) -> int:
 def _built(given: Namespace) -> tuple[_Build, set[str]]:
     """Return the build, and the headers that it read."""
     read_text(given.file)  # an error where reading would wait for ever, as a pipe in its place
-    asked = list(requests(given, given.file, TELL_SPILLS))
+    asked = list(requests(given, given.file, REPORT_SPILLS))
     if len(asked) != 1 or asked[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")
     settings = Settings.from_environ().override(**overrides(given))

@@ -144,8 +144,10 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
 
         text = rendering.spelled(text, "command")
         if isinstance(error, CompileError):
-            story = rendering.told(error, "command", width=terminal_width(sys.stderr, 100))
-            text = styling.painted(story, uses_color(given, sys.stderr))
+            message = rendering.render_error(
+                error, "command", width=terminal_width(sys.stderr, 100)
+            )
+            text = styling.painted(message, uses_color(given, sys.stderr))
     if not _PLACE.match(_ESCAPE.sub("", text)):
         about = f"{file}: " if file and file not in text.partition("\n")[0] else ""
         text = f"rtcompile {given.verb}: {about}{text}"

@@ -18,17 +18,15 @@ _VERDICTS = {"error": 2, "warning": 1}
 
 
 def examine(*, probes: bool = True) -> Iterator[Check]:
-    """Yield each check of this environment when it is done; no broken part raises an error here.
+    """Yield each check of this environment when it is done. A broken part is reported, not raised.
 
     `probes` also compile: plain CUDA, WMMA, CuTe, CUB, cooperative groups, NVCC, a link; and launch
     a kernel where there is a device.
     """
     from rtcompile import toolkit
-    from rtcompile.doctor import checks as machine
-    from rtcompile.doctor import checks as storage
-    from rtcompile.doctor import probing
+    from rtcompile.doctor import checks, probing
 
-    yield from machine.system()
+    yield from checks.system()
     try:
         settings = Settings.from_environ()
     except RtcompileError as error:
@@ -36,17 +34,17 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         settings = Settings.from_environ({})
     toolchain = toolkit.current(settings)
     parts = {
-        "toolkit": machine.toolkit_parts,
-        "device": machine.devices,
-        "packages": machine.packages,
-        "cache": storage.cache_checks,
-        "shared stores": storage.shared_stores,
+        "toolkit": checks.toolkit_parts,
+        "device": checks.devices,
+        "packages": checks.packages,
+        "cache": checks.cache_checks,
+        "shared stores": checks.shared_stores,
     }
     if probes:
         parts |= {"workers": probing.workers, "probes": probing.probes}
-    for name, checks in parts.items():
+    for name, check in parts.items():
         try:
-            yield from checks(settings, toolchain)
+            yield from check(settings, toolchain)
         except Exception as error:  # a broken installation can raise anything
             yield Check(name, "error", f"the check itself failed: {error!r}")
 

@@ -32,8 +32,6 @@ from rtcompile.store.store import Store
 from rtcompile.toolkit.catalogue import PARTS
 from rtcompile.toolkit.model import Toolchain
 
-# --- Doctor's checks of what is installed ---------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -61,7 +59,7 @@ _CU_INIT = {
 
 
 class Driver:
-    """libcuda, which is called without CuPy and cuda-python, since either may be broken."""
+    """libcuda, called without CuPy and cuda-python, which may be broken."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -201,7 +199,7 @@ def _cupy_import_problem() -> str:
 
 
 # part -> the status of a check when it is missing
-_GRAVITY = {
+_SEVERITY = {
     "nvrtc": "error",
     "cudart": "error",
     "crt": "error",
@@ -217,26 +215,26 @@ _GRAVITY = {
 
 
 def toolkit_parts(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Report every part, then every problem that is not yet reported."""
+    """Report every part, then every other problem."""
     reported = []
-    for part, gravity in _GRAVITY.items():
+    for part, severity in _SEVERITY.items():
         if part in toolchain.missing:
             fact, step = _split(toolchain.missing[part])
-            # If there is another compiler, this is a warning and no error.
+            # If there is another compiler, this is only a warning.
             instead = part == "nvrtc" and toolchain.nvcc is not None
-            status = "warning" if instead else gravity
+            status = "warning" if instead else severity
             if status == "note" and toolchain.missing[part] in toolchain.problems:
                 status = "warning"  # it is installed, in an unusable version
             yield Check(_name(part), status, fact, step)
             reported.append(toolchain.missing[part])
             continue
         version, via = toolchain.versions.get(part, ""), toolchain.found_via.get(part, "")
-        found = [text for text in (version, via, _place(part, toolchain)) if text]
+        found = [text for text in (version, via, _path_of(part, toolchain)) if text]
         if found:
             yield Check(_name(part), "ok", ", ".join(found))
-    # Missing parts are reported above. The other problems are about parts that have a replacement,
+    # Missing parts were reported above. The other problems are about parts with a replacement,
     # except for NVRTC without its builtins library.
-    halved = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
+    lacks_builtins = toolchain.nvrtc is not None and not toolchain.nvrtc.preload
     for directory in toolchain.search:
         if directory.is_provided:
             version, via = toolchain.versions[directory.label], toolchain.found_via[directory.label]
@@ -244,7 +242,7 @@ def toolkit_parts(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     for problem in toolchain.problems:
         if problem not in reported:
             fact, step = _split(problem)
-            fatal = halved and "libnvrtc-builtins" in problem
+            fatal = lacks_builtins and "libnvrtc-builtins" in problem
             yield Check("toolkit", "error" if fatal else "warning", fact, step)
 
 
@@ -252,7 +250,7 @@ def _name(part: str) -> str:
     return "cupy headers" if part == "cupy" else part.replace("_", " ")
 
 
-def _place(part: str, toolchain: Toolchain) -> str:
+def _path_of(part: str, toolchain: Toolchain) -> str:
     found = getattr(toolchain, part, None)
     if found is not None:
         return found if isinstance(found, str) else str(found.path)
@@ -274,14 +272,14 @@ def _split(text: str) -> tuple[str, str]:
     return (f"{head}.", rest) if mark else (text, "")
 
 
-# --- Doctor's checks of the cache (owner ----------------------------------------------------------
+# --- The cache and the shared stores ---------------------------------------------------------------
 
 # File systems on which locks between machines are slow or unreliable.
 _SHARED = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "fuse.sshfs", "9p",
 }  # fmt: skip
-_FORGETTING = {"tmpfs", "ramfs"}
-_LITTLE_ROOM = 1 << 30
+_VOLATILE = {"tmpfs", "ramfs"}
+_LOW_SPACE = 1 << 30
 _MOST_VERIFIED = 2000
 
 
@@ -299,7 +297,11 @@ def cache_checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
                 sealed.publish(".probe", b"", dir_fd=objects)
                 sealed.discard(".probe", dir_fd=objects)
         elif not folder.check():
-            yield Check("cache", "note", f"{path}: not there; RTCOMPILE_JIT=0 forbids making it")
+            yield Check(
+                "cache",
+                "note",
+                f"{path}: it does not exist, and RTCOMPILE_JIT=0 forbids creating it",
+            )
             return
     except UntrustedError as error:
         yield Check(
@@ -323,10 +325,10 @@ def _file_system(path: str) -> Check:
     if kind in _SHARED:
         step = "A local disk is faster and locks better: set RTCOMPILE_CACHE_DIR."
         return Check("cache file system", "warning", detail, step)
-    if free < _LITTLE_ROOM:
+    if free < _LOW_SPACE:
         step = "Make room, or set RTCOMPILE_CACHE_DIR: a precompiled header alone takes 300 MB."
         return Check("cache file system", "warning", detail, step)
-    if kind in _FORGETTING:
+    if kind in _VOLATILE:
         step = "It is empty after a reboot."
         return Check("cache file system", "note", detail, step)
     return Check("cache file system", "ok", detail)
@@ -359,7 +361,7 @@ def _contents(folder: Folder, settings: Settings) -> Check:
     if usage is not None:
         detail += f", {usage.hits} hits, {usage.misses} builds"
     elif settings.jit:
-        return Check("cache contents", "warning", f"{detail}; its statistics cannot be kept")
+        return Check("cache contents", "warning", f"{detail}; its statistics cannot be written")
     if len(stored) > _MOST_VERIFIED:
         return Check("cache contents", "ok", f"{detail}; `rtcompile cache verify` reads them all")
     unusable = list(inventory.unusable(folder))
@@ -371,15 +373,15 @@ def _contents(folder: Folder, settings: Settings) -> Check:
         return Check("cache contents", "warning", f"{detail}; {damaged} damaged", step)
     if others:
         step = (
-            "This version does not use them. You need do nothing: they go when the cache is full, "
-            "or with `rtcompile cache prune --size 100M` what was not used for longest goes now."
+            "This version does not use them. You need do nothing: they are evicted when the cache is "
+            "full; `rtcompile cache prune --size 100M` evicts the least recently used files now."
         )
         return Check("cache contents", "note", detail, step)
     return Check("cache contents", "ok", f"{detail}; all verify")
 
 
-_MOST_SECONDS = 5.0  # for all questions to one store
-_MOST_SKEW_SECONDS = 2.0  # leases in files and objects end by the nodes' clocks
+_MOST_SECONDS = 5.0  # for all requests to one store
+_MOST_SKEW_SECONDS = 2.0  # leases in files and objects expire by the nodes' clocks
 
 
 def shared_stores(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
@@ -401,21 +403,21 @@ def shared_stores(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
 
 def _unreachable(store: SharedStore, problem: str) -> Check:
     step = "Builds go on without it. Is the server there, and are address and password right?"
-    return Check(_file_system_name(store), "error", f"{store.name}: {problem}", step)
+    return Check(_check_name(store), "error", f"{store.name}: {problem}", step)
 
 
-def _file_system_name(store: SharedStore) -> str:
+def _check_name(store: SharedStore) -> str:
     return f"shared store {store.name.partition(':')[0]}"
 
 
 def _try(store: SharedStore, mode: str) -> Check:
-    name = _file_system_name(store)
+    name = _check_name(store)
     probe = f"probe/{secrets.token_hex(8)}"
     begin = time.monotonic()
     try:
         store.get(probe)
         seconds = time.monotonic() - begin
-        begin = time.monotonic()  # the first answer was the connection's, too
+        begin = time.monotonic()  # the first request also opened the connection
         store.get(probe)
         seconds = min(seconds, time.monotonic() - begin)
     except StoreError as error:
@@ -447,7 +449,7 @@ def _try(store: SharedStore, mode: str) -> Check:
         return Check(name, "warning", f"{detail}; its leases do not hold", step)
     detail += "; gives leases"
     if seconds > PROMPT_SECONDS:
-        step = "Builds wait a second for it in all; one nearer by comes first in RTCOMPILE_REMOTE."
+        step = "Builds wait a second for it in total; put a nearer store first in RTCOMPILE_REMOTE."
         return Check(name, "warning", detail, step)
     if abs(skew) > _MOST_SKEW_SECONDS and not store.name.startswith("redis"):
         step = "Leases end by the nodes' clocks: set them (NTP)."

@@ -97,7 +97,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
         return Check(name, "warning", f"making one ended in a {outcome.kind}", _WITHOUT_PCH)
     made = outcome.value
     if not made["heap"]:
-        detail = "this system does not let NVRTC's heap be placed where it must be"
+        detail = "this system does not place NVRTC's heap at the required address"
         return Check(name, "warning", detail, _WITHOUT_PCH)
     if made["problem"]:
         return Check(name, "warning", made["problem"].splitlines()[0], _WITHOUT_PCH)
@@ -110,7 +110,7 @@ def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     settings = settings.replace(cache_on_disk=False, jit=True, pch=False, timeout=_SECONDS)
     driver = _driver()
     arch = _arch_for(driver, toolchain)
-    # Not more at once than there are workers, since the reported time includes waiting for one.
+    # No more threads than workers: the reported time includes waiting for a worker.
     with ThreadPoolExecutor(pool.slots()) as threads:
         waiting = [threads.submit(_run, probe, settings, toolchain, arch) for probe in _PROBES]
         for result in waiting:
@@ -160,7 +160,7 @@ def _arch_for(driver: Driver | None, toolchain: Toolchain) -> Arch:
 
 
 def _driver() -> Driver | None:
-    """Return the driver with a context on the first device; None where that cannot be had."""
+    """Return the driver with a context on the first device; None if that fails."""
     context = ctypes.c_void_p()
     try:
         driver = Driver()
@@ -172,7 +172,7 @@ def _driver() -> Driver | None:
     return driver
 
 
-def _answer(driver: Driver, code: bytes, name: bytes) -> int:
+def _run_kernel(driver: Driver, code: bytes, name: bytes) -> int:
     """Load the code, run the kernel in one thread, and return the int that it wrote."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     address, answer = ctypes.c_uint64(), ctypes.c_int()
@@ -191,7 +191,7 @@ def _launch(driver: Driver, settings: Settings, arch: Arch) -> Check:
     source = 'extern "C" __global__ void k(int* x) { *x = 42; }'
     try:
         code = pipeline.build(CompileRequest(source=source, arch=arch), settings)
-        answer = _answer(driver, code.code, b"k")
+        answer = _run_kernel(driver, code.code, b"k")
     except RtcompileError as error:
         return _failed(name, error)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Builds what CuPy requests and the look-up does not have, with its headers precompiled ahead."""
+"""Builds CuPy's kernels that the look-up did not find, and precompiles their headers ahead of time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 
-_missing_toolkit_was_said = False
+_warned_of_missing_toolkit = False
 
 
 def build(query: Query, *, ahead: bool) -> ObjectCode | None:
@@ -40,14 +40,14 @@ def build(query: Query, *, ahead: bool) -> ObjectCode | None:
         if settings.dump_source_on_error:
             error.dump(sys.stderr)
         raise
-    _say_once(lacking)
+    _warn_once(lacking)
     return None
 
 
-def _say_once(missing: ToolkitNotFound) -> None:
-    global _missing_toolkit_was_said
-    if not _missing_toolkit_was_said:
-        _missing_toolkit_was_said = True
+def _warn_once(missing: ToolkitNotFound) -> None:
+    global _warned_of_missing_toolkit
+    if not _warned_of_missing_toolkit:
+        _warned_of_missing_toolkit = True
         warnings.warn(
             f"rtcompile.install(): {missing} Until then CuPy compiles its kernels itself.",
             RtcompileWarning,
@@ -55,13 +55,13 @@ def _say_once(missing: ToolkitNotFound) -> None:
         )
 
 
-# --- the headers of CuPy's own kernels -------------------------------------------------------------
+# --- The headers of CuPy's own kernels --------------------------------------------------------------
 
-MAKER = "rtcompile-ahead"  # the name of the thread that has the headers made
-# One core is the program's and its compiler's. CUB's headers keep another busy for two seconds.
+MAKER = "rtcompile-ahead"  # the name of the thread that precompiles headers
+# The program and its compiler need one core. CUB's headers keep another busy for two seconds.
 _LEAST_CORES, _CORES_FOR_CUB = 2, 4
 
-# Of `cupy/_core/_cub_reduction.pyx`.
+# From `cupy/_core/_cub_reduction.pyx`.
 _CUB_OPTIONS = ("--std=c++17", "-DCUB_DISABLE_BF16_SUPPORT")
 
 _guard = threading.Lock()
@@ -69,7 +69,7 @@ _begun = False
 
 
 def precompile_ahead(request: CompileRequest, settings: Settings) -> None:
-    """Begin to make CuPy's headers, without waiting, if this is a process's first such build."""
+    """Start to precompile CuPy's headers, without waiting, at a process's first build of its kernels."""
     global _begun
     if _begun or not (settings.pch and settings.cache_on_disk) or request.backend == "nvcc":
         return
@@ -83,7 +83,7 @@ def precompile_ahead(request: CompileRequest, settings: Settings) -> None:
     if cores < _LEAST_CORES:
         return
     # In a thread, since the compiler of the build itself has to be started first.
-    with suppress(RuntimeError):  # no more threads, or the interpreter is on its way out
+    with suppress(RuntimeError):  # there are too many threads, or the interpreter is shutting down
         threading.Thread(
             target=_make, args=(request, settings, cores), name=MAKER, daemon=True
         ).start()
@@ -92,14 +92,14 @@ def precompile_ahead(request: CompileRequest, settings: Settings) -> None:
 def _make(request: CompileRequest, settings: Settings, cores: int) -> None:
     from rtcompile.build import miss
 
-    with suppress(RtcompileError, OSError):  # what the builds meet, too, and report
+    with suppress(RtcompileError, OSError):  # the builds meet the same error and report it
         for source, options in _openings(cores):
             opening = request.replace(source=source, options=options, name_expressions=())
             miss.precompile(planned.plan(opening, settings), settings)
 
 
 def _openings(cores: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Return what CuPy's kernels open with, and the options that it gives them."""
+    """Return the leading includes of CuPy's kernels, and the options that it gives them."""
     from cupy import _environment
     from cupy._core import _accelerator
 

@@ -82,7 +82,7 @@ def install() -> Installation:
     them, but with rtcompile's cache, workers and precompiled headers. CuPy still compiles its cuFFT
     callbacks, which need LTO-IR. Kernels that CuPy has loaded stay loaded.
 
-    Calling it again changes nothing. It imports CuPy.
+    Calling it again has no effect. It imports CuPy.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def install_in(compiler: Any) -> Installation:
 
 
 def uninstall() -> None:
-    """Give CuPy its own compiler function back; nothing happens where it has it.
+    """Restore CuPy's own compile function; this has no effect if it is in place.
 
     Examples
     --------

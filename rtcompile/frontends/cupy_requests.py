@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
 
-# Of `cupy/_core/_cub_reduction.pyx`.
+# From `cupy/_core/_cub_reduction.pyx`.
 CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
 _CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
 
@@ -38,7 +38,7 @@ def request_of_cupy(
         name=program_name(source),
         backend=backend,
         target="ptx" if ptx or kind == "ptx" else "cubin",
-        allow_fixups=False,  # programs ask CuPy's compiler what it refuses
+        allow_fixups=False,  # programs test which sources CuPy's compiler rejects
     )
 
 
@@ -51,9 +51,8 @@ def program_name(source: str) -> str:
 def _with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return a CUB reduction of CuPy's with the macro for its pass in the text, not in the options.
 
-    No header of CuPy's names the macro, in the folder ``cupy`` or CUB's. Put in the blank line
-    after the headers, it means the same and moves no line, and one precompiled header serves both
-    passes and reductions of a single one.
+    No header of CuPy or CUB uses the macro. A definition in the blank line after the headers means the
+    same and moves no line, and one precompiled header serves both passes and single-pass reductions.
     """
     found = [option for option in options if option in _CUB_PASSES]
     if len(found) != 1:

@@ -1,4 +1,4 @@
-"""Errors for code that the driver refuses to load or to launch, with what is known of that code."""
+"""Errors for code that the driver does not load or launch, with what is known about that code."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from rtcompile.frontends.lazy_code import LazyCode
 
 
-# --- Errors for code that the driver refused to load or to launch ---------------------------------
+_NOT_FOUND = 500
 
 
-def driver_error(
-    said: str,
-    status: int,
-    program: str,
-    *,
-    code: bytes = b"",
-    capability: tuple[int, int] | None = None,
-) -> DriverError:
-    """Return the error for code that the driver did not load, whose error name and text are `said`."""
-    arch = arch_of(code)
-    what = "" if arch is None else f" (compiled for {arch})"
-    first = f"{program}{what} was not loaded: {said}"
-    hint = catalogue.hint_for(said, BuildContext(arch=arch, capability=capability))
-    return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
+def load_error(error: Any, program: str, code: bytes | str = b"") -> DriverError:
+    """Return the error for a program that the driver did not load; `code` is its code, or its path."""
+    capability = None
+    with suppress(RtcompileError):
+        capability = query.compute_capability()
+    if isinstance(code, str):
+        path, code = code, b""
+        with suppress(RtcompileError):  # the driver's message names a file that does not exist
+            code = read(path)
+    arch = _arch_of(code)
+    compiled_for = "" if arch is None else f" (compiled for {arch})"
+    first = f"{program}{compiled_for} was not loaded: {error}"
+    hint = catalogue.hint_for(str(error), BuildContext(arch=arch, capability=capability))
+    return DriverError(f"{first}\n  hint: {hint}" if hint else first, error.status)
 
 
-def arch_of(code: bytes) -> Arch | None:
-    """Return what a cubin or PTX was compiled for; None where it does not say."""
+def _arch_of(code: bytes) -> Arch | None:
+    """Return the architecture that a cubin or PTX was compiled for; None if unknown."""
     try:
         return cubin.read(code).arch
     except ValueError:
@@ -48,9 +48,9 @@ def arch_of(code: bytes) -> Arch | None:
 
 
 def launch_error(
-    said: str, status: int, kernel: str, block: Any, shared: Any, limits: Mapping[str, int]
+    message: str, status: int, kernel: str, block: Any, shared: Any, limits: Mapping[str, int]
 ) -> DriverError:
-    """Return the error for a launch that the driver refused.
+    """Return the error for a launch that the driver refused with `message`.
 
     `limits` has the kernel's "threads" in a block, and bytes of "dynamic" and "static" shared
     memory. It is empty where the driver gives none.
@@ -69,8 +69,8 @@ def launch_error(
             f"{threads} threads in a block are more than the {most} that the kernel's registers "
             "and __launch_bounds__ allow; take smaller blocks."
         )
-    hint = " ".join(problems) or catalogue.hint_for(said)
-    first = f"the launch of {kernel} was refused: {said}"
+    hint = " ".join(problems) or catalogue.hint_for(message)
+    first = f"the launch of {kernel} was refused: {message}"
     return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
 
 
@@ -81,33 +81,15 @@ def _product(block: Any) -> int:
         return 0
 
 
-# --- What is said when the driver refuses a kernel's code, or finds no such name in it ------------
-
-_NOT_FOUND = 500
-_NOT_FOUND_WORDS = "CUDA_ERROR_NOT_FOUND: named symbol not found"
-
-
-def refused(error: Any, program: str, code: bytes | str = b"") -> DriverError:
-    """Return the error for what the driver said of a program; `code` is its code, or its file."""
-    capability = None
-    with suppress(RtcompileError):
-        capability = query.compute_capability()
-    if isinstance(code, str):
-        path, code = code, b""
-        with suppress(RtcompileError):  # the driver has said that there is no such file
-            code = read(path)
-    return driver_error(str(error), error.status, program, code=code, capability=capability)
-
-
 def of_kernel(lazy: LazyCode, error: Any, name: str) -> DriverError:
-    """Return the error for what the driver said when it was asked for a kernel."""
+    """Return the error for a kernel that the driver did not find."""
     from rtcompile.inspect.symbols import kernel_absent
 
     return _of_name(lazy, error, kernel_absent, name, source=lazy.arguments["code"] or "")
 
 
 def of_variable(lazy: LazyCode, error: Any, name: str) -> DriverError:
-    """Return the error for what the driver said when it was asked for a variable."""
+    """Return the error for a variable that the driver did not find."""
     from rtcompile.inspect.symbols import variable_absent
 
     return _of_name(lazy, error, variable_absent, name)
@@ -117,16 +99,17 @@ def _of_name(
     lazy: LazyCode, error: Any, explain: Callable[..., str], name: str, **more: str
 ) -> DriverError:
     if error.status != _NOT_FOUND:
-        return refused(error, lazy.program)
+        return load_error(error, lazy.program)
     built = lazy.object_code()
     code = read(lazy.path) if built is None else built.code
     names = {} if built is None else built.lowered_names
-    said = explain(name, code, program=lazy.program, lowered_names=names, **more)
-    return DriverError(f"{said}\n  The driver says {_NOT_FOUND_WORDS}.", _NOT_FOUND)
+    message = explain(name, code, program=lazy.program, lowered_names=names, **more)
+    reported = "CUDA_ERROR_NOT_FOUND: named symbol not found"
+    return DriverError(f"{message}\n  The driver says {reported}.", _NOT_FOUND)
 
 
 def read(path: str | None) -> bytes:
-    """Return what is in a module's file."""
+    """Return the contents of a module's file."""
     try:
         with open(path or "", "rb") as file:
             return file.read()

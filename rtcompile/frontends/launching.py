@@ -1,4 +1,4 @@
-"""`kernel.launch`: clusters, programmatic dependence and priority, through ``cuLaunchKernelEx``.
+"""`kernel.launch`: clusters, programmatic dependent launch and priority, by ``cuLaunchKernelEx``.
 
 Each argument becomes the bytes of one parameter, as CuPy makes them. Where the driver reports the
 parameters' sizes (CUDA 12.4 on), an argument that does not fit is an error that names it.
@@ -20,7 +20,7 @@ import numpy as np
 
 from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, alone, shown
 from rtcompile.frontends.lazy_code import CUDARuntimeError, ordinal
-from rtcompile.frontends.repeated import Repeated, room
+from rtcompile.frontends.repeated import Repeated, parameter_buffer
 from rtcompile.frontends.tensors import bindings, device_array
 from rtcompile.request.values import items, truth, whole
 
@@ -35,17 +35,16 @@ _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
 
 
-_NEVER: dict[int, _Loaded] = {}  # of a kernel that was never launched
+_NEVER: dict[int, _Loaded] = {}  # for a kernel that was never launched
 
 
 @dataclass(slots=True)
 class _Loaded:
-    """A kernel on one device: its function, and what the driver said of it."""
+    """A kernel on one device: its function, and what the driver reports about it."""
 
     function: Any  # CuPy's, which keeps the module loaded
-    sizes: (
-        tuple[int, ...] | None
-    )  # bytes of each parameter; None where the driver does not report them
+    # The bytes of each parameter; None where the driver does not report them.
+    sizes: tuple[int, ...] | None
     repeated: Repeated
     clusters: dict[tuple[Any, ...], int] = field(default_factory=dict)  # largest, by configuration
 
@@ -68,12 +67,12 @@ def launch(
     priority: int | None,
 ) -> None:
     """Launch a kernel; see `RawKernel.launch`."""
-    place = ordinal(loading=True)
-    before = kernel.__dict__.get("_launched", _NEVER).get(place)
+    device = ordinal(loading=True)
+    before = kernel.__dict__.get("_launched", _NEVER).get(device)
     how = (grid, block, cluster, cooperative, programmatic, shared_mem, priority)
-    if before is not None and before.function is kernel._functions.get(place):
-        queue = _stream(stream, None)  # arguments of PyTorch are none that are repeated
-        if place in _bound.places and before.repeated.launch((queue, how), args):
+    if before is not None and before.function is kernel._functions.get(device):
+        queue = _stream(stream, None)  # a repeated launch has no arguments of PyTorch
+        if device in _bound.devices and before.repeated.launch((queue, how), args):
             return
     driver = bindings()
     blocks = _three("grid", grid)
@@ -84,9 +83,9 @@ def launch(
         truth("cooperative", cooperative),
         truth("programmatic", programmatic),
     )
-    values, of_torch = _values(args, place)
+    values, of_torch = _values(args, device)
     queue = _stream(stream, of_torch)
-    loaded = _loaded(kernel, driver, place, queue)
+    loaded = _loaded(kernel, driver, device, queue)
     packed = _packed(kernel.name, values, loaded.sizes)
 
     config = driver.CUlaunchConfig()
@@ -98,25 +97,25 @@ def launch(
     if shared_mem:
         call.allow_shared_memory()
     if size is not None:
-        call.check_cluster(blocks, size, config, place)
+        call.check_cluster(blocks, size, config, device)
     chosen = call.priority(priority)
     if size is not None or cooperative or programmatic or chosen is not None:
         attributes = _attributes(driver, size, cooperative, programmatic, chosen)
         config.attrs = attributes
         config.numAttrs = len(attributes)
 
-    values_at, addresses, pointers = room(map(len, packed))
+    values_at, addresses, pointers = parameter_buffer(map(len, packed))
     for address, data in zip(addresses, packed, strict=False):  # the last address is the end
         ctypes.memmove(address, data, len(data))
     (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(loaded.handle), pointers, 0)
-    del values_at  # not before: the driver has read it now
+    del values_at  # the driver has read it now
     if int(status):
         raise call.error(status)
     loaded.repeated.keep((queue, how), config)
 
 
-def refused(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
-    """Return the error for a launch that failed in CuPy, in its driver or in its runtime."""
+def explain_failure(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
+    """Return the error for a launch that failed in CuPy, in the driver or in the runtime."""
     if isinstance(error, CUDARuntimeError):
         try:
             ordinal(loading=True)
@@ -126,40 +125,42 @@ def refused(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
             return error
     if isinstance(error, RtcompileError):
         return alone(error)
-    return _refusal(kernel, str(error), error.status, block, shared)
+    return _launch_error(kernel, str(error), error.status, block, shared)
 
 
-def _refusal(kernel: RawKernel, said: str, status: int, block: Any, shared: Any) -> DriverError:
+def _launch_error(
+    kernel: RawKernel, message: str, status: int, block: Any, shared: Any
+) -> DriverError:
     from contextlib import suppress
 
     from rtcompile.frontends.driver_errors import launch_error
 
     limits = {}
-    with suppress(Exception):  # a context that an earlier error destroyed answers no question
+    with suppress(Exception):  # every query fails in a context that an earlier error destroyed
         limits = {
             "threads": kernel.max_threads_per_block,
             "static": kernel.shared_size_bytes,
             "dynamic": kernel.max_dynamic_shared_size_bytes,
         }
-    return launch_error(said, status, kernel.name, block, shared, limits)
+    return launch_error(message, status, kernel.name, block, shared, limits)
 
 
-# --- where -------------------------------------------------------------------------------------------
+# --- The kernel on the current device, and the stream ------------------------------------------------
 
 
 class _Bound(threading.local):
     """The devices that have a context in this thread."""
 
     def __init__(self) -> None:
-        self.places: set[int] = set()
+        self.devices: set[int] = set()
 
 
 _bound = _Bound()
 
 
-def _loaded(kernel: RawKernel, driver: Any, place: int, queue: int) -> _Loaded:
+def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> _Loaded:
     """Return the kernel on this device, built and loaded if need be."""
-    function = kernel._functions.get(place)
+    function = kernel._functions.get(device)
     if function is None:
         if queue and runtime.streamIsCapturing(queue):
             raise DriverError(
@@ -169,16 +170,16 @@ def _loaded(kernel: RawKernel, driver: Any, place: int, queue: int) -> _Loaded:
                 _CAPTURE_UNSUPPORTED,
             )
         function = kernel._kernel()
-    elif place not in _bound.places:
-        # A thread that has called nothing of CUDA yet has no context, which the driver wants.
-        runtime.setDevice(place)
-    _bound.places.add(place)
+    elif device not in _bound.devices:
+        # The driver needs a context, which a thread lacks until it calls the CUDA runtime.
+        runtime.setDevice(device)
+    _bound.devices.add(device)
     known: dict[int, _Loaded] = kernel.__dict__.setdefault("_launched", {})
-    loaded = known.get(place)
+    loaded = known.get(device)
     if loaded is None or loaded.function is not function:
         sizes = _parameter_sizes(driver, function)
         repeated = Repeated(driver, int(function.ptr), sizes)
-        loaded = known[place] = _Loaded(function, sizes, repeated)
+        loaded = known[device] = _Loaded(function, sizes, repeated)
     return loaded
 
 
@@ -190,7 +191,7 @@ def _parameter_sizes(driver: Any, function: Any) -> tuple[int, ...] | None:
         except (AttributeError, RuntimeError):  # a driver or a cuda-python before 12.4
             return None
         if int(status) == int(driver.CUresult.CUDA_ERROR_INVALID_VALUE):
-            return tuple(sizes)  # there is no such parameter: these were all
+            return tuple(sizes)  # there is no further parameter
         if int(status):
             return None
         sizes.append(int(values[1]))
@@ -218,7 +219,7 @@ def _stream(stream: Any, of_torch: int | None) -> int:
         ) from None
 
 
-# --- with what ---------------------------------------------------------------------------------------
+# --- The arguments -----------------------------------------------------------------------------------
 
 
 def _three(name: str, given: Any) -> tuple[int, int, int]:
@@ -235,8 +236,8 @@ def _three(name: str, given: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _values(args: Any, place: int) -> tuple[list[Any], int | None]:
-    """Return each argument as a NumPy value, or the Python number that it is; and torch's device."""
+def _values(args: Any, device: int) -> tuple[list[Any], int | None]:
+    """Return each argument as a NumPy value, a Python number or an address; and torch's device."""
     values: list[Any] = []
     of_torch = None
     for position, value in enumerate(items("args", args, "a kernel's arguments")):
@@ -257,10 +258,10 @@ def _values(args: Any, place: int) -> tuple[list[Any], int | None]:
                 )
             if found.torch_device is not None:
                 of_torch = found.torch_device
-                if of_torch != place:
+                if of_torch != device:
                     raise InvalidRequest(
                         f"argument {position} is on device {of_torch}, and the current one is "
-                        f"{place}; launch in `with cupy.cuda.Device({of_torch}):`"
+                        f"{device}; launch in `with cupy.cuda.Device({of_torch}):`"
                     )
             values.append(_Address(found.pointer, found.owner))
     return values, of_torch
@@ -268,7 +269,7 @@ def _values(args: Any, place: int) -> tuple[list[Any], int | None]:
 
 @dataclass(slots=True)
 class _Address:
-    """An address in device memory, and what lies there."""
+    """An address in device memory, and the object that owns the memory."""
 
     pointer: int
     owner: Any
@@ -305,7 +306,7 @@ def _bytes_of(value: Any, size: int | None) -> bytes:
     elif isinstance(value, complex):
         data = struct.pack("=dd", value.real, value.imag)
         what = "is a Python complex, two doubles"
-    else:  # a struct of NumPy's: the bytes as they are
+    else:  # a NumPy struct is passed by its bytes
         if value.size == 0 or value.dtype.hasobject:
             raise _MisfitError(f"is a NumPy array of {value.size} {value.dtype}, not one value")
         data = value.tobytes()
@@ -331,7 +332,7 @@ def _integer(value: int, size: int | None) -> bytes:
         raise _MisfitError(f"is {value}, which {width} bytes cannot hold") from None
 
 
-# --- how ---------------------------------------------------------------------------------------------
+# --- The launch's attributes and limits --------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=64)
@@ -366,7 +367,7 @@ def _attributes(
 
 @dataclass(slots=True)
 class _Call:
-    """One launch under way: what the driver is asked for it, and how it refuses."""
+    """One launch in progress: its calls of the driver, and their errors."""
 
     kernel: RawKernel
     driver: Any
@@ -375,15 +376,15 @@ class _Call:
     shared_mem: int
 
     def error(self, status: Any) -> DriverError:
-        """Return the error for what the driver refused."""
-        said = status.name
-        failed, words = self.driver.cuGetErrorString(status)
-        if not int(failed) and words:
-            said += f": {words.decode() if isinstance(words, bytes) else words}"
-        return _refusal(self.kernel, said, int(status), self.threads, self.shared_mem)
+        """Return the error for a status of the driver."""
+        message = status.name
+        failed, text = self.driver.cuGetErrorString(status)
+        if not int(failed) and text:
+            message += f": {text.decode() if isinstance(text, bytes) else text}"
+        return _launch_error(self.kernel, message, int(status), self.threads, self.shared_mem)
 
     def allow_shared_memory(self) -> None:
-        """Let the kernel have the dynamic shared memory, where that is more than it may have now."""
+        """Raise the kernel's limit of dynamic shared memory if the launch needs more."""
         driver = self.driver
         function = driver.CUfunction(self.loaded.handle)
         name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -400,7 +401,7 @@ class _Call:
             )
 
     def check_cluster(
-        self, grid: tuple[int, int, int], cluster: tuple[int, int, int], config: Any, place: int
+        self, grid: tuple[int, int, int], cluster: tuple[int, int, int], config: Any, device: int
     ) -> None:
         """Raise for a cluster that this device or this grid cannot have, before the driver does."""
         blocks = cluster[0] * cluster[1] * cluster[2]
@@ -418,7 +419,7 @@ class _Call:
         key = (self.threads, self.shared_mem, blocks > _PORTABLE_CLUSTER)
         most = self.loaded.clusters.get(key)
         if most is None:
-            most = self.loaded.clusters[key] = self._most_blocks(function, config, place)
+            most = self.loaded.clusters[key] = self._most_blocks(function, config, device)
         if blocks > most:
             raise InvalidRequest(
                 f"a cluster {cluster} has {blocks} blocks, and on this device {self.kernel.name} "
@@ -426,13 +427,13 @@ class _Call:
                 f"of {self.threads} threads"
             )
 
-    def _most_blocks(self, function: Any, config: Any, place: int) -> int:
+    def _most_blocks(self, function: Any, config: Any, device: int) -> int:
         driver = self.driver
         name = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
-        status, has = driver.cuDeviceGetAttribute(name, driver.CUdevice(place))
+        status, has = driver.cuDeviceGetAttribute(name, driver.CUdevice(device))
         if not int(status) and not has:
             raise InvalidRequest(
-                f"device {place} has no clusters (they begin with compute capability 9.0); "
+                f"device {device} has no clusters (they begin with compute capability 9.0); "
                 "launch without cluster="
             )
         status, most = driver.cuOccupancyMaxPotentialClusterSize(function, config)

@@ -113,7 +113,7 @@ class LazyCode:
         self._is_shared = True
         self._settings: Settings | None = None
         request = self._request
-        # The working directory, where it is part of what is asked for.
+        # The working directory, if the request depends on it.
         self._folder = ""
         if request is not None and (depends_on_directory(request) or request._memo.get("files")):
             self._folder = _working_directory()
@@ -141,7 +141,7 @@ class LazyCode:
 
     @property
     def settings(self) -> Settings:
-        """The environment's settings now, with the arguments in their place."""
+        """The environment's current settings, with the arguments in their place."""
         here = environments.current()
         if self._settings is None or self._environment is not here:
             self._settings = here.settings.override(**self._overrides)
@@ -150,7 +150,7 @@ class LazyCode:
 
     @property
     def request(self) -> CompileRequest | None:
-        """The request; None for a file that the driver loads, so not for PTX with linker options."""
+        """The request; None for a file that the driver loads itself. PTX with linker options has one."""
         if self.path is not None and self._request is None and self.arguments["options"]:
             from rtcompile.build import links
 
@@ -160,12 +160,12 @@ class LazyCode:
 
     def module(self) -> Any:
         """Return CuPy's module of this build on the current device, built and loaded if need be."""
-        place = ordinal(loading=True)
-        found = self.modules.get(place)
-        return self._load(place) if found is None else found
+        device = ordinal(loading=True)
+        found = self.modules.get(device)
+        return self._load(device) if found is None else found
 
     def rebuild(self, log_stream: IO[str] | None = None) -> Any:
-        """Ask the cache and, failing that, a compiler; load the code on the current device."""
+        """Look the code up in the cache, or compile it; load it on the current device."""
         if log_stream is not None:
             from rtcompile import logs
 
@@ -174,7 +174,7 @@ class LazyCode:
         self.functions.clear()
         return module
 
-    def _load(self, place: int, log_stream: IO[str] | None = None) -> Any:
+    def _load(self, device: int, log_stream: IO[str] | None = None) -> Any:
         request = self.request
         if request is None:
             module = _loaded(_load_file, self.path, program=self.path)
@@ -185,7 +185,7 @@ class LazyCode:
             self._keep(code)
             names = tuple(code.lowered_names.items())
             module = _loaded(_load, code.code, names, program=request.name)
-        self.modules[place] = module
+        self.modules[device] = module
         return module
 
     def function(self, name: str) -> Any:
@@ -213,14 +213,14 @@ class LazyCode:
         return self.path or str(self.arguments["name"])
 
     def is_cached(self) -> bool:
-        """Say whether the code for the current device is there: loaded, cached, or in a bundle."""
+        """Say whether the code for the current device needs no build: it is loaded, cached or bundled."""
         request = self.request
-        if request is None or self._place() in self.objects:
+        if request is None or self._device() in self.objects:
             return True
         return pipeline.is_cached(request, self.settings)
 
     def compiled(self, request: CompileRequest) -> ObjectCode:
-        """Return the code of this request, or of one made of it."""
+        """Return the code of this request, or of one derived from it."""
         settings = self.settings
         try:
             return pipeline.build(request, settings)
@@ -240,20 +240,20 @@ class LazyCode:
         request = self.request
         if request is None:
             return None
-        place = self._place()
-        if place not in self.objects:
+        device = self._device()
+        if device not in self.objects:
             self._keep(self.compiled(request))
-        return self.objects[place]
+        return self.objects[device]
 
     def _keep(self, code: ObjectCode) -> None:
-        """Keep the code for the current device; what two environments or folders made is not shared."""
+        """Keep the code for the current device; code from two environments or folders is not shared."""
         if self._made_in not in (None, self._environment):
             self._is_shared = False
         if self._folder and self._folder != _working_directory():
             self._is_shared = False
         self._made_in = self._environment
         self._toolchain = "" if self._made_in is None else self._made_in.signature()
-        self.objects[self._place()] = code
+        self.objects[self._device()] = code
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
         """Report on the code for the current device, or on the file's."""
@@ -277,7 +277,7 @@ class LazyCode:
         return advice.of_source(request, self.compiled, kernel, shared_mem, bounds)[0]
 
     def profile(self) -> Profile:
-        """Compile anew for the current device, or for `arch`, and say where the time goes."""
+        """Compile anew for the current device, or for `arch`, and return where the time goes."""
         from rtcompile.extras.devtools.profile import profile
 
         request = self.request
@@ -290,7 +290,7 @@ class LazyCode:
 
         return driver_errors.read(self.path)
 
-    def _place(self) -> int | None:
+    def _device(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()
 
 
@@ -321,7 +321,7 @@ def code_of(*given: Any) -> LazyCode:
     lazy: LazyCode | None = cell[0]
     if lazy is None or not lazy.is_valid():
         lazy = LazyCode(**dict(zip(ARGUMENTS, given, strict=True)))
-        # What is linked may be in files, a file may be replaced, and `recompile` asks for a build.
+        # Linked inputs may be files, a file may be replaced, and `recompile` demands a build.
         if not (lazy.path or lazy.arguments["link"] or lazy.arguments["recompile"]):
             cell[0] = lazy
     return lazy
@@ -333,7 +333,7 @@ _cells = cupy.memoize()(lambda *arguments: [None])
 
 
 def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | None]:
-    """Return the arguments in their normal form, and the request that they make: none of a file."""
+    """Return the arguments in normal form, and their request: None for a file."""
     code, path, names = given["code"], given["path"], given["name_expressions"]
     if (code is None) == (path is None):
         which = "neither was" if code is None else "both were"
@@ -392,7 +392,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         source = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", source)
         options = (*options, *_CUPY_HEADERS)
     if jitify:
-        # Jitify looks in the working directory too, after all else.
+        # Jitify searches the working directory too, after all other directories.
         options = (*options, "-idirafter", folders.working_directory("jitify=True"))
     if translate or jitify:
         options_files = request._memo.get("files")
@@ -440,11 +440,11 @@ def ordinal(loading: bool = False) -> int:
 
 
 def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:
-    """Load a module on the current device; the driver's refusal names both architectures."""
+    """Load a module on the current device; the error names the code's and the device's architecture."""
     try:
         with _loading:
             return load(*given)
     except CUDADriverError as error:
         from rtcompile.frontends import driver_errors
 
-        raise driver_errors.refused(error, program or "", given[0]) from None
+        raise driver_errors.load_error(error, program or "", given[0]) from None

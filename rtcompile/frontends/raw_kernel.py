@@ -87,7 +87,7 @@ class Built:
 
 @functools.cache
 def _launching() -> Any:
-    """Return what `RawKernel.launch` needs, which an import statement would look for at each launch."""
+    """Return the module `launching`; an import statement would look it up at each launch."""
     from rtcompile.frontends import launching
 
     return launching
@@ -126,7 +126,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     InvalidRequest
         An argument that cannot describe a build.
     CompileError
-        At the first use, when the compiler refuses the source.
+        At the first use, when the compiler rejects the source.
 
     Examples
     --------
@@ -230,7 +230,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         Raises
         ------
         DriverError
-            The driver refuses the launch: more threads or shared memory than there are, ….
+            The driver refuses the launch, for example for too many threads or too much shared memory.
         """
         __tracebackhide__ = True
         # Every launch runs this. It repeats the property `kernel` to save the time of a call.
@@ -243,10 +243,10 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
             function(grid, block, args, **kwargs)
             return
         except (CUDARuntimeError, CUDADriverError, RtcompileError) as error:
-            refused = error
+            failure = error
         from rtcompile.frontends import launching
 
-        raise launching.refused(self, refused, block, kwargs.get("shared_mem", 0))
+        raise launching.explain_failure(self, failure, block, kwargs.get("shared_mem", 0))
 
     @public
     def launch(
@@ -262,7 +262,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         stream: Any = None,
         priority: int | None = None,
     ) -> None:
-        """Launch the kernel by ``cuLaunchKernelEx``, with what CuPy's launch has no words for.
+        """Launch the kernel by ``cuLaunchKernelEx``, with attributes that CuPy's launch lacks.
 
         Parameters
         ----------
@@ -314,7 +314,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
 
     @public
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
-        """Return what the kernel takes: registers, memory, and its occupancy.
+        """Return the kernel's resources: registers, memory, and its occupancy.
 
         Parameters
         ----------

@@ -45,7 +45,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     InvalidRequest
         An argument that cannot describe a build: neither or both of `code` and `path`, ….
     CompileError
-        At the first use, when the compiler refuses the source.
+        At the first use, when the compiler rejects the source.
 
     Examples
     --------
@@ -109,8 +109,8 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         path : path-like
             The CUDA C++ source.
         reload : bool
-            Build again, before a launch, when the file or a header that it read has changed. An edit
-            that fails is shown on stderr, and what was built before goes on.
+            Build again, before a launch, when the file or a header that it read has changed. The
+            error of a failed edit is shown on stderr, and the kernels built before stay in use.
         **arguments
             As `RawModule` takes them.
 
@@ -188,7 +188,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
 
     @public
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
-        """Return what each kernel of the module takes, as `RawKernel.report` does."""
+        """Return the resources of each kernel of the module, as `RawKernel.report` does."""
         return self._build.report(None, block, dynamic_shared)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,8 +1,7 @@
-"""A launch like one before: the same grid, block and stream, arguments of the same types.
+"""Repeats a launch quickly: the same grid, block and stream, arguments of the same types.
 
-What such launches have in common is kept: the driver's configuration, and where each argument's bytes go.
-Whatever is not exactly as before, an integer that does not fit or an array of another kind, is left to
-`launching`, which checks it and names what is wrong.
+Kept are the driver's configuration, and the layout of the arguments' bytes. A launch that differs in any
+way, such as by an integer that does not fit, is left to `launching`, which checks it and names the error.
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ from typing import Any
 import cupy
 import numpy as np
 
-_KEPT = 64  # configurations, and kinds of arguments, of one kernel
-_UNIT = 16  # bytes; where the host's copy of each parameter begins
+_KEPT = 64  # configurations, and tuples of argument types, of one kernel
+_UNIT = 16  # bytes; the host's copy of each parameter begins at a multiple of it
 _INTEGERS = {1: "b", 2: "h", 4: "i", 8: "q"}
+# Memory for parameters, the address of each, and the address of these addresses.
+Buffer = tuple[Any, "array[int]", int]
 
 
 class Repeated:
@@ -49,17 +50,17 @@ class Repeated:
             if len(self._arguments) >= _KEPT:
                 self._arguments.clear()
             arguments = self._arguments[types] = _Arguments.of(types, self._sizes)
-        place = arguments.put(args) if arguments is not None else None
-        if place is None or arguments is None:
+        buffer = arguments.put(args) if arguments is not None else None
+        if buffer is None or arguments is None:
             return False
         try:
-            (status,) = self._driver.cuLaunchKernelEx(configuration, self._function, place[2], 0)
+            (status,) = self._driver.cuLaunchKernelEx(configuration, self._function, buffer[2], 0)
         finally:
-            arguments.free.append(place)
+            arguments.free.append(buffer)
         return not int(status)
 
     def keep(self, how: Hashable, configuration: Any) -> None:
-        """Keep what the driver was given for a launch that it took."""
+        """Keep the driver's configuration of a launch that succeeded."""
         try:
             if len(self._configurations) >= _KEPT:
                 self._configurations.clear()
@@ -69,7 +70,7 @@ class Repeated:
 
 
 class _Arguments:
-    """Where the bytes of arguments of certain types go."""
+    """The layout of the bytes of arguments of certain types."""
 
     __slots__ = ("_format", "_sizes", "_take", "free")
 
@@ -77,50 +78,49 @@ class _Arguments:
         self._format = struct.Struct(form)
         self._sizes = sizes
         self._take = take
-        # Places for the bytes: what holds them, each one's address, and where these addresses are. Two
-        # threads that launch at once have one each.
-        self.free: list[tuple[Any, array[int], int]] = []
+        # Unused buffers. Threads that launch at the same time use one each.
+        self.free: list[Buffer] = []
 
     @classmethod
     def of(cls, types: tuple[type, ...], sizes: tuple[int, ...] | None) -> _Arguments | None:
-        """Return the places of arguments of these types; None if some have to be looked at."""
+        """Return the layout for arguments of these types; None if one has no fixed layout."""
         if sizes is None or len(sizes) != len(types):
             return None
         form, take = "=", []
         for kind, size in zip(types, sizes, strict=True):
-            how = _way(kind, size)
-            if how is None:
+            packing = _packing(kind, size)
+            if packing is None:
                 return None
-            form += f"{how[0]}{-size % _UNIT}x"
-            take.append(how[1])
+            form += f"{packing[0]}{-size % _UNIT}x"
+            take.append(packing[1])
         return cls(form, take, sizes)
 
-    def put(self, args: Sequence[Any]) -> tuple[Any, array[int], int] | None:
-        """Return a place with the arguments' bytes; None if one does not fit."""
+    def put(self, args: Sequence[Any]) -> Buffer | None:
+        """Return a buffer with the arguments' bytes; None if one does not fit."""
         try:
-            place = self.free.pop()
+            buffer = self.free.pop()
         except IndexError:
-            place = room(self._sizes)
+            buffer = parameter_buffer(self._sizes)
         try:
             values = [take(value) for take, value in zip(self._take, args, strict=True)]
-            self._format.pack_into(place[0], 0, *values)
+            self._format.pack_into(buffer[0], 0, *values)
         except (struct.error, OverflowError):
             return None
-        return place
+        return buffer
 
 
-def room(sizes: Iterable[int]) -> tuple[Any, array[int], int]:
-    """Return memory for parameters of these sizes, each one's address, and where the addresses are."""
+def parameter_buffer(sizes: Iterable[int]) -> Buffer:
+    """Return a buffer for parameters of these sizes."""
     ends = list(accumulate((size + -size % _UNIT for size in sizes), initial=0))
     values = ctypes.create_string_buffer(ends[-1] + 1)
     start = ctypes.addressof(values)
-    # The last is the end, so that a kernel without parameters has an array too.
+    # The last address is the end of the memory: a kernel without parameters has an array too.
     addresses = array("Q", [start + end for end in ends])
     return values, addresses, addresses.buffer_info()[0]
 
 
-def _way(kind: type, size: int) -> tuple[str, Callable[[Any], Any]] | None:
-    """Return the format of an argument in its parameter, and what takes its value from it."""
+def _packing(kind: type, size: int) -> tuple[str, Callable[[Any], Any]] | None:
+    """Return an argument's `struct` format and the function that takes its value; None if unknown."""
     if kind is cupy.ndarray and size == 8:
         return "Q", _ADDRESS
     if kind in (int, bool) and size in _INTEGERS:

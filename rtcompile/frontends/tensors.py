@@ -1,7 +1,7 @@
-"""Arrays in device memory, whoever made them, and the tensor maps by which TMA reads them.
+"""Arrays in device memory, of any library, and the tensor maps by which TMA reads them.
 
-CuPy arrays, PyTorch tensors, and what has ``__cuda_array_interface__`` or DLPack are one thing here:
-an address, a shape and strides. Nothing is copied, and none of these libraries is imported.
+CuPy arrays, PyTorch tensors, and objects with ``__cuda_array_interface__`` or DLPack are described
+alike: an address, a shape and strides. Nothing is copied, and PyTorch is not imported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIMENSIONS_MAX = 5
 _SHAPE_MAX = 1 << 32
 _STRIDE_MAX = 1 << 40  # bytes
 
-# A name of NumPy's or PyTorch's for an element, to the driver's.
+# NumPy's or PyTorch's name of an element type, to the driver's.
 _TYPES = {
     **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64", "int32", "int64")},
     **{name: name.upper() for name in ("float16", "bfloat16", "float32", "float64")},
@@ -61,12 +61,12 @@ class DeviceArray:
     strides: tuple[int, ...]  # in bytes
     dtype: str  # "float16", "bfloat16", …
     itemsize: int
-    torch_device: int | None  # None for what is no PyTorch tensor
+    torch_device: int | None  # None if it is not a PyTorch tensor
     owner: Any  # what keeps the memory alive
 
 
 def device_array(name: str, value: Any) -> DeviceArray | None:
-    """Describe an array in device memory; None for what is no array. Host memory is refused."""
+    """Describe an array in device memory; None if `value` is not an array. Host memory is an error."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(name, value)
@@ -99,7 +99,7 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
 
 
 def _of_torch(name: str, tensor: Any) -> DeviceArray:
-    # Not by __cuda_array_interface__, which a tensor with a gradient or of bfloat16 refuses to give.
+    # A tensor that requires a gradient, or of bfloat16, has no __cuda_array_interface__.
     if not tensor.is_cuda:
         raise InvalidRequest(f"{name} is a torch tensor on {tensor.device}; pass {name}.cuda()")
     size = tensor.element_size()
@@ -133,7 +133,7 @@ def tensor_map(
     fill: str = "zero",
     dtype: str | None = None,
 ) -> np.ndarray[Any, Any]:
-    """Describe an array to TMA: what a ``const __grid_constant__ CUtensorMap`` parameter is given.
+    """Describe an array to TMA: the value of a ``const __grid_constant__ CUtensorMap`` parameter.
 
     Parameters
     ----------
@@ -151,12 +151,12 @@ def tensor_map(
     fill : {"zero", "nan"}
         What elements outside the array read as.
     dtype : str, optional
-        The elements' type where the array does not say it: ``"bfloat16"``, ``"tfloat32"``.
+        The elements' type where the array lacks it: ``"bfloat16"``, ``"tfloat32"``.
 
     Returns
     -------
     numpy.ndarray
-        One element of 128 bytes, for ``kernel(…)`` and ``kernel.launch(…)`` alike.
+        One element of 128 bytes, for ``kernel(…)`` and for ``kernel.launch(…)``.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def tensor_map(
         TMA cannot address the array: its address or a stride is not aligned, its last dimension is
         not contiguous, the box does not fit; the message names which.
     DriverError
-        The driver refuses it all the same.
+        The driver rejects the map for another reason.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def tensor_map(
 
 
 def _strides(found: DeviceArray, unit: int) -> tuple[int, ...]:
-    """Return the strides of all dimensions but the last, or raise what TMA has against them."""
+    """Return the strides of all dimensions but the last; raise if TMA cannot use them."""
     shape, strides = found.shape, found.strides
     if not 1 <= len(shape) <= _DIMENSIONS_MAX:
         raise InvalidRequest(

@@ -1,1 +1,1 @@
-"""What machine code says of itself: kernels, symbols, resources, and how to launch it."""
+"""Reads machine code: its kernels, symbols and resources, and how to launch it."""

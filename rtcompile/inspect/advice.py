@@ -1,6 +1,6 @@
-"""How to launch a kernel: the block of highest occupancy, what limits it, what bounds would change.
+"""How to launch a kernel: the block of highest occupancy, its limits, and the effect of launch bounds.
 
-Everything is computed from the code and the table of limits in `inspect.report`: no GPU is asked.
+Everything is computed from the code and the table of limits in `inspect.report`, without a GPU.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.inspect import cubin
 from rtcompile.inspect.report import (
+    REPORT_SPILLS,
     SHARED_MAX,
-    TELL_SPILLS,
     THREADS_MAX,
     KernelReport,
     Occupancy,
@@ -30,7 +30,7 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch, whole
 
 _OPT_IN = 48 << 10  # bytes of shared memory that a block has without asking for more
-_BLOCKS_MAX = 64  # more than any multiprocessor holds
+_BLOCKS_MAX = 64  # more than any multiprocessor can run
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,22 @@ class Advice:
     Attributes
     ----------
     kernel : str
-        As it was asked for, ``"f<float>"``, or its symbol.
+        Its name expression, ``"f<float>"``, or its symbol.
     arch : Arch
-        What the code was compiled for.
+        The architecture that the code was compiled for.
     registers, local_bytes : int
         For each thread.
     spills : Spills or None
-        None where nothing tells: they are in no cubin, only in the log of ``-Xptxas=-v``.
+        None if unknown: only the log of ``-Xptxas=-v`` contains them.
     shared_bytes, dynamic_shared : int
-        Static shared memory of a block, and the dynamic one at the best block.
+        Static shared memory of a block, and dynamic shared memory of the best block.
     best : Occupancy or None
         The largest block of highest occupancy, as ``cuOccupancyMaxPotentialBlockSize`` finds it, and
         what keeps another block out. None where no block fits.
     smallest : Occupancy or None
         The smallest block that reaches it.
     notes : tuple of str
-        What to know about these figures.
+        Remarks on these figures.
     launch_bounds : (int, int) or None
         The bounds that were tried: threads in a block, blocks on a multiprocessor (0: not given).
     bounded : Advice or None
@@ -82,15 +82,15 @@ class Advice:
         )
 
     def __str__(self) -> str:
-        lines = [f"{self.kernel} for {self.arch}: {self._takes()}", *self._launch()]
+        lines = [f"{self.kernel} for {self.arch}: {self._resources()}", *self._launch()]
         if self.launch_bounds is not None and self.bounded is not None:
             threads, blocks = self.launch_bounds
             bounds = f"{threads}, {blocks}" if blocks else str(threads)
-            lines.append(f"  rebuilt with __launch_bounds__({bounds}): {self.bounded._takes()}")
+            lines.append(f"  rebuilt with __launch_bounds__({bounds}): {self.bounded._resources()}")
             lines += [f"  {line}" for line in self.bounded._launch()]
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
-    def _takes(self) -> str:
+    def _resources(self) -> str:
         spilled = ""
         if self.spills is not None:
             spills = self.spills
@@ -120,23 +120,24 @@ def advise(
     shared_mem: int | Callable[[int], int] = 0,
     source: str = "",
 ) -> list[Advice]:
-    """Advise how to launch the kernels of a build, or one of a name expression or a symbol.
+    """Advise how to launch the kernels of a build, or one kernel by its name expression or symbol.
 
-    `shared_mem` is bytes of dynamic shared memory, or a function of the threads in a block.
-    `source` is searched for dynamic shared memory that it does not count.
+    `shared_mem` is bytes of dynamic shared memory, or a function of the threads in a block. If it is
+    0, `source` is searched for a declaration of dynamic shared memory.
     """
     found = report(code, kernel=kernel)
     if limits_of(found.arch) is None:
         raise InvalidRequest(
             f"the limits of {found.arch} are not known to this version of rtcompile, so nothing "
-            "can be said of its occupancy"
+            "is known about its occupancy"
         )
-    required = {one.name: one.required_threads for one in cubin.kernels_of(_bytes(code))}
+    data = code.code if isinstance(code, ObjectCode) else code
+    required = {one.name: one.required_threads for one in cubin.kernels_of(data)}
     return [_of(one, found.arch, required[one.symbol], shared_mem, source) for one in found.kernels]
 
 
 def bounds_of(launch_bounds: object) -> tuple[int, int]:
-    """Check what ``launch_bounds=`` was given: threads, or threads and blocks."""
+    """Check the value of ``launch_bounds=``: threads, or threads and blocks."""
     given = [*launch_bounds] if isinstance(launch_bounds, Sequence) else [launch_bounds]
     if isinstance(launch_bounds, str) or not 1 <= len(given) <= 2:
         raise InvalidRequest(
@@ -156,11 +157,11 @@ def of_source(
     bounds: tuple[int, int] | None,
 ) -> list[Advice]:
     """Advise on the kernels of a source, built with ptxas's report of spills, and with `bounds`."""
-    telling = request.replace(options=(*request.options, TELL_SPILLS))
-    found = advise(build(telling), kernel=kernel, shared_mem=shared_mem, source=request.source)
+    verbose = request.replace(options=(*request.options, REPORT_SPILLS))
+    found = advise(build(verbose), kernel=kernel, shared_mem=shared_mem, source=request.source)
     if bounds is None:
         return found
-    rebuilt = build(_with_bounds(telling, bounds))
+    rebuilt = build(_with_bounds(verbose, bounds))
     read = {one.name: one.max_threads for one in report(rebuilt, kernel=kernel).kernels}
     for one in found:
         if read[one.kernel] != bounds[0]:
@@ -179,8 +180,8 @@ def of_source(
 def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileRequest:
     """Return the request with these launch bounds for every kernel, in place of the source's own.
 
-    ptxas heeds bounds on its command line where the source states none: the macro by which the source
-    states them is made to say nothing.
+    ptxas obeys bounds on its command line only if the source states none, so the macro that states
+    them is redefined as empty.
     """
     threads, blocks = bounds
     options = [f"-Xptxas=-maxntid={threads}"]
@@ -190,10 +191,6 @@ def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileReq
         + request.source,
         options=(*request.options, *options),
     )
-
-
-def _bytes(code: ObjectCode | bytes) -> bytes:
-    return code.code if isinstance(code, ObjectCode) else code
 
 
 def _of(
@@ -263,7 +260,7 @@ def _of(
 
 
 def _is_dynamic(source: str) -> bool:
-    """Say whether a source declares shared memory whose size a launch gives."""
+    """Say whether a source declares shared memory whose size is given at launch."""
     return any(
         cxx.has_word(declaration, ("extern",)) and cxx.has_word(declaration, ("__shared__",))
         for declaration in re.split("[;{}]", cxx.blanked(source))

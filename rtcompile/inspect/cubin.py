@@ -1,11 +1,11 @@
 """Reads machine code: a cubin's kernels and symbols, and the formats of a linker's input. Needs no GPU.
 
-A cubin is a plain ELF64 file with sections of NVIDIA's: ``.text.K`` is kernel K's code,
+A cubin is a plain ELF64 file with NVIDIA's own sections: ``.text.K`` is kernel K's code,
 ``.nv.info`` and ``.nv.info.K`` hold attributes (undocumented; the ones below were compared with the
 log of ``-Xptxas -v``, CUDA 12.4 to 13.5). Spills are in no section, only in that log.
 
-Every build is checked by this module. It does not use the catalogue of messages, which takes 40 ms
-to import.
+This module checks the code of every build. It does not use the catalogue of messages, which takes
+40 ms to import.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
-
-# --- Reads a cubin's ELF sections: its kernels and symbols. Needs no GPU or CUDA tool -------------
 
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -41,7 +39,7 @@ _PARAMETER = 0x17
 _PARAMETER_BYTES = 0x19
 _LARGE_PARAMETER = 0x45  # kernels with more than 4 KB of parameters
 
-# Static shared memory from 9.0 on begins with what the system keeps for itself.
+# From 9.0 on, static shared memory begins with these bytes, which the system uses.
 _RESERVED_SHARED = 1024
 
 
@@ -62,7 +60,7 @@ class Kernel:
     # The block that ``__block_size__`` or ``reqntid`` asks for.
     required_threads: tuple[int, int, int] | None = None
     code_bytes: int = 0
-    # Less what pads the end; None before 7.0, whose instructions share words.
+    # Without the padding at the end; None before 7.0, whose instructions share words.
     instructions: int | None = None
 
 
@@ -86,19 +84,19 @@ class Cubin:
 
 
 def read(code: bytes) -> Cubin:
-    """Read a cubin; raise ValueError if `code` is not one, or not all of one."""
+    """Read a cubin; raise ValueError if `code` is not one, or is truncated."""
     elf = _Elf(code)
     symbols = tuple(symbol for symbol in elf.symbols() if symbol.name)
     return Cubin(elf.arch(), tuple(_kernels(elf)), symbols)
 
 
 def kernels_of(code: bytes) -> tuple[Kernel, ...]:
-    """Read a cubin's kernels only, since CuTe's has a thousand other symbols, which take 5 ms."""
+    """Read only a cubin's kernels. CuTe's have a thousand other symbols, which take 5 ms to read."""
     return tuple(_kernels(_Elf(code)))
 
 
 def most_shared_bytes(code: bytes) -> int:
-    """Return a bound of a cubin kernel's static shared memory: the size of the largest section."""
+    """Return an upper bound of a kernel's static shared memory: the size of the largest section."""
     elf = _Elf(code)
     return max((elf.size(name) for name in elf.names if name.startswith(".nv.shared.")), default=0)
 
@@ -126,7 +124,7 @@ class _Elf:
     def _slice(self, offset: int, size: int) -> bytes:
         if offset + size > len(self.code):
             raise ValueError(
-                f"not a whole cubin: {len(self.code)} bytes, and it speaks of {offset + size}"
+                f"not a whole cubin: {len(self.code)} bytes, and its headers refer to byte {offset + size}"
             )
         return self.code[offset : offset + size]
 
@@ -135,12 +133,12 @@ class _Elf:
         return b"" if kind == _SHT_NOBITS else self._slice(offset, size)
 
     def section(self, name: str) -> bytes:
-        """Return a section's bytes; none where there is no such section."""
+        """Return a section's bytes; none if it does not exist."""
         index = self._index.get(name)
         return b"" if index is None else self._contents(index)
 
     def size(self, name: str) -> int:
-        """Return a section's size, which for shared memory is no size in the file."""
+        """Return a section's size; sections of shared memory have one without bytes in the file."""
         index = self._index.get(name)
         return 0 if index is None else int(self._headers[index][5])
 
@@ -175,10 +173,10 @@ class _Elf:
         ]
 
     def arch(self) -> Arch:
-        """Return what it was compiled for; from ABI 8 on the suffix is only in ptxas's note."""
-        said = re.search(rb"-arch[ =](sm_\d+[af]?)", self.section(".note.nv.tkinfo"))
-        if said is not None:
-            return Arch.parse(said[1].decode())
+        """Return the architecture; from ABI 8 on only ptxas's note contains the suffix."""
+        note = re.search(rb"-arch[ =](sm_\d+[af]?)", self.section(".note.nv.tkinfo"))
+        if note is not None:
+            return Arch.parse(note[1].decode())
         modern = self.code[8] >= 8
         number = self.flags >> 8 & 0xFF if modern else self.flags & 0xFF
         specific = self.flags & (0x8 if modern else 0x800)
@@ -259,7 +257,7 @@ def _string(strings: bytes, start: int) -> str:
     return strings[start:end].decode("utf-8", "replace")
 
 
-# --- Warnings about code that a compiler accepted silently and that a device would not run as meant
+# --- Warnings about code that compiled silently and does not run as intended ----------------------
 
 _TRAPS = re.compile(
     rb"Attempting to use (?P<what>[ -~]{1,80}?) without (?P<needs>[ -~]{1,60})"
@@ -269,9 +267,9 @@ _STATIC_SHARED_LIMIT = 48 << 10
 
 
 def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
-    """Warn of code that a compiler accepted silently and that a device would not run as meant.
+    """Warn of code that compiled silently and does not run as intended.
 
-    Such are instructions that CuTe or CUTLASS replaced by a trap, since the architecture lacks
+    Examples are instructions that CuTe or CUTLASS replaced by a trap, since the architecture lacks
     them, and more static shared memory than a kernel may have. Only a cubin is examined.
     """
     return (*_traps(code, arch), *_oversized(code))
@@ -287,8 +285,8 @@ def _traps(code: bytes, arch: Arch) -> list[str]:
     advice = f"compile for {specific}" if not arch.suffix and arch.major >= 9 else "another atom"
     quoted = ", ".join(sorted(found)[:3])
     return [
-        f"The code holds traps instead of instructions: CuTe or CUTLASS says {quoted!r}. "
-        f"{arch} has not what the source asks for: {advice}."
+        f"The code holds traps instead of instructions: CuTe or CUTLASS reports {quoted!r}. "
+        f"{arch} lacks the required instructions: {advice}."
     ]
 
 
@@ -308,7 +306,7 @@ def _oversized(code: bytes) -> list[str]:
     ]
 
 
-# --- The format of a linker's input, by its bytes, and why the input cannot be linked. Pure -------
+# --- The format of a linker's input, and why it cannot be linked ----------------------------------
 
 _ELF = b"\x7fELF"
 _ET_EXEC = 2
@@ -320,7 +318,7 @@ _MAGICS = (
 )
 _PTX = re.compile(rb"(?:\s|//[^\n]*\n|/\*.*?\*/)*\.version\s+(\d+\.\d+)\s", re.DOTALL)
 _PTX_TARGET = re.compile(rb"^\s*\.target\s+(\w+)", re.MULTILINE)
-_IN_WORDS = {
+_NOUNS = {
     "cubin": "a cubin",
     "object": "a host object",
     "fatbin": "a fatbin",
@@ -341,14 +339,14 @@ def kind_of(data: bytes) -> str | None:
 
 
 def unfit(given: LinkInput, arch: Arch) -> str:
-    """Say why an input must not reach the linker, which would crash on or drop it; "" if it may."""
+    """Return why an input must not reach the linker, which would crash on it or drop it; "" if it may."""
     kind = kind_of(given.data)
     if kind is None:
         begins = f"begins with {given.data[:8]!r}" if given.data else "is empty"
         return f"'{given.name}' {begins}: no cubin, PTX, LTO-IR, fatbin, object or archive"
-    # rtcompile also says "object" for relocatable machine code, which the linker calls a cubin.
+    # rtcompile's kind "object" includes relocatable machine code, which the linker calls a cubin.
     if kind != given.kind and (given.kind, kind) != ("object", "cubin"):
-        return f"'{given.name}' was given as {_words(given.kind)}, but it is {_words(kind)}"
+        return f"'{given.name}' was given as {_noun(given.kind)}, but it is {_noun(kind)}"
     return _unfit_cubin(given, arch) if kind == "cubin" else ""
 
 
@@ -359,7 +357,7 @@ def _unfit_cubin(given: LinkInput, arch: Arch) -> str:
         return f"'{given.name}': {error}"
     if int.from_bytes(given.data[16:18], "little") == _ET_EXEC:
         return (
-            f"'{given.name}' is a finished program, of which a linker takes nothing; compile it "
+            f"'{given.name}' is fully linked, and a linker ignores it; compile it "
             "with -rdc=true (or -dlto)"
         )
     if own != arch and (own.suffix or (own.major, own.minor) > (arch.major, arch.minor)):
@@ -368,7 +366,7 @@ def _unfit_cubin(given: LinkInput, arch: Arch) -> str:
 
 
 def misfit(given: LinkInput, arch: Arch, log: str) -> str:
-    """Say what is wrong with an input that the linker refused with this log; empty if unknown."""
+    """Return what is wrong with an input that the linker rejected with this log; "" if unknown."""
     kind = kind_of(given.data)
     name = f"'{given.name}'"
     if kind == "cubin":
@@ -386,12 +384,12 @@ def misfit(given: LinkInput, arch: Arch, log: str) -> str:
     if kind == "ltoir" and "arch newer than target" in log:
         return f"{name} is LTO-IR for a newer architecture than {arch}"
     if kind in ("fatbin", "object", "archive") and "bad input" in log:
-        return f"{name}, {_words(kind)}, holds no code for {arch}"
+        return f"{name}, {_noun(kind)}, holds no code for {arch}"
     return ""
 
 
 def from_newer_toolkit(given: LinkInput, linker: tuple[int, int]) -> bool:
-    """Whether this is machine code of a toolkit that came after the linker.
+    """Whether this is machine code of a newer toolkit than the linker's.
 
     Undocumented: the ABI version in a device ELF's header is 7 from CUDA 12 and 8 from CUDA 13.
     nvJitLink 12.9 accepts the newer one and silently drops the sections that it does not know. A
@@ -401,5 +399,5 @@ def from_newer_toolkit(given: LinkInput, linker: tuple[int, int]) -> bool:
     return known is not None and kind_of(given.data) == "cubin" and given.data[8] > known
 
 
-def _words(kind: str) -> str:
-    return _IN_WORDS.get(kind, repr(kind))
+def _noun(kind: str) -> str:
+    return _NOUNS.get(kind, repr(kind))

@@ -16,12 +16,12 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch, text, whole
 from rtcompile.styling import table
 
-# --- How many blocks of a kernel run on one multiprocessor ----------------------------------------
+# --- Occupancy: how many blocks of a kernel run on one multiprocessor ------------------------------
 
 THREADS_MAX = 1024  # in a block
 _WARP = 32
 _KIB = 1024
-_REGISTERS = 64 * _KIB  # of a multiprocessor, and of the largest block, from 5.0 on but 5.3 and 6.2
+_REGISTERS = 64 * _KIB  # of a multiprocessor, and of the largest block except on 5.3 and 6.2
 _REGISTER_UNIT = 256  # allocated to a warp at once
 
 
@@ -86,7 +86,7 @@ _OF_CAPABILITY = {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What runs at once on a multiprocessor.
+    """The blocks that run at the same time on a multiprocessor.
 
     Attributes
     ----------
@@ -167,10 +167,10 @@ def _round_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-# --- Reports a kernel's registers -----------------------------------------------------------------
+# --- The report of a build's kernels ---------------------------------------------------------------
 
-TELL_SPILLS = "-Xptxas=-v"  # the option with which ptxas reports spills
-SHARED_MAX = 1 << 30  # bytes; more than any block will have, and what is asked about may not fit
+REPORT_SPILLS = "-Xptxas=-v"  # the option with which ptxas reports spills
+SHARED_MAX = 1 << 30  # bytes; sizes that do not fit a block may be asked about too
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +197,11 @@ class KernelReport:
         Local memory of a thread, static shared memory of a block, the module's ``__constant__``
         variables, parameters, machine code.
     instructions : int or None
-        Of the machine code, less what pads its end; None before 7.0.
+        In the machine code, without the padding at its end; None before 7.0.
     max_threads : int or None
         Threads in a block that ``__launch_bounds__`` allows.
     spills : Spills or None
-        None if unknown: no cubin has them, only the log of ``-Xptxas=-v``.
+        None if unknown: only the log of ``-Xptxas=-v`` contains them.
     occupancy : Occupancy or None
         The occupancy at the given block size.
     """
@@ -269,8 +269,8 @@ def report(
 ) -> Report:
     """Report the resources of a build's kernels, or of one name expression or symbol.
 
-    ``__launch_bounds__`` sets the default of `block`, the threads that the occupancy is for. PTX is
-    refused, since it has no registers yet.
+    `block` is the number of threads to compute the occupancy for; ``__launch_bounds__`` sets its
+    default. PTX is an error, since registers are assigned later.
     """
     data = code.code if isinstance(code, ObjectCode) else code
     if not isinstance(data, bytes):
@@ -278,12 +278,13 @@ def report(
     kernel = None if kernel is None else text("kernel", kernel)
     block = None if block is None else whole("block", block, 1, THREADS_MAX)
     dynamic_shared = whole("dynamic_shared", dynamic_shared, 0, SHARED_MAX)
-    names = {symbol: name for name, symbol in _lowered_names(code).items()}
+    lowered = code.lowered_names if isinstance(code, ObjectCode) else {}
+    names = {symbol: name for name, symbol in lowered.items()}
     spills = _spills(code.build.log) if isinstance(code, ObjectCode) else {}
     try:
         read = cubin.read(data)
     except ValueError as error:
-        raise InvalidRequest(f"only a cubin tells what its kernels take: {error}") from None
+        raise InvalidRequest(f"only a cubin contains its kernels' resources: {error}") from None
     kernels = tuple(
         _of_kernel(found, read.arch, names, spills, block, dynamic_shared)
         for found in read.kernels
@@ -298,10 +299,6 @@ def report(
 def kernel_symbols(code: ObjectCode) -> list[str] | None:
     """Return the symbols of the kernels in a cubin or in PTX; None for other code."""
     return symbols.kernel_symbols(code.code) if code.kind in ("cubin", "ptx") else None
-
-
-def _lowered_names(code: ObjectCode | bytes) -> Mapping[str, str]:
-    return code.lowered_names if isinstance(code, ObjectCode) else {}
 
 
 def _of_kernel(

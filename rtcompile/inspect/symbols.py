@@ -1,4 +1,4 @@
-"""The names in a module: C++ names of its symbols, and why one is absent.
+"""The names in a module: the C++ names of its symbols, and why a name is missing.
 
 The three usual mistakes are a misspelled name, a missing ``extern "C"``, and a template that is
 never instantiated.
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from rtcompile.inspect import cubin
 from rtcompile.request import cxx
 
-# --- Mangled symbols become C++ names -------------------------------------------------------------
+# --- C++ names of mangled symbols -----------------------------------------------------------------
 
 
 def simple_name(symbol: str) -> str:
@@ -21,7 +21,7 @@ def simple_name(symbol: str) -> str:
 
 
 def demangled(symbol: str) -> str:
-    """Return a symbol's declaration, ``ns::k(float*)``, by the C++ runtime; else its simple name."""
+    """Return a symbol's declaration, ``ns::k(float*)``; its simple name without a C++ runtime."""
     if not symbol.startswith("_Z"):
         return symbol
     import ctypes
@@ -38,13 +38,13 @@ def demangled(symbol: str) -> str:
     if not text or status.value != 0:
         return simple_name(symbol)
     try:
-        return (ctypes.string_at(text)).decode("utf-8", "replace")
+        return ctypes.string_at(text).decode("utf-8", "replace")
     finally:
         free(text)
 
 
 def names_in(symbol: str) -> list[str]:
-    """Return the namespaces and the name in a mangled symbol; none for a symbol as it is."""
+    """Return the namespaces and the name in a mangled symbol; none if it is not mangled."""
     if not symbol.startswith("_Z"):
         return []
     rest = symbol[2:].removeprefix("N").removeprefix("L")
@@ -59,11 +59,11 @@ def names_in(symbol: str) -> list[str]:
     return [name for name in found if not name.startswith(("_INTERNAL_", "_GLOBAL__N_"))]
 
 
-# --- Explains why a module lacks a kernel or variable, and lists what the module has --------------
+# --- Why a module lacks a kernel or a variable -----------------------------------------------------
 
 _MOST_LISTED = 10
 _PTX_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry ([\w$]+)", re.MULTILINE)
-# Between __global__ and the kernel's name these may stand, which have parentheses too.
+# These have parentheses too, and may appear between __global__ and the kernel's name.
 _BOUNDS = re.compile(
     r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
 )
@@ -77,7 +77,7 @@ def kernel_absent(
     source: str = "",
     lowered_names: Mapping[str, str] | None = None,
 ) -> str:
-    """Say why a module has no kernel of a name: the mistake, what to do, and what the module has."""
+    """Return why a module has no kernel of a name: the mistake, the fix, and the kernels it has."""
     lowered = lowered_names or {}
     symbols = kernel_symbols(code)
     first, fix = _why(name, symbols, lowered, _in_source(source), program)
@@ -87,12 +87,12 @@ def kernel_absent(
 def variable_absent(
     name: str, code: bytes, *, program: str = "the module", lowered_names: Mapping[str, str] | None
 ) -> str:
-    """Say why a module has no ``__device__`` or ``__constant__`` variable of a name."""
+    """Return why a module has no ``__device__`` or ``__constant__`` variable of a name."""
     lowered = lowered_names or {}
     symbols = _variables(code)
-    same = [symbol for symbol in symbols if simple_name(symbol) == name and symbol != name]
-    if same:
-        declared = demangled(same[0])
+    mangled = [symbol for symbol in symbols if simple_name(symbol) == name and symbol != name]
+    if mangled:
+        declared = demangled(mangled[0])
         first = (
             f"{program} has no variable {name!r}: its {declared} is C++, whose names are mangled"
         )
@@ -107,7 +107,7 @@ def variable_absent(
 
 
 def no_kernels(code: bytes, source: str) -> str:
-    """Say that a module has no kernel, and why; an empty string where it has one."""
+    """Return why a module has no kernel; "" if it has one."""
     if kernel_symbols(code):
         return ""
     found = _in_source(source)
@@ -115,17 +115,17 @@ def no_kernels(code: bytes, source: str) -> str:
     if templates:
         return (
             f"The code holds no kernel: {templates[0]!r} is a template, and nothing instantiates "
-            f"it. Name what is wanted: name_expressions=['{templates[0]}<float>']."
+            f"it. Name the instance: name_expressions=['{templates[0]}<float>']."
         )
     return "The code holds no kernel: " + (
-        "what the source has of them is only declared, or excluded by an #if."
+        "those in the source are only declared, or excluded by an #if."
         if found
         else "the source defines no __global__ function."
     )
 
 
 def kernel_symbols(code: bytes) -> list[str]:
-    """Return the symbols of a cubin's or PTX's kernels; none for what is neither."""
+    """Return the symbols of a cubin's or PTX's kernels; none for other code."""
     try:
         return [kernel.name for kernel in cubin.kernels_of(code)]
     except ValueError:
@@ -165,8 +165,8 @@ def _why(
     program: str,
 ) -> tuple[str, str]:
     plain = name.partition("<")[0].rpartition("::")[2].strip()
-    same = [symbol for symbol in symbols if simple_name(symbol) == plain and symbol != plain]
-    instances = [symbol for symbol in same if "<" in demangled(symbol)]
+    mangled = [symbol for symbol in symbols if simple_name(symbol) == plain and symbol != plain]
+    instances = [symbol for symbol in mangled if "<" in demangled(symbol)]
     none = f"{program} has no kernel {name!r}"
     if "<" in name:
         given = f"name_expressions has {', '.join(map(repr, lowered))}" if lowered else "none is"
@@ -178,8 +178,8 @@ def _why(
         known = next((e for e, symbol in lowered.items() if symbol in instances), "")
         ask = f"get_function('{known}')" if known else f"name_expressions=['{name}<float>']"
         return f"{none}: it is a template", f"Ask for an instance by its whole name: {ask}."
-    if same:
-        declared = demangled(same[0])
+    if mangled:
+        declared = demangled(mangled[0])
         expression = declared.partition("(")[0]
         return (
             f"{none}: its {declared} is C++, whose names are mangled",

@@ -1,4 +1,4 @@
-"""The catalogue of messages: what a compiler, a linker or the driver says, why, and what to do."""
+"""The catalogue of messages that compilers, linkers and the driver write, with causes and fixes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KnownMessage:
     values: facts.Fill | None
 
     def hint(self, match: re.Match[str], context: BuildContext) -> str:
-        """Fill in the templates; an empty string where the message does not fit this build."""
+        """Fill in the templates; return "" where the explanation does not apply to this build."""
         values = {} if self.values is None else self.values(match, context)
         if values is None:
             return ""
@@ -68,7 +68,7 @@ def hint_for(message: Diagnostic | str, context: BuildContext | None = None) -> 
 def explain(
     message: Diagnostic | str, context: BuildContext | None = None
 ) -> tuple[KnownMessage, str] | None:
-    """Return the first row of the catalogue that fits a message, and its hint filled in."""
+    """Return the first row of the catalogue that matches a message, and its hint filled in."""
     context = context or BuildContext()
     subject = _subject(message)
     for known in MESSAGES:
@@ -81,7 +81,7 @@ def explain(
 
 
 def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics with their hints filled in; one hint is given once."""
+    """Return the diagnostics with their hints filled in; no hint is given twice."""
     annotated: list[Diagnostic] = []
     given: set[str] = set()
     for diagnostic in diagnostics:
@@ -92,7 +92,7 @@ def annotate(diagnostics: Iterable[Diagnostic], context: BuildContext) -> tuple[
 
 
 def _subject(message: Diagnostic | str) -> str:
-    """Lay out what patterns match: ``file: message``, the excerpt, the notes, a line each."""
+    """Return the text that patterns search: ``file: message``, the excerpt, the notes, a line each."""
     if isinstance(message, str):
         return message[:_LONGEST_SUBJECT]
     parts = [f"{message.file}: {message.message}", message.excerpt.partition("\n")[0]]

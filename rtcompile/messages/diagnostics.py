@@ -22,7 +22,7 @@ class Diagnostic:
     ----------
     severity : {"fatal", "error", "warning", "remark", "note"}
     message : str
-        The message, without its place and its severity.
+        The message, without its location and its severity.
     file : str
         The file as the compiler names it; empty where it names none.
     line, column : int
@@ -62,7 +62,7 @@ class Diagnostic:
 
     def __str__(self) -> str:
         word = {"fatal": "fatal error"}.get(self.severity, self.severity)
-        return f"{place_of(self)}{word}: {self.message}"
+        return f"{location_of(self)}{word}: {self.message}"
 
 
 # Only both ends of a longer log are read, since 200 MB of template errors would take minutes.
@@ -120,14 +120,14 @@ _FORMATS = tuple(
     )
 )
 
-# gcc prints the place before the error; these lines become notes of the message that follows.
+# gcc prints the location before the error; these lines become notes of the message that follows.
 _GCC_CONTEXT = re.compile(
     r"\s*(?:In file included )?from (?P<file>[^:]+):(?P<line>\d{1,9})(?::\d+)?[,:]$"
     r"|(?P<in_file>[^\s:][^:]*): (?P<message>(?:In|At) [^:].*):$"
     r"|(?P<from_file>[^\s:][^:]*):(?P<from_line>\d{1,9}):\d+:\s+(?P<required>required (?:from|by) .*)"
 )
 
-# Lines that count or comment what was said before.
+# Lines that count or comment on earlier messages.
 _COUNTS = re.compile(
     r"(?:\d+ (?:catastrophic )?errors? detected in| and \d+ catastrophic|[Cc]ompilation terminated"
     r"|Remark: The warnings can be suppressed|Error limit reached)"
@@ -157,8 +157,8 @@ _FRAME_END = re.compile(r" at line (?P<line>\d{1,9})(?: of (?P<file>.+))?$")
 def parse(log: str) -> tuple[Diagnostic, ...]:
     """Read a log of compilers and linkers, or its two ends beyond 8 MiB. Anything may be in it.
 
-    Errors come first, then warnings, then remarks, each in the log's order, but what another error
-    caused after its cause. Text in no known format comes last, unchanged, in one note.
+    Errors come first, then warnings, then remarks, each in the log's order. An error that another
+    one caused follows its cause. Text in no known format comes last, unchanged, in one note.
     """
     drafts: list[_Draft] = []
     context: list[Diagnostic] = []
@@ -183,14 +183,14 @@ def parse(log: str) -> tuple[Diagnostic, ...]:
         else:
             loose.append(line)
             current = None
-    return tuple(_in_order(draft.finish() for draft in drafts)) + _as_it_is(loose)
+    return tuple(_in_order(draft.finish() for draft in drafts)) + _unparsed(loose)
 
 
 def _lines(log: str) -> Iterator[str]:
     if len(log) > 2 * _READ_AT_EACH_END:
         log = log[:_READ_AT_EACH_END] + "\n" + log[-_READ_AT_EACH_END:]
     for line in log.replace("\0", "").split("\n"):
-        if len(line) > _LONGEST_LINE:  # the end of an instantiation frame says where it is
+        if len(line) > _LONGEST_LINE:  # an instantiation frame ends with its location
             line = f"{line[: _LONGEST_LINE - 1024]} … {line[-1024:]}"
         if "tmpxft_" in line or "rtcompile-workers-" in line:
             line = _OUR_FOLDER.sub("", line)
@@ -278,7 +278,7 @@ def _gcc_context(line: str) -> Diagnostic | None:
 def _frame(line: str, file: str) -> Diagnostic:
     """Read one line of ``detected during:``; a frame without a file is in the error's own."""
     line = line.strip()
-    # Finding the words is ten times as quick as a pattern that begins with anything.
+    # Searching for this text is ten times as fast as a pattern that begins with anything.
     at = line.find(" at line ")
     while at >= 0:
         end = _FRAME_END.match(line, at)
@@ -312,7 +312,7 @@ def _in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     )
 
 
-def _as_it_is(loose: Sequence[str]) -> tuple[Diagnostic, ...]:
+def _unparsed(loose: Sequence[str]) -> tuple[Diagnostic, ...]:
     if not loose:
         return ()
     shown = [line[:_LONGEST_LOOSE_LINE] for line in loose[:_MOST_LOOSE_LINES]]
@@ -321,8 +321,8 @@ def _as_it_is(loose: Sequence[str]) -> tuple[Diagnostic, ...]:
     return (Diagnostic("note", "\n".join(shown)),)
 
 
-def place_of(diagnostic: Diagnostic) -> str:
-    """Return ``"kernel.cu:3:9: "``, where a message is about; empty where it says no place."""
+def location_of(diagnostic: Diagnostic) -> str:
+    """Return a message's location as ``"kernel.cu:3:9: "``; empty where it has none."""
     file = diagnostic.file
     if file == "__nv_name_map":  # NVRTC's name for the list of name expressions
         expression = diagnostic.excerpt.partition("nv_mangled_name ")[2].partition("\n")[0]
@@ -330,15 +330,15 @@ def place_of(diagnostic: Diagnostic) -> str:
     if "/include/" in file:  # <cute/tensor.hpp> says more than where site-packages is
         file = file.rpartition("/include/")[2]
     parts = [file, str(diagnostic.line or ""), str((diagnostic.line and diagnostic.column) or "")]
-    place = ":".join(part for part in parts if part)
-    return f"{place}: " if place else ""
+    location = ":".join(part for part in parts if part)
+    return f"{location}: " if location else ""
 
 
 def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     """Return the line of a source that a message is about, from 1, or 0 where there is none.
 
-    ``#line`` may give several lines one number. Then it is the one whose text the compiler printed,
-    and else the last.
+    ``#line`` may give several lines one number. The one whose text the compiler printed is chosen,
+    otherwise the last.
     """
     if diagnostic.line <= 0:
         return 0

@@ -1,7 +1,7 @@
 """The facts about one build that a message's templates may mention, and the header of each standard name.
 
-Each function takes the match of a message's pattern and the `BuildContext`. It returns values for the
-templates, or None where the message does not fit this build.
+Each function takes the match of a message's pattern and the `BuildContext`. It returns the values for
+the templates, or None where the explanation does not apply to this build.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def _read() -> tuple[dict[str, str], ...]:
     )
 
 
-# Name to header: for namespace std, for the global namespace, and also for names that NVCC does not know.
+# Name to header: for namespace std, for the global namespace, and with the names that NVCC lacks too.
 STD, GLOBAL, _MORE = _read()
 DECLARED = {**GLOBAL, **_MORE}
 
 
-# --- What is known of a build ---------------------------------------------------------------------
+# --- What is known of a build, and the functions that fill in templates ---------------------------
 
 _PART_NAMES = {
     "nvrtc": "NVRTC",
@@ -172,7 +172,7 @@ _PTX_RELEASE = {
     "8.6": "12.7", "8.7": "12.8", "8.8": "12.9", "9.0": "13.0",
 }  # fmt: skip
 
-_WORDS = {"Segmentation fault": "11", "Aborted": "6"}  # a shell's words for these signals
+_SHELL_TEXTS = {"Segmentation fault": "11", "Aborted": "6"}  # what shells print for signals
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
 
 
@@ -397,7 +397,7 @@ def ptx(match: Match, context: BuildContext) -> Values:
 
 
 def signal(match: Match, context: BuildContext) -> Values:
-    number = match["signal"] or _WORDS[match[0]]
+    number = match["signal"] or _SHELL_TEXTS[match[0]]
     other = "nvrtc" if context.backend == "nvcc" else "nvcc"
     return {"how": _SIGNALS.get(number, f"signal {number}"), "other": other}
 

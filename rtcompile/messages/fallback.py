@@ -1,6 +1,6 @@
-"""Decides what to do after NVRTC refused a source: use NVCC, add a flag, or show the error. Pure.
+"""Decides what to do after NVRTC rejected a source: use NVCC, add a flag, or show the error. Pure.
 
-The messages' texts decide, since NVRTC gives its errors no numbers.
+The decision rests on the texts of messages, since NVRTC gives its errors no numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about a refusal."""
+    """What to do about a source that NVRTC rejected."""
 
     action: str  # "nvcc", "add-flags" (NVRTC with `flags`), or "error" (show NVRTC's errors)
     reason: str  # one line, for the log and `BuildInfo.why`
@@ -28,7 +28,7 @@ class Decision:
 
 
 class _Case(NamedTuple):
-    """An error, and what else is known of the build."""
+    """An error, and what is known of the build."""
 
     error: Diagnostic
     source: str
@@ -41,14 +41,14 @@ class _Case(NamedTuple):
     def in_device_code(self) -> bool:
         """Whether the error is in code that NVCC would compile for the device; not so in headers."""
         line = line_in_source(self.error, self.source, self.name)
-        return line > 0 and says_device(self.source, line, self.error.column)
+        return line > 0 and is_device_code(self.source, line, self.error.column)
 
 
 _Test = Callable[[re.Match[str], _Case], bool]
 
 
 class _Rule(NamedTuple):
-    """A pattern of messages, and the action to take where `holds` is true of the error.
+    """A pattern of messages, and the action to take where `applies` is true of the error.
 
     In `reason` and `flags` ``{0}`` is the pattern's group, a name, and ``{std_header}`` and
     ``{global_header}`` are the standard headers that bring it.
@@ -57,13 +57,13 @@ class _Rule(NamedTuple):
     pattern: str
     action: str
     reason: str
-    holds: _Test = lambda m, case: True
+    applies: _Test = lambda m, case: True
     flags: tuple[str, ...] = ()
 
     def apply(self, case: _Case) -> Decision | None:
-        """Return what the rule says of an error, None if it says nothing."""
+        """Return the rule's decision about an error; None if the rule does not apply."""
         match = re.search(self.pattern, case.error.message)
-        if match is None or not self.holds(match, case):
+        if match is None or not self.applies(match, case):
             return None
         groups = match.groups()
         name = groups[0] if groups else ""
@@ -86,7 +86,7 @@ def _device_code_or_header(_: re.Match[str], case: _Case) -> bool:
 
 
 def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
-    """Whether the caret's name is looked for in std, not cuda::std: NVCC has no more in the latter."""
+    """Whether the name at the caret is qualified by std and NVCC knows it; cuda::std is the same there."""
     line, __, caret = case.error.excerpt.partition("\n")
     at = caret.find("^")
     name = re.match(r"\w+", line[at:])
@@ -107,7 +107,7 @@ _NO_MEMBER = r'namespace "std" has no (?:actual )?member (?:\w+ )?"(\w+)"'
 _NO_FILE = r'(?:cannot|could not) open source file "([^"]+)"'
 _LAUNCH = r"device-side kernel launch could not be processed"
 
-# The first row that fits an error and holds for it counts. An error without a row is the user's.
+# The first row whose pattern matches and whose test is true decides. Other errors are the user's.
 _RULES = (
     _Rule(
         r"explicitly marked as a __host__ function is not allowed in JIT mode"
@@ -133,7 +133,7 @@ _RULES = (
         "<{0}> is of a package that is not installed",
         lambda m, case: case.package_of(m[1]) is not None,
     ),
-    # Device functions that NVCC declares without being asked.
+    # Device functions that NVCC declares by default.
     _Rule(
         _UNKNOWN.format(
             r"cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion"
@@ -229,12 +229,12 @@ _RULES = (
         "NVRTC has no annotated lambdas",
         lambda _, case: any("extended-lambda" in option for option in case.options),
     ),
-    # Any error inside these headers follows from their being host code, which no shim can mend.
+    # Any error inside these headers follows from their being host code, which no shim can fix.
     _Rule(r"", "nvcc", "Thrust and CUB's device-wide algorithms are host code", _in_host_library),
 )
 
 
-# This decides whatever other errors there are: the others follow from it, with NVCC too.
+# This rule wins over all others: the other errors follow from this one, with NVCC too.
 _FINAL_RULE = _Rule(
     r"requires at least C\+\+ ?\d\d",
     "error",
@@ -251,11 +251,11 @@ def decide(
     package_of: Callable[[str], object] = lambda header: None,
     declared: Declared,
 ) -> Decision:
-    """Decide what to do about a source that NVRTC refused.
+    """Decide what to do about a source that NVRTC rejected.
 
     One error that is a limit of NVRTC sends the whole source to NVCC, since only NVCC can report
-    what else is wrong with it. Without such an error the first error decides. An error in a device
-    function may be correct host code; `declared` has the names that NVCC would know.
+    the other mistakes. Without such an error the first error decides. Code that is wrong in a device
+    function may be right in host code; `declared` has the names that NVCC would know.
     """
     given = tuple(options)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
@@ -273,8 +273,8 @@ def decide(
 
 
 def decide_nvcc(log: str) -> Decision:
-    """Decide what to do about a source that NVCC refused: add a missing flag, or show the error."""
-    # Only NVCC reports its absence, because NVRTC stops at the first header it does not have.
+    """Decide what to do about a source that NVCC rejected: add a missing flag, or show the error."""
+    # NVRTC does not get this far: it stops at the first header that it does not have.
     if "kernel launch from __device__ or __global__ functions requires separate comp" in log:
         return Decision("add-flags", "device code launches a kernel", ("-rdc=true",))
     return _MISTAKE
@@ -287,8 +287,8 @@ def _verdict(case: _Case) -> Decision:
     return next(filter(None, (rule.apply(case) for rule in _RULES)), _MISTAKE)
 
 
-# NVRTC compiles every function as device code by default, NVCC one without a mark as host code: the same
-# line can be an error for NVRTC and correct for NVCC.
+# A function without a mark is device code for NVRTC and host code for NVCC: the same line can be an
+# error for NVRTC and correct for NVCC.
 _MARKS = (
     "__device__",
     "__global__",
@@ -300,12 +300,12 @@ _MARKS = (
 _SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
 
 
-def says_device(source: str, line: int, column: int = 0) -> bool:
-    """Whether the declaration around a place (from 1) is marked for the device.
+def is_device_code(source: str, line: int, column: int = 0) -> bool:
+    """Whether the declaration around a line and column (from 1) is marked for the device.
 
-    The declaration is the function or variable whose text holds the place, inside any namespaces
-    and classes. A macro of the source that expands to the mark counts as the mark. Without a column
-    the first declaration that reaches the line is taken.
+    The declaration is the innermost function or variable outside of other functions. A macro of the
+    source that expands to a mark counts as the mark. Without a column the first declaration that
+    reaches the line is taken.
     """
     lines = source.split("\n")
     begin = sum(len(text) + 1 for text in lines[: line - 1])
@@ -325,7 +325,7 @@ def says_device(source: str, line: int, column: int = 0) -> bool:
 
 
 def _declarations(source: str) -> Iterator[tuple[int, int, str]]:
-    """Yield begin, end and text up to the body of what is declared outside functions."""
+    """Yield begin, end and head (the text before the body) of each declaration outside functions."""
     code = cxx.blanked(source, literals=True, directives=True)
     start = depth = 0  # where the declaration begins; how many braces are open in it
     head = ""

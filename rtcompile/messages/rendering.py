@@ -1,7 +1,7 @@
 """`Diagnostic`s become the message of an error: the cause, the user's line, what to do about it.
 
-Messages are written with Python's names of rtcompile's options; `spelled` alone turns them into those of a
-command line or a notebook cell.
+Messages name rtcompile's options as Python does; `spelled` rewrites them for a command line or a
+notebook cell.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rtcompile import styling
 from rtcompile.errors import CompileError, RtcompileError
-from rtcompile.messages.diagnostics import Diagnostic, line_in_source, place_of
+from rtcompile.messages.diagnostics import Diagnostic, line_in_source, location_of
 from rtcompile.styling import Piece, Styled, printable
 
 _MOST_NOTES = 3
@@ -41,7 +41,7 @@ def html(diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "")
 def rendered_diagnostics(
     diagnostics: Sequence[Diagnostic], *, source: str = "", name: str = "", width: int = 100
 ) -> Styled:
-    """Return what `render` shows, in styles."""
+    """Return what `render` shows as pieces of styled text."""
     if not diagnostics:
         return ()
     first = diagnostics[0]
@@ -92,14 +92,14 @@ def _headline(first: Diagnostic) -> list[Piece]:
     severity = {"fatal": "fatal error"}.get(first.severity, first.severity)
     style = "error" if first.is_error else "warning"
     return [
-        ("place", printable(place_of(first))),
+        ("location", printable(location_of(first))),
         (style, f"{severity}: "),
         ("", _one_line(first.message, 1000)),
     ]
 
 
 def _user_line(first: Diagnostic, source: str, name: str, width: int) -> list[Piece]:
-    """Show the line of the user's program: where the error is, or what led to it."""
+    """Return the line of the user's program where the error is, or which led to it."""
     lines = source.split("\n")
     at = line_in_source(first, source, name) if name else 0
     if not at and name:
@@ -107,7 +107,7 @@ def _user_line(first: Diagnostic, source: str, name: str, width: int) -> list[Pi
             at_cause = line_in_source(cause, source, name)
             if at_cause:
                 return [
-                    ("dim", f"\n  from {place_of(cause)}{_one_line(cause.message, 2 * width)}"),
+                    ("dim", f"\n  from {location_of(cause)}{_one_line(cause.message, 2 * width)}"),
                     *_excerpt(lines[at_cause - 1], cause.line, 0, width),
                 ]
     if at:
@@ -122,7 +122,7 @@ def _user_line(first: Diagnostic, source: str, name: str, width: int) -> list[Pi
 
 
 def _asm_line(first: Diagnostic, source: list[str]) -> int:
-    """Find the asm statement that an error of ptxas is about: its own lines are those of the PTX."""
+    """Return the line of the asm statement that ptxas rejected: its line numbers refer to the PTX."""
     if not first.file.endswith("ptx input"):
         return 0
     for word in re.findall(r"'([\w.:]{3,})'", first.message):
@@ -133,9 +133,9 @@ def _asm_line(first: Diagnostic, source: list[str]) -> int:
 
 
 def _column_in(text: str, diagnostic: Diagnostic) -> int:
-    """Find the caret's place in the user's line: nvcc shows ``__global__`` and macros expanded."""
+    """Return the caret's column in the user's line: nvcc prints it with macros expanded."""
     printed = diagnostic.excerpt.partition("\n")[0]
-    # gcc's columns are right, but the line it prints is of the file with the "#line" of rtcompile.
+    # gcc's columns are right, but it prints the "#line" that rtcompile adds in place of the line.
     if printed in ("", text) or printed.startswith("#line "):
         return diagnostic.column
     after = printed[diagnostic.column - 1 :]
@@ -194,20 +194,20 @@ _ROWS = (
 _SPELLINGS = tuple((re.compile(pattern), {"command": a, "cell": b}) for pattern, a, b in _ROWS)
 
 
-def spelled(text: str, face: str) -> str:
-    """Return a message with our options as `face` spells them: "python", "command" or "cell"."""
-    if face != "python":
+def spelled(text: str, frontend: str) -> str:
+    """Return a message with rtcompile's options as `frontend` spells them: "python", "command" or "cell"."""
+    if frontend != "python":
         for pattern, spellings in _SPELLINGS:
-            text = pattern.sub(spellings[face], text)
+            text = pattern.sub(spellings[frontend], text)
     return text
 
 
-def told(error: RtcompileError, face: str, *, width: int = 100) -> Styled:
-    """Return an error's message, hints and advice with `face`'s options; a file and line come first."""
+def render_error(error: RtcompileError, frontend: str, *, width: int = 100) -> Styled:
+    """Return an error's message, hints and advice with options as `frontend` spells them."""
     pieces = error.styled()
     if isinstance(error, CompileError) and error.diagnostics:
         cause = rendered_diagnostics(
             error.diagnostics, source=error.source, name=error.name, width=width
         )
         pieces = (*cause, *(("", f"\n{paragraph}") for paragraph in error.advice))
-    return tuple((style, spelled(text, face)) for style, text in pieces)
+    return tuple((style, spelled(text, frontend)) for style, text in pieces)

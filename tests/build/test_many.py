@@ -409,7 +409,7 @@ def test_processes_add_to_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_text("dear reader")
-    with pytest.warns(UserWarning, match="no trace of ours"):
+    with pytest.warns(UserWarning, match="not an rtcompile trace"):
         compile_many([], trace=str(path))
     assert path.read_text() == "dear reader"
 

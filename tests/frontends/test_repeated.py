@@ -139,7 +139,7 @@ def test_threads_that_launch_at_once_do_not_share_the_bytes(again: Any) -> None:
         return done
 
     again.driver.cuLaunchKernelEx = slowly.__get__(again.driver)
-    launching._bound.places.add(0)
+    launching._bound.devices.add(0)
     other = threading.Thread(target=again, args=(arguments(1),))
     other.start()
     assert inside.wait(30)

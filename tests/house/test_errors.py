@@ -16,7 +16,7 @@ from rtcompile.build import planned
 from rtcompile.build.failures import as_error
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.diagnostics import Diagnostic
-from rtcompile.messages.rendering import spelled, told
+from rtcompile.messages.rendering import render_error, spelled
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
 
@@ -89,24 +89,24 @@ def test_a_compiler_that_fails_without_an_error_gets_a_first_line_that_says_so(l
     assert "nvcc -cubin kernel.cu" in first
 
 
-def test_what_follows_the_compilers_errors_is_told_by_every_face_in_its_words():
+def test_every_frontend_renders_the_advice_in_its_own_spelling():
     then = "NVCC could build it: not with backend='nvrtc'"
     error = failed("kernel.cu(1): error: no", then=then)
     assert error.advice == (then,)
     assert str(error) == f"kernel.cu:1: error: no\n    1 | int x;\n{then}"
     assert pickle.loads(pickle.dumps(error)).styled() == error.styled()
-    shown = "".join(text for _, text in told(error, "command"))
+    shown = "".join(text for _, text in render_error(error, "command"))
     assert shown.endswith("not with --backend nvrtc")
 
 
-@pytest.mark.parametrize("face", ["command", "cell"])
-def test_outside_of_python_no_hint_speaks_python(face):
+@pytest.mark.parametrize("frontend", ["command", "cell"])
+def test_outside_of_python_no_hint_speaks_python(frontend):
     python = re.compile(
         r"(?<!--)\b(?:backend|arch|target|fallback|timeout|memory_limit|name_expressions?)=(?!\w)"
     )
     for known in MESSAGES:
         template = re.sub(r"\{(\w+)\}", r"\1", f"{known.cause} {known.fix}")  # any word will do
-        text = spelled(template, face)
+        text = spelled(template, frontend)
         assert not python.search(text), (known.id, text)
 
 

@@ -9,7 +9,7 @@ import pytest
 from rtcompile import styling
 from rtcompile.extras.notebook import show
 
-STYLES = ["place", "error", "warning", "caret", "hint", "dim", "ok", "note"]
+STYLES = ["location", "error", "warning", "caret", "hint", "dim", "ok", "note"]
 
 
 def luminance(color: str) -> float:

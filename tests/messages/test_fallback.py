@@ -10,7 +10,7 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
 from rtcompile.messages import facts
-from rtcompile.messages.fallback import decide, says_device
+from rtcompile.messages.fallback import decide, is_device_code
 from rtcompile.request import command_lines
 from rtcompile.request import options as compiler_options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -237,7 +237,7 @@ def test_the_declaration_around_a_place_says_if_it_is_for_the_device(
     before = source[: source.index("@")]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
-    assert says_device(source.replace("@", " "), line, column) is device
+    assert is_device_code(source.replace("@", " "), line, column) is device
 
 
 @pytest.mark.parametrize(

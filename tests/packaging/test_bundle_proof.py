@@ -128,7 +128,7 @@ def test_every_byte_is_verified(built: Package, capsys):
     assert "cannot be used: it is damaged" in capsys.readouterr().err
     Path("k.rtcb").write_bytes(data + b"more")
     assert main(["bundle", "verify", "k.rtcb"]) == 2
-    assert "belongs to no build" in capsys.readouterr().err
+    assert "belong to no build" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

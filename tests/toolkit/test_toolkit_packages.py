@@ -108,7 +108,7 @@ def test_nothing_is_said_of_a_header_that_no_package_is_known_for(header):
 # --- of this build -------------------------------------------------------------------------------
 
 
-def told(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str:
+def advice_for(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str:
     toolchain = find({"PATH": path}, [str(site)], usual_roots=(), last_steps=())
     advice = missing_header(header, toolchain, backend)
     assert advice is not None
@@ -116,7 +116,7 @@ def told(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str
 
 
 def test_what_is_installed_in_another_version_is_not_called_missing(tmp_path):
-    said = told("crt/mma.h", Wheels(tmp_path).cuda12("12.8.93", crt="12.9.86").site)
+    said = advice_for("crt/mma.h", Wheels(tmp_path).cuda12("12.8.93", crt="12.9.86").site)
     assert "not installed" not in said
     assert "version 12.9.86" in said
     assert "NVRTC 12.8.93" in said
@@ -124,7 +124,7 @@ def test_what_is_installed_in_another_version_is_not_called_missing(tmp_path):
 
 
 def test_one_command_brings_all_that_lacks(tmp_path):
-    said = told("cub/cub.cuh", Wheels(tmp_path).cuda12("12.8.93", crt=None, cccl=None).site)
+    said = advice_for("cub/cub.cuh", Wheels(tmp_path).cuda12("12.8.93", crt=None, cccl=None).site)
     command = '`pip install "nvidia-cuda-nvcc-cu12==12.8.*" "nvidia-cuda-cccl-cu12==12.8.*"`'
     assert command in said
 
@@ -134,7 +134,7 @@ def test_headers_that_only_nvrtc_is_given_are_not_called_missing(tmp_path):
     write(wheels.site / "nvidia/curand/include/curand_kernel.h")
     wheels.dist("nvidia_curand_cu12", "10.3.10.19")
     nvcc = program(tmp_path / "cuda/bin/nvcc", "12.9.86")
-    said = told("curand_kernel.h", wheels.site, "nvcc", f"{nvcc.parent}:/usr/bin:/bin")
+    said = advice_for("curand_kernel.h", wheels.site, "nvcc", f"{nvcc.parent}:/usr/bin:/bin")
     assert "not installed" not in said
     assert f"nvcc 12.9.86 ({nvcc}) reads the headers of its own toolkit" in said
     assert f"-I{wheels.site}/nvidia/curand/include" in said
@@ -143,11 +143,13 @@ def test_headers_that_only_nvrtc_is_given_are_not_called_missing(tmp_path):
 def test_what_nvcc_of_wheels_lacks_is_a_wheel_of_its_version(tmp_path):
     wheels = Wheels(tmp_path).cuda13("13.0.88", nvcc="13.0.88", nvvm="13.0.88").cupy("cupy_cuda13x")
     shutil.rmtree(wheels.site / "nvidia/cu13/include/cccl")
-    assert '`pip install "nvidia-cuda-cccl==13.0.*"`' in told("cub/cub.cuh", wheels.site, "nvcc")
+    assert '`pip install "nvidia-cuda-cccl==13.0.*"`' in advice_for(
+        "cub/cub.cuh", wheels.site, "nvcc"
+    )
 
 
 def test_a_file_that_an_installed_package_lacks_is_not_answered_by_installing_it(tmp_path):
-    said = told("cuda_fp4.h", Wheels(tmp_path).cuda12().site)
+    said = advice_for("cuda_fp4.h", Wheels(tmp_path).cuda12().site)
     assert "which is installed, 12.9.86" in said
     assert "pip install" not in said
 

@@ -53,9 +53,9 @@ class ReloadedCode(LazyCode):
     def _fresh(self, source: str) -> LazyCode:
         return LazyCode(**{**self._given, "code": source, "name": self._name})
 
-    def _load(self, place: int, log_stream: Any = None) -> Any:
+    def _load(self, device: int, log_stream: Any = None) -> Any:
         try:
-            module = super()._load(place, log_stream)
+            module = super()._load(device, log_stream)
         except CompileError as error:
             self._files.note(self._read_by(self, error))
             raise
@@ -71,7 +71,7 @@ class ReloadedCode(LazyCode):
     def object_code(self) -> Any:
         """Return the code, of the file as it is."""
         self.refresh()
-        known = self._place() in self.objects
+        known = self._device() in self.objects
         code = super().object_code()
         if not known:
             self._files.note(self._read_by(self))
@@ -134,7 +134,7 @@ class ReloadedCode(LazyCode):
         for name, functions in self.functions.items():
             symbol = mapping.get(self._names.get(name), name)
             made[name] = {
-                place: fresh.function(symbol) for place in functions if place in fresh.modules
+                device: fresh.function(symbol) for device in functions if device in fresh.modules
             }
         self._names.update({symbol: name for name, symbol in mapping.items()})
         return made
@@ -181,9 +181,9 @@ class _Functions(dict[int, Any]):
         super().__init__()
         self._code = code
 
-    def get(self, place: int, default: Any = None) -> Any:
+    def get(self, device: int, default: Any = None) -> Any:
         self._code.refresh()
-        return super().get(place, default)
+        return super().get(device, default)
 
 
 class _Kernels(dict[str, Any]):

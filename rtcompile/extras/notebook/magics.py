@@ -23,7 +23,7 @@ from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest, Rtco
 from rtcompile.extras.notebook import cells, show
 from rtcompile.extras.notebook.cells import PROGRAM, KernelText
 from rtcompile.extras.notebook.kernels import Built, CellKernel, CellModule, CellTemplate
-from rtcompile.inspect.report import TELL_SPILLS
+from rtcompile.inspect.report import REPORT_SPILLS
 from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages import rendering
 from rtcompile.request import options
@@ -88,7 +88,7 @@ class Compilation:
 
     def __init__(self, source: str, line: Line, headers: Mapping[str, str]) -> None:
         self._line = line
-        self._options = (*line.options, TELL_SPILLS)
+        self._options = (*line.options, REPORT_SPILLS)
         self._headers = dict(headers)  # a later instance is of the same texts
         asked = options.parse(CompileRequest("", line.options).options)
         # With line information, lines must stay in place for profilers and debuggers to show the
@@ -161,9 +161,9 @@ class Compilation:
     def _in_cell(self, error: CompileError) -> CompileError:
         """Return the error with the cell's own lines in it, and options as a cell spells them."""
         found = tuple(map(self._cell.in_cell, error.diagnostics))
-        story = rendering.rendered_diagnostics(found, source=self._cell.text, name=PROGRAM)
-        here: CompileError = type(error).told(
-            tuple((style, rendering.spelled(text, "cell")) for style, text in story),
+        message = rendering.rendered_diagnostics(found, source=self._cell.text, name=PROGRAM)
+        here: CompileError = type(error).rendered(
+            tuple((style, rendering.spelled(text, "cell")) for style, text in message),
             self._cell.text,
             PROGRAM,
             error.options,
@@ -287,7 +287,7 @@ class _readable:  # noqa: N801  # a statement's word
         if isinstance(error, KeyboardInterrupt):
             _show_as(error, "Interrupted: nothing is being compiled any longer.")
         elif isinstance(error, RtcompileError):
-            _show_as(error, styling.as_traceback(rendering.told(error, "cell")))
+            _show_as(error, styling.as_traceback(rendering.render_error(error, "cell")))
 
 
 def _show_as(error: BaseException, text: str) -> None:

@@ -10,23 +10,23 @@ import pytest
 pytest.importorskip("cupy")
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
 
-from benchmarks.mistakes import FACES, faces_of
+from benchmarks.mistakes import FRONTENDS, frontends_of
 from rtcompile.messages.rendering import spelled
 from tests.mistakes import MISTAKES, Mistake
 
 _MOST_LINES = 12  # of an error in a cell
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "mistakes.md"
-_FACES = [face for face in FACES if face != "Python"]
+_FRONTENDS = [frontend for frontend in FRONTENDS if frontend != "Python"]
 
 
-@pytest.mark.parametrize("face", _FACES)
+@pytest.mark.parametrize("frontend", _FRONTENDS)
 @pytest.mark.parametrize(
     "mistake", [one for one in MISTAKES if not one.compiles], ids=lambda mistake: mistake.name
 )
-def test_the_first_line_says_what_is_wrong(mistake: Mistake, face: str) -> None:
-    lines = FACES[face](mistake).split("\n")
+def test_the_first_line_says_what_is_wrong(mistake: Mistake, frontend: str) -> None:
+    lines = FRONTENDS[frontend](mistake).split("\n")
     assert mistake.says in lines[0]
-    assert spelled(mistake.hint, face) in " ".join(" ".join(lines[1:]).split())
+    assert spelled(mistake.hint, frontend) in " ".join(" ".join(lines[1:]).split())
     assert len(lines) <= _MOST_LINES, lines
 
 
@@ -36,14 +36,14 @@ def test_the_first_line_says_what_is_wrong(mistake: Mistake, face: str) -> None:
 )
 def test_an_error_without_a_place_gets_the_programs_line(name: str) -> None:
     (mistake,) = (one for one in MISTAKES if one.name == name)
-    assert re.match(r"kernel\.cu:\d+: error: ", FACES["command"](mistake))
-    assert re.match(r"cell\.cu:\d+: error: ", FACES["cell"](mistake))
+    assert re.match(r"kernel\.cu:\d+: error: ", FRONTENDS["command"](mistake))
+    assert re.match(r"cell\.cu:\d+: error: ", FRONTENDS["cell"](mistake))
 
 
 def test_a_line_in_a_cells_message_is_the_cells() -> None:
     kernel = "__global__ void k() {}\n"
     twice = Mistake("two kernels of one name", f"// a comment\n{kernel}{kernel}", "")
-    assert "previous definition at line 3)" in FACES["cell"](twice)
+    assert "previous definition at line 3)" in FRONTENDS["cell"](twice)
 
 
 def test_the_document_is_written_from_the_mistakes() -> None:
@@ -51,4 +51,4 @@ def test_the_document_is_written_from_the_mistakes() -> None:
     for mistake in MISTAKES:
         section = text.partition(f"## {mistake.name}\n")[2].partition("\n## ")[0]
         found = section.count(mistake.says)
-        assert found >= len(faces_of(mistake)), "run python -m benchmarks.mistakes"
+        assert found >= len(frontends_of(mistake)), "run python -m benchmarks.mistakes"
