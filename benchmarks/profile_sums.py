@@ -18,7 +18,7 @@ import rtcompile
 from benchmarks._machine import save
 from examples import cute_tiled_copy
 from rtcompile.build import pipeline
-from rtcompile.extras.devtools.profile import profile
+from rtcompile.build.profile import profile
 from rtcompile.settings import Settings
 
 ARCH = "sm_90a"

@@ -15,16 +15,17 @@ _NAMES = {
     "api": "compile",
     "build.batch": "BuildFuture",
     "build.many": "compile_many submit_many",
-    "bundles": "use_bundle",
+    "bundles.index": "use_bundle",
+    "diagnostic": "Diagnostic",
     "errors": (
         "BatchError CompileError CompileTimeout CompilerCrashed CupyNotFound DriverError "
         "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "
         "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
-    "extras.devtools.profile": "HeaderCost Profile TemplateCost",
+    "build.profile": "HeaderCost Profile TemplateCost",
     "extras.notebook": "load_ipython_extension",
     "extras.packaging.library": "Kernel KernelLibrary KernelModule",
-    "extras.packaging.signature": "Parameter",
+    "inspect.signature": "Parameter",
     "files.headers": "Header",
     "frontends.cupy_hook": "Installation install uninstall",
     "frontends.raw_kernel": "RawKernel",
@@ -32,7 +33,6 @@ _NAMES = {
     "frontends.tensors": "tensor_map",
     "inspect.advice": "Advice",
     "inspect.report": "KernelReport Occupancy Report Spills",
-    "messages.diagnostics": "Diagnostic",
     "request.object_code": "BuildInfo ObjectCode",
     "request.request": "CompileRequest",
     "request.values": "Arch",

@@ -8,7 +8,11 @@ from rtcompile.api import compile as compile
 from rtcompile.build.batch import BuildFuture as BuildFuture
 from rtcompile.build.many import compile_many as compile_many
 from rtcompile.build.many import submit_many as submit_many
-from rtcompile.bundles import use_bundle as use_bundle
+from rtcompile.build.profile import HeaderCost as HeaderCost
+from rtcompile.build.profile import Profile as Profile
+from rtcompile.build.profile import TemplateCost as TemplateCost
+from rtcompile.bundles.index import use_bundle as use_bundle
+from rtcompile.diagnostic import Diagnostic as Diagnostic
 from rtcompile.errors import BatchError as BatchError
 from rtcompile.errors import CompileError as CompileError
 from rtcompile.errors import CompilerCrashed as CompilerCrashed
@@ -24,14 +28,10 @@ from rtcompile.errors import RtcompileError as RtcompileError
 from rtcompile.errors import RtcompileWarning as RtcompileWarning
 from rtcompile.errors import ToolkitNotFound as ToolkitNotFound
 from rtcompile.errors import UnsupportedArch as UnsupportedArch
-from rtcompile.extras.devtools.profile import HeaderCost as HeaderCost
-from rtcompile.extras.devtools.profile import Profile as Profile
-from rtcompile.extras.devtools.profile import TemplateCost as TemplateCost
 from rtcompile.extras.notebook import load_ipython_extension as load_ipython_extension
 from rtcompile.extras.packaging.library import Kernel as Kernel
 from rtcompile.extras.packaging.library import KernelLibrary as KernelLibrary
 from rtcompile.extras.packaging.library import KernelModule as KernelModule
-from rtcompile.extras.packaging.signature import Parameter as Parameter
 from rtcompile.files.headers import Header as Header
 from rtcompile.frontends.cupy_hook import Installation as Installation
 from rtcompile.frontends.cupy_hook import install as install
@@ -44,7 +44,7 @@ from rtcompile.inspect.report import KernelReport as KernelReport
 from rtcompile.inspect.report import Occupancy as Occupancy
 from rtcompile.inspect.report import Report as Report
 from rtcompile.inspect.report import Spills as Spills
-from rtcompile.messages.diagnostics import Diagnostic as Diagnostic
+from rtcompile.inspect.signature import Parameter as Parameter
 from rtcompile.request.object_code import BuildInfo as BuildInfo
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO, Any, ParamSpec, TypeVar
 
-    from rtcompile.messages.diagnostics import Diagnostic
+    from rtcompile.diagnostic import Diagnostic
     from rtcompile.styling import Piece, Styled
 
     P = ParamSpec("P")

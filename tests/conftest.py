@@ -17,6 +17,7 @@ import pytest
 
 from rtcompile.cli import main
 from rtcompile.extras.packaging import bundling
+from rtcompile.lookup import find as lookup
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
@@ -46,7 +47,9 @@ def own_environment(
         if name.startswith(("RTCOMPILE_", "CUPY_")) and name != "RTCOMPILE_TEST_CUDA13":
             monkeypatch.delenv(name)
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr("rtcompile.bundles._bundles", {})
+    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
+    levels = tuple(level for level in lookup.LEVELS if level[0] != "bundle")
+    monkeypatch.setattr("rtcompile.lookup.find.LEVELS", levels)
 
 
 @pytest.fixture(scope="session")
@@ -209,7 +212,7 @@ def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rtcompile.lookup.query.compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.query.confirmed_compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.environment._environment", None)
-    monkeypatch.setattr("rtcompile.bundles._bundles", {})
+    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
 
 
 @pytest.fixture

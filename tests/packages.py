@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from rtcompile import bundles
+from rtcompile.bundles import index as bundles
 from rtcompile.lookup import environment
 from rtcompile.store import store
 from rtcompile.toolkit import remembered

@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rtcompile._version import __version__
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, LinkError
 from rtcompile.files import headers, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.messages import catalogue, diagnostics, rendering
-from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings

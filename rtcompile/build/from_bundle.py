@@ -9,11 +9,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rtcompile import bundles
 from rtcompile.build import plan as plans
+from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.errors import JitDisabled, RtcompileError
-from rtcompile.files import headers as memory_headers
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import query
 from rtcompile.request import arch as archs
@@ -21,7 +20,7 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.options import Options
-from rtcompile.request.request import CompileRequest
+from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import Arch, exact
 from rtcompile.settings import Settings
 
@@ -61,7 +60,7 @@ def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
     links = _links(request)
     if links is None:
         return None
-    options = effective_options(memory_headers.with_headers(request), settings)
+    options = effective_options(with_headers(request), settings)
     return KeyInputs(
         source=request.source,
         name=os.path.basename(request.name),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rtcompile.build import pipeline
 from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, public, shown
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
@@ -238,7 +239,7 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
     """Return the codes of a batch if the look-up has all of them, which imports nothing else."""
     every = []
     for request, settings, _ in _requests(builds, overrides):
-        code = None if settings.trace else lookup.find(query_of(request, settings))
+        code = None if settings.trace else pipeline.in_levels(query_of(request, settings))
         if code is None:
             return None
         every.append((request, code, settings.log))

@@ -34,7 +34,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
 def find(query: Query) -> ObjectCode | None:
     """Return the code of a request if it is found without a plan, and notify the listeners."""
     request, settings = query.request, query.settings
-    found = None if settings.recompile else lookup.find(query)
+    found = None if settings.recompile else in_levels(query)
     if found is not None:
         if settings.trace or "rtcompile.tracing" in sys.modules:
             _trace(request, found)
@@ -42,10 +42,20 @@ def find(query: Query) -> ObjectCode | None:
     return found
 
 
+def in_levels(query: Query, *, counts: bool = True) -> ObjectCode | None:
+    """Return what the levels have for a request; the bundles of ``RTCOMPILE_BUNDLES`` become one."""
+    if query.settings.bundles:
+        from rtcompile.bundles import index
+
+        for path in query.settings.bundles:
+            index.use(path)
+    return lookup.find(query, counts=counts)
+
+
 def is_cached(request: CompileRequest, settings: Settings) -> bool:
     """Say whether a build would need no compiler: a bundle or the local cache has the code."""
     query = query_of(request, settings)
-    if lookup.find(query, counts=False) is not None:
+    if in_levels(query, counts=False) is not None:
         return True
     from rtcompile.build import planned
 

@@ -11,7 +11,6 @@ from rtcompile import toolkit, tracing
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan, for_this_device
 from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
-from rtcompile.files import headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
@@ -19,7 +18,7 @@ from rtcompile.lookup import query as device
 from rtcompile.lookup.query import Found, Query, query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.option_table import dropped
-from rtcompile.request.request import CompileRequest
+from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import replace
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
@@ -96,7 +95,7 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
 
 
 def _in_bundles(query: Query) -> Found | None:
-    if not lookup.uses_bundles(query):
+    if not (query.settings.bundles or any(where == "bundle" for where, _, _ in lookup.LEVELS)):
         return None
     from rtcompile.build import from_bundle
 
@@ -154,7 +153,10 @@ LEVELS: tuple[lookup.Level, ...] = (
     ("", _in_manifests, None),
     ("", _in_shared_stores, None),
 )
-_found = partial(lookup.find, levels=LEVELS, above=lookup.LEVELS)
+
+
+def _found(query: Query) -> ObjectCode | None:
+    return lookup.find(query, LEVELS, lookup.LEVELS)
 
 
 def index(
@@ -223,7 +225,8 @@ def plan_of(query: Query) -> Plan:
     if query.plan is None:
         with tracing.span("plan", program=query.request.name):
             query.plan = (query.planner or plan)(query.request, query.settings)
-    return query.plan
+    decided: Plan = query.plan
+    return decided
 
 
 def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
@@ -242,7 +245,7 @@ def plan(
 ) -> Plan:
     """Plan a build; only sources in ``link=`` are compiled, if `link_settings` allow it."""
     if request.headers:
-        request = headers.with_headers(request)
+        request = with_headers(request)
     if request.may_pass_over_arch:
         request = for_this_device(request, settings)
     if not request.link:

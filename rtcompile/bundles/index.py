@@ -1,4 +1,6 @@
-"""A level of the look-up: finds a request's build in the bundles, wherever its header folders lie.
+"""The bundles in use, which are a level of the look-up from the first `use` on.
+
+A request's build is found wherever its header folders lie.
 
 A bundle lists the digests of the requests that its builds serve. A build that is found is verified: its
 bytes by their digests, the package's own headers by their contents. This module imports only what a
@@ -9,8 +11,9 @@ from __future__ import annotations
 
 import os
 
-from rtcompile import bundles
 from rtcompile.bundles.sections import Extent, Sections, UnusableError, number, read_checks
+from rtcompile.files import folders as import_paths
+from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import digest
 from rtcompile.lookup.query import Found, Query, depends_on_directory, loaded
 from rtcompile.request.object_code import BuildInfo, ObjectCode
@@ -21,11 +24,117 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rtcompile.bundles.file import Bundle
     from rtcompile.files.fileset import FileSet
     from rtcompile.files.headers import Header
 
 _QUOTES_AND_LISTS = frozenset("\"'\\,")
 _MAX_KNOWN = 8192
+
+# By path, in the order of use. The value is None until the bundle is first searched.
+_bundles: dict[str, Sections | None] = {}
+_enabled = True
+
+
+def use_bundle(path: str | os.PathLike[str]) -> None:
+    """Search a bundle for the builds of this process, before the cache and the compilers.
+
+    Nothing is read before the first build. A bundle that is damaged, is of another format or was
+    made for another CUDA is ignored with one `RtcompileWarning`. A missing one (in a checkout or an
+    editable install) is ignored silently. Builds are then compiled as usual.
+
+    Parameters
+    ----------
+    path : path-like
+        A file that ``rtcompile bundle`` or a build hook wrote.
+
+    Raises
+    ------
+    InvalidRequest
+        `path` is not a path.
+
+    Examples
+    --------
+    >>> rtcompile.use_bundle("/site-packages/mykernels/kernels.rtcb")
+    """
+    from rtcompile.request.values import path as checked_path
+
+    use(checked_path("bundle", path))
+
+
+def use(path: str) -> None:
+    """Use a bundle as `use_bundle` does, without checking its path."""
+    _bundles.setdefault(os.path.abspath(path), None)
+    if _LEVEL not in lookup.LEVELS:
+        lookup.LEVELS = (lookup.LEVELS[0], _LEVEL, *lookup.LEVELS[1:])
+
+
+def in_use() -> list[Bundle]:
+    """Return the bundles in use, in the order in which they were added."""
+    from rtcompile.bundles.file import Bundle
+
+    found = []
+    for sections in sections_in_use():
+        if sections.reader is None:
+            sections.reader = Bundle(sections.path, sections)
+        found.append(sections.reader)
+    return found
+
+
+def sections_in_use() -> list[Sections]:
+    """Return the sections of the bundles in use, in the order in which they were added."""
+    found = []
+    for path, sections in list(_bundles.items()) if _enabled else ():
+        if sections is None:
+            sections = _bundles[path] = Sections(path)
+        found.append(sections)
+    return found
+
+
+class out_of_use:  # noqa: N801 - ``with`` statements use it like a function
+    """Search no bundle in the body of ``with``, where the builds of a new bundle are compiled."""
+
+    def __enter__(self) -> None:
+        global _enabled
+        _enabled = False
+
+    def __exit__(self, *_: object) -> None:
+        global _enabled
+        _enabled = True
+
+
+_installed: dict[tuple[str, ...], int | None] = {}
+
+
+def cuda_major() -> int | None:
+    """Return the major version of the CUDA that CuPy launches code with; None if unknown.
+
+    The toolkit's version is not used, since a machine may have no toolkit or one of another
+    version. If CuPy is not loaded, the version is read from the name of the installed CuPy wheel.
+    """
+    cupy = loaded("cupy")
+    if cupy is not None:
+        return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
+    path = tuple(import_paths.import_folders())
+    if path not in _installed:
+        _installed[path] = next(filter(None, map(_cuda_of_wheel, path)), None)
+    return _installed[path]
+
+
+def _cuda_of_wheel(folder: str) -> int | None:
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return None
+    for name in names:
+        if name.startswith("cupy_cuda") and name.endswith(".dist-info"):
+            digits = name.removeprefix("cupy_cuda").partition("x-")[0]
+            if digits.isdecimal():
+                return int(digits)
+    return None
+
+
+# --- The level of the look-up ----------------------------------------------------------------------
 
 
 class _Files:
@@ -34,15 +143,12 @@ class _Files:
     __slots__ = ("_checked", "_headers", "_row")
 
     uncacheable = ""
+    is_empty = False  # `is_unchanged` says whether bundles are in use
 
     def __init__(self, checked: FileSet, row: tuple[Sections, int, Sequence[str]]) -> None:
         self._checked = checked
         self._row = row
         self._headers: tuple[Header, ...] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self._checked.is_empty
 
     @property
     def headers(self) -> tuple[Header, ...]:
@@ -55,18 +161,16 @@ class _Files:
         return self._headers
 
     def is_unchanged(self, recent: bool = False) -> bool:
-        return self._checked.is_unchanged(recent)
+        return _enabled and self._checked.is_unchanged(recent)
 
 
 def find(query: Query) -> Found | None:
     """Return a request's build in the bundles in use; None if there is none or a plan is needed."""
-    for path in query.settings.bundles:
-        bundles.use(path)
-    cuda = bundles.cuda_major()
+    cuda = cuda_major()
     found = digest_of(query)
     if found is None or cuda is None:
         return None
-    for sections in bundles.sections_in_use():
+    for sections in sections_in_use():
         try:
             build = _find_in(sections, *found, cuda, query.recent) if sections.open() else None
         except UnusableError as error:
@@ -75,6 +179,9 @@ def find(query: Query) -> Found | None:
         if build is not None:
             return build
     return None
+
+
+_LEVEL: lookup.Level = ("bundle", find, None)
 
 
 def _find_in(

@@ -11,12 +11,12 @@ from typing import Any
 from rtcompile.build import planned
 from rtcompile.build.failures import as_error
 from rtcompile.build.plan import Plan
+from rtcompile.build.profile import profile
 from rtcompile.cli import output
 from rtcompile.cli.output import overrides, requests
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.extras.devtools import compile_database
-from rtcompile.extras.devtools.profile import profile
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import command_lines, cxx
 from rtcompile.request.sources import labelled, place

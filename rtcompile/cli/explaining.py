@@ -15,10 +15,10 @@ from typing import Any
 
 from rtcompile import toolkit
 from rtcompile.cli import output
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages import catalogue, diagnostics, rendering
 from rtcompile.messages.catalogue import MESSAGES
-from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings

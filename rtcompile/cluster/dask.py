@@ -1,3 +1,41 @@
-"""Dask: `WarmUp`, at the name that users import it by."""
+"""Workers of Dask that have their kernels before they start.
 
-from rtcompile.extras.cluster.engines import WarmUp as WarmUp
+>>> client.register_plugin(WarmUp("kernels.json"))
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from distributed import WorkerPlugin
+
+from rtcompile.errors import public
+from rtcompile.extras.record.warming import warming_of
+
+
+class WarmUp(WorkerPlugin):  # type: ignore[misc]
+    """A plugin that fills a worker's cache when it starts.
+
+    Parameters
+    ----------
+    builds : path-like, or iterable of CompileRequest, RawModule or RawKernel
+        A record of ``rtcompile run --record``, which is read here, or what to build.
+    **overrides
+        Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`, `memory_limit`.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such record, or something is no build.
+    """
+
+    name = "rtcompile-warm-up"
+
+    @public
+    def __init__(self, builds: Any, **overrides: Any) -> None:
+        self._warming = warming_of(builds, overrides)
+
+    async def setup(self, worker: Any) -> None:
+        """Build what is not in this worker's cache; the scheduler hears from it meanwhile."""
+        await asyncio.to_thread(self._warming)

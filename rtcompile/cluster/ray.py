@@ -1,4 +1,110 @@
-"""Ray: `RayExecutor` and `warm_up`, at the names that users import them by."""
+"""Ray: batches on its tasks, and workers that have their kernels before they start."""
 
-from rtcompile.extras.cluster.engines import RayExecutor as RayExecutor
-from rtcompile.extras.cluster.engines import warm_up as warm_up
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from typing import Any
+
+from rtcompile.errors import InvalidRequest, public
+from rtcompile.extras.record.warming import warming_of
+
+
+class RayExecutor(Executor):
+    """Run functions as Ray's tasks: ``compile_many(builds, executor=RayExecutor())``.
+
+    Parameters
+    ----------
+    **options
+        Of each task, as ``ray.remote`` takes them: ``num_cpus=1``, ``resources={"build": 1}``,
+        ``scheduling_strategy="SPREAD"``.
+
+    Raises
+    ------
+    InvalidRequest
+        Ray is not installed.
+    """
+
+    @public
+    def __init__(self, **options: Any) -> None:
+        try:
+            import ray
+        except ModuleNotFoundError as missing:
+            if missing.name != "ray":
+                raise
+            raise InvalidRequest("RayExecutor needs Ray: pip install ray") from None
+        if not ray.is_initialized():
+            ray.init()
+        self._ray: Any = ray
+        self._task = ray.remote(**{"num_cpus": 1, **options})(_call)
+        self._running: dict[Future[Any], Any] = {}
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start ``fn(*args, **kwargs)`` on some worker."""
+        reference = self._task.remote(fn, args, kwargs)
+        future = _TaskFuture(self._ray, reference)
+        self._running[future] = reference
+        future.add_done_callback(lambda done: self._running.pop(done, None))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for what runs, or cancel it; Ray itself goes on."""
+        for future in list(self._running):
+            if cancel_futures:
+                future.cancel()
+            elif wait:
+                with suppress(BaseException):  # the future's holder is notified
+                    future.exception()
+
+
+class _TaskFuture(Future[Any]):
+    def __init__(self, ray: Any, reference: Any) -> None:
+        super().__init__()
+        self._ray = ray
+        self._reference = reference
+        reference.future().add_done_callback(self._take)
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return self.cancelled()
+        self._ray.cancel(self._reference, force=False)
+        return True
+
+    def _take(self, theirs: Future[Any]) -> None:
+        if self.set_running_or_notify_cancel():
+            error = theirs.exception()
+            if error is not None:
+                self.set_exception(error)
+            else:
+                self.set_result(theirs.result())
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+@public
+def warm_up(builds: Any, **overrides: Any) -> Callable[[], None]:
+    """Return a hook that fills a worker's cache before its first task.
+
+    ``ray.init(runtime_env={"worker_process_setup_hook": warm_up("kernels.json")})``
+
+    Parameters
+    ----------
+    builds : path-like, or iterable of CompileRequest
+        A record of ``rtcompile run --record``, which is read here, or what to build.
+    **overrides
+        Arguments of `rtcompile.compile_many`: `fallback`, `pch`, `timeout`, `memory_limit`.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such record, or something is no build.
+    """
+    warm = warming_of(builds, overrides)
+
+    def hook() -> None:  # a function, since Ray asks for its name
+        warm()
+
+    return hook

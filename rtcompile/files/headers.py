@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, TypeVar
 
-    from rtcompile.request.request import CompileRequest
-
     R = TypeVar("R", bound="_Row")
     Texts = tuple[tuple[str, str], ...]
 
@@ -134,16 +132,6 @@ def folder(headers: tuple[tuple[str, str], ...]) -> str:
     parts = [part.encode() for pair in headers for part in pair]
     digest = content_digest(b"".join(b"%d:%s;" % (len(part), part) for part in parts))
     return FOLDER + digest[:_DIGITS]
-
-
-def with_headers(request: CompileRequest) -> CompileRequest:
-    """Return the request with the folder that its headers seem to be in, which is searched first."""
-    if not request.headers:
-        return request
-    option = f"-I{folder(request.headers)}"
-    if option in request.options:
-        return request
-    return request.replace(options=(option, *request.options))
 
 
 def label(directory: str) -> str:

@@ -25,7 +25,7 @@ from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 
 if TYPE_CHECKING:
-    from rtcompile.extras.devtools.profile import Profile
+    from rtcompile.build.profile import Profile
     from rtcompile.inspect.advice import Advice
     from rtcompile.inspect.report import Report
     from rtcompile.request.object_code import ObjectCode
@@ -278,7 +278,7 @@ class LazyCode:
 
     def profile(self) -> Profile:
         """Compile anew for the current device, or for `arch`, and return where the time goes."""
-        from rtcompile.extras.devtools.profile import profile
+        from rtcompile.build.profile import profile
 
         request = self.request
         if request is None:

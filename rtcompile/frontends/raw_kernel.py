@@ -25,7 +25,7 @@ from rtcompile.request.request import DEFAULT_NAME
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
-    from rtcompile.extras.devtools.profile import Profile
+    from rtcompile.build.profile import Profile
     from rtcompile.inspect.advice import Advice
     from rtcompile.inspect.report import Report
     from rtcompile.request.object_code import BuildInfo, ObjectCode

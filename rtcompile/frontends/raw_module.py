@@ -119,7 +119,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         InvalidRequest
             There is no such file, or it is no text.
         """
-        from rtcompile.extras.devtools.reload import ReloadedCode, source_of
+        from rtcompile.frontends.reload import ReloadedCode, source_of
 
         if not reload:
             code, name = source_of(path)

@@ -1,7 +1,7 @@
 """Finds the code of a request in one level after another; what a level finds, those above it keep.
 
 Every way to ask for code goes through `find`, however its options are spelled. `LEVELS` are those that
-need no plan: memory, bundles, and the cache's index, whose entries name an object of the cache and the
+need no plan: memory, bundles where any are used, and the cache's index, whose entries name an object of the cache and the
 files that it depends on. `build.planned.LEVELS` are those below it: bundles, manifests, and shared
 stores where nothing may be compiled. Where it may, shared stores are asked with the build's lock held
 (`miss.compile_once`), so that one process of a machine fetches, and one machine has the lease to build.
@@ -15,7 +15,7 @@ import time
 from rtcompile.files import sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.query import INDEX, Found, Memory, Query, loaded
+from rtcompile.lookup.query import INDEX, Found, Memory, Query
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.store import objects
 from rtcompile.store.folder import count_hit
@@ -127,9 +127,8 @@ def _in_memory(query: Query) -> Found | None:
     found = None if memory is None or identity is None else memory.find(identity)
     if found is None or not (found.files.is_empty or found.files.is_unchanged(query.recent)):
         return None
-    if found.obj.build.hit == "bundle":
-        return found if uses_bundles(query) else None
-    return found if query.environment.signature() else None
+    # What a bundle has is valid whatever toolchain there is.
+    return found if found.obj.build.hit == "bundle" or query.environment.signature() else None
 
 
 def _keep_in_memory(query: Query, found: Found) -> None:
@@ -139,22 +138,6 @@ def _keep_in_memory(query: Query, found: Found) -> None:
         query.environment.memory = Memory()
     if query.identity is not None:
         query.environment.memory.keep(query.identity, found)
-
-
-def _in_bundles(query: Query) -> Found | None:
-    if not uses_bundles(query):
-        return None
-    from rtcompile.bundles import index
-
-    return index.find(query)
-
-
-def uses_bundles(query: Query) -> bool:
-    """Say whether a bundle may have the code of a request."""
-    bundles = loaded("rtcompile.bundles")
-    if bundles is None:
-        return bool(query.settings.bundles)
-    return bool(bundles.are_in_use(query.settings.bundles))
 
 
 def _in_index(query: Query) -> Found | None:
@@ -208,8 +191,8 @@ def _publish(query: Query, name: str, fields: list[bytes]) -> None:
     Store.open(query.settings).publish(INDEX, name, sealed.seal(SEAL, name, fields))
 
 
+# Bundles become the second level when the first is used.
 LEVELS: tuple[Level, ...] = (
     ("memory", _in_memory, _keep_in_memory),
-    ("bundle", _in_bundles, None),
     ("disk", _in_index, _keep_in_index),
 )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from rtcompile.build.plan import Plan
     from rtcompile.files.fileset import FileSet
     from rtcompile.request.request import CompileRequest
     from rtcompile.settings import Settings
@@ -190,8 +189,8 @@ class Query:
         self.recent = False
         self.failed = False
         self.begun = 0.0  # when it was planned
-        self.plan: Plan | None = None
-        self.planner: Callable[[CompileRequest, Settings], Plan] | None = None
+        self.plan: Any = None  # a `build.plan.Plan`
+        self.planner: Callable[[CompileRequest, Settings], Any] | None = None  # returns such a plan
         self.identity: tuple[object, ...] | None = None
         if links is None:
             return

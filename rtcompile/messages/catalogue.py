@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import facts
-from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.facts import BuildContext
 
 

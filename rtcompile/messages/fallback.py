@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import facts
-from rtcompile.messages.diagnostics import Diagnostic, line_in_source, parse
+from rtcompile.messages.diagnostics import line_in_source, parse
 from rtcompile.request import cxx
 
 if TYPE_CHECKING:

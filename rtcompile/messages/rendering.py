@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rtcompile import styling
+from rtcompile.diagnostic import Diagnostic, location_of
 from rtcompile.errors import CompileError, RtcompileError
-from rtcompile.messages.diagnostics import Diagnostic, line_in_source, location_of
+from rtcompile.messages.diagnostics import line_in_source
 from rtcompile.styling import Piece, Styled, printable
 
 _MOST_NOTES = 3

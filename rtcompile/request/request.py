@@ -315,3 +315,15 @@ def _words(path: str, headers: list[Header]) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise InvalidRequest(f"--options-file={path}: {error}") from None
+
+
+def with_headers(request: CompileRequest) -> CompileRequest:
+    """Return the request with the folder that its headers seem to be in, which is searched first."""
+    from rtcompile.files import headers as header_files
+
+    if not request.headers:
+        return request
+    option = f"-I{header_files.folder(request.headers)}"
+    if option in request.options:
+        return request
+    return request.replace(options=(option, *request.options))

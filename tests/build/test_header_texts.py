@@ -10,6 +10,7 @@ import pytest
 import rtcompile
 from rtcompile import CompileRequest, InvalidRequest, toolkit
 from rtcompile.files import headers as memory_headers
+from rtcompile.request.request import with_headers
 from rtcompile.workers import nvrtc as workers_nvrtc
 
 SOURCE = """
@@ -203,9 +204,9 @@ def test_a_batch_takes_requests_with_texts(tmp_path, monkeypatch):
 
 def test_the_texts_are_found_in_one_folder():
     request = CompileRequest(SOURCE, arch="sm_80", headers={"tile.cuh": ""}, backend="nvcc")
-    placed = memory_headers.with_headers(request)
+    placed = with_headers(request)
     assert placed.options == (f"-I{memory_headers.folder(request.headers)}",)
-    assert memory_headers.with_headers(placed) == placed
+    assert with_headers(placed) == placed
 
 
 def test_a_module_and_a_kernel_take_texts(tmp_path, monkeypatch):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import bundles, toolkit
+from rtcompile import toolkit
+from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Bundle
 from rtcompile.errors import (
     BatchError,

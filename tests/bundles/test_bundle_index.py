@@ -29,7 +29,7 @@ WITH_HEADER = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("rtcompile.bundles._bundles", {})
+    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
     monkeypatch.setattr(environment, "_environment", None)
     monkeypatch.setattr(function, "Module", Module)
     monkeypatch.setattr(compiler, "_get_arch", lambda: "80")

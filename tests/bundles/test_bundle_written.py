@@ -7,8 +7,8 @@ import os
 import pytest
 
 import rtcompile
-from rtcompile import bundles
 from rtcompile.build import from_bundle as search
+from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Bundle
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import (

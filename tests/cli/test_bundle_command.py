@@ -155,7 +155,7 @@ def test_a_bundle_without_them_names_what_it_lacks(record, capsys):
 
 def test_a_program_that_lacks_what_was_left_out_is_told_why(record, monkeypatch):
     run(record, "-o", "k.rtc", "--skip-unshippable")
-    monkeypatch.setattr("rtcompile.bundles._bundles", {})
+    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
     monkeypatch.setenv("RTCOMPILE_BUNDLES", os.path.abspath("k.rtc"))
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", os.path.abspath("empty"))
     monkeypatch.setenv("RTCOMPILE_JIT", "0")

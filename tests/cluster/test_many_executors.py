@@ -14,7 +14,7 @@ import pytest
 
 import rtcompile
 from rtcompile import BatchError, CompileRequest, ExecutorError, InvalidRequest, compile_many
-from rtcompile.extras.cluster.engines import warming_of
+from rtcompile.extras.record.warming import warming_of
 from tests import nodes
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_executor_is_refused(given):
 
 
 def test_a_missing_ray_names_the_package(monkeypatch):
-    from rtcompile.extras.cluster.engines import RayExecutor
+    from rtcompile.cluster.ray import RayExecutor
 
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(InvalidRequest, match="pip install ray"):

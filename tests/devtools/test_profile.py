@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from rtcompile import CompileError, CompileRequest, InvalidRequest, toolkit
+from rtcompile.build import measured
+from rtcompile.build import profile as profiling
+from rtcompile.build.profile import HeaderCost, Profile, profile
 from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
-from rtcompile.extras.devtools import measured
-from rtcompile.extras.devtools import profile as profiling
-from rtcompile.extras.devtools.profile import HeaderCost, Profile, profile
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
 from tests.toolkits import needs_host_compiler

@@ -14,8 +14,8 @@ import rtcompile
 from rtcompile import errors
 from rtcompile.build import planned
 from rtcompile.build.failures import as_error
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages.catalogue import MESSAGES
-from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.messages.rendering import render_error, spelled
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings

@@ -15,7 +15,7 @@ PACKAGE = Path(rtcompile.__file__).parent
 
 # A room may import those in the lines above its own, and modules of its own room.
 ROOMS = (
-    "_version errors forks styling",
+    "_version diagnostic errors forks styling",
     "files",
     "request",
     "settings logs tracing",
@@ -24,8 +24,8 @@ ROOMS = (
     "lookup",
     "bundles",
     "workers",
-    "messages",
     "toolkit",
+    "messages",
     "compilers",
     "build",
     "api frontends",
@@ -41,9 +41,6 @@ UPWARD = {
     ("build.many", "extras.cluster.executors"),
     ("build.miss", "extras.cluster.tier"),
     ("build.planned", "extras.cluster.tier"),
-    ("frontends.lazy_code", "extras.devtools.profile"),
-    ("frontends.raw_module", "extras.devtools.reload"),
-    ("lookup.find", "bundles.index"),
 }
 
 

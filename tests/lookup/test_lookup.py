@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import bundles
 from rtcompile.build import pipeline, planned
+from rtcompile.bundles import index as bundles
 from rtcompile.errors import InvalidRequest
 from rtcompile.extras.record import recording, warming
 from rtcompile.files import fileset

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 import rtcompile
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import CompileError
-from rtcompile.messages.diagnostics import Diagnostic, line_in_source, parse
+from rtcompile.messages.diagnostics import line_in_source, parse
 from rtcompile.messages.rendering import html, render
 
 

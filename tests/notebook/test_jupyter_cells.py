@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.extras.notebook import cells
 from rtcompile.extras.notebook.cells import PROGRAM, own_variables
 from rtcompile.inspect.cubin import Symbol
-from rtcompile.messages.diagnostics import Diagnostic
 
 TWO = """\
 #include "common.cuh"

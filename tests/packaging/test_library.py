@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from rtcompile.errors import CompileError, InvalidRequest
-from rtcompile.extras.packaging import signature
 from rtcompile.extras.packaging.library import KernelLibrary
+from rtcompile.inspect import signature
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
 
@@ -94,7 +94,7 @@ def test_what_is_no_parameter_is_told(text):
 
 def convert(text, *args):
     pytest.importorskip("cupy")
-    from rtcompile.extras.packaging import arguments
+    from rtcompile.frontends import arguments
 
     return arguments.convert(signature.parse(text, "k"), args, "k")
 

@@ -58,7 +58,7 @@ def test_a_batch_on_dask_is_in_the_cache_here(dask):
 
 
 def test_workers_of_dask_are_warm_also_those_that_come_later(dask, tmp_path):
-    from rtcompile.extras.cluster.engines import WarmUp
+    from rtcompile.cluster.dask import WarmUp
 
     dask.register_plugin(WarmUp(requests(20)))
     dask.cluster.scale(2)
@@ -73,7 +73,7 @@ def in_memory() -> bool:
 
 
 def test_a_worker_of_dask_starts_without_a_kernel_that_does_not_compile(dask):
-    from rtcompile.extras.cluster.engines import WarmUp
+    from rtcompile.cluster.dask import WarmUp
 
     dask.register_plugin(WarmUp([CompileRequest("nothing", arch="sm_80"), *requests(30)]))
     assert [*dask.run(hits, 30).values()] == [["memory"] * 3]
@@ -98,7 +98,7 @@ def test_a_module_travels_to_dask_as_its_request(dask):
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     module = pytest.importorskip("ray")
-    from rtcompile.extras.cluster.engines import warm_up
+    from rtcompile.cluster.ray import warm_up
 
     folder = tmp_path_factory.mktemp("ray")
     with pytest.MonkeyPatch.context() as patch:
@@ -121,7 +121,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def test_a_batch_on_ray_is_in_the_cache_here(ray):
-    from rtcompile.extras.cluster.engines import RayExecutor
+    from rtcompile.cluster.ray import RayExecutor
 
     with RayExecutor() as executor:
         built = compile_many(requests(60), executor=executor, progress=False)

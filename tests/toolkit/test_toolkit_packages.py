@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import rendering
-from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.settings import Settings
 from rtcompile.toolkit import find, missing_header
 from rtcompile.toolkit.advice import wheel_version

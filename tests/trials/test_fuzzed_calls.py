@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, bundles, cli
+from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, cli
+from rtcompile.bundles import index as bundles
 from rtcompile.bundles.sections import HEAD, INDEX, MAGIC
 from rtcompile.extras.packaging import bundling
 from rtcompile.extras.packaging.library import KernelLibrary

@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rtcompile.extras.packaging.signature import split
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.inspect.cubin import Symbol
+from rtcompile.inspect.signature import split
 from rtcompile.inspect.symbols import names_in
-from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.request import cxx
 
 # --- Finds the kernels and variables that a text of CUDA C++ defines ------------------------------

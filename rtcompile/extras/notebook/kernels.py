@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import InvalidRequest, public
 from rtcompile.extras.notebook.cells import PROGRAM, Cell, KernelText, own_variables
-from rtcompile.extras.packaging.signature import Parameter, parse, split
 from rtcompile.inspect import cubin
 from rtcompile.inspect.cubin import Cubin, Symbol
 from rtcompile.inspect.report import KernelReport, kernel_symbols, report
+from rtcompile.inspect.signature import Parameter, parse, split
 from rtcompile.messages import diagnostics
-from rtcompile.messages.diagnostics import Diagnostic
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 
@@ -86,7 +86,7 @@ class CellKernel:
     ) -> None:
         """Launch on the current device and stream."""
         if self._parameters is not None:
-            from rtcompile.extras.packaging import arguments
+            from rtcompile.frontends import arguments
 
             args = arguments.convert(self._parameters, args, self.name)
         self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)

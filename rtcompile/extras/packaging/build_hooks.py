@@ -111,8 +111,8 @@ def answers_all(
     files: str, bundle: str, targets: Sequence[str], archs: Sequence[str], advice: str
 ) -> str | None:
     """Return why a wheel's bundle does not answer every build, and what to do; None if it does."""
-    from rtcompile import bundles
     from rtcompile.build import pipeline
+    from rtcompile.bundles import index as bundles
     from rtcompile.extras.packaging import bundling
 
     made = os.path.join(files, bundle)

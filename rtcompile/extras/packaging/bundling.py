@@ -12,19 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import bundles
 from rtcompile.build import from_bundle, planned
 from rtcompile.build.many import compile_many
-from rtcompile.bundles import index, writing
+from rtcompile.bundles import index as bundles
+from rtcompile.bundles import writing
 from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, listed
 from rtcompile.errors import InvalidRequest, shown
-from rtcompile.files import headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup.query import query_of
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode, files_of
-from rtcompile.request.request import CompileRequest
+from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import Arch, items, strings
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
@@ -225,7 +224,7 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
     """Return the digest of a request; "" if a build is not all that it may ask for."""
     settings = work.settings()
     query = query_of(request, settings, work.asked_by or (row.arch.major, row.arch.minor))
-    found = index.digest_of(query)
+    found = bundles.digest_of(query)
     inputs = from_bundle.key_inputs(request, settings)
     if found is None or inputs is None or inputs.bundle_key() != row.key:
         return ""
@@ -236,7 +235,7 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
 
 def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
     for work in works:
-        request = headers.with_headers(work.request)
+        request = with_headers(work.request)
         work = replace(work, request=request, asked=work.asked or work.request)
         if request.arch is not None or compiler_options.parse(request.options).arch:
             yield work

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import bundles
+from rtcompile.bundles import index as bundles
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.request.request import header_texts
 from rtcompile.request.values import strings, text
@@ -24,7 +24,7 @@ from rtcompile.request.values import strings, text
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-    from rtcompile.extras.packaging.signature import Parameter
+    from rtcompile.inspect.signature import Parameter
     from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.request.values import Arch
@@ -267,7 +267,7 @@ class Kernel:
     @public
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters in the signature; raises `InvalidRequest` if it cannot be read."""
-        from rtcompile.extras.packaging.signature import parse
+        from rtcompile.inspect.signature import parse
 
         return parse(self.signature, f"{self.module.source}: {self.name}")
 
@@ -309,7 +309,7 @@ class Kernel:
         InvalidRequest
             They do not fit the signature; the message names the parameter.
         """
-        from rtcompile.extras.packaging import arguments
+        from rtcompile.frontends import arguments
 
         return arguments.convert(self.parameters, args, self.name)
 

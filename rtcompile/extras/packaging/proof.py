@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from rtcompile import bundles
 from rtcompile.build import from_bundle, pipeline
+from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.errors import InvalidRequest
 from rtcompile.extras.packaging import bundling

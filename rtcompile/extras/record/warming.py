@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from rtcompile import toolkit
 from rtcompile.build import planned
-from rtcompile.errors import BatchError, InvalidRequest, RtcompileError
-from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, request_of
+from rtcompile.build.many import compile_many
+from rtcompile.build.many import request_of as build_of
+from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, RtcompileWarning, shown
+from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, read, request_of
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch, replace
+from rtcompile.request.values import Arch, items, replace
 from rtcompile.settings import Settings
 from rtcompile.workers import process
 
@@ -66,8 +70,6 @@ def warm(
     progress: bool | Callable[[int, int, Any], Any] | None = None,
 ) -> list[ObjectCode]:
     """Build a record in parallel into the cache, for `archs` where the program did not choose one."""
-    from rtcompile.build.many import compile_many
-
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
         found = _wanted(record, archs, folder)
         wanted = [each.request for each in found]
@@ -220,3 +222,33 @@ class _Place:
                 file.write(data)
         except (ValueError, OSError) as error:  # a path with a NUL, or below another header's
             raise InvalidRequest(f"a header of the record is damaged: {path!r}: {error}") from None
+
+
+# --- What a worker of an engine builds before its first task --------------------------------------
+
+
+def warming_of(builds: Any, overrides: Mapping[str, Any]) -> Callable[[], None]:
+    """Return what builds a record or requests, and can be pickled; raise InvalidRequest for others."""
+    if isinstance(builds, (str, os.PathLike)):
+        return partial(_build, read(os.fspath(builds)), dict(overrides))
+    requests = []
+    for index, each in enumerate(items("builds", builds, "CompileRequests or RawModules")):
+        request = build_of(each)
+        if request is None:
+            raise InvalidRequest(f"builds[{index}] is {shown(each)}; a CompileRequest is wanted")
+        requests.append(request)
+    return partial(_build, requests, dict(overrides))
+
+
+def _build(builds: Record | Sequence[CompileRequest], overrides: Mapping[str, Any]) -> None:
+    """Build it all; what fails is a warning, since a worker is needed for more than this."""
+    try:
+        if not isinstance(builds, Record):
+            compile_many(builds, progress=False, **overrides)
+            return
+        with requests(builds) as wanted:
+            compile_many([each.request for each in wanted], progress=False, **overrides)
+    except RtcompileError as error:
+        lacking = "some of its" if isinstance(error, BatchError) else "its"
+        text = f"a worker starts without {lacking} kernels: {error}"
+        warnings.warn(text, RtcompileWarning, stacklevel=2)

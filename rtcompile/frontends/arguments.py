@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.packaging.signature import Parameter
+from rtcompile.inspect.signature import Parameter
 from rtcompile.request.values import items
 
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from rtcompile.build import plan as plans
 from rtcompile.build import planned
 from rtcompile.build.failures import as_error
+from rtcompile.build.measured import Event, Frame, Measured, by_nvcc, by_nvrtc
 from rtcompile.build.miss import Miss
 from rtcompile.errors import InvalidRequest, JitDisabled, public
-from rtcompile.extras.devtools.measured import Event, Frame, Measured, by_nvcc, by_nvrtc
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import cxx, sources
 from rtcompile.request.request import CompileRequest
