@@ -65,7 +65,7 @@ from tests import nodes
 
 @atexit.register  # the first that is registered is the last that runs: after all is written
 def tell():
-    from rtcompile.extras.cluster.remote import remote
+    from rtcompile.store.remote import remote
     stores = remote()
     print(0.0 if stores is None else 1.0 - stores.tiers[0].left)
 

@@ -36,6 +36,14 @@ _NAMES = {
     "request.object_code": "BuildInfo ObjectCode",
     "request.request": "CompileRequest",
     "request.values": "Arch",
+    "store.shared": "SharedStore",
+}
+# The clients of shared stores, by the scheme of an address: see `store.shared.open_store`.
+_CLIENTS = {"in_folder": "file", "in_redis": "redis rediss unix", "in_cloud": "s3 gs az"}
+_STORES = {
+    scheme: f"rtcompile.extras.cluster.stores:{client}"
+    for client, schemes in _CLIENTS.items()
+    for scheme in schemes.split()
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _NOT_LISTED = {"load_ipython_extension"}  # for IPython alone

@@ -49,3 +49,6 @@ from rtcompile.request.object_code import BuildInfo as BuildInfo
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch
+from rtcompile.store.shared import SharedStore as SharedStore
+
+_STORES: dict[str, str]

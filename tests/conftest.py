@@ -144,7 +144,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
             monkeypatch.setenv(name, value)
 
     yield go
-    stores_of = sys.modules.get("rtcompile.extras.cluster.remote")
+    stores_of = sys.modules.get("rtcompile.store.remote")
     for stores in [] if stores_of is None else stores_of._opened.values():
         assert stores is None or stores.flush(10.0)
 

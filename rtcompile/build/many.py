@@ -59,7 +59,7 @@ def _submit_to(
 ) -> Sequence[Future[ObjectCode]]:
     from collections import Counter
 
-    from rtcompile.extras.cluster import executors
+    from rtcompile.build import executors
 
     engine = executors.executor_of(executor)
     tasks = _tasks(builds, overrides, elsewhere=True)

@@ -48,7 +48,7 @@ def compile_once(
         raise JitDisabled(store.why(plan.key_inputs) or "recompile=True asks for a compiler")
     shared = bool(settings.remote) and not settings.recompile
     if shared:
-        from rtcompile.extras.cluster import tier  # with a store's client
+        from rtcompile.store import sharing  # with a store's client
     with (
         tracing.span("build", program=plan.request.name),
         store.building(
@@ -69,7 +69,7 @@ def compile_once(
 
         if not shared:
             return build(seconds_left)
-        return tier.find_or_build(plan.key_inputs, store, build, seconds_left)
+        return sharing.find_or_build(plan.key_inputs, store, build, seconds_left)
 
 
 def _too_late(plan: Plan, settings: Settings) -> CompileTimeout:

@@ -121,9 +121,9 @@ def _in_shared_stores(query: Query) -> Found | None:
     query.plan = miss.identified(plan_of(query), settings)
     code = None
     if settings.remote:
-        from rtcompile.extras.cluster import tier
+        from rtcompile.store import sharing
 
-        code = tier.find(query.plan.key_inputs, Store.open(settings))
+        code = sharing.find(query.plan.key_inputs, Store.open(settings))
     return _in_manifests(query) if code is None else _as_found(query, code)
 
 

@@ -94,9 +94,9 @@ def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
         **(asdict(usage) if usage else {}),
     }
     if given.stats:
-        from rtcompile.extras.cluster import tier
+        from rtcompile.extras.cluster import copying
 
-        kept = tier.kept(tier.stores())
+        kept = copying.kept(copying.stores())
         fields["stores"] = [each._asdict() for each in kept]
     lines = [f"{settings.cache_dir}: {len(entries)} entries"]
     if usage is not None:
@@ -146,16 +146,16 @@ def _show(entry: Entry) -> tuple[dict[str, Any], str]:
 
 
 def _copy(action: str, settings: Settings, store: Store) -> tuple[dict[str, Any], str]:
-    from rtcompile.extras.cluster import tier
+    from rtcompile.extras.cluster import copying
 
-    stores = tier.stores()
+    stores = copying.stores()
     folder = Folder(settings.cache_dir)
     done = []
     if action in ("pull", "sync"):
-        done += [("from", each) for each in tier.pull(stores, folder)]
+        done += [("from", each) for each in copying.pull(stores, folder)]
         store.prune()  # within its limit again
     if action in ("push", "sync"):
-        done += [("to", each) for each in tier.push(stores, folder)]
+        done += [("to", each) for each in copying.push(stores, folder)]
     lines = []
     for way, each in done:
         lines.append(f"{each.copied} builds copied {way} {each.store}, {each.there} there already")

@@ -19,15 +19,20 @@ from importlib import metadata
 
 from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest, UnsupportedArch
-from rtcompile.extras.cluster.remote import PROMPT_SECONDS, Remote, within
-from rtcompile.extras.cluster.settings import RemoteSettings
-from rtcompile.extras.cluster.stores import LeasesUnsupportedError, SharedStore, StoreError
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
+from rtcompile.store.remote import PROMPT_SECONDS, Remote, within
+from rtcompile.store.shared import (
+    LeasesUnsupportedError,
+    LeasingStore,
+    RemoteSettings,
+    SharedStore,
+    first_line,
+)
 from rtcompile.store.store import Store
 from rtcompile.toolkit.catalogue import PARTS
 from rtcompile.toolkit.model import Toolchain
@@ -420,16 +425,20 @@ def _try(store: SharedStore, mode: str) -> Check:
         begin = time.monotonic()  # the first request also opened the connection
         store.get(probe)
         seconds = min(seconds, time.monotonic() - begin)
-    except StoreError as error:
-        return _unreachable(store, str(error))
+    except Exception as error:
+        return _unreachable(store, first_line(error))
     detail = f"{store.name}: {seconds * 1e3:.1f} ms a round trip; reads"
     if mode != "rw":
         return Check(name, "ok", f"{detail} (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)")
     try:
         store.put(probe, b"probe")
-    except StoreError as error:
+    except Exception as error:
         step = "Grant the right, or set RTCOMPILE_REMOTE_MODE=ro."
-        return Check(name, "warning", f"{detail}, cannot write: {error}", step)
+        return Check(name, "warning", f"{detail}, cannot write: {first_line(error)}", step)
+    if not isinstance(store, LeasingStore):
+        return Check(
+            name, "ok", f"{detail}, writes; has no leases: nodes may build the same at once"
+        )
     try:
         skew = store.clock(probe) - time.time()
         detail += f", writes; its clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
@@ -439,10 +448,11 @@ def _try(store: SharedStore, mode: str) -> Check:
         store.release(leased, token)
     except LeasesUnsupportedError as error:
         return Check(name, "warning", detail, f"{error}.")
-    except StoreError as error:
-        return Check(name, "warning", f"{detail}; {error}", "It answers only at times.")
+    except Exception as error:
+        said = f"{detail}; {first_line(error)}"
+        return Check(name, "warning", said, "It answers only at times.")
     finally:
-        with suppress(StoreError):
+        with suppress(Exception):
             store.delete(probe)
     if claims != ["ours", "another's"]:
         step = "Two nodes may build the same at once."

@@ -14,8 +14,8 @@ from rtcompile.cli import main
 from rtcompile.doctor import checks
 from rtcompile.doctor.checks import Check
 from rtcompile.extras.cluster.folder_store import FolderStore
-from rtcompile.extras.cluster.stores import StoreError
 from rtcompile.settings import Settings
+from rtcompile.store.shared import StoreError
 from tests import nodes, servers
 
 

@@ -17,13 +17,12 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import RtcompileWarning
-from rtcompile.extras.cluster import remote
-from rtcompile.extras.cluster import remote as stores_of
-from rtcompile.extras.cluster.remote import Lease, Remote, Tier
-from rtcompile.extras.cluster.settings import RemoteSettings
-from rtcompile.extras.cluster.stores import StoreError
-from rtcompile.extras.cluster.tier import pull
+from rtcompile.extras.cluster.copying import pull
+from rtcompile.store import remote
+from rtcompile.store import remote as stores_of
 from rtcompile.store.folder import Folder
+from rtcompile.store.remote import Lease, Remote, Tier
+from rtcompile.store.shared import RemoteSettings, StoreError
 
 LONG = 60.0  # nothing here takes so long
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -99,9 +99,23 @@ def test_an_executor_that_fails_is_an_error_of_ours(elsewhere, harm: Callable[[E
     assert [type(error) for error in outcome] == [ExecutorError, ExecutorError]
 
 
+class OwnEngine:
+    """No `Executor`: what runs functions and gives futures is enough."""
+
+    def submit(self, function: Callable[..., object], *given: object) -> Future[object]:
+        future: Future[object] = Future()
+        future.set_result(function(*given))
+        return future
+
+
+def test_anything_that_has_submit_is_an_executor():
+    [code] = compile_many([request(12)], executor=OwnEngine(), progress=False)
+    assert code.kind == "cubin"
+
+
 @pytest.mark.parametrize("given", [3, "dask", object()])
 def test_what_is_no_executor_is_refused(given):
-    with pytest.raises(InvalidRequest, match="executor must be"):
+    with pytest.raises(InvalidRequest, match="executor must have submit"):
         compile_many([request()], executor=given)
 
 

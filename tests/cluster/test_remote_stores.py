@@ -19,14 +19,15 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.extras.cluster import stores
-from rtcompile.extras.cluster.remote import Lease, Remote
-from rtcompile.extras.cluster.settings import RemoteSettings, open_store
-from rtcompile.extras.cluster.stores import (
+from rtcompile.store import shared as stores
+from rtcompile.store.remote import Lease, Remote
+from rtcompile.store.shared import (
     BadEntryError,
     Envelope,
+    RemoteSettings,
     SharedStore,
     StoreError,
+    open_store,
     read_key,
 )
 from tests import servers
@@ -433,7 +434,7 @@ def after(seconds: float, function: Callable[..., object]) -> Callable[..., obje
 
 
 def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch):
-    from rtcompile.extras.cluster import remote as module
+    from rtcompile.store import remote as module
 
     monkeypatch.setattr(module, "LEASE_SECONDS", 0.3)
     monkeypatch.setattr(module, "_RENEW_SECONDS", 60.0)  # its holder renews nothing any more
@@ -445,7 +446,7 @@ def test_a_lease_whose_holder_died_is_taken_over(address, key_file, monkeypatch)
 
 
 def test_a_lease_whose_holder_takes_too_long_is_taken_over(address, key_file, monkeypatch):
-    from rtcompile.extras.cluster import remote as module
+    from rtcompile.store import remote as module
 
     for name in ("LEASE_SECONDS", "_MOST_HELD_SECONDS"):
         monkeypatch.setattr(module, name, 0.4)

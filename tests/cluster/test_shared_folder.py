@@ -18,9 +18,9 @@ pytest.importorskip("zstandard")
 import rtcompile
 from rtcompile.doctor import checks
 from rtcompile.extras.cluster.folder_store import FolderStore
-from rtcompile.extras.cluster.remote import remote
-from rtcompile.extras.cluster.stores import LeasesUnsupportedError, StoreError, holder
 from rtcompile.settings import Settings
+from rtcompile.store.remote import remote
+from rtcompile.store.shared import LeasesUnsupportedError, StoreError, holder
 from tests import nodes, users
 
 TEAM, ONE, ANOTHER = 54330, 54331, 54332

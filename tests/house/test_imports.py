@@ -37,11 +37,7 @@ ROOMS = (
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
 # The imports that lead upwards. None may be added; each is to become a port or a move.
-UPWARD = {
-    ("build.many", "extras.cluster.executors"),
-    ("build.miss", "extras.cluster.tier"),
-    ("build.planned", "extras.cluster.tier"),
-}
+UPWARD = {}
 
 
 def floor(module: str) -> int:

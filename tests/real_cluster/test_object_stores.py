@@ -10,10 +10,9 @@ import pytest
 
 import rtcompile
 from rtcompile.doctor import checks
-from rtcompile.extras.cluster.remote import remote
-from rtcompile.extras.cluster.settings import open_store
-from rtcompile.extras.cluster.stores import LeasesUnsupportedError, SharedStore
 from rtcompile.settings import Settings
+from rtcompile.store.remote import remote
+from rtcompile.store.shared import LeasesUnsupportedError, SharedStore, open_store
 from tests import nodes, servers
 
 

@@ -17,9 +17,8 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.extras.cluster.remote import Remote, Tier, remote
-from rtcompile.extras.cluster.settings import RemoteSettings
-from rtcompile.extras.cluster.stores import Envelope
+from rtcompile.store.remote import Remote, Tier, remote
+from rtcompile.store.shared import Envelope, RemoteSettings
 from tests import nodes, servers
 from tests.trials.record import record, times
 

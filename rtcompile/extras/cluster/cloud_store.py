@@ -12,7 +12,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 from obstore.store import from_url
 
-from rtcompile.extras.cluster.stores import (
+from rtcompile.store.shared import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     Claim,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
-from rtcompile.extras.cluster.stores import (
+from rtcompile.store.shared import (
     Claim,
     LeasesUnsupportedError,
     encode_lease,

@@ -10,7 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rtcompile.extras.cluster.stores import (
+from rtcompile.store.shared import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     Claim,

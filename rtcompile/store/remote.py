@@ -22,18 +22,19 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.extras.cluster.settings import RemoteSettings, open_store
-from rtcompile.extras.cluster.stores import (
+from rtcompile.forks import at_end
+from rtcompile.store.shared import (
     ANSWER_SECONDS,
     MOST_BYTES,
     BadEntryError,
     Envelope,
     LeasesUnsupportedError,
+    RemoteSettings,
     SharedStore,
-    StoreError,
+    first_line,
+    open_store,
     read_key,
 )
-from rtcompile.forks import at_end
 
 # --- One shared store, and when it is left alone: a circuit breaker -------------------------------
 
@@ -149,7 +150,7 @@ class Tier:
 def within(
     seconds: float, ask: Callable[[], _T], wanted: Callable[[], bool] = lambda: True
 ) -> tuple[_T | None, float, str]:
-    """Return what `ask` returns in another thread, the seconds it took, and a `StoreError`'s text.
+    """Return what `ask` returns in another thread, the seconds it took, and the text of its error.
 
     A thread that gives no answer within `seconds`, or while the answer is `wanted`, is left behind.
     Time is counted in ticks of this thread: a process that waits for a processor counts few of them,
@@ -182,9 +183,9 @@ def within(
     if not done.is_set():
         return None, took, f"no answer in {seconds:g} s"
     for error in errors:
-        if isinstance(error, StoreError) and not isinstance(error, LeasesUnsupportedError):
-            return None, took, str(error)
-        raise error
+        if isinstance(error, LeasesUnsupportedError):
+            raise error
+        return None, took, first_line(error)
     return answers[0], took, ""
 
 
@@ -367,6 +368,8 @@ class Remote:
         place = f"lease/{key}"
         deadline = time.monotonic() + (_MOST_HELD_SECONDS if seconds is None else seconds)
         for tier in self.tiers if self.writes else []:
+            if not hasattr(tier.store, "acquire"):  # it has no leases
+                continue
             begin, pause = time.monotonic(), _LEAST_PAUSE
             try:
                 while (claim := tier.ask("acquire", place, token, LEASE_SECONDS)) == "another's":

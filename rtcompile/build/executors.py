@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from rtcompile.build import miss, pipeline, planned
 from rtcompile.compilers import pch
 from rtcompile.errors import ExecutorError, InvalidRequest, RtcompileError, alone, shown
-from rtcompile.extras.cluster import tier
-from rtcompile.extras.cluster.tier import Packed
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
+from rtcompile.store import sharing
+from rtcompile.store.sharing import Packed
 from rtcompile.store.store import Store
 
 
@@ -73,14 +73,14 @@ class RemoteFuture(Future[ObjectCode]):
 
 def executor_of(given: Any) -> Any:
     """Return what has ``submit(function, *arguments)`` and gives `concurrent.futures` futures."""
-    if isinstance(given, concurrent.futures.Executor):
-        return given
-    adapter = getattr(given, "get_executor", None)  # a Dask client
+    adapter = getattr(given, "get_executor", None)  # a Dask client, whose own futures are others
     if callable(adapter):
         return adapter(pure=False)
+    if callable(getattr(given, "submit", None)):
+        return given
     raise InvalidRequest(
-        "executor must be a concurrent.futures.Executor (mpi4py's and rtcompile.cluster.ray.RayExecutor "
-        f"are), or a Dask Client, not {shown(given)}"
+        "executor must have submit(), as a concurrent.futures.Executor has (mpi4py's and "
+        f"rtcompile.cluster.ray.RayExecutor too), or be a Dask Client, not {shown(given)}"
     )
 
 
@@ -104,7 +104,7 @@ def _work(job: Job) -> _Answer:
         finally:
             pch.siblings.reset(token)
         inputs = planned.plan(job.request, settings).key_inputs
-        return _Answer(code, tier.pack(inputs, Store.open(settings), code))
+        return _Answer(code, sharing.pack(inputs, Store.open(settings), code))
     except RtcompileError as error:
         return _Answer(alone(error), None)
 
@@ -115,7 +115,7 @@ def _keep(job: Job, packed: Packed) -> None:
     store = Store.open(settings)
     plan = planned.plan(job.request, settings)
     if settings.jit and store.find(plan.key_inputs) is None:
-        tier.unpack(miss.identified(plan, settings).key_inputs, store, packed)
+        sharing.unpack(miss.identified(plan, settings).key_inputs, store, packed)
 
 
 def _lost(error: BaseException) -> ExecutorError:
