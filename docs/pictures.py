@@ -1,9 +1,7 @@
 """Draws the import picture of docs/architecture.md from the code: ``python -m docs.pictures``.
 
-Each box is a folder or module of the package, each arrow leads from it to what it imports. Arrows
-that follow from others are left out. No module imports itself by way of others, but folders would: the
-modules of a folder that use what uses the rest of the folder have a box of their own, with their
-names. A test compares the page with the code.
+Each box is a room of the package, or a few that lie side by side; each arrow leads from it to what it
+imports. Arrows that follow from others are left out. A test compares the page with the code.
 """
 
 from __future__ import annotations
@@ -17,6 +15,15 @@ from tests.house.test_imports import MODULES, imported_by, module_of
 PAGE = Path(__file__).parent / "architecture.md"
 BEGIN, END = "<!-- drawn by docs/pictures.py -->\n", "<!-- end of the picture -->\n"
 _LEFT_OUT = ("_version", "__main__")
+# The rooms that have one box together.
+_JOINED = (
+    "api, frontends",
+    "cli, doctor",
+    "extras, cluster",
+    "settings, logs, tracing",
+    "errors, diagnostic, forks, styling",
+)
+_SHARED = {room: box for box in _JOINED for room in box.split(", ")}
 
 _Node = TypeVar("_Node", bound=Hashable)
 
@@ -53,34 +60,10 @@ def box_imports(boxes: Mapping[str, str], edges: Mapping[str, set[str]]) -> dict
 
 
 def imports() -> dict[str, set[str]]:
-    """Return each box with the boxes that it imports, in no circle."""
+    """Return each box with the boxes that it imports."""
     edges = module_imports()
-    reached = closure(edges)
-    boxes = {module: module.partition(".")[0] for module in edges}
-    while True:
-        found = box_imports(boxes, edges)
-        leads_to = closure(found)
-        circle = {box for box in found if box in leads_to[box]}
-        if not circle:
-            return found
-        # The split is made that leaves the fewest circles, then the one that moves fewest modules.
-        choices = []
-        for box in sorted(circle):
-            others = {b for b in circle if b != box and box in leads_to[b] and b in leads_to[box]}
-            own = {module for module, its in boxes.items() if its == box}
-            upper = {m for m in own if {boxes[other] for other in reached[m]} & others}
-            if upper != own:
-                split = {**boxes, **_named(upper), **(_named(own - upper) if ":" in box else {})}
-                leads = closure(box_imports(split, edges))
-                choices.append((sum(b in leads[b] for b in leads), len(upper), box, split))
-        boxes = min(choices, key=lambda choice: choice[:3])[3]
-
-
-def _named(modules: set[str]) -> dict[str, str]:
-    """Return a box of their own for some modules of a folder."""
-    folder = min(modules).partition(".")[0]
-    names = ", ".join(sorted(module.rpartition(".")[2] for module in modules))
-    return dict.fromkeys(modules, f"{folder}: {names}")
+    rooms = {module: module.partition(".")[0] for module in edges}
+    return box_imports({module: _SHARED.get(room, room) for module, room in rooms.items()}, edges)
 
 
 def picture() -> str:

@@ -100,25 +100,40 @@ def flowchart(text: str) -> str:
         for above, below in edges:
             layer[below] = max(layer[below], layer[above] + 1)
     rows = [[b for b in names if layer[b] == n] for n in range(max(layer.values()) + 1)]
+    sizes = {box: 24 + 8 * len(name) for box, name in names.items()}
+    width = max(sum(sizes[box] + _BETWEEN for box in row) for row in rows)
     place: dict[str, tuple[int, int]] = {}
     for number, row in enumerate(rows):
         if number:  # below the middle of what leads to it
             row.sort(
                 key=lambda b: _middle([place[a][0] for a, c in edges if c == b and a in place])
             )
-        for column, box in enumerate(row):
-            place[box] = (round(900 * (column + 0.5) / len(row)), 20 + 74 * number)
-    parts = [
-        f'<path d="M{place[a][0]} {place[a][1] + 32} L{place[b][0]} {place[b][1]}" opacity="0.5"/>'
-        for a, b in edges
-    ]
-    for box, (x, y) in place.items():
-        width = max(70, 8 * len(names[box]))
+        between = (width - sum(sizes[box] for box in row)) / len(row)
+        left = between / 2
+        for box in row:
+            place[box] = (round(left + sizes[box] / 2), 8 + _ROW * number)
+            left += sizes[box] + between
+    parts = [_HEAD]
+    for above, below in edges:
+        (x, y), (to_x, to_y) = place[above], place[below]
+        # An arrow that passes rows leaves and arrives steeply, so that it is told from its neighbours.
         parts.append(
-            f'<rect x="{x - width // 2}" y="{y}" width="{width}" height="32" rx="6"/>'
+            f'<path class="arrow" d="M{x} {y + 32} C{x} {y + 62} {to_x} {to_y - 34} {to_x} {to_y - 2}" '
+            'marker-end="url(#head)"/>'
+        )
+    for box, (x, y) in place.items():
+        parts.append(
+            f'<rect x="{x - sizes[box] // 2}" y="{y}" width="{sizes[box]}" height="32" rx="6"/>'
             f'<text x="{x}" y="{y + 21}" text-anchor="middle">{escape(names[box])}</text>'
         )
-    return _svg(900, 74 * len(rows), "Which part imports which", parts)
+    return _svg(width, 48 + _ROW * (len(rows) - 1), "Which part imports which", parts)
+
+
+_BETWEEN, _ROW = 28, 74  # pixels between boxes, and from row to row
+_HEAD = (
+    '<marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" '
+    'orient="auto"><path class="head" d="M0 0 L10 5 L0 10 Z"/></marker>'
+)
 
 
 def _middle(places: Sequence[int]) -> float:

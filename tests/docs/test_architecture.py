@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from docs import pictures, walks
+from docs.scripts.pictures import flowchart
 
 PAGE = pictures.PAGE.read_text()
 ROOT = Path(__file__).parents[2]
@@ -16,6 +18,28 @@ ROOT = Path(__file__).parents[2]
 def test_the_picture_is_of_todays_imports():
     """`python -m docs.pictures` draws it anew."""
     assert pictures.drawn_in(PAGE) == PAGE
+
+
+def test_the_picture_is_small_and_leads_down():
+    boxes = pictures.imports()
+    assert len(boxes) <= 16
+    assert not [box for box, others in pictures.closure(boxes).items() if box in others]
+
+
+def test_every_box_lies_inside_the_picture_and_every_arrow_has_a_head():
+    drawn = flowchart(PAGE.partition("```mermaid")[2].partition("```")[0])
+    _, _, width, height = map(int, re.search(r'viewBox="([^"]*)"', drawn)[1].split())
+    boxes = [
+        [int(number) for number in box]
+        for box in re.findall(r'<rect x="(-?\d+)" y="(-?\d+)" width="(\d+)" height="(\d+)"', drawn)
+    ]
+    assert len(boxes) == len(pictures.imports())
+    assert all(x >= 0 and x + w <= width and y >= 0 and y + h <= height for x, y, w, h in boxes)
+    rows = [[(x, x + w) for x, top, w, _ in boxes if top == y] for y in {box[1] for box in boxes}]
+    for row in map(sorted, rows):
+        assert all(left[1] < right[0] for left, right in pairwise(row))
+    arrows = re.findall(r'<path class="arrow" [^>]*marker-end="url\(#head\)"', drawn)
+    assert len(arrows) == PAGE.count(" --> ")
 
 
 def test_every_folder_is_described():
