@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,35 +37,75 @@ ROOMS = (
 )
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
-# The imports that lead upwards. None may be added; each is to become a port or a move.
-UPWARD = {}
+# What the extras import from the core besides what `rtcompile` exports and the two ports. None may be
+# added; an entry goes when its import does.
+FROM_CORE = {
+    "cluster": "files.sealed store.folder store.manifests store.objects store.remote",
+    "devtools": "files.sealed request.options request.request settings toolkit",
+    "notebook": (
+        "build.many build.progress errors frontends.arguments frontends.raw_kernel frontends.raw_module "
+        "inspect.cubin inspect.report inspect.signature inspect.symbols messages.diagnostics "
+        "messages.rendering request.cxx request.object_code request.options styling"
+    ),
+    "packaging": (
+        "build.from_bundle build.pipeline build.planned bundles.file bundles.index bundles.writing errors "
+        "files.fileset files.folders files.headers files.sealed frontends.arguments "
+        "frontends.raw_kernel frontends.raw_module inspect.cubin inspect.signature lookup.query "
+        "request.arch request.object_code request.options request.request request.values settings "
+        "store.manifests store.objects workers.pool"
+    ),
+    "record": (
+        "build.links build.many build.pipeline build.planned compilers.nvrtc errors files.folders "
+        "files.sealed frontends.cupy_hook lookup.query request.options request.units request.values "
+        "settings toolkit toolkit.remembered workers.process"
+    ),
+}
+# The ports: `SharedStore` and what stores of ours share; what a build tells its listeners.
+PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}}
 
 
 def floor(module: str) -> int:
     return FLOORS[module.split(".")[1]]
 
 
-def imported_by(file: Path) -> set[str]:
-    """Return the modules of ours that a file imports when it runs, wherever the statement is."""
+def imports_of(file: Path, *, running: bool = False) -> set[tuple[str, str]]:
+    """Return our modules that a file names, each with the name that is taken from it, or "".
+
+    A statement counts wherever it is, in functions and for type checkers too, and so does a string that
+    names a module, as for `sys.modules`. Only statements that run count if they are `running`.
+    """
     tree = ast.parse(file.read_text())
-    typing_only = {
+    left_out = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if running and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for inner in ast.walk(node)
     }
-    found: set[str] = set()
+    found: set[tuple[str, str]] = set()
     for node in ast.walk(tree):
-        if id(node) in typing_only:
+        if id(node) in left_out:
             continue
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            found.update((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
-                path = PACKAGE.parent / node.module.replace(".", "/") / alias.name
-                is_module = path.is_dir() or path.with_suffix(".py").exists()
-                found.add(f"{node.module}.{alias.name}" if is_module else node.module)
-    return {name for name in found if name.startswith("rtcompile.")}
+                whole = f"{node.module}.{alias.name}"
+                found.add((whole, "") if is_module(whole) else (node.module, alias.name))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not running:
+            name = node.value.partition(":")[0]
+            if re.fullmatch(r"rtcompile(\.\w+)+", name) and is_module(name):
+                found.add((name, ""))
+    return {(module, name) for module, name in found if module.startswith("rtcompile.")}
+
+
+def is_module(name: str) -> bool:
+    path = name.replace(".", "/")
+    return any((PACKAGE.parent / f"{path}{end}.py").exists() for end in ("", "/__init__"))
+
+
+def imported_by(file: Path) -> set[str]:
+    """Return the modules of ours that a file imports when it runs, wherever the statement is."""
+    return {module for module, _ in imports_of(file, running=True)}
 
 
 MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")
@@ -73,10 +114,39 @@ MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__
 @pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_imports_go_one_way(file: Path):
     own = floor("rtcompile." + str(file.relative_to(PACKAGE).with_suffix("")).replace("/", "."))
-    upward = {name for name in imported_by(file) if floor(name) > own}
-    short = module_of(file).partition(".")[2]
-    allowed = {f"rtcompile.{name}" for module, name in UPWARD if module == short}
-    assert upward == allowed
+    assert not [name for name, _ in imports_of(file) if floor(name) > own]
+
+
+@pytest.mark.parametrize("extra", sorted(FROM_CORE))
+def test_extras_stand_on_the_public_names_and_two_ports(extra: str):
+    """What is left of the core's own in an extra is listed, and may only become less."""
+    used = set()
+    for file in (PACKAGE / "extras" / extra).rglob("*.py"):
+        for module, name in imports_of(file):
+            module = module.partition(".")[2]
+            ports = PORTS.get(module, set())
+            public = rtcompile._HOME.get(name) == module or name == "__version__"
+            if not (public or ports is None or name in ports or module.startswith("extras.")):
+                used.add(module)
+    assert used == set(FROM_CORE[extra].split())
+
+
+def test_no_extra_imports_another():
+    for file in (PACKAGE / "extras").rglob("*.py"):
+        own = file.relative_to(PACKAGE / "extras").parts[0]
+        named = {
+            module.split(".")[2]
+            for module, _ in imports_of(file)
+            if module.startswith("rtcompile.extras.")
+        }
+        assert named <= {own}, file
+
+
+def test_every_extra_is_held():
+    folders = (PACKAGE / "extras").iterdir()
+    assert {folder.name for folder in folders if (folder / "__init__.py").exists()} == set(
+        FROM_CORE
+    )
 
 
 def module_of(file: Path) -> str:
