@@ -1,1 +1,1 @@
-"""The steps of one build. `pipeline` is the first to read; it calls the other modules."""
+"""The steps of a build; `pipeline` is the entry point and calls the other modules."""

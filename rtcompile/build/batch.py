@@ -1,4 +1,4 @@
-"""Builds under way in threads: what is in the cache is found by one, what is not is compiled by many."""
+"""A batch of builds: one thread finds what is cached, several threads compile the rest."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ _PROCESSES_PER_THREAD = 4
 
 _PLANNED_SECONDS = 1.0
 _MOST_TOGETHER = 16  # builds that a worker gets at once
-_TOGETHER_SECONDS = 0.15  # that they may take it
-_SLOW_FACTOR = 10  # times what a build takes on average, before the others are taken from a worker
+_TOGETHER_SECONDS = 0.15  # that these should take it
+_SLOW_FACTOR = (
+    10  # a worker that takes so many times the average for a build loses its other builds
+)
 
 
 class BuildFuture(Future[ObjectCode]):
@@ -77,10 +79,9 @@ class BuildFuture(Future[ObjectCode]):
 
 
 class Planner:
-    """Plans the builds of a batch: those that differ in source and name expressions alone, once.
+    """Plans the builds of a batch, once for all that differ only in source and name expressions.
 
-    A plan is used for others for a second, as long as the toolchain that was found is taken for what
-    it was.
+    A plan is reused for a second, as long as the toolchain is not checked again either.
     """
 
     def __init__(self) -> None:
@@ -105,8 +106,8 @@ class Planner:
             return known._replace(request=request, key_inputs=key_inputs)
         made = planned.plan(request, settings)
         nvrtc = made.toolchain.nvrtc
-        # Line information names a source by its contents; a compiler that was never asked for its
-        # build is asked once, not for each plan.
+        # Not reused: line information names a source by its contents, and a compiler whose build is
+        # not known yet is asked for it once.
         if not made.key_inputs.paths_matter and (nvrtc is None or nvrtc.build):
             self._known[common] = now, made
         return made
@@ -147,9 +148,7 @@ class _Build:
     @cached_property
     def may_share(self) -> bool:
         """Whether a worker may compile it with others."""
-        from rtcompile.build import batchable
-
-        return self.was_looked_for and batchable.may_share(self.task.query)
+        return self.was_looked_for and planned.may_share(self.task.query)
 
     def is_like(self, other: _Build) -> bool:
         """Say whether both differ in their sources alone, and one worker may compile them."""
@@ -168,13 +167,13 @@ class _Build:
 
 
 class Batch:
-    """Builds under way: one thread at a time looks for the next that need a compiler, and builds them.
+    """Builds under way. A thread takes the next builds that need a compiler, and compiles them.
 
-    What the cache has, a single thread finds: sixteen that look at once spend most of the time on
-    passing Python's lock around. There are no more threads than builds that have to wait.
+    Only one thread at a time looks builds up: sixteen would spend most of the time on handing over
+    the GIL. There are no more threads than builds that need a compiler.
 
-    Small builds go to a worker several at a time. A worker that takes long over one has the rest
-    taken away, and one that fails at a build leaves that and the rest to be done anew.
+    A worker gets several small builds at a time. If it takes long over one, the rest is taken from
+    it; after a failure that build and the rest are compiled one by one.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -182,9 +181,7 @@ class Batch:
         self.futures = [BuildFuture() for _ in tasks]
         self._unseen = iter(list(zip(self.futures, tasks, strict=True)))
         self._left = len(tasks)
-        self._seconds = (
-            0.0  # that a build took its compiler, of late; 0 where that is not known yet
-        )
+        self._seconds = 0.0  # of compiling a build, a moving average; 0 while it is unknown
         self._waiting: deque[_Build] = deque()
         self._looking = threading.Lock()
 
@@ -193,12 +190,12 @@ class Batch:
         return Counter(task.group for task in self.tasks)
 
     def start(self) -> None:
-        """Start the builds; where there can be no thread, do them."""
+        """Start the builds; if no thread can be started, do them here."""
         if self.futures and not _start_threads(1, self._begin):
             contextvars.copy_context().run(self._begin)
 
     def _begin(self) -> None:
-        """Do all of the builds, with the help of other threads from the first on that is not found."""
+        """Do all builds; from the first one that needs a compiler on, other threads help."""
         builds = self._next()
         if builds:
             threads = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
@@ -224,14 +221,14 @@ class Batch:
             return found
 
     def _most_together(self) -> int:
-        """Return how many builds a worker gets: so many as take little time, and leave some to all."""
+        """Return how many builds a worker gets: few enough to take little time and to leave some to others."""
         if not self._seconds:
             return 1
         left = (self._left + len(self._waiting)) // (2 * pool.slots())
         return max(1, min(_MOST_TOGETHER, left, int(_TOGETHER_SECONDS / self._seconds)))
 
     def _note(self, code: ObjectCode) -> None:
-        """Note how long a compiler was at a build."""
+        """Update the average time of compiling a build."""
         seconds = code.build.compiled_in / 1000
         self._seconds = (self._seconds + seconds) / 2 if self._seconds else seconds
 
@@ -242,7 +239,7 @@ class Batch:
                 return build
         for future, task in self._unseen:
             self._left -= 1
-            # What is to be linked may have to be compiled to plan it.
+            # Planning may have to compile the sources in link=.
             is_linked = bool(task.query.request.link)
             if is_linked or future._run(task.look):
                 return _Build(future, task, not is_linked)
@@ -252,13 +249,13 @@ class Batch:
         if len(builds) > 1:
             builds = self._do_together(builds)
         for build in builds:
-            # In `_run`, all that may fail: who waits for the future would else wait for ever.
+            # All that may fail is inside `_run`, which sets the future; else its reader would wait for ever.
             build.future._run(partial(self._compiled, build))
             if not build.future.cancelled() and build.future.exception() is None:
                 self._note(build.future.result())
 
     def _compiled(self, build: _Build) -> ObjectCode:
-        from rtcompile.compilers import pch  # 5 ms that a batch of hits does not pay
+        from rtcompile.compilers import pch  # takes 5 ms, which a batch of hits does not need
 
         pch.siblings.set(self._groups[build.task.group])
         return planned.compile(build.task.query) if build.was_looked_for else build.task.build()
@@ -269,7 +266,7 @@ class Batch:
         futures = [build.future for build in builds]
         made = planned.compile_batch(queries, [future._cancellation for future in futures])
         undone = dict(enumerate(builds))
-        # What is wrong with a build shows when it is done alone.
+        # An error is reported when the build is repeated by itself.
         with suppress(Exception), closing(made):
             since = time.monotonic()
             for each in made:
@@ -325,7 +322,7 @@ def _start_threads(count: int, work: Callable[[], None]) -> int:
         decided.set()
     try:
         for thread in threads[at_work:]:
-            thread.join()  # it has nothing to do, and a compiler may need its place
+            thread.join()  # it has nothing to do, and its process slot may be needed by a compiler
     finally:
         alone.set()
     return at_work

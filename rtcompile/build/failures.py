@@ -109,7 +109,7 @@ def write(
                 texts["reproduce.py"] = file.read()
         folder.prepare()
         with folder.opened("reproducers") as reproducers:
-            # By descriptor, since others may be able to replace the cache directory.
+            # By descriptor, since other users may be able to replace the cache directory.
             with _new_folder(home, f"/proc/self/fd/{reproducers}") as top:
                 for path, target in copies:
                     with suppress(OSError):  # it was removed, or another path has the same name
@@ -170,7 +170,7 @@ def _write(path: str, data: bytes) -> None:
 
 
 def _remove(path: str) -> None:
-    sealed.discard(path)  # a link in its place, which is not followed
+    sealed.discard(path)  # if it is a link, it is removed and not followed
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -230,7 +230,7 @@ def as_error(
 ) -> CompileError:
     """Return the error for a failed build.
 
-    `then` says what else was tried, and with what result; `cached` whether no compiler was asked.
+    `then` is a sentence on what else was tried; `cached` says that the negative cache gave the failure.
     """
     request = plan.request
     name = plan.key_inputs.name

@@ -1,4 +1,4 @@
-"""Finds builds that packages ship, before a toolkit is searched for or the cache is opened.
+"""Finds builds in bundles of packages, before a toolkit is searched for or the cache is opened.
 
 So they work on machines without a compiler, headers, or a writable folder.
 """
@@ -56,7 +56,7 @@ def compatible(request: CompileRequest, settings: Settings, lacking: RtcompileEr
 
 
 def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs | None:
-    """Return the key inputs for bundles; None for sources in `link`, whose headers none records."""
+    """Return the key inputs for bundles; None for sources in `link`, whose headers no bundle records."""
     links = _links(request)
     if links is None:
         return None

@@ -111,7 +111,7 @@ def _compiled(
         return item
     if item.link:
         raise InvalidRequest(f"{item.name} has link= of its own; give all inputs to one link")
-    # The whole program's options (-std, -G, …) apply to each part, whose own options win.
+    # The program's options (-std, -G, …) apply to each part, unless the part has its own.
     unit = replace(
         item, options=(*request.options, *item.options), arch=arch, target=target, link=()
     )

@@ -253,7 +253,7 @@ def _requests(
 ) -> Iterator[tuple[CompileRequest, Settings, Mapping[str, Any]]]:
     """Yield the request, the settings and the given settings of each item of a batch.
 
-    What an item was given itself comes before what holds for all.
+    An item's own settings take precedence over the batch's.
     """
     environment = environments.current().settings
     common = environment.override(**overrides)
@@ -272,18 +272,18 @@ def _requests(
 def _tasks(
     builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
 ) -> list[Task]:
-    """Read the items of a batch; built `elsewhere`, they are for the device there where here is none."""
+    """Read the items of a batch; on other machines (`elsewhere`) their own device may decide."""
     from rtcompile.build.batch import Planner, Task
     from rtcompile.errors import ToolkitNotFound, UnsupportedArch
 
     plan = Planner()
     tasks = []
     for request, settings, given in _requests(builds, overrides):
-        # What was asked for, before the architecture is fixed: a module made later asks for the same.
+        # The raw request, without the architecture: a module that is made later has the same one.
         query = query_of(request, settings)
         query.planner = plan
         if request.arch is None:
-            # There may be a bundle that answers.
+            # A bundle may have the code.
             lacking = (ToolkitNotFound, UnsupportedArch) if elsewhere else (ToolkitNotFound,)
             try:
                 choice = plan(request.replace(link=()), settings).choice

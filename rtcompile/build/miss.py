@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class AnotherCapabilityError(Exception):
-    """cuda-python reports another compute capability than CuPy, and its answer counts."""
+    """cuda-python reports another compute capability than CuPy; cuda-python's is used."""
 
 
 def compile_once(
@@ -116,7 +116,7 @@ class Miss:
         self.added: list[str] = []  # flags that were added because of errors
         self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
-        self.depends: tuple[FileSet, ...] = ()  # what a failure depends on besides
+        self.depends: tuple[FileSet, ...] = ()  # further dependencies of a failure
         self.begun_ns = clocks.file_clock_ns()
         self.folders = self._folders()
         self.confirmed = confirmed
@@ -127,7 +127,7 @@ class Miss:
         if self.settings.recompile:
             negative.forget(plan.key_inputs)
         known = negative.find(plan.key_inputs)
-        if known is not None and not known.why_nvcc:  # another process found out meanwhile
+        if known is not None and not known.why_nvcc:  # another process has just failed to build it
             raise _error(known.failure, plan, cached=True)
         if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
@@ -243,7 +243,7 @@ class Miss:
         )
 
     def built_together(self, compiled: Compiled) -> ObjectCode:
-        """Keep and return what NVRTC made of it with others: see `batchable`."""
+        """Keep and return what NVRTC made of it with others: see `planned.compile_batch`."""
         self.why = self.why_missed()
         return self._finish("nvrtc", compiled, self.plan.search)
 
@@ -396,7 +396,7 @@ class Miss:
             log += f"{plan.request.name}: warning: {problem}\n"
         key_inputs = replace(key_inputs, fixups=tuple(self.added))
         if self.store.changed_meanwhile(key_inputs, dependencies):
-            # Which contents the compiler read is not known, so no bundle has them.
+            # It is unknown which contents the compiler read, so no bundle may record them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
             dependencies = dependencies.replaced(headers=unknown)
         built = ObjectCode(

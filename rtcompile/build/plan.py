@@ -83,7 +83,7 @@ def plan(
     if links and not (options.rdc or options.lto):
         is_lto = any(link.kind == "ltoir" for link in links)
         options = options.adding("-dlto" if is_lto else "-rdc=true")
-    # No header is looked at before the architecture is known: headers ask ``__CUDA_ARCH__``.
+    # Headers depend on ``__CUDA_ARCH__``, so none is read before the architecture is known.
     search = own_directories(options) + toolchain.search + last_directories(options)
     paths_matter = options.debug or options.lineinfo
     # If the source is a file, line information can refer to it, and quoted includes lie beside it.
@@ -223,7 +223,7 @@ def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, 
     try:
         return capability()
     except (ToolkitNotFound, UnsupportedArch):
-        return None  # no device: the options alone decide
+        return None  # no device: the options decide
 
 
 def with_toolchain(plan: Plan, toolchain: Toolchain, settings: Settings) -> Plan:
@@ -260,22 +260,22 @@ _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 def nvcc_setting(options: Options) -> str:
     """Return further facts that decide NVCC's output, besides options and compilers."""
-    said = ""
+    facts = ""
     texts = [f"; {name}={os.environ[name]}" for name in _NVCC_FLAGS if os.environ.get(name)]
     if texts:
-        said = "".join(texts)
+        facts = "".join(texts)
         with suppress(InvalidRequest):  # a build with NVCC raises this error
             options = for_nvcc(options)
             directories = (*own_directories(options), *last_directories(options))
-            said += "".join(f"; -I{directory.path}" for directory in directories)
+            facts += "".join(f"; -I{directory.path}" for directory in directories)
     chosen = options.get("compiler-bindir")
     if chosen is not None:
         from rtcompile.toolkit import model
         from rtcompile.toolkit.programs import which
 
         found = chosen if os.path.isdir(chosen) else which(chosen, os.environ)
-        said += f"; -ccbin {model.of_host_compiler(found or chosen)}"
-    return said
+        facts += f"; -ccbin {model.of_host_compiler(found or chosen)}"
+    return facts
 
 
 def _linker(toolchain: Toolchain) -> str:

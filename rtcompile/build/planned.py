@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,20 +47,90 @@ def compile(query: Query) -> ObjectCode:
     return code
 
 
+def may_share(query: Query) -> bool:
+    """Say whether one worker may compile a build after others of the same options.
+
+    Such a build reads no file, its options have no effect on the next one, it needs nothing but
+    NVRTC, it has no limit of its own, and it is not known to fail.
+    """
+    plan, settings = query.plan, query.settings
+    if plan is None:
+        return False
+    library, key_inputs = plan.toolchain.nvrtc, plan.key_inputs
+    return (
+        plan.backend != "nvcc"
+        and library is not None
+        and bool(library.build)
+        and not plan.must_link
+        and plan.unlinked != "object"
+        and plan.request.arch is not None
+        and key_inputs.reads_no_file()
+        and key_inputs.is_forgotten()
+        and not key_inputs.paths_matter
+        and settings.jit
+        and not (settings.remote or settings.recompile or settings.save_source)
+        and settings.timeout is None
+        and settings.memory_limit is None
+        and not Store.open(settings).negative.find(key_inputs)
+    )
+
+
 def compile_batch(
     queries: Sequence[Query], cancellations: Sequence[Cancellation]
 ) -> Generator[tuple[int, ObjectCode] | None]:
-    """Compile similar builds in one worker: see `batchable.compile_batch`."""
-    from rtcompile.build import batchable
+    """Compile builds that `may_share` in one worker and keep them; yield position and code.
 
+    A small kernel takes the compiler 15 ms. Compiled one by one, each costs the caller another
+    millisecond, and its worker a pause. Builds that another thread or process makes are left out,
+    and so are the first that fails and all after it. Yields None from time to time while the worker
+    is busy; leaving the loop kills it.
+    """
     settings = queries[0].settings
-    decided = [plan_of(query) for query in queries]
-    _start_compiler(decided[0], settings)
-    for made in batchable.compile_batch(decided, settings, Store.open(settings), cancellations):
-        if made is None:
-            yield None
-        elif code := _reported(queries[made[0]], partial(_kept, code=made[1])):
-            yield made[0], code
+    _start_compiler(plan_of(queries[0]), settings)
+    from rtcompile.build.miss import Miss
+    from rtcompile.compilers import nvrtc
+    from rtcompile.request import command_lines
+
+    store = Store.open(settings)
+    with ExitStack() as held:
+        misses: list[tuple[int, Miss, ExitStack]] = []
+        for at, query in enumerate(queries):
+            decided = plan_of(query)
+            lock = held.enter_context(ExitStack())
+            if (
+                lock.enter_context(store.building(decided.key_inputs, reads=False, waits=False))
+                == 0.0
+            ):
+                lock.close()
+                continue
+            found = store.appeared(decided.key_inputs)
+            if isinstance(found, ObjectCode):
+                lock.close()
+                if code := _reported(query, partial(_kept, code=found)):
+                    yield at, code
+            else:
+                misses.append((at, Miss(decided, settings, store, None, found, True), lock))
+        if not misses:
+            return
+        first = misses[0][1].plan
+        library = first.toolchain.require_nvrtc()
+        directories = [directory.path for directory in first.search]
+        flags = command_lines.for_nvrtc(
+            first.options, first.choice.arch, first.unlinked, library.version_pair, directories
+        )
+        units = [
+            miss.unit(flags, first.unlinked, miss.plan.request.name_expressions)
+            for _, miss, _ in misses
+        ]
+        for outcome in nvrtc.compile_batch(units, library, cancellations):
+            if outcome is None:
+                yield None
+                continue
+            at, miss, lock = misses[outcome[0]]
+            made = miss.built_together(outcome[1])
+            lock.close()
+            if code := _reported(queries[at], partial(_kept, code=made)):
+                yield at, code
 
 
 def is_cached(query: Query) -> bool:
@@ -100,7 +171,7 @@ def _in_bundles(query: Query) -> Found | None:
     from rtcompile.build import from_bundle
 
     code = from_bundle.find(query.request, query.settings)
-    # Its files are the bundle's to check, each time.
+    # The bundle checks its files each time, so no level above keeps the code.
     return None if code is None else Found(code, FileSet(uncacheable="bundled"))
 
 
@@ -136,9 +207,9 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
     entry = Store.open(query.settings).entry_of(decided.key_inputs, code)
     if (
         entry is None
-        # What such a compiler reads is not stated: another one on PATH, relative directories.
+        # Such settings may name another compiler on PATH, or relative directories, which are not recorded.
         or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
-        # The toolchain was replaced meanwhile, and this is not what it would make now.
+        # The toolchain was replaced meanwhile, and may make other code now.
         or toolkit.current(query.settings).depends is not decided.toolchain.depends
         # A variable was changed meanwhile.
         or query.environment is not environment.current()
@@ -149,7 +220,7 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
 
 LEVELS: tuple[lookup.Level, ...] = (
     ("", _in_bundles, None),
-    # Who compiles keeps the result in them, while others wait for it: see `store.add`.
+    # A build writes manifests itself, while others wait for it: see `Store.add`.
     ("", _in_manifests, None),
     ("", _in_shared_stores, None),
 )
@@ -213,7 +284,7 @@ def _start_compiler(decided: Plan, settings: Settings) -> None:
     if decided.backend != "nvcc" and settings.jit and not settings.remote:
         from rtcompile.workers import process
 
-        # It comes up while modules are imported.
+        # It starts while modules are imported.
         process.start(decided.toolchain.require_nvrtc().to_load())
 
 

@@ -1,1 +1,1 @@
-"""Runs compilers in workers: each turns a `TranslationUnit` into `Compiled` or `CompileFailure`."""
+"""Turns a `TranslationUnit` into `Compiled` or `CompileFailure`, by compilers in workers."""

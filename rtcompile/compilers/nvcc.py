@@ -1,7 +1,7 @@
 """Compiles a `TranslationUnit` with NVCC, in a worker.
 
 Only device code is made, so of the host compiler only the preprocessor runs. NVCC has no name
-expressions; `compilers.nvcc` adds them.
+expressions; `Markers` adds them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _FIRST_EXPRESSION = 2
 class Markers:
     """Variables that hold the addresses of name expressions: their initialisers name the symbols.
 
-    What an initialiser names in PTX is documented, unlike relocations in a cubin. Taken out of the
-    PTX before it is assembled, the markers leave no trace: the machine code is that of the plain
-    source with its templates instantiated. With ``-G`` debug information refers to them, and they
-    stay.
+    Names in initialisers are documented for PTX, unlike relocations in a cubin. The markers are
+    removed from the PTX before it is assembled, so the machine code is that of the source without
+    them, with its templates instantiated. With ``-G`` the debug information refers to the markers,
+    and they stay.
     """
 
     prefix: str
@@ -47,9 +47,9 @@ class Markers:
     @classmethod
     def of(cls, source: str, expressions: Iterable[str]) -> Markers:
         """Return the markers for a source's name expressions."""
-        # Sorted and numbered as NVRTC does, whose messages name them by that number.
+        # Sorted and numbered as NVRTC does, since messages contain the number.
         ordered = tuple(sorted(set(expressions)))
-        # The digest keeps the markers of two units that are linked together apart.
+        # The digest makes the markers of units that are linked together different.
         digest = hashlib.sha256("\0".join((source, *ordered)).encode())
         return cls(f"rtcompile_{digest.hexdigest()[:16]}_", ordered)
 
@@ -70,7 +70,7 @@ class Markers:
         """Return NVCC's log with errors in expressions as NVRTC writes them: naming the expression."""
 
         def rewritten(match: re.Match[str]) -> str:
-            place, number, message = match.groups()
+            file, number, message = match.groups()
             index = int(number) - _FIRST_EXPRESSION
             # The source may have a "#line", or end in a `\`.
             if not 0 <= index < len(self.expressions):
@@ -78,8 +78,8 @@ class Markers:
             expression = self.expressions[index]
             pragma = "  #pragma nv_mangled_name "
             return (
-                f"{place}{message}\n{pragma}{expression}\n{'^':>{len(pragma) + 1}}\n\n"
-                f"{place}Error in parsing name expression for lowered name lookup. "
+                f"{file}{message}\n{pragma}{expression}\n{'^':>{len(pragma) + 1}}\n\n"
+                f"{file}Error in parsing name expression for lowered name lookup. "
                 f'Input name expression was: "{expression}"\n'
             )
 
@@ -207,7 +207,7 @@ def link(
 
 
 class Observed(NamedTuple):
-    """What one run of NVCC wrote of itself, and its seconds, in the worker and in the queue."""
+    """The report that NVCC wrote about one run, and the seconds in the worker and in the queue."""
 
     text: bytes
     seconds: float
@@ -225,7 +225,7 @@ def observe(
 
 
 def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
-    """Say why a driver (12090 is 12.9) cannot load this NVCC's cubins: its major version is older."""
+    """Return why a driver (12090 is 12.9) cannot load this NVCC's cubins; ``""`` if it can."""
     major, minor = driver // 1000, driver % 1000 // 10
     if nvcc[0] <= major:
         return ""
@@ -236,7 +236,7 @@ def driver_problem(nvcc: tuple[int, int], driver: int) -> str:
 
 
 class _Nvcc:
-    """NVCC for one unit: each run gets the time that earlier runs have left."""
+    """NVCC for one unit, whose runs share one time limit."""
 
     def __init__(self, toolchain: Toolchain, limits: Limits) -> None:
         self._path = toolchain.require_nvcc().path
@@ -254,12 +254,12 @@ class _Nvcc:
             outcome = self._with_missing(outcome, {_SOURCE: source, **texts})
         if outcome.trace is None:
             return outcome
-        # NVCC takes the names in #line for files that were read.
-        said = {unit.name, *(file for _, _, file in cxx.renumbered(unit.source) if file)}
+        # NVCC lists the names in #line directives as files that it read.
+        named = {unit.name, *(file for _, _, file in cxx.renumbered(unit.source) if file)}
         trace = tuple(
             path
             for path in outcome.trace
-            if path not in said or (path != unit.name and os.path.isfile(path))
+            if path not in named or (path != unit.name and os.path.isfile(path))
         )
         return outcome._replace(trace=trace)
 

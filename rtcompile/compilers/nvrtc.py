@@ -29,8 +29,8 @@ _FIRST_WITH_SEED = (12, 9)
 _FIRST_WITH_PCH = (12, 8)
 # The first NVRTC whose code with `--minimal` was compared with that without, byte by byte.
 _FIRST_COMPARED = (12, 9)
-# Options that name a folder. They are not in the seed, so machines agree on it.
-_PLACES = ("-I", "--include-path", "-include", "--pre-include")
+# Options that name a path. They are left out of the seed, so that it is equal on all machines.
+_PATH_OPTIONS = ("-I", "--include-path", "-include", "--pre-include")
 
 
 def compile(
@@ -46,8 +46,7 @@ def compile(
     """Compile a unit, whose flags are NVRTC's own, with the given NVRTC.
 
     With `pch` a precompiled header may be used or made, and kept in `cache_dir`; `search` is for
-    its dependencies. `meanwhile` is called while the compiler runs; more than once, if it has to
-    run again.
+    its dependencies. `meanwhile` is called while the compiler runs, each time that it runs.
     """
     prefix = _prefix(unit, library, cache_dir, search) if pch and cache_dir else None
     if prefix is None:
@@ -69,11 +68,10 @@ def compile_batch(
     library: Library,
     cancellations: Sequence[pool.Cancellation] = (),
 ) -> Iterator[tuple[int, Compiled] | None]:
-    """Compile units in one worker that read no file and have flags, target and architecture in common.
+    """Compile units that read no file and share flags, target and architecture, in one worker.
 
-    Yields the position of each and what came of it, in order, and None from time to time while the
-    worker is at one. Ends before the first that does not go well: who wants to know what is wrong
-    with it compiles it alone, and the others again.
+    Yields the position and result of each, in order, and None from time to time while the worker is
+    busy. Ends before the first unit that fails. To get its error, compile that unit by itself.
     """
     first = units[0]
     flags = [flag.encode() for flag in first.flags]
@@ -117,7 +115,7 @@ def precompile(
 def observe(
     function: str, unit: TranslationUnit, library: Library, limits: Limits
 ) -> tuple[dict[str, Any] | CompileFailure, float]:
-    """Have a worker compile a unit by one of its functions; return its reply and seconds in queue."""
+    """Compile a unit by a function of `workers.nvrtc`; return its reply and the seconds in the queue."""
     arguments = {
         "source": unit.source.encode(),
         "name": unit.name.encode(),
@@ -137,7 +135,7 @@ def observe(
 def identify(library: Library) -> str:
     """Return the compiler's real build, ``"12.9.86 CL-36037853"``, from the PTX that it writes."""
     which = library.to_load()
-    with _identifying:  # by one thread of a batch
+    with _identifying:  # one thread asks, the others of a batch wait
         build = _builds.get(which)
         if build is None:
             outcome = pool.run(job_of(library, "build_string", {}), _TO_IDENTIFY)
@@ -199,7 +197,7 @@ def _run(
     header: Precompiled | None = None
 
     def job() -> pool.Job:
-        # Looked for when the job starts: while it was queued, the header may have been made.
+        # The header may have been made while the job was queued, so it is looked for now.
         nonlocal header
         header = prefix.find() if prefix is not None else None
         arguments = {
@@ -262,7 +260,7 @@ def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same
 def _seed_of_flags(flags: tuple[str, ...]) -> bytes:
-    return b"".join(field("flag", flag) for flag in flags if not flag.startswith(_PLACES))
+    return b"".join(field("flag", flag) for flag in flags if not flag.startswith(_PATH_OPTIONS))
 
 
 def _outcome(
@@ -282,7 +280,7 @@ def _outcome(
         tracing.add(phase, begin, end, row=f"worker {answer.slot}", program=unit.name)
     (_, begin, end), *phases = reply["spans"]
     milliseconds = {phase: (until - since) * 1000 for phase, since, until in phases}
-    # They add up: what is between NVRTC's phases and around them is "compile".
+    # "compile" is what is not in NVRTC's phases, so that they add up to the whole.
     milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
     milliseconds["queue"] = answer.queued * 1000
     trace = observed.headers_read(reply)
@@ -316,14 +314,14 @@ def _outcome(
 
 
 def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> float:
-    """Return the milliseconds it took to read the source; 0 where it was not read to its own text."""
+    """Return the milliseconds that the front end took; 0 where it did not reach the user's own text."""
     if isinstance(outcome, Compiled):
         return outcome.milliseconds.get("front end", 0.0)
     return outcome.milliseconds if _is_own_mistake(outcome, unit) else 0.0
 
 
 def _trust_result(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> bool:
-    """Say whether an outcome holds although a precompiled header had a part in it.
+    """Say whether an outcome is final although a precompiled header was used.
 
     An error in the user's own text is trusted: reporting it takes 0.1 s, and 1.4 s without the
     header. Any other failure (a crash, an error in a header) is tried again without it.
@@ -343,7 +341,7 @@ def _is_own_mistake(outcome: CompileFailure, unit: TranslationUnit) -> bool:
 def _death(
     death: pool.Crash, options: tuple[str, ...], limits: Limits, header: Precompiled | None = None
 ) -> CompileFailure:
-    """Return the failure, with what NVRTC's stderr had: the headers it read, and its last words."""
+    """Return the failure, with what NVRTC wrote on stderr: the headers it read, and its last message."""
     failure = pool.failure(death, options, "nvrtc", limits)
     lines = death.stderr.splitlines(keepends=True)
     read = [line for line in lines if line.lstrip(b" ").startswith((b"/", b"__nv_"))]

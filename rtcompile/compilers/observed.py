@@ -1,8 +1,7 @@
 """Makes a `FileSet` of the paths that NVRTC looked for, as `workers.probes` observed them.
 
-What was seen is looked at once more, after the build: where anything is not as the compiler saw it,
-the set is as new as this moment, and the build is not kept. What the compiler saw between two
-changes that undo each other does not matter: what is there now is what it saw.
+After the build all files are checked once more. If one is not as the compiler saw it, `newest_ns` is
+the present, and the build is not cached. A change that was undone meanwhile does not matter.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ def for_probes(
     search: Sequence[SearchDir],
     texts: Iterable[tuple[str, str]],
 ) -> dict[str, Any]:
-    """Return what a job says to `workers.probes`."""
+    """Return the fields of a job that `workers.probes` reads."""
     toolkit = [d.path for d in search if not (d.is_own or d.is_provided)]
-    said = {
+    given = {
         "provided": [os.fsencode(path.rstrip("/") + "/") for path in toolkit],
         "texts": {os.fsencode(path): text.encode() for path, text in texts},
     }
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in given.items() if value}
 
 
 def headers_read(reply: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -58,13 +57,13 @@ def file_set(
     texts: Iterable[tuple[str, str]] = (),
     before: FileSet = _NOTHING,
 ) -> FileSet:
-    """Return what a compile depends on, by what `probes.end` returned.
+    """Return what a compile depends on, from what `probes.end` returned.
 
     `texts` are the headers that were given as texts, by their paths, and `before` the files of the
     precompiled header that was used. `newest_ns` is 0 if everything is still as the compiler saw
     it, else the present.
     """
-    place = relative_to(search)
+    split_path = relative_to(search)
     toolkit = tuple(f"{d.path.rstrip('/')}/" for d in search if not d.is_own)
     headers = {header.path: header for header in before.headers}
     present, include_results = dict.fromkeys(before.present), {*before.include_results}
@@ -73,7 +72,7 @@ def file_set(
     has_changed = False
 
     def is_there(path: str) -> None:
-        position, rest = place(path)
+        position, rest = split_path(path)
         present[path] = None
         include_results.add(f"{search[position].label if position >= 0 else ''}/{rest}")
 
@@ -87,7 +86,7 @@ def file_set(
                 digest, mentioned = _digest(path, tuple(stats))
         except OSError:
             has_changed = True
-        position, relative = place(path)
+        position, relative = split_path(path)
         label = search[position].label if position >= 0 else ""
         header = Header(path, label, relative, digest, *stats[:4])
         known = headers.get(path)
@@ -139,9 +138,7 @@ def file_set(
 
 
 def _digest(path: str, stats: tuple[int, ...]) -> tuple[str, int]:
-    """Return a toolkit header's digest and mentions; OSError where it is not as the compiler saw
-    it.
-    """
+    """Return a toolkit header's digest and mentions; OSError if it changed since the compile."""
     key = (path, *stats)
     known = _digests.get(key)
     if known is None:
@@ -172,7 +169,7 @@ def _gaps(paths: Iterable[bytes], directories: Iterable[str]) -> Iterable[str]:
     """Yield, for each path that did not exist, the first folder on its way that does not, or itself.
 
     A missing ``user0/cute`` stands for every header below it, which reduces CuTe's 300 paths to a few
-    tens. A missing directory of the search stands for nothing: in another place it is another path.
+    tens. A missing search directory does not stand for the paths below it, since its path differs elsewhere.
     """
     known = dict.fromkeys(map(os.fsencode, directories), b"")
 

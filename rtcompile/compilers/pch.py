@@ -1,11 +1,12 @@
-"""Precompiled headers: an include prefix is parsed once, and later builds that open with it are spared that.
+"""Precompiled headers: the includes that open a source are parsed once, and later builds skip them.
 
-NVRTC uses any file it is given, even an outdated one, so rtcompile has to check it: a header's key
-has the compiler, its heap's place, the options and the prefix; its record has the dependencies, by
-content. `worth_making` says when one is made: by a process of its own (`precompiled_maker`), begun
-when the build that wanted it is done and not ended with the program. A build that finds it half made
-waits no longer than it would be spared; of a batch with more builds than can run at once the rest
-waits. It is tried before it is published; what fails with it is built again without.
+NVRTC uses any file that it is given, even an outdated one, so rtcompile has to check it. The key of a
+precompiled header has the compiler, the address of its heap, the options and the prefix. Its record
+has the dependencies, by content. `worth_making` says when one is made. A process of its own makes it
+(`pch_maker`), which starts after the build that wanted it and outlives the program. A build that
+finds one in the making waits no longer than the header would save. In a batch with more builds than
+slots, some builds go ahead and the others wait. A header is tried before it is published. A build
+that fails with one is repeated without it.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ if TYPE_CHECKING:
     from rtcompile.files.fileset import FileSet
     from rtcompile.toolkit.model import Library
 
-# Options that neither the front end sees nor NVRTC compares: one header serves all their values.
+# Options that the front end does not see and NVRTC does not compare. They are not in the key.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
 MAKER = "rtcompile-pch"  # the name of the threads that wait while a header is made
 _FRESH_SECONDS = 0.5
-_POLL_SECONDS = 0.02  # seconds between two looks of a build that waits
+_POLL_SECONDS = 0.02  # seconds between two checks of a build that waits
 _AT_ONCE = 0.1
 _LONGEST_WAIT = 60.0  # for a header, before a build goes ahead without
 
 # What a header costs and spares, in seconds (CuTe, CUB and CuPy's headers, on a machine of 2026).
 _SPARED_PART = 0.8  # of the front end's time: the rest is the user's own text
-_USE = 0.015  # to look whether it is current, and to map it
-_START = 0.3  # of the process that makes it
+_USE = 0.015  # to check that it is current, and to map it
+_START = 0.3  # of the maker's process
 _LEAST_SPARED = 0.005
 
 # How many builds of a batch, this one included, open with the same prefix.
@@ -56,11 +57,11 @@ siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblin
 def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
     """Say whether a prefix is worth a precompiled header: the one rule.
 
-    As many builds are expected as there were without one, and the seconds that it saves in both
-    must be worth making it, which reads the headers twice; at low priority these count half. So the
-    second build has one made if reading takes 0.1 s or more, and the third one of CuPy's own
-    kernels, whose headers take 80 ms (programs build tens of them: see `frontends.cupy_builds`). After
-    each failed making it must be worth twice as much.
+    It is assumed that as many builds follow as there were so far. The seconds that the header saves
+    in all of them must exceed the cost of making it, which reads the headers twice, and counts half
+    because it is done at low priority. So the second build has one made if reading takes 0.1 s or
+    more, and the third one if it takes 80 ms, as with CuPy's own kernels (`frontends.cupy_builds`).
+    After each failed attempt the gain must be twice as large.
     """
     spared = _spared(front_end)
     if builds < 2 or spared < _LEAST_SPARED:
@@ -75,10 +76,10 @@ def worth_waiting(builds: float, front_end: float) -> bool:
 
 
 def max_wait(front_end: float) -> float:
-    """Return the seconds that a build waits for a header that is being made: what it spares it.
+    """Return how many seconds a build waits for a header in the making: as long as that would save.
 
-    So a wait in vain costs no more than the header would have spared. Where no build has shown how
-    long the source takes to read, the making does: less its start, it takes that long at least.
+    Where no build has shown how long the headers take to read, the time since the maker started is
+    used, which is a lower bound.
     """
     return max(0.0, _spared(front_end))
 
@@ -99,14 +100,14 @@ _guard = threading.Lock()
 _wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
 _ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
 _read_in: dict[str, float] = {}  # the least seconds that one of them spent on reading its source
-# Whose makers this process started and has not seen end, with the time it started them, or `_IN_VAIN`
-# when a build has waited for one long enough: others have the processor.
+# Keys of makers that this process started and that still run, with their time of start, or `_IN_VAIN`
+# once a build has waited long enough for one.
 _making: dict[str, float] = {}
 _IN_VAIN = float("inf")
 _MOST_ASSUMED = 3.0  # seconds that an unknown source takes to read: CuTe takes 1.4
 
-# One thread at a time looks whether a header is current, and those of its batch take its word:
-# sixteen that each ask for 392 files at once take 150 ms, of which 145 go to passing on the GIL.
+# One thread at a time checks that a header is current, and the others of its batch use the result.
+# Sixteen threads that check 392 files each take 150 ms, of which 145 are spent on handing over the GIL.
 _looking = threading.Lock()
 _found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
 
@@ -131,7 +132,7 @@ class Prefix:
         self.folder = folder
         self.key = digest(
             [
-                # Another version may add other options of its own, which must match too.
+                # Another version of rtcompile may add other options.
                 field("rtcompile", __version__),
                 field("nvrtc", library.identity()),
                 field("heap", f"{heap.BASE:x}+{heap.SIZE:x}"),
@@ -180,11 +181,11 @@ class Prefix:
             return None
         now = record.dependencies.current()
         image = disk.image(self._path)
-        # In a copy of the folder, as in a container's image, it is another file of the same content.
-        same = record.image == image or (
+        # In a copy of the folder, as in a container's image, the file is another one of the same content.
+        is_unchanged = record.image == image or (
             record.checksum != b"" and record.checksum == disk.checksum(self._path)
         )
-        if now is None or not same:
+        if now is None or not is_unchanged:
             self._drop()
             return None
         if now is not record.dependencies or image != record.image:  # touched or moved
@@ -196,7 +197,9 @@ class Prefix:
         """Note a build that had to do without, and have the header made if it is worth it now."""
         with _guard:
             _read_in[self.key] = min(seconds, _read_in.get(self.key, seconds))
-        if trace and _spared(seconds) >= _LEAST_SPARED:  # else no number of builds makes it so
+        if (
+            trace and _spared(seconds) >= _LEAST_SPARED
+        ):  # else no number of builds makes it worth it
             self._count(tuple(trace), seconds)
 
     def _count(self, trace: tuple[str, ...], seconds: float | None) -> None:
@@ -204,8 +207,8 @@ class Prefix:
         with _guard:
             if self.key in _making:
                 return
-            # Who cannot have the lock leaves the record alone: a header is being made, or this file
-            # system has no locks, and two makers would be at one file.
+            # Without the lock the record is not touched: a header is in the making, or this file system
+            # has no locks, and two makers would write to one file.
             lock = locks.take(self._lock, 0.0)
             if lock is None:
                 return
@@ -235,7 +238,7 @@ class Prefix:
                     locks.release(self._lock, lock)
 
     def make_ahead(self) -> None:
-        """Have the header made before a build asks for it, unless something is known of it."""
+        """Have the header made before a build asks for it, unless there is a record of it."""
         if Record.read(self._record, self.search) is None:
             self._count((), None)
 
@@ -243,13 +246,13 @@ class Prefix:
         """Remove a header with which a compiler failed; make another only if this one was damaged."""
         record = Record.read(self._record, self.search)
         if record is not None and record.state == REFUSED:
-            return  # by another build, a moment ago
+            return  # another build has just done so
         damaged = (
             record is not None
             and record.checksum != b""
             and record.checksum != disk.checksum(self._path)
         )
-        # One that was evicted, or dropped for an edit, between the look for it and its use.
+        # It may have been evicted, or dropped for an edit, since it was found.
         gone = not os.path.exists(self._path)
         self._drop("" if damaged or gone else reason)
 
@@ -307,13 +310,13 @@ class Prefix:
                 return
             if known and not worth_waiting(siblings.get() / slots, seconds):
                 return
-            if known or waited > _AT_ONCE:  # what is not read by then takes long
+            if known or waited > _AT_ONCE:  # a source that is still being read takes long
                 if not record.makings:
                     self._count((), None)
-                with _guard:  # held by who is about to start one
+                with _guard:  # another thread may be about to start one
                     making = self.key in _making
                 if not making:
-                    return  # One came to nothing, or another program makes it.
+                    return  # an attempt failed, or another program makes it
             if cancellation is not None:
                 cancellation.check()
             time.sleep(_POLL_SECONDS)
@@ -338,7 +341,7 @@ class Prefix:
             return False
         _making[self.key] = time.monotonic()
         try:
-            # It reaps the maker while this program lives.
+            # The thread reaps the maker.
             threading.Thread(target=self._await, args=(pid,), name=MAKER, daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is on its way out
             _making.pop(self.key, None)

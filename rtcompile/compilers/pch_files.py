@@ -21,7 +21,7 @@ _MOST_BYTES = 1 << 34
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 
-_UNFINISHED_SECONDS = 3600.0  # after which a record that is not yet published never will be
+_UNFINISHED_SECONDS = 3600.0  # after which a record that is not published has no writer any more
 _UNKNOWN = float("inf")
 _COUNTS = struct.Struct("<2qd")
 
@@ -39,10 +39,9 @@ _imaged: dict[str, tuple[tuple[int, ...], bytes]] = {}
 class Record(NamedTuple):
     """What is known of a prefix: seen in builds, ready to be used, or refused.
 
-    While it is only seen, `builds` is how many had to do without a header since one of its files
-    changed, and `makings` how often it was begun to make one;
-    `seconds` is the least that one of the builds spent on reading (the others shared the
-    processor).
+    While it is only seen, `builds` counts the builds without a precompiled header since one of the files
+    changed, `makings` the attempts to make one, and `seconds` is the shortest time that one of the
+    builds spent on reading (others may have shared the processor).
     """
 
     state: str
@@ -160,7 +159,7 @@ def checksum(path: str) -> bytes:
 
 
 def changed_since(paths: Sequence[str], record: str) -> bool:
-    """Say whether a file is younger than the record: a header under edit is not worth precompiling."""
+    """Say whether a file is newer than the record: a header that is being edited is not precompiled."""
     try:
         then = os.stat(record).st_mtime_ns
         return any(os.stat(path).st_mtime_ns >= then for path in paths)
@@ -169,7 +168,7 @@ def changed_since(paths: Sequence[str], record: str) -> bool:
 
 
 def sweep(folder: str) -> None:
-    """Remove what makers left that were killed together with all that would have cleared up."""
+    """Remove the files of makers that were killed."""
     with suppress(OSError):
         for entry in os.scandir(folder):
             key, _, suffix = entry.name.partition(".")
@@ -179,7 +178,7 @@ def sweep(folder: str) -> None:
                         os.unlink(entry.path)
                 elif suffix == "lock":
                     with locks.machine_wide(entry.path, 0.0):
-                        pass  # It removes the file at its end.
+                        pass  # leaving the block removes the file
                 elif suffix.startswith("pch") and _abandoned(folder, key, suffix):
                     os.unlink(entry.path)
 

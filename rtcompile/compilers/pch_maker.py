@@ -1,8 +1,7 @@
 """The process that makes one precompiled header, and outlives the program whose build wanted it.
 
-``python -I -S precompiled_maker.py NICE``, with a lock, which it holds for life, and its order in
-two descriptors. It has its own session and no terminal, a low priority, which it takes before
-anything else, and no output. The compiler runs in a worker of this process, which limits its time
+``python -I -S pch_maker.py NICE``, with two descriptors: its order, and a lock that it holds until it
+ends. It has its own session, a low priority, no terminal and no output. The compiler runs in a worker of this process, which limits its time
 and memory, removes its files, and ends with this process.
 """
 
@@ -13,14 +12,16 @@ import sys
 from types import ModuleType
 
 if __name__ == "__main__":
-    # A stand-in for the package: its real `__init__`, and what that may import, stays out.
+    # An empty module replaces the package, so that its `__init__` and imports are not loaded.
     _package = ModuleType("rtcompile")
     _package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["rtcompile"] = _package
 
-    from rtcompile.workers import priority
+    from rtcompile.workers import zygote
 
-    priority.give_way(int(sys.argv[1]))
+    os.setsid()
+    os.nice(max(0, int(sys.argv[1]) - os.nice(0)))
+    zygote.keep_priority()
 
 from typing import Any
 
@@ -35,20 +36,19 @@ from rtcompile.request.units import Limits
 from rtcompile.store import manifests
 from rtcompile.workers import pool, process, protocol
 
-# Of a core that another program keeps busy, 15 gets a thirtieth: a build beside it takes a fiftieth
-# longer, and up to a tenth longer where this is 12. With SCHED_IDLE no header would ever be finished
-# there. Linux derives the priority on disks from it.
+# At 15 a maker gets a thirtieth of a busy core, and a build on that core takes a fiftieth longer; at 12
+# it takes up to a tenth longer. With SCHED_IDLE no header would ever be finished on a busy core. Linux
+# derives the priority on disks from it.
 NICE = 15
 NICE_WHEN_AWAITED = 5
 
 _ORDER, _LOCK = 0, 3  # descriptors
-_SECONDS = 600  # on a busy machine; no fault of the prefix
+_SECONDS = 600  # a busy machine may take that long
 _CPU_SECONDS = 120  # CuTe takes 3
 _BYTES = 4 << 30  # CuTe takes 0.6
 _OTHERS_FAULT = (9, 7, 25)  # SIGKILL, SIGBUS, SIGXFSZ: no memory, a full disk, `ulimit -f`
-# To make one takes longer than to read the headers, to use one takes something, too: what is spared
-# must show beside the two.
-_LEAST_SPARED = 0.02
+# A header that saves less than this is not kept.
+_LEAST_SAVED = 0.02
 
 
 def start(order: dict[str, Any], lock: int) -> int:
@@ -62,7 +62,7 @@ def start(order: dict[str, Any], lock: int) -> int:
     ]
     try:
         descriptors.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-        # By high numbers: the target of one dup2 must not be the source of a later one.
+        # Copies with high numbers, so no dup2 overwrites the source of a later one.
         sources = []
         for descriptor in (*descriptors, lock):
             sources.append(process.above_standard(descriptor))
@@ -89,10 +89,10 @@ def start(order: dict[str, Any], lock: int) -> int:
 
 
 def main() -> None:
-    """Make the header that the order names; whatever is in the way, end without a word."""
+    """Make the header that the order names; end silently on any error."""
     order = protocol.unpack(os.dup(_ORDER))
     try:
-        if order["version"] == __version__:  # else upgraded meanwhile: the new one makes its own
+        if order["version"] == __version__:  # else rtcompile was upgraded meanwhile
             _detach(order["seconds"])
             _Maker(order).make()
     finally:
@@ -113,7 +113,7 @@ def _detach(seconds: int) -> None:
     os.closerange(_LOCK + 1, last + 1)
     os.chdir("/")
     os.umask(0o077)
-    # What watches the compiler is in its worker; these are for the case that it does not.
+    # The worker watches the compiler; these limits are a second line of defence.
     signal.alarm(seconds + 60)
     for limit, value in ((resource.RLIMIT_CPU, _CPU_SECONDS), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(limit)[1]
@@ -170,7 +170,7 @@ class _Maker:
             if not made["full"]:
                 self._refuse(made["problem"])
             return
-        spared = made["make"] - made["use"]
+        saved = made["make"] - made["use"]
         trace = observed.headers_read(made) or ()
         texts = self.order["texts"]
         if made["asked"] is not None:
@@ -179,8 +179,8 @@ class _Maker:
             source = "\n".join([self.text, *(t for _, t in texts), *self.order["options"]])
             name = self.order["name"]
             dependencies = manifests.record(trace, self.search, source=source, name=name)
-        if spared < _LEAST_SPARED:
-            self._refuse(f"it would spare {spared * 1000:.0f} ms")
+        if saved < _LEAST_SAVED:
+            self._refuse(f"it would save {saved * 1000:.0f} ms")
         elif dependencies.uncacheable:
             self._refuse(dependencies.uncacheable)
         elif dependencies.newest_ns >= started_ns:
@@ -208,5 +208,5 @@ if __name__ == "__main__":
     try:
         main()
     except Exception:
-        # Nobody reads it: the next build finds no header and does without.
+        # Nobody reads an error: the next build finds no header and does without it.
         sys.exit(1)

@@ -313,7 +313,7 @@ class Memory:
         return self._found.get(identity)
 
     def keep(self, identity: tuple[object, ...], found: Found) -> None:
-        """Keep what was found in directory of what was kept before."""
+        """Keep what was found in place of what was kept before."""
         with self._guard:
             before = self._found.pop(identity, None)
             if before is not None:

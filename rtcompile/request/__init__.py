@@ -1,1 +1,1 @@
-"""What is requested, as values and decisions: no I/O, no CUDA, no clock."""
+"""Requests: values, checks and decisions without I/O, CUDA or clocks."""

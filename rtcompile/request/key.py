@@ -55,7 +55,7 @@ class KeyInputs:
     arch: Arch
     target: str = "cubin"
     name_expressions: tuple[str, ...] = ()  # their order does not matter
-    # The requested compiler; an object that another made does not serve, except for "auto".
+    # The requested compiler; "auto" takes an object of either.
     backend: str = "auto"
     # Backend to the identity of its compiler's build; none for a backend without a compiler.
     compilers: Mapping[str, str] = dataclass_field(default_factory=lambda: MappingProxyType({}))
@@ -64,14 +64,14 @@ class KeyInputs:
     # Whether the options write paths into the binary (``-G``, ``-lineinfo``).
     paths_matter: bool = False
     pre_includes: tuple[str, ...] = ()  # headers read before the source, as the options spell them
-    # Headers given as texts. The keys leave them to the places and to what a build depends on.
+    # Headers given as texts. They count through the search path's folder and a build's dependencies.
     texts: tuple[tuple[str, str], ...] = ()
     linker: str = ""  # the identity of the linker's build, for what is linked
-    allow_fixups: bool = True  # whether a build serves that has an option added because of an error
+    allow_fixups: bool = True  # whether rtcompile may add an option because of an error
     # The options that a build was made with for that reason; none in a look-up.
     fixups: tuple[str, ...] = ()
-    # Of a miss that takes 20 ms, a millisecond went to making the same keys eight times; of a batch's
-    # hit that takes 0.1 ms, the most went to what its variants have in common.
+    # Keys that were computed: a miss of 20 ms asks for the same keys eight times, in a millisecond. The
+    # second dict is shared by the variants of a batch.
     _made: dict[str, str] = dataclass_field(
         init=False, default_factory=dict, compare=False, repr=False
     )
@@ -89,7 +89,7 @@ class KeyInputs:
         """Return the manifest's key: everything known before a header is read, paths included."""
         made = self._made.get("lookup")
         if made is None:
-            fields = [*self._asked("lookup"), *self._content(), self._path_fields()]
+            fields = [*self._policy("lookup"), *self._content(), self._path_fields()]
             made = self._made["lookup"] = digest(fields)
         return made
 
@@ -97,7 +97,7 @@ class KeyInputs:
         """Return the key of the manifest for other folders and machines with the same contents."""
         made = self._made.get("portable")
         if made is None:
-            made = self._made["portable"] = digest([*self._asked("portable"), *self._content()])
+            made = self._made["portable"] = digest([*self._policy("portable"), *self._content()])
         return made
 
     def object_key(self, dependencies: FileSet, *, backend: str, path_bound: bool = False) -> str:
@@ -133,7 +133,7 @@ class KeyInputs:
         return digest([field("key", "shipped 2"), *replace(self, search=own)._given(), *texts])
 
     def reads_no_file(self) -> bool:
-        """Say whether NVRTC reads no file besides the source: `small.reads_no_file`."""
+        """Say whether NVRTC reads no file besides the source: `sources.reads_no_file`."""
         quiet = self._common.get("options read no file")
         if quiet is None:
             quiet = not self.pre_includes and sources.reads_no_file("", self._as_flags())
@@ -141,7 +141,7 @@ class KeyInputs:
         return quiet and sources.reads_no_file(self.source, ())
 
     def is_forgotten(self) -> bool:
-        """Say whether the options have no effect on NVRTC's next compile: `small.is_forgotten`."""
+        """Say whether the options have no effect on NVRTC's next compile: `sources.is_forgotten`."""
         return sources.is_forgotten(self._as_flags())
 
     def _as_flags(self) -> tuple[str, ...]:
@@ -150,8 +150,8 @@ class KeyInputs:
     def serves(self, backend: str, compiler: str) -> bool:
         """Say whether an object that `compiler` made as `backend` may be used.
 
-        Where no NVCC is found (a service with another PATH, ``RTCOMPILE_JIT=0``), an object that
-        any NVCC made of these contents serves, because it could not be built again here.
+        Where no NVCC is found (a service with another PATH, ``RTCOMPILE_JIT=0``), any NVCC's object of
+        these contents may be used, because it could not be built again here.
         """
         if self.backend not in ("auto", backend):
             return False
@@ -186,9 +186,8 @@ class KeyInputs:
             named[f"option {label}"] = f"{before} {value}" if before else value
         return named
 
-    def _asked(self, kind: str) -> list[bytes]:
-        # An object built with backend="nvcc" must not be found by "auto", whose result would then
-        # depend on which of the two requests came first.
+    def _policy(self, kind: str) -> list[bytes]:
+        # Else the result of "auto" would depend on whether backend="nvcc" was requested before.
         policy = field("allow fixups", str(self.allow_fixups))
         return [field("key", kind), field("requested compiler", self.backend), policy]
 
@@ -243,8 +242,8 @@ def _layout(
 ) -> tuple[bytes, ...]:
     """Return how the search directories are nested, which decides the names of each header.
 
-    ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file; where the second directory
-    is elsewhere they are two, and a manifest of one is not valid for the other.
+    ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file. If the second directory is not
+    inside the first they are two, and a manifest of one case is not valid in the other.
     """
     fields = []
     placed = relative_to(search)
@@ -315,7 +314,7 @@ def path_bound(
     if obj.kind == "ltoir" and dependencies.own_path:
         return True
     code = obj.code
-    return any(place in code for place in _path_fields(inputs.search, os.path.dirname(inputs.name)))
+    return any(path in code for path in _path_fields(inputs.search, os.path.dirname(inputs.name)))
 
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same
@@ -326,22 +325,23 @@ def _path_fields(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
 def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str = "") -> bool:
-    """Say whether another place has a counterpart for every file that was looked at.
+    """Say whether every file that was looked at has a counterpart under other paths.
 
-    It lies in a directory that the other place names too, or is the system's: what NVCC's host
+    That is so in a directory of the search path, and in the system's folders, which NVCC's host
     compiler reads, whose build is in NVCC's identity. The source's folder, `beside`, is neither.
     """
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]
-    place = relative_to(search)
+    split_path = relative_to(search)
     return all(
-        place(path)[0] >= 0 or (path.startswith("/usr/") and not path.startswith(beside or "\0"))
+        split_path(path)[0] >= 0
+        or (path.startswith("/usr/") and not path.startswith(beside or "\0"))
         for path in paths
     )
 
 
 def is_portable(inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
-    """Say whether another machine, or another place on this one, may use a build."""
+    """Say whether another machine, or other folders on this one, may use a build."""
     if path_bound(inputs, obj, dependencies, same_system=True):
         return False
     return dependencies.is_empty or portable(

@@ -1,1 +1,1 @@
-"""Keeps what was built: objects, the manifests that lead to them, and statistics of their use."""
+"""The local cache: objects, the manifests that lead to them, and statistics."""

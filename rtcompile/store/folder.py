@@ -1,6 +1,6 @@
 """The cache's directory, which belongs to this user or root, with folders only they can write to.
 
-Every file is opened through the descriptor of its folder, by the rule of `trusted`. The mode of the
+Every file is opened through the descriptor of its folder, by the rule of `files.sealed`. The mode of the
 directory itself is left to the user, since it holds nothing but these folders; no existing folder
 is chmodded.
 """
@@ -82,7 +82,7 @@ class Folder:
 
     def __init__(self, path: str, *, writable: bool = True) -> None:
         self.path = path
-        # By the monotonic clock: nothing is written before, for instance because that failed.
+        # Nothing is written before this time (monotonic clock): a write may have failed.
         self.write_at = 0.0 if writable else float("inf")
 
     @property
@@ -97,7 +97,7 @@ class Folder:
     # --- by descriptor -------------------------------------------------------------------
 
     def open(self, kind: str) -> int:
-        """Return a descriptor of one of `FOLDERS`; raises as `trusted.open_folder`."""
+        """Return a descriptor of one of `FOLDERS`; raises as `sealed.open_folder`."""
         top = sealed.open_folder(self.path, private=False)
         try:
             return sealed.open_folder(kind, dir_fd=top)
@@ -139,10 +139,10 @@ class Folder:
             os.close(descriptor)
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
-        """Write a file by rename; raises as `files.publish` and `trusted.open_folder`.
+        """Write a file by rename; raises as `sealed.publish` and `sealed.open_folder`.
 
-        The disk is not waited for. The file outlives a killed process; if a power cut damages it,
-        its digest shows that, and it is built again. Only a source has no digest of its own.
+        The call does not wait for the disk. The file survives if the process is killed. A power cut
+        may damage it; its digest shows that, and it is built again. Only a source has no digest.
         """
         with self.opened(kind) as folder:
             sealed.publish(name, data, dir_fd=folder, durable=kind == "sources")
@@ -164,7 +164,7 @@ class Folder:
                 for _ in range(_MOST_TRIES):
                     descriptor = os.open(JOURNAL[1], flags | os.O_NONBLOCK, 0o600, dir_fd=folder)
                     try:
-                        # Not into a file that was read and removed since it was opened.
+                        # Else the file was taken and removed since it was opened.
                         if _lock(descriptor, exclusive=False) and os.fstat(descriptor).st_nlink:
                             os.write(descriptor, _RECORD.pack(hits, misses, fetched, written))
                             return os.fstat(descriptor).st_size // _RECORD.size
@@ -210,7 +210,7 @@ class Folder:
                 for name in os.listdir(folder):
                     try:
                         found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
-                    except OSError:  # it was evicted just now
+                    except OSError:  # it has just been evicted
                         pass
         except OSError:
             pass

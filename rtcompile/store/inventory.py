@@ -116,7 +116,7 @@ class Usage:
 class Statistics:
     """The counts of one cache directory; every method opens, acts and closes, in some 5 ms.
 
-    Kept open, they would hold a connection per thread that is never closed. `StatisticsError` is the
+    A database that stays open would keep a connection per thread that is never closed. `StatisticsError` is the
     only error that the methods raise.
     """
 
@@ -232,7 +232,7 @@ def is_in_use(used: float) -> bool:
 
 def discard(folder: Folder, name: str) -> None:
     """Remove a folder of headers; builds that begin afterwards write it again."""
-    # Renamed first, so no process finds a folder that lacks some of its files.
+    # Renamed first: a process never finds a folder without some of its files.
     path, dying = folder.file(KIND, name), folder.file(KIND, f".{name}-{os.getpid()}")
     with suppress(OSError):
         os.close(folder.open(KIND))
@@ -280,7 +280,7 @@ def _stored(folder: Folder, kinds: Iterable[str]) -> Iterator[tuple[str, os.stat
 
 def entries(folder: Folder) -> Iterator[Entry]:
     """Yield every object that verifies."""
-    looking = Folder(folder.path, writable=False)  # so that listing does not count as use
+    looking = Folder(folder.path, writable=False)  # reading it does not count as use
     for path, status in stored(folder):
         kind, key = path.split("/")
         data = looking.read(kind, key) if kind == "objects" else None
@@ -385,7 +385,7 @@ def sweep(folder: Folder) -> None:
     for name, status in folder.listing(KIND):
         if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(folder.file(KIND, name), ignore_errors=True)
-    # Locks that are a file each, as where no byte of a file can be locked.
+    # Locks with a file each, where ranges of a file cannot be locked.
     for name in {name for name, _ in folder.listing("locks")} - {locks.TABLE}:
         with locks.machine_wide(folder.file("locks", name), timeout=0.0):
             pass  # no process held it; leaving the block removes it

@@ -17,7 +17,7 @@ from functools import partial
 from rtcompile.errors import RtcompileWarning
 from rtcompile.files import sealed
 
-MAX_WAIT_SECONDS = 900.0  # seconds to wait for another process's build; then this one builds too
+MAX_WAIT_SECONDS = 900.0  # seconds to wait for another process's build, before building too
 
 TABLE = "table"  # the file of the locks of keys
 
@@ -71,19 +71,19 @@ def hand_over(descriptor: int) -> None:
         os.close(descriptor)  # and no LOCK_UN, which would be for all copies
 
 
-# Devices on which a lock was tried: whether it answers. Some network file systems have none, and on
-# others a lock waits for a server that is gone, in the kernel, where nothing can be bounded.
-_answering: dict[int, bool] = {}
+# By device: whether locks work there. Some network file systems have none. On others a lock waits in
+# the kernel for a server that is gone, without a limit.
+_working: dict[int, bool] = {}
 _MOST_TRIED_SECONDS = 1.0
 
 
-def _answers(folder: str) -> bool:
-    """Say whether locks in a folder answer, within a second; those that do not are said once."""
+def _locks_work(folder: str) -> bool:
+    """Say whether locks work in a folder, by trying one for a second; warn once if they do not."""
     try:
         device = os.stat(folder).st_dev
     except OSError:
         return False
-    known = _answering.get(device)
+    known = _working.get(device)
     if known is not None:
         return known
     problems: list[str] = []
@@ -91,14 +91,16 @@ def _answers(folder: str) -> bool:
     try:
         trying.start()
     except RuntimeError:
-        return False  # no more threads: this build does without, and the next one asks again
+        return (
+            False  # no more threads: this build does without a lock, and the next one tries again
+        )
     trying.join(_MOST_TRIED_SECONDS)
     if trying.is_alive():
-        # The time may have passed in a call that held Python's lock; this thread had it back first.
+        # Another thread may have held the GIL all the time.
         trying.join(_MOST_TRIED_SECONDS / 4)
     problem = f"a lock gave no answer in {_MOST_TRIED_SECONDS:g} s" if trying.is_alive() else ""
     problem = problem or "".join(problems)
-    _answering[device] = not problem
+    _working[device] = not problem
     if problem:
         warnings.warn(
             f"locks in {folder} do not work ({problem}): processes that want the same build at once may "
@@ -115,7 +117,7 @@ def _try(folder: str, problems: list[str]) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
-        return  # nothing can be written here, which is said elsewhere
+        return  # the folder cannot be written, which another warning is about
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -131,11 +133,11 @@ def of_key(
 ) -> Iterator[bool]:
     """Hold the lock of a key against other processes: a byte of one file; yields as `machine_wide`.
 
-    `taken` is the caller's, for the descriptors of its locks by thread and key. Where an interrupt kept
-    a ``with`` block from ending, its traceback keeps the lock, and the same thread goes on with it.
+    `taken` belongs to the caller and has the descriptors of its locks by thread and key. If an interrupt
+    kept a ``with`` block from ending, its traceback keeps the lock, and the same thread may use it.
 
-    A file for each would be made and removed with each build. ext4 passes by all that were removed
-    in the last seconds when it makes the next: a third of the time of a batch of a thousand kernels.
+    One file per key would be made and removed with each build. ext4 skips the inodes that were freed
+    in the last seconds, which takes a third of the time of a batch of a thousand kernels.
     """
     here = threading.get_ident(), key
     start = int(key[:15], 16)
@@ -165,7 +167,7 @@ def take(path: str, timeout: float) -> int | None:
 
 
 def _take(path: str, timeout: float, lock: Callable[[int, str], bool]) -> int | None:
-    if not _answers(os.path.dirname(path)):
+    if not _locks_work(os.path.dirname(path)):
         return None
     deadline = time.monotonic() + timeout
     pause = 0.001
@@ -186,8 +188,8 @@ def _take(path: str, timeout: float, lock: Callable[[int, str], bool]) -> int | 
             if time.monotonic() > deadline:
                 os.close(descriptor)
                 return None
-            time.sleep(pause)  # a blocking flock could not be given up after a time
-            pause = min(2 * pause, 0.02)  # many ranks of a node take it one after the other
+            time.sleep(pause)  # a blocking flock has no timeout
+            pause = min(2 * pause, 0.02)  # many processes of a node may wait in turn
         except BaseException:
             _held.discard(descriptor)
             os.close(descriptor)
@@ -208,7 +210,7 @@ def _lock_range(
     try:
         _set_range(descriptor, _range(fcntl.F_WRLCK, start))
     except OSError as error:
-        # gVisor has none that belong to an open file.
+        # gVisor has no locks of open file descriptions.
         _ranges_work = error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
         raise
     taken[here] = descriptor
@@ -232,7 +234,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 class _Flight:
     def __init__(self) -> None:
-        # Where an interrupt left it locked, its thread can lock it again.
+        # Reentrant: if an interrupt left it locked, its thread can lock it again.
         self.lock = threading.RLock()
         self.users = 0
         self.failures = 0
@@ -250,9 +252,9 @@ class SingleFlight:
     def flight(
         self, key: str, shared: Callable[[BaseException], bool], timeout: float | None = None
     ) -> Iterator[bool]:
-        """Run the body while no other thread runs one for `key`; yield whether that is so.
+        """Run the body while no other thread runs one for `key`; yield whether none does.
 
-        It is not so where another thread takes longer than `timeout` (seconds, or None). An error
+        It yields False where another thread takes longer than `timeout` (seconds, or None). An error
         for which `shared` is true is raised in the waiting threads too, since a compiler that
         refused the source would refuse it again. After any other error the next thread runs its
         body.

@@ -1,9 +1,9 @@
 """A manifest lists, under a lookup key, the builds of that key and what they depend on.
 
 The file holds columns instead of records, so CuTe's 392 headers are read in a third of a
-millisecond. A path is kept as the index of its search directory and the rest. So one format serves
-both the manifest of certain folders, whose key holds the directories, and the portable manifest,
-whose reader uses its own directories.
+millisecond. A path is stored as the index of its search directory and the rest. A manifest whose key
+has the directories and a portable manifest, whose reader uses its own directories, have the same
+format.
 
 NVCC says which files it read (``-MD``), and so does the include trace of an NVRTC whose calls cannot
 be observed (`compilers.observed`). Neither says which paths it looked for in vain, nor what a
@@ -88,7 +88,7 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
 
 
 _COLUMNS = 11
-_STATS = 4  # which of them
+_STATS = 4  # the index of the column with stat signatures
 
 
 def objects_of(key: str, data: bytes) -> list[str]:
@@ -223,14 +223,13 @@ def _weight(known: Sequence[Known]) -> int:
 
 # --- Records what a build read --------------------------------------------------------------------
 
-# Files that no source includes unless a text mentions the suffix: programs write them beside it.
+# Suffixes of files that programs write beside a source. They count only if a text mentions the suffix.
 _NO_HEADERS = (
     ".a .bin .cc .cpp .csv .cu .cubin .json .log .md .npy .npz .o .out .pkl .png .pt .ptx .py .pyc"
     " .rst .sh .so .swp .tmp .toml .txt .yaml .yml __pycache__"
 )
 
-# What may be the name of a header. One that leads out of the folders that are searched is absolute
-# or has "..".
+# What may be a header's name. Only an absolute one, or one with "..", leads out of the search folders.
 _NAME = re.compile(r'["<]([^"<>\n\0]*)(?=[">])')
 _COMPUTED_OUTWARD = re.compile(r"^[ \t]*(?:#|%:)(?![ \t]*error).*\.\./", re.MULTILINE)
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
@@ -307,7 +306,7 @@ class _Watched:
 
     def __init__(self, trusted: tuple[str, ...]) -> None:
         self.roots: list[str] = []  # folders that names of headers are relative to
-        self.texts: list[str] = []  # all that the user wrote
+        self.texts: list[str] = []  # the user's own sources, headers and options
         self.seen: dict[str, None] = {}
         self.absent: dict[str, None] = {}
         self.present: dict[str, None] = {}
@@ -337,7 +336,7 @@ class _Watched:
     def _walk(self, root: str, text: str) -> None:
         """Note the entries of a folder, and of those below it whose names a text mentions.
 
-        Where texts paste words the name of a folder may be put together, and all of them count.
+        If the texts use ``##``, a folder's name may be pasted together, and all folders count.
         """
         pastes = not root.startswith("/usr/") and any(word in text for word in _PASTES)
         ahead = [root]
@@ -385,7 +384,7 @@ class _Watched:
 
 
 def _led_ns(paths: Iterable[str]) -> int:
-    """Return when a link or a folder on the way to these paths last came to lead elsewhere.
+    """Return when a link or a folder on the way to these paths was last redirected or replaced.
 
     A header keeps its times when ``current -> v1`` becomes ``current -> v2``, or when another folder
     takes its place. A link is new then, and a folder that was renamed has been changed

@@ -24,7 +24,7 @@ _SEAL = "negative entry"
 _MAX_IN_MEMORY = 256
 _OWN_FIELDS = 5
 # Regular expressions as texts: compiling these takes 0.3 ms, which only a failure needs.
-# The words of errors that the source or its options caused.
+# Patterns of errors that the source or its options caused.
 _DIAGNOSED = (
     r"\(\d+\): (?:catastrophic )?error"
     r"|^ptxas(?: fatal| error|.*; (?:error|fatal))\s*:"
@@ -32,7 +32,7 @@ _DIAGNOSED = (
 )
 # The host compiler's error for a header.
 _HOST_MISSED = r": fatal error: .+: No such file or directory$"
-# Words of errors that the machine may have caused.
+# Patterns of errors that the machine may have caused.
 _UNDECIDED = (
     r"No such file or directory|[Oo]ut of memory|[Mm]emory allocation|No space left|[Ii]nternal error"
     r"|Too many open files|[Cc]ould not open (?!source)|library load error|Permission denied|Input/output error"
@@ -89,7 +89,7 @@ class Negative:
             self._keep(_key(inputs), remembered)
 
     def forget(self, inputs: KeyInputs) -> None:
-        """Remove what is known of `inputs`, which was built all the same."""
+        """Remove the entry of `inputs`, since it is built again."""
         self._memory.pop(_key(inputs), None)
         self._folder.discard(KIND, _key(inputs))
 

@@ -26,15 +26,18 @@ def encode(
 ) -> bytes:
     """Return the file of a program's build that is kept under `key`.
 
-    `manifest_key` is the key of the manifest that leads to it on other machines, if it is a build that
-    read nothing and has none: see `portable_entry`.
+    `manifest_key` is the portable manifest's key, for a build that read nothing and has no manifest
+    file: see `portable_entry`.
     """
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     # The reason for using NVCC still holds on a hit; the reason for the miss does not.
     texts.append(build.why if build.backend == "nvcc" else "")
     texts.append("\0".join(f"{label}\0{value}" for label, value in asked.items()))
-    texts += [f"{build.compiled_in:.1f}", manifest_key]  # in pairs, as the names are
+    texts += [
+        f"{build.compiled_in:.1f}",
+        manifest_key,
+    ]  # two, since `decode` expects pairs from here on
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]

@@ -47,7 +47,7 @@ _stores: dict[tuple[str, bool, int, bool], Store] = {}
 class Store:
     """The objects of a cache directory by their key inputs; `open` returns one store per directory.
 
-    Without `on_disk` only memory is used. In one that is not `writable` nothing is changed.
+    Without `on_disk` only memory is used. A store that is not `writable` changes nothing.
     """
 
     def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:
@@ -109,7 +109,7 @@ class Store:
         return found
 
     def appeared(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
-        """Return what `search` would, of a source that reads no file and was not there a moment ago."""
+        """Return what `search` would, but for a source that reads no file check the object alone."""
         if self._without_files(inputs) is None or self._memory.find(inputs.lookup_key()):
             return self.search(inputs)
         found = self._find_without_files(inputs)
@@ -130,8 +130,7 @@ class Store:
             if build.dependencies.is_unchanged() and (read := self._object(build.object_key)):
                 self._memory.remember(key, build, read)
                 return hit(read, build, "disk")
-        # No build's files have their old stats. Compare contents, here and by the portable
-        # manifest.
+        # No build's files are unchanged by their stat. Compare contents, also with the portable manifest.
         objects_in_memory = {build.object_key: obj for build, obj in known}
         builds += [build for build, _ in known]
         builds += self._builds(inputs.portable_key(), inputs.search, "portable")
@@ -155,7 +154,7 @@ class Store:
         return partial(self._reason, inputs, builds, usable)
 
     def _without_files(self, inputs: KeyInputs) -> ManifestEntry | None:
-        """Return NVRTC's build of a source that reads no file: no manifest has to lead to it."""
+        """Return the entry of NVRTC's build of a source that reads no file, which needs no manifest."""
         compiler = inputs.compilers.get("nvrtc")
         if not compiler or inputs.backend == "nvcc" or not inputs.reads_no_file():
             return None
@@ -189,7 +188,7 @@ class Store:
             latest = builds[0]
             wanted = inputs.backend if inputs.backend != "auto" else "any compiler here"
             return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
-        # What read no file has no manifest, which would tell of a build by another compiler.
+        # A build that read no file has no manifest that names another compiler.
         by = f" by {entry.compiler}" if (entry := self._without_files(inputs)) else ""
         return f"no build of this source with these options{by}"
 
@@ -237,7 +236,7 @@ class Store:
         build = ManifestEntry(backend, inputs.compilers.get(backend, ""), object_key, dependencies)
         program = inputs.name.rpartition("/")[2]
         portable = admission.is_portable(inputs, obj, dependencies)
-        # What read nothing holds in any place as it holds here, and is found without a manifest.
+        # A build that read nothing is valid everywhere, and is found without a manifest.
         entry = self._without_files(inputs) if portable else None
         no_dependencies = entry is not None and entry.object_key == object_key
         key = inputs.portable_key() if no_dependencies else ""
@@ -270,7 +269,7 @@ class Store:
         return hit(decoded[1], build, "remote")
 
     def entry_of(self, inputs: KeyInputs, obj: ObjectCode) -> ManifestEntry | None:
-        """Return how a build that was made or found just now is kept; None if it is not."""
+        """Return the entry of a build that was just made or found; None if it is not in memory."""
         known = self._memory.find(inputs.lookup_key())
         return next((build for build, kept in known if kept.code is obj.code), None)
 
@@ -369,13 +368,13 @@ class Store:
         reads: bool = True,
         waits: bool = True,
     ) -> Iterator[float | None]:
-        """Hold the right to build `inputs`: one thread of one process on this machine.
+        """Hold the build lock of `inputs`: one thread of one process on this machine builds.
 
-        Yields what is left of `timeout` (seconds) after waiting for others that build the same. If
-        nothing is left, the right was not obtained: also where it `waits` for nobody. Call `find`
-        again inside: the last holder may have built the same. A thread that waited while the
-        compiler refused the source gets that error. Without locks, or where a holder does not end,
-        two processes build. One that reads no file yet says so.
+        Yields what is left of `timeout` (seconds) after waiting for others that build the same; 0 if
+        the lock was not obtained, which without `waits` is so at once. Call `find` again inside, since
+        the last holder may have built the same. A thread that waited while the compiler refused the
+        source gets that error. Without locks, or if a holder does not end, two processes build. With
+        `reads`, the build reads files from now on.
         """
         from rtcompile.store import locks  # it imports fcntl, which a hit does not need
 
@@ -405,8 +404,8 @@ class Store:
                 if reads and inputs.backend == "nvcc":
                     self.reading(inputs)
                 elif reads:
-                    # NVRTC's files are seen as they are read. Only where it cannot be observed, what was
-                    # written within this tick is taken for changed, and its build is not kept.
+                    # NVRTC is observed while it reads. Where that is impossible, a file that was written
+                    # within this clock tick counts as changed, and the build is not kept.
                     self._started[key] = clocks.file_clock_ns()
                 try:
                     yield None if timeout is None else timeout - (time.monotonic() - begin)
@@ -414,7 +413,7 @@ class Store:
                     self._started.pop(key, None)
 
     def reading(self, inputs: KeyInputs) -> None:
-        """Note that files are read from now on: what changes while a build runs is not kept."""
+        """Note that files are read from now on: if one changes while the build runs, it is not kept."""
         self._started[inputs.lookup_key()] = clocks.next_tick()
 
     @cached_property

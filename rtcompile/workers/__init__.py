@@ -1,1 +1,1 @@
-"""The processes in which compilers run, apart from the user's: see `protocol`, `pool`, `zygote`."""
+"""Runs compilers in processes of their own: see `protocol`, `pool`, `zygote`."""

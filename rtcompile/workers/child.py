@@ -1,15 +1,15 @@
 """A child of the zygote: takes a job, answers its caller, and may take another.
 
-A job has a child to itself: what it leaves in its process, and what happens to that, is gone with
-it. *Reusable* jobs are the exception: builds by NVRTC whose options are forgotten with them. NVRTC opens
-every header again for each compile, so none is as another build found it. To be the next of the
-same process spares such a job the pages of the compiler's memory: 10 of 28 ms of a small kernel, a
-seventh of CuTe's 1.5 s. They share no more than that memory:
+A job has a child to itself, so nothing that it does to its process outlives it. *Reusable* jobs are
+the exception: builds by NVRTC whose options have no effect on its next compile. Their child takes
+further such jobs. The memory that the compiler has touched is then paid for once, which saves 10 of
+28 ms of a small kernel and a seventh of CuTe's 1.5 s. NVRTC opens every header again for each
+compile. Nothing but memory is shared:
 
-- A child goes on only after a success. Where one that served before dies, or reports what may not
-  be the source's fault, the zygote runs the job again in a child of its own, whose result counts.
-- Between two jobs the folders and what was written on stderr are emptied; a child that finds
-  anything else there does not go on. One that has grown or has served many does not either.
+- A child takes another job only after a success. If a child dies in a later job, or reports an error
+  that may not be the source's fault, the zygote runs that job again in a new child.
+- Between two jobs the folders and stderr are emptied. A child that finds other files there ends, and
+  so does one that has grown or has done many jobs.
 - Jobs with a limit of time or memory are never reusable.
 """
 
@@ -82,18 +82,18 @@ def _read(name: str) -> bytes:
 
 # --- A child of the zygote: takes a job, answers its caller, and may take another -----------------
 
-RETRY = 3  # exit status: the job is to be done again, by a child of its own
+RETRY = 3  # exit status: the job has to run again, in a new child
 
 _SIGKILL = 9
 _MOST_JOBS = 256
 _MOST_BYTES = 768 << 20
-# A child that holds more than this waits for its next job no longer than so many seconds.
+# A child that uses more memory than this waits only `_LARGE_SECONDS` for its next job.
 _SMALL_BYTES = 128 << 20
 _LARGE_SECONDS = 1.0
 
 
 class Order:
-    """A job as it was ordered, with our end of its socket and the descriptor of its arguments."""
+    """A job that a caller wants done: our end of its socket, and the descriptor of its arguments."""
 
     __slots__ = (
         "arguments",
@@ -118,7 +118,10 @@ class Order:
 
 
 class Child:
-    """A child as the zygote sees it: its `order` or None, jobs `served`, and if `warm` ones fit it."""
+    """A child as the zygote sees it: its `order` or None, and how many jobs it has `served`.
+
+    `warm` says whether it was forked after `Zygote.improve`, which some jobs need.
+    """
 
     __slots__ = (
         "channel",
@@ -161,13 +164,13 @@ class Child:
         self.failure = "crash"  # its kind if the child dies by itself
 
     def may_take(self, order: Order) -> bool:
-        """Say whether it waits, and for such an order."""
+        """Say whether it is idle and may do this job."""
         if self.order is not None or self.killed or (order.warm and not self.warm):
             return False
         return order.reusable or not self.served
 
     def take(self, order: Order) -> None:
-        """Hand it an order."""
+        """Give it a job."""
         self.order = order
         self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
         self.memory = order.memory
@@ -175,10 +178,10 @@ class Child:
             descriptors = (order.socket.fileno(), order.arguments)
             protocol.send(self.channel, (order.function, order.reusable), descriptors)
         except OSError:
-            self.served += 1  # It was killed while it waited: that says nothing of the job.
+            self.served += 1  # It was killed while it was idle, which is not the job's fault.
 
     def finish(self) -> Order | None:
-        """Take its order away, when it is done or the child has ended."""
+        """Return its job, which is done or whose child has ended, and leave it without one."""
         order, self.order = self.order, None
         self.deadline = self.memory = None
         self.served += 1
@@ -192,7 +195,7 @@ class Child:
         try:
             os.killpg(self.pid, _SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass  # Only the leader is left, which is not reaped yet.
+            pass  # Only the leader is left, as a zombie.
 
     def reap(self) -> int | None:
         """Return the wait status if the child has ended, else None. Kills what it left running."""
@@ -225,7 +228,7 @@ def become(
     status = 1
     try:
         os.setpgid(0, 0)
-        # Other jobs' sockets would look alive for as long as this child is, and so their lifelines.
+        # Copies of other jobs' sockets and lifelines would keep these open as long as this child lives.
         for other in others:
             other.channel.close()
             os.close(other.lifeline)
@@ -252,7 +255,7 @@ def _serve(channel: _socket.socket) -> int:
         try:
             message = protocol.receive(channel)
         except TimeoutError:
-            return RETRY  # A job that was given to it just now is given to another.
+            return RETRY  # The zygote may have sent a job just now.
         if message is None:
             return 0  # The zygote ends.
         (function, reusable), (number, arguments) = message
@@ -283,7 +286,7 @@ def _serve(channel: _socket.socket) -> int:
         size = _resident_bytes()
         stays = well and served + 1 < _MOST_JOBS and size < _MOST_BYTES
         if stays:
-            # Before the caller gets the reply: when he hangs up, the zygote knows that all is well.
+            # Sent before the reply: when the caller hangs up, the zygote knows that the job is done.
             protocol.send(channel, (protocol.ANSWER,))
         protocol.send(socket, (protocol.ANSWER,), (answer,))
         if not stays:
@@ -296,7 +299,7 @@ def _serve(channel: _socket.socket) -> int:
 def _send_parts(
     channel: _socket.socket, socket: _socket.socket, parts: Any, *, stays: bool
 ) -> bool:
-    """Send the chunks of a reply up to the first failure; return whether this process can go on."""
+    """Send the chunks of a reply up to the first failure; return whether this process may be reused."""
     for part in parts:
         well, more = part.pop("well"), part.pop("more")
         if not well:
@@ -314,7 +317,7 @@ def _send_parts(
 
 
 def _as_new() -> bool:
-    """Empty what the job before may have left; say whether there is nothing else."""
+    """Remove the files and the stderr of the previous job; False if anything else is there."""
     protocol.forget_stderr()
     for name in os.listdir(os.environ["TMPDIR"]):
         path = os.path.join(os.environ["TMPDIR"], name)
@@ -361,11 +364,11 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def _die_with_zygote(zygote: int, held: int) -> None:
-    """Let the kernel kill this job's process group when its zygote ends, even all at once by -9.
+    """Let the kernel kill this job's process group when its zygote ends, also if that is killed by -9.
 
-    `held` is the reading end of a pipe whose other end only the zygote has, its lifeline. The kernel
-    sends the signal that we ask for here to the whole group when the last writer has gone, for as
-    long as any process of the group holds our end: what a compiler starts inherits it.
+    `held` is the reading end of a pipe, the lifeline, whose other end only the zygote has. When the
+    zygote ends, the kernel sends SIGKILL to the whole group. It does so while any process of the
+    group has the reading end open, which the programs that a compiler starts inherit.
     """
     try:
         fcntl.fcntl(held, fcntl.F_SETOWN, -os.getpid())
@@ -373,13 +376,13 @@ def _die_with_zygote(zygote: int, held: int) -> None:
         fcntl.fcntl(held, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
         os.set_inheritable(held, True)
     except OSError:
-        pass  # A kernel that only looks like Linux: this process still dies, by the next line.
+        pass  # An emulated Linux kernel; the next lines kill at least this process.
     import ctypes
 
-    # Safe here only: this signal comes when the parent's *thread* ends, and the zygote has but one.
+    # The signal comes when the parent's *thread* ends; the zygote has only one.
     ctypes.CDLL(None).prctl(1, _SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != zygote:
-        os._exit(1)  # It ended before any of this was asked for.
+        os._exit(1)  # The zygote ended before any of this took effect.
 
 
 def _prefer_for_oom() -> None:
@@ -392,7 +395,7 @@ def _prefer_for_oom() -> None:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Return the memory that a child and its descendants hold for themselves.
+    """Return the private memory of a child and its descendants.
 
     Watched from outside rather than by RLIMIT_AS: address space counts the gigabytes that NVRTC
     only reserves, a limit would not add up over nvcc's many processes, and a failing `malloc` makes
@@ -407,5 +410,5 @@ def anonymous_bytes(pid: int) -> int:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 total += sum(anonymous_bytes(int(child)) for child in file.read().split())
     except (OSError, ValueError):
-        pass  # It ended while we looked, or the kernel lists no children.
+        pass  # It ended meanwhile, or the kernel lists no children.
     return total

@@ -1,4 +1,4 @@
-"""nvJitLink in a worker: the few functions that are needed, on a given library. Worker side.
+"""Calls nvJitLink in a worker, from a given library file. Worker side.
 
 It is called by ctypes, for the reasons given in `nvrtc`. Where only pynvjitlink is installed, which
 contains nvJitLink, its extension module is used.
@@ -46,7 +46,7 @@ _ERRORS = [
 
 
 class LinkerError(Exception):
-    """A call that failed, in nvJitLink's words."""
+    """A call of nvJitLink that failed."""
 
 
 class Library:

@@ -1,7 +1,6 @@
-"""NVRTC in a worker: the few functions that are needed, by ctypes, on a given library file.
+"""Calls NVRTC in a worker, by ctypes, from a given library file. Worker side.
 
-Worker side. `cuda.bindings.nvrtc` takes six times as long to load and chooses the library by
-itself.
+`cuda.bindings.nvrtc` takes six times as long to load, and chooses the library by itself.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _OUT_OF_MEMORY = 1
 _RESULTS = {"cubin": "CUBIN", "ptx": "PTX", "ltoir": "LTOIR"}
 _NOOP = b'extern "C" __global__ void noop() {}'
 
-# From 12.9 on NVRTC asks the driver's cache, and for that loads libcuda and initialises it: 180 ms
-# of every worker where there is a GPU, and threads in the zygote. CUDA_CACHE_DISABLE does not
+# From 12.9 on NVRTC looks into the driver's cache. For that it loads and initialises libcuda, which
+# takes 180 ms where there is a GPU, and starts threads in the zygote. CUDA_CACHE_DISABLE does not
 # prevent it.
 _FIRST_WITH_CACHE = (12, 9)
 _NO_CACHE = b"--no-cache"
-# Leaves out CUDA's declarations, which take 5 ms; since 12.9, too.
+# Leaves out CUDA's declarations, which take 5 ms. Also since 12.9.
 _MINIMAL = b"--minimal"
 
 _ROOM = 1 << 20
@@ -36,14 +35,14 @@ _ROOM_TO_START = 16 << 20
 _library: ctypes.CDLL | None = None
 _always: list[bytes] = []  # options of every compile
 _heap_is_pinned: bool | None = None  # None: not tried yet
-_is_observed = False  # whether `probes` see all that this library asks of the file system
+_is_observed = False  # whether `probes` sees all of this library's calls of the file system
 
 
 def load(argument: str) -> Any:
     """Open the libraries, NVRTC last, before any fork; return `improve`.
 
-    Takes their paths and, after a newline, what tells this file from one put in its place later.
-    NVRTC opened by path looks for its builtins by bare name only: they come first.
+    Takes their paths and, after a newline, an identity of the files, so that a replaced file is loaded
+    anew. NVRTC finds its builtins by bare name only if they are loaded already, so they come first.
     """
     global _library, _is_observed
     paths, _, _ = argument.partition("\n")
@@ -58,8 +57,8 @@ def load(argument: str) -> Any:
     return improve
 
 
-# What `_probes_see_all` compiles: a header in memory, paths that do not exist, by each of the ways
-# in which a source can ask for them, and this file, which does.
+# What `_probes_see_all` compiles. It asks, in every way that a source can, for a header in memory, for
+# paths that do not exist, and for this file, which exists.
 _TEXT = probes.MEMORY + b"check/text.h"
 _ABSENT = (b"/nonexistent/asked.h", b"/nonexistent/pasted.h")
 _SEEN_ALL = b"rtcompile has seen all"
@@ -95,10 +94,10 @@ def _probes_see_all() -> bool:
 
 
 def improve(idle: bool) -> None:
-    """Place the heap for precompiled headers; when idle also pay what every child would pay.
+    """Place the heap for precompiled headers; when idle also compile once, to warm up.
 
-    A job that needs the heap waits for it, 4 ms. The first compile of a process takes 6 ms longer
-    than the next ones, but 20 ms in all: not while a job waits.
+    A job that needs the heap waits 4 ms for it. The first compile of a process takes 6 ms longer than
+    the next ones, and 20 ms in all, so it is not done while a job waits.
     """
     global _heap_is_pinned
     assert _library is not None
@@ -107,7 +106,7 @@ def improve(idle: bool) -> None:
     disk = os.statvfs(os.environ["TMPDIR"])
     if disk.f_bavail * disk.f_frsize < _ROOM_TO_START:
         return
-    if _heap_is_pinned is None:  # where it could not be placed at first it is elsewhere for good
+    if _heap_is_pinned is None:  # if it was placed at another address at first, it stays there
         _heap_is_pinned = heap.pin(_library, _allocate_heap)
     if idle:
         Program(_NOOP, b"warm.cu").compile([])
@@ -116,7 +115,7 @@ def improve(idle: bool) -> None:
 def _allocate_heap() -> None:
     try:
         Program(_NOOP, b"warm.cu").compile([b"--use-pch=/nonexistent"])
-        raise AssertionError("NVRTC has lost interest in precompiled headers")
+        raise AssertionError("NVRTC ignores --use-pch")
     except NvrtcError:
         return  # this error is intended: NVRTC allocates the heap, then finds no file
 
@@ -184,9 +183,9 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     show what includes what, which `probes` cannot), and what `probes` takes. Returns
     ``error`` ("" if all went well, else a kind of `CompileFailure`), ``log``, ``code``,
     ``lowered_names``, ``asked`` (of `probes`; None where these do not work), ``trace`` (None where
-    this NVRTC gives none), ``pch`` (whether the header was used; None if it could not even be
-    tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
-    `child` takes ``well`` and ``doubtful`` away.
+    this NVRTC gives none), ``pch`` (whether the header was used; None if it could not be tried), ``pid`` and ``spans``: (phase, begin, end) in monotonic seconds, the whole first.
+    `child` removes ``well`` (the process may be reused) and ``doubtful`` (another process may give
+    another result).
     """
     begin = time.monotonic()
     if job.get("reusable"):
@@ -200,7 +199,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     minimal = [_MINIMAL] if job.get("minimal") else []
     reply = _observed(job, [*options, *timed, *use, *minimal])
     if minimal and (reply["error"] or reply["log"]):
-        # Whatever it says, it could be for the option's sake.
+        # The error or warning may come from the option.
         protocol.forget_stderr()
         reply = _observed(job, options + timed)
     reply["log"], used = _pch_message(reply["log"])
@@ -209,7 +208,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     reply["spans"] = [("compile", begin, time.monotonic()), *phases]
     reply["pid"] = os.getpid()
     reply["well"] = not reply["error"]
-    # What the source has no part in may come from what this process did before.
+    # Such errors may come from what this process did before.
     reply["doubtful"] = reply["error"] == "memory" or "nternal Compiler Error" in reply["log"]
     return reply
 
@@ -228,11 +227,11 @@ def compile_units(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def time_unit(job: dict[str, Any]) -> dict[str, Any]:
-    """Compile as `compile_unit` does, without a precompiled header, and have NVRTC say what it did.
+    """Compile as `compile_unit` does, without a precompiled header, and return NVRTC's own time trace.
 
     Returns ``error`` and ``log``, and ``events``: (name, begin, duration, detail), in microseconds, a
-    long detail cut short. There are none from an NVRTC before 12.6. NVRTC takes up to twice the time for
-    the sake of its trace: how long the compile takes is measured by another.
+    long detail cut short. An NVRTC before 12.6 gives none. The trace makes a compile take up to twice
+    as long, so the time of a compile is measured by another.
     """
     import json
 
@@ -325,7 +324,8 @@ def precompile(job: dict[str, Any]) -> dict[str, Any]:
     """Make a precompiled header of ``source``, try it, and put it at ``path`` if it works.
 
     Takes also ``temporary`` (on the file system of ``path``), ``name`` and ``options``. Returns
-    ``heap`` (False: this process cannot), ``full`` (a disk was: it says nothing of the source),
+    ``heap`` (False: this process has no usable heap), ``full`` (a disk was full, which is not the
+    source's fault),
     ``problem`` ("" if all went well), ``trace``, ``asked``, and the seconds to ``make`` and to ``use`` it.
     """
     if not _heap_is_pinned:
@@ -372,14 +372,14 @@ def _has_room(path: bytes | str) -> bool:
 
 
 def _pch_message(log: str) -> tuple[str, bool]:
-    """Return the log without the message that a precompiled header was used, and if it was there."""
+    """Return the log without the message that a precompiled header was used, and whether it had one."""
     lines = log.splitlines(keepends=True)
     rest = [line for line in lines if ": using precompiled header file " not in line]
     return "".join(rest), len(rest) < len(lines)
 
 
 def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
-    """Compile; reply also with the paths that the compiler looked for, or at least what it read."""
+    """Compile; the reply also has the paths that the compiler looked for, or at least those it read."""
     if _is_observed and not job.get("nested"):
         probes.begin(job)
         reply = {}
@@ -397,7 +397,7 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
 
 
 def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
-    """Compile with the headers that are given as texts, and without a word on what was read."""
+    """Compile with the headers that are given as texts, without a record of what was read."""
     if not (job.get("texts") and _is_observed):
         return _compile(job, _with_text_files(job, options))
     probes.begin(job, tells=False)
@@ -429,8 +429,8 @@ def _include_trace_options() -> list[bytes]:
 
 
 def _include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
-    # A trace always names NVRTC's own built-in header. Where none came, and not for the source's
-    # sake (an error before the first line), the option has lost its meaning.
+    # A trace always names NVRTC's own built-in header. If there is no trace, and no error before the
+    # first line, this NVRTC has no such option.
     return "trace_includes" in reply["log"] or not (trace or reply["error"])
 
 

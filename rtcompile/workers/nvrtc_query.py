@@ -1,4 +1,4 @@
-"""What only a loaded NVRTC can tell, asked in a process of its own: ``python -I -S nvrtc_query.py …``.
+"""Asks a loaded NVRTC about itself, in a process of its own: ``python -I -S nvrtc_query.py …``.
 
 ``architectures LIBRARY…`` prints the numbers of the architectures that the last library, an NVRTC,
 compiles for, 90 for sm_90. ``headers LIBRARY FOLDER`` writes the headers of CUDA and CCCL that an

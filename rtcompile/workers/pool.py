@@ -1,9 +1,8 @@
-"""Runs jobs in worker processes. The caller's thread waits, and nothing of a job outlives the call.
+"""Runs jobs in worker processes; see `protocol` for what a job is.
 
-One zygote per compiler, started by the first job that needs it, or ahead of it by `process.start`;
-see `protocol` for what a job is.
-The caller's own thread waits on the job's socket, so Ctrl-C raises its exception there at
-once. Leaving the call, in whatever way, kills the job.
+There is one zygote per compiler, started by the first job that needs it or in advance by
+`process.start`. The caller's own thread waits on the job's socket, so Ctrl-C takes effect at once.
+Leaving the call in any way kills the job, and nothing of it remains.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ class Job(NamedTuple):
     prepare: str = ""
     argument: str = ""
     warm: bool = False
-    # It may be given to a process that has done such jobs before (see `child`). Its value then has
-    # under "well" whether that process is as it was, and under "doubtful" whether another may come
-    # to another value. With a limit it has a process to itself all the same.
+    # It may run in a process that has done such jobs before (see `child`). Its value then has "well",
+    # whether that process may be reused, and "doubtful", whether a new process may give another
+    # value. A job with limits gets a new process all the same.
     reusable: bool = False
-    # Of how many parts the answer is, if the function is a generator: see `Pool.parts`.
+    # How many values the function yields, if it is a generator: see `Pool.parts`.
     parts: int = 0
 
 
@@ -86,7 +85,7 @@ class Crash(NamedTuple):
 
 
 class Cancelled(BaseException):
-    """The job was cancelled. It is no `Exception`, so no code takes it for a failure."""
+    """The job was cancelled. It is not an `Exception`, so no handler takes it for a failure."""
 
 
 class Cancellation:
@@ -110,7 +109,7 @@ class Cancellation:
                     socket.shutdown(_socket.SHUT_RDWR)
 
     def check(self) -> None:
-        """Raise `Cancelled` if it is."""
+        """Raise `Cancelled` if `cancel` was called."""
         if self._cancelled:
             raise Cancelled
 
@@ -156,7 +155,8 @@ class Pool:
     ) -> Answer | Crash:
         """Run the job when a slot is free; an exception here (Ctrl-C) kills it.
 
-        A callable is called once there is a slot: for what may change while the job is queued.
+        If `job` is a callable it is called once there is a slot, since the job may change while it is
+        queued.
         `meanwhile` is called when the job has started, and when it has to start again.
         """
         begin = time.monotonic()
@@ -201,7 +201,7 @@ class Pool:
                 worker = self._zygote(job.prepare, job.argument)
                 _ask(worker, job, Limits(), (), theirs)
             except OSError:
-                return  # what is wrong shows when its builds are done one by one
+                return  # its builds are then done one by one, which shows the error
             ours.settimeout(MAX_WAIT_SECONDS)
             left = job.parts
             while left:
@@ -225,7 +225,7 @@ class Pool:
     def _take_slot(self, taker: object, cancellations: Sequence[Cancellation]) -> int:
         """Wait for a slot, and return its number; it is taken until `taker` is removed.
 
-        The caller makes sure of that before, so Ctrl-C right after it was taken does not lose it.
+        The caller arranges for that first, so Ctrl-C right after it was taken does not lose it.
         """
         while True:
             with self._slots_lock:
@@ -244,7 +244,7 @@ class Pool:
         self._wake()
 
     def _wake(self) -> None:
-        """Have somebody look for a free slot now, instead of after `MAX_WAIT_SECONDS`."""
+        """Wake a thread that waits for a slot, before its `MAX_WAIT_SECONDS` are over."""
         if self._freed.qsize() < self.jobs:
             self._freed.put(None)
 

@@ -1,13 +1,14 @@
-"""What NVRTC asks of the file system, observed at the moment it asks.
+"""Observes NVRTC's calls of the file system: which paths it opens or looks for.
 
 Worker side. NVRTC calls libc's path functions through the slots of its procedure linkage table
-(PLT). `install` makes these slots lead to callbacks, which note every path that is looked for, also
-the absent ones, however the source spells it. Undocumented; seen in NVRTC 12.4 to 13.5. Whether it
-works is tried once per library, by `workers.nvrtc`; elsewhere the compiler's include trace is used.
+(PLT). `install` makes these slots lead to callbacks, which record every path, including those that do
+not exist, however the source spells them. This is undocumented; it was seen to work with NVRTC 12.4
+to 13.5. `workers.nvrtc` checks it once per library. Where it does not work, the compiler's include
+trace is used.
 
-What a job may say (all optional):
+Optional fields of a job:
 
-- ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`. Nothing else does
+- ``texts``: {path: bytes}, headers that exist in memory only, below `MEMORY`. No other path exists
   there.
 - ``provided``: folders of the toolkit, with a slash at their end. Their files are opened as they
   are, and digested later by the caller, who has most digests already. Every other file is read and
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 # The folder, which must not exist, of the headers that are given as texts.
 MEMORY = b"/rtcompile-headers/"
 
-# Words in a header that may put its path, or the time, into the code, by a rare part of them: to look
-# for that first takes a fifth of the time.
+# Words in a header that may put its path, or the time, into the code. Each group is listed by a rare
+# part of its words, which is searched for first: that takes a fifth of the time.
 _OWN_PATH_WORDS = (
     (b"FILE", (b"__FILE", b"__BASE_FILE__", b"__builtin_FILE")),
     (b"source_location", (b"source_location",)),
@@ -76,7 +77,7 @@ _job: Any = None  # the `_Observation` of the compile that is under way
 
 
 class _Observation:
-    """What one compile asked."""
+    """The calls of one compile."""
 
     def __init__(self, job: dict[str, Any], *, tells: bool) -> None:
         self.tells = tells
@@ -92,26 +93,26 @@ class _Observation:
         self.absent: dict[bytes, None] = {}
         self.absent_texts: dict[bytes, None] = {}
         self.folders: dict[bytes, None] = {}
-        self.files: dict[bytes, None] = {}  # that were looked for, and not opened
-        self.positions: dict[bytes, list[int]] = {}  # copies of descriptors that share a position
+        self.files: dict[bytes, None] = {}  # found, and not opened
+        self.positions: dict[bytes, list[int]] = {}  # copies of descriptors, which share the offset
         self.memory: dict[bytes, int] = {}
         self.problem = ""
 
     def is_ours(self, path: bytes | None) -> bool:
-        """Say whether a path is of this worker, or relative to its empty folder."""
+        """Say whether a path belongs to this worker, or is relative to its empty folder."""
         return (
             path is None or not path.startswith(b"/") or path in self.own or self.is_temporary(path)
         )
 
     def is_temporary(self, path: bytes) -> bool:
-        """Say whether a path is of this job's temporary files, which may be named from its folder."""
+        """Say whether a path is one of this job's temporary files."""
         return path.startswith(self.temporary)
 
     def doubt(self, problem: str) -> None:
         self.problem = self.problem or problem
 
     def found(self, path: bytes, mode: int) -> None:
-        """Note that there is a file or a folder."""
+        """Record that a file or a folder exists."""
         (self.folders if stat.S_ISDIR(mode) else self.files)[path] = None
 
     def open(self, path: bytes) -> int | None:
@@ -123,7 +124,7 @@ class _Observation:
         if stat.S_ISDIR(kind):
             self.folders[path] = None
             return None
-        if not stat.S_ISREG(kind):  # a pipe, which waits for who writes
+        if not stat.S_ISREG(kind):  # opening a pipe would wait for a writer
             self.doubt(f"header {os.fsdecode(path)} is not a regular file")
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -134,7 +135,7 @@ class _Observation:
             known = self.opened.setdefault(path, seen)
             if known[:5] != seen[:5]:
                 self.doubt(f"header {os.fsdecode(path)} changed while it was read")
-            if self.tells:  # as the include trace does: it is all that is known of a crash
+            if self.tells:  # like the include trace; after a crash nothing else is known
                 os.write(2, path + b"\n")
             if path.startswith(self.provided) and self._is_old(status):
                 return descriptor
@@ -149,7 +150,7 @@ class _Observation:
         return self._kept(path, _in_memory(data))
 
     def _kept(self, path: bytes, descriptor: int) -> int:
-        """Return a descriptor of which a copy will show whether the compiler read from it."""
+        """Return the descriptor; its copy shares the offset, which shows whether the compiler read."""
         self.positions.setdefault(path, []).append(os.dup(descriptor))
         return descriptor
 
@@ -176,7 +177,7 @@ class _Observation:
         return descriptor
 
     def reply(self) -> dict[str, Any]:
-        """Return what was asked, as plain values."""
+        """Return what was observed, as plain values."""
         for descriptor in self.memory.values():
             os.close(descriptor)
         return {
@@ -224,13 +225,13 @@ def _in_memory(data: bytes) -> int:
 
 
 def begin(job: dict[str, Any], *, tells: bool = True) -> None:
-    """Begin to observe a compile; it `tells` on stderr of each header that it opens."""
+    """Begin to observe a compile; with `tells` the path of each opened header goes to stderr."""
     global _job
     _job = _Observation(job, tells=tells)
 
 
 def end() -> dict[str, Any]:
-    """Return what was asked since `begin`, and observe no more."""
+    """Return what was observed since `begin`, and stop observing."""
     global _job
     job, _job = _job, None
     return job.reply()  # type: ignore[no-any-return]
@@ -254,7 +255,7 @@ def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..
         if job is not None and not job.is_ours(path):
             if answer in (None, -1):
                 job.absent[path] = None
-            else:  # not seen in any version: what it found is not followed
+            else:  # no version was seen to do so, and what it found is unknown
                 job.doubt(f"the compiler called {name} of {os.fsdecode(path)}")
         return answer
 
@@ -286,7 +287,7 @@ _ABSENT = -1
 
 
 def _descriptor(job: Any, path: bytes) -> int | None:
-    """Return a descriptor, `_ABSENT` with the error set, or None where libc may answer itself."""
+    """Return a descriptor, `_ABSENT` with the error set, or None where libc is to open the file."""
     try:
         if path.startswith(MEMORY):
             text = job.in_memory(path)
@@ -327,7 +328,7 @@ def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any
 
 
 def install(path: str) -> bool:
-    """Make the slots of a loaded library lead to the callbacks if all is as expected; say whether."""
+    """Redirect the slots of a loaded library to the callbacks; False if anything is not as expected."""
     try:
         return _install(path)
     except (OSError, LookupError, ValueError, AttributeError, MemoryError, struct.error):

@@ -1,9 +1,9 @@
-"""Starts the process that jobs are forked from, and ends it: the caller's end of a `zygote`.
+"""Starts and ends the process that jobs are forked from: the caller's end of a `zygote`.
 
-A build that needs a compiler calls `start` before it imports and decides anything: the process takes
-as long to come up as all of that. It gets what it has to load when that is known.
+A build that needs a compiler calls `start` before it imports and plans anything, since the process
+takes as long to start as all of that. What it has to load is sent later.
 
-This module imports little, since nothing may come before the start.
+This module imports little, since the imports delay the start.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ZygoteProcess:
     def load(self, prepare: str, argument: str) -> None:
         """Tell it what to load; its jobs wait until that is done."""
         self.loads = (prepare, argument)
-        with suppress(OSError):  # it has ended; the job that needs it will notice
+        with suppress(OSError):  # it has ended, which its first job will notice
             protocol.send(self.control, self.loads)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ def meaning_of(number: int) -> str:
 
 # --- the one that is started ahead ---------------------------------------------------------------
 
-_ahead: ZygoteProcess | None = None  # no job was given to it yet
+_ahead: ZygoteProcess | None = None  # that has no job yet
 _ahead_lock = threading.Lock()
 
 
@@ -211,7 +211,7 @@ def hang_up(socket: _socket.socket) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Return what a descriptor is of; None if it is closed."""
+    """Return the device and inode of a descriptor's file; None if it is closed."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -220,7 +220,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def above_standard(descriptor: int) -> int:
-    """Return a copy of a descriptor with a number that no child's standard ones have."""
+    """Return a copy of a descriptor with a number above those that a child is given."""
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, protocol.CONTROL + 1)

@@ -9,16 +9,16 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
 
 The caller first sends, on the zygote's control socket, what to load: a function's name and its
 argument. To run a job, it sends there the function's name, the limits, and two descriptors: one
-end of a fresh *job socket* and a memfd with the arguments. The first message on the job socket
-decides: ``ANSWER`` from the child, with a memfd that holds the returned value, or ``CRASH`` from
-the zygote, with its kind, the number of the signal or of the system's error, and what the child
-wrote on its stderr. A function that is a generator sends a ``PART`` for each value before that, and
-an empty answer. The end of file without a message means that the zygote itself is gone. The caller
-cancels by closing its end.
+end of a fresh *job socket* and a memfd with the arguments. The child replies on the job
+socket with ``ANSWER`` and a memfd that holds the returned value. If it cannot, the zygote sends
+``CRASH`` with its kind, the number of the signal or of the system's error, and what the child wrote
+on stderr. A function that is a generator sends a ``PART`` for each value, and then an empty answer.
+The end of file without a message means that the zygote itself is gone. The caller cancels by
+closing its end.
 
-The function finds itself in an empty working directory, with a TMPDIR of its own, stdout closed to
-``/dev/null``, stderr in a memfd (`stderr_text` reads it), as the leader of a process group. All of
-that, and every process of the group, is gone when the job has ended, however it ended.
+The function runs in an empty working directory, with a TMPDIR of its own, with stdout on
+``/dev/null`` and stderr in a memfd (`stderr_text` reads it), as the leader of a process group. All of
+that, and every process of the group, is removed when the job has ended, however it ended.
 
 Worker-side modules are imported by a bare ``python -I -S`` that starts in 10 ms, without the
 package's ``__init__`` and without site-packages: they must not import ``dataclasses``, ``typing``,
@@ -40,7 +40,7 @@ ANSWER = "answer"
 PART = "part"
 CRASH = "death"
 
-# Sizes of what passes through the sockets themselves: names, numbers and a few descriptors.
+# Limits of the messages: names, numbers, short values and a few descriptors.
 _MESSAGE_BYTES = 1 << 14
 _MAX_DESCRIPTORS = 4
 _IN_MEMFD = ("in memfd",)

@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Tried in this order where TMPDIR is not set or cannot be used.
+# Folders for the user's folder, tried in this order where TMPDIR is not set or cannot be used.
 PARENTS = ("/tmp", "/var/tmp", "/dev/shm")
 
 _NAME = "rtcompile-workers-"
@@ -47,7 +47,7 @@ class Scratch:
         self.descriptor = descriptor  # holds the lock
 
     def is_there(self) -> bool:
-        """Say whether nobody has removed it, as users and programs do that clean up TMPDIR."""
+        """Say whether it still exists; users and programs clean up TMPDIR."""
         try:
             return _is_at(self.descriptor, self.name, self.home)
         except OSError:
@@ -69,16 +69,16 @@ class Scratch:
         os.environ["TMPDIR"] = "."
 
     def enter_job_folder(self, name: str) -> None:
-        """Make the two this process's working directory and TMPDIR."""
+        """Make a job's `cwd` and `tmp` this process's working directory and TMPDIR."""
         os.chdir(os.open(f"{name}/cwd", _FOLDER, dir_fd=self.descriptor))
         os.environ["TMPDIR"] = os.path.join("..", "tmp")
 
     def remove_job_folder(self, name: str) -> None:
-        """Remove one of them with all that is in it."""
+        """Remove a job's folder with all that is in it."""
         _remove(self.descriptor, name)
 
     def close(self) -> None:
-        """Let go of it, where it was removed."""
+        """Close the descriptors of a folder that somebody has removed."""
         _close(self.descriptor, self.home)
 
     def remove(self) -> None:
@@ -96,7 +96,7 @@ def new_name() -> str:
 
 
 def _machine() -> str:
-    """Return an identity of this machine, since several may mount the same folder."""
+    """Return an identifier of this machine, since several may mount the same folder."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(8)

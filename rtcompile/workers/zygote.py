@@ -1,7 +1,7 @@
-"""The zygote: loads one compiler, forks the children that do the jobs, and leaves nothing of any behind.
+"""The zygote: loads one compiler, forks children that do the jobs, and cleans up after them.
 
-It has one thread, so forking is safe; it runs no user's code itself, so it outlives every crash.
-It ends with its parent, or after an idle while. A child is forked ahead, while nothing waits.
+It has one thread, so forking is safe. It compiles no user's code itself, so it outlives every crash.
+It ends with its parent, or after some idle time. While it is idle it forks a child for the next job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import select
 import sys
 import time
 
-from rtcompile.workers import priority, protocol, scratch
+from rtcompile.workers import protocol, scratch
 from rtcompile.workers.child import Child, Order, anonymous_bytes, become, open_pidfd, resolve, tell
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
@@ -23,7 +23,7 @@ _TICK = 0.05  # seconds between two looks at a child's memory
 _PAUSE = 0.1  # idle seconds after which the zygote does work that makes later jobs faster
 _QUIET = 0.02  # seconds without a message before it forks ahead
 _ENDING_SECONDS = 0.5  # for how long a thread or process that is ending may still be counted
-_KEEP = 30.0  # seconds that a child which has served waits for another reusable job
+_KEEP = 30.0  # seconds that a used child waits for another reusable job
 _ROOMY = 2048  # processes
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> None:
         zygote.serve()
     finally:
         zygote.end()
-    # The caller waits for this end, at its own: the interpreter's way out takes several
-    # milliseconds more than the kernel's, and there is nothing to flush.
+    # The caller waits for this end. The interpreter would take several milliseconds to exit, and
+    # there is nothing to flush.
     os._exit(0)
 
 
@@ -61,7 +61,7 @@ class Zygote:
         self.idle = idle
         self.temporary = temporary
         self.name = name
-        self.function = ""  # prepares, with its argument; "" once it has
+        self.function = ""  # to call with `argument` before the first fork; "" afterwards
         self.argument = ""
         self.scratch: scratch.Scratch | None = None
         self.children: dict[int, Child] = {}  # by pid
@@ -76,23 +76,22 @@ class Zygote:
         self.improved = False
         self.postponed: list[Order] = []
         self.serial = 0
-        self.warm = False  # whether what `improve` does for the jobs that ask for it was done
+        self.warm = False  # whether `improve` was called, which some jobs need
         self.hung_up: set[int] = set()  # children whose channel has nothing more
-        # Processes that wait would be missing where there are few: no more than have something to
-        # do.
+        # Under a low limit on processes (`ulimit -u`), no child is kept idle.
         self.roomy = self.ahead = _processes_allowed() >= _ROOMY
 
     def try_to_prepare(self) -> None:
-        """Do so in advance, while the caller still decides what it wants."""
+        """Prepare in advance, while the caller still plans its build."""
         try:
             self.prepare()
         except Exception:
-            pass  # Each job tries it again, and reports the error.
+            pass  # Each job tries again, and reports the error.
 
     def prepare(self) -> scratch.Scratch:
         """Make the folder, load what every child needs, and return the folder."""
         if self.scratch is not None and not self.scratch.is_there():
-            self._dismiss(lambda child: True)  # They were to work in it.
+            self._dismiss(lambda child: True)  # Their folders were in it.
             self.scratch.close()
             self.scratch = None
         if self.scratch is None:
@@ -115,7 +114,7 @@ class Zygote:
                 return
             if not ready:
                 self._use_the_quiet(time.monotonic() - idle_since)
-            # Before the next job: a child that says that it is free is meant for it.
+            # Before the next job is accepted, so that a child that is free now can take it.
             for child in list(self.children.values()):
                 if child.order is not None:
                     idle_since = time.monotonic()
@@ -135,7 +134,7 @@ class Zygote:
         return min(idle_at, _QUIET) if self._wants_one_ahead() and idle_at > 0 else idle_at
 
     def _use_the_quiet(self, idle: float) -> None:
-        """Do what makes later jobs faster, now that nothing happens."""
+        """Do what makes later jobs faster, while nothing else is to be done."""
         busy = any(child.order is not None for child in self.children.values())
         if not busy and idle >= _PAUSE and not self.improved:
             self._improve(idle=True)
@@ -148,8 +147,8 @@ class Zygote:
             self._dismiss(lambda child: child.served > 0)
 
     def _wants_one_ahead(self) -> bool:
-        # Where there is nothing to improve a job takes seconds: NVCC's. A child that does a reusable job
-        # is the next one's, too, and many programs have but one.
+        # Jobs of NVCC, which has no `improve`, take seconds: a fork does not matter. A child with a
+        # reusable job takes the next one too.
         return (
             self.ahead
             and self.improve is not None
@@ -160,7 +159,7 @@ class Zygote:
         )
 
     def _dismiss(self, which: Any) -> bool:
-        """End those of the waiting children; say whether there are any."""
+        """Kill the idle children for which `which` is true; say whether there are any."""
         found = [c for c in self.children.values() if c.order is None and which(c)]
         for child in found:
             child.kill()
@@ -189,7 +188,9 @@ class Zygote:
                 return
         if child.order is None:
             return
-        if child.order.socket.fileno() in ready:  # only ever a hang-up: the caller wants it no more
+        if (
+            child.order.socket.fileno() in ready
+        ):  # it is only registered for a hang-up: the caller has cancelled
             self.poller.unregister(child.order.socket.fileno())
             child.kill("cancelled")
         if child.deadline is not None and time.monotonic() >= child.deadline:
@@ -200,7 +201,7 @@ class Zygote:
             child.kill("memory")
 
     def _hear(self, child: Child) -> bool:
-        """Take a child's word that it has answered and waits for another job; False at its end."""
+        """Receive the message that a child is done and waits for another job; False at its end."""
         try:
             if protocol.receive(child.channel) is None:
                 return False
@@ -235,17 +236,17 @@ class Zygote:
             folder = self.prepare()
             if order.warm:
                 self._improve(idle=False)
-            resolve(order.function)  # here rather than in the child: imported once, forked often
+            resolve(order.function)  # imported here, once, and not in each child
             order.reusable = order.reusable and self.roomy
             fit = [c for c in self.children.values() if not anew and c.may_take(order)]
             child = max(fit, key=lambda c: c.served) if fit else self._fork(folder)
         except Exception as error:
             if isinstance(error, BlockingIOError) and self.children:
-                # `ulimit -u`: when one ends, another may start
+                # `ulimit -u`: the job starts when a child has ended
                 self._dismiss(lambda child: True)
                 self.postponed.append(order)
                 return
-            # Errors of the system have a full message; for others the type is needed too.
+            # The text of other errors than the system's does not say enough without their type.
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             # Once the compiler is loaded there is no function left to load it by.
             kind = "load" if self.function and self.scratch is not None else "start"
@@ -260,7 +261,7 @@ class Zygote:
             self._start(self.postponed.pop(0))
 
     def _improve(self, *, idle: bool) -> None:
-        """Do what makes later jobs faster: once when idle, before that for the jobs that ask for it."""
+        """Call `improve`: once fully when idle, and before that for each job that needs it."""
         if self.improve is not None:
             self.improve(idle)
         self.warm = True
@@ -306,7 +307,9 @@ class Zygote:
         os.close(held)
         theirs.close()
         try:
-            os.setpgid(pid, pid)  # here too: whoever comes first, it is a group before any kill
+            os.setpgid(
+                pid, pid
+            )  # the child does the same; done in both, it is a group before any kill
         except OSError:
             pass  # It has ended already.
         child = Child(pid, ours, stderr, name, lifeline, warm=self.warm)
@@ -317,7 +320,7 @@ class Zygote:
         return child
 
     def _reap_and_report(self, child: Child, status: int) -> None:
-        """Clean up after a child; if it crashed, notify the caller, unless an answer came first."""
+        """Clean up after a child. If it crashed, run its job again or notify the caller."""
         del self.children[child.pid]
         if child.pid in self.hung_up:
             self.hung_up.discard(child.pid)
@@ -358,12 +361,10 @@ class Zygote:
         self.postponed.clear()
         children = list(self.children.values())
         for child in children:
-            child.kill()  # all at once, since each takes a moment to give its memory back
+            child.kill()  # first all, since each takes a moment to free its memory
         for child in children:
             os.waitpid(child.pid, 0)
-            self._reap_and_report(
-                child, 0
-            )  # Whoever still waits sees the end of file: not a crash.
+            self._reap_and_report(child, 0)  # callers that still wait see the end of file
         if self.scratch is not None:
             self.scratch.remove()
 
@@ -375,13 +376,28 @@ def _processes_allowed() -> float:
     return float("inf") if soft == resource.RLIM_INFINITY else soft
 
 
+def keep_priority() -> None:
+    """Give this process's new session the same nice value as the process.
+
+    With Linux's "autogroups" a process's nice value counts only within its session, and each session
+    has a nice value of its own.
+    """
+    nice = os.nice(0)
+    if nice > 0:
+        try:
+            with open("/proc/self/autogroup", "w") as file:
+                file.write(str(nice))
+        except OSError:
+            pass  # This kernel has no autogroups.
+
+
 def _isolate() -> None:
     """Give up what was inherited: terminal, open descriptors, directory, a small stack."""
     try:
         os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     except PermissionError:
-        pass  # It leads a session already: started anew, below.
-    priority.keep()
+        pass  # It leads a session already: it was started again, below.
+    keep_priority()
     import resource
 
     try:

@@ -149,7 +149,7 @@ def test_locks_that_do_not_work_cost_a_second_once_and_are_said_once(
         tried.append(descriptor)
         harm()
 
-    monkeypatch.setattr(locks, "_answering", {})
+    monkeypatch.setattr(locks, "_working", {})
     monkeypatch.setattr(locks.fcntl, "flock", flock)
     with pytest.warns(RtcompileWarning, match=what) as warned:
         had = [taken(tmp_path / name) for name in "abc"]
@@ -164,7 +164,7 @@ def test_a_lock_that_was_answered_while_python_stood_still_works(tmp_path, monke
         with_pythons_lock.usleep(1_200_000)
         time.sleep(0.1)  # who waits for it goes first
 
-    monkeypatch.setattr(locks, "_answering", {})
+    monkeypatch.setattr(locks, "_working", {})
     with monkeypatch.context() as standing_still:
         standing_still.setattr(locks.fcntl, "flock", flock)
         assert taken(tmp_path / "a")
