@@ -12,7 +12,12 @@ from typing import Any
 
 
 def as_user(
-    user: int, act: Callable[[], object], *, groups: Sequence[int] = (), umask: int | None = None
+    user: int,
+    act: Callable[[], object],
+    *,
+    groups: Sequence[int] = (),
+    umask: int | None = None,
+    seconds: int = 20,
 ) -> Any:
     """Return what `act` returns to another user, in a child: plain values; fail if it fails."""
     reading, writing = os.pipe()
@@ -22,7 +27,7 @@ def as_user(
     if child == 0:
         code = 1
         try:
-            signal.alarm(20)
+            signal.alarm(seconds)
             os.setgroups(list(groups))
             os.setgid(user)
             os.setuid(user)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import toolkit
 from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
-from rtcompile.files import folders, headers
+from rtcompile.files import folders, headers, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import query
@@ -88,7 +88,10 @@ def plan(
     paths_matter = options.debug or options.lineinfo
     # If the source is a file, line information can refer to it, and quoted includes lie beside it.
     is_file = paths_matter and os.path.isabs(request.name) and os.path.isfile(request.name)
-    name = source_path(request, settings) if paths_matter and not is_file else request.name
+    name = request.name
+    # Quoted includes are looked for in that folder first: it must not be another user's to fill.
+    if paths_matter and not is_file and not sealed.can_be_swapped(settings.cache_dir):
+        name = source_path(request, settings)
     key_inputs = KeyInputs(
         source=request.source,
         name=name,

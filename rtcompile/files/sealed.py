@@ -101,12 +101,55 @@ def judge_folder(path: str, status: os.stat_result, *, private: bool = True) -> 
 
 
 def can_be_swapped(path: str) -> bool:
-    """Say whether other users could replace a folder in `path`: then only its descriptor is safe."""
+    """Say whether other users could replace a folder in `path`, or one that `path` lies in.
+
+    Then only descriptors are safe: what was checked by its path may be another's when it is used.
+    """
+    trusted = {0, os.geteuid()}
     try:
-        mode = os.stat(path).st_mode
+        with open("/proc/self/uid_map", "rb") as file:
+            if b"4294967295" not in file.read():
+                trusted.add(_UNMAPPED)
+        for top in {os.path.abspath(path), os.path.realpath(path)}:
+            each = top
+            while True:
+                try:
+                    status = os.lstat(each)
+                except FileNotFoundError:  # it will be made by this user
+                    each = os.path.dirname(each)
+                    continue
+                if status.st_uid not in trusted or _is_open_to_others(status, above=each != top):
+                    return True
+                if each == "/":
+                    break
+                each = os.path.dirname(each)
     except OSError:
         return True
-    return bool(mode & _OTHERS_MAY_WRITE) and not mode & stat.S_ISVTX
+    return False
+
+
+# The owner, seen from a container of the user's own, of what belongs to the machine's root, as /home.
+_UNMAPPED = 65534
+
+
+def _is_open_to_others(status: os.stat_result, *, above: bool) -> bool:
+    """Say whether others may rename what is in a folder.
+
+    One `above` may be open to a group that is this user's alone, as with a umask of 002.
+    """
+    mode = status.st_mode
+    if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not mode & _OTHERS_MAY_WRITE:
+        return False
+    if mode & stat.S_IWOTH or not above:
+        return True
+    try:
+        import grp
+        import pwd
+
+        name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(status.st_gid)
+    except (ImportError, KeyError):
+        return True
+    return group.gr_name != name or bool({*group.gr_mem} - {name})
 
 
 def open_regular(
