@@ -32,9 +32,11 @@ unit: $(VENV)/.made $(CUDA13)/.made
 test-slow: $(VENV)/.made
 	$(BIN)/python -m pytest -m slow $(HERE)
 
-# Faults that a test must catch, each put into a copy of the tree.
+# Faults that a test must catch: some written by hand, and a sample of those that cosmic-ray makes.
 mutations: $(VENV)/.made
 	$(BIN)/python -m tests.mutations
+	$(PIP) cosmic-ray
+	$(BIN)/python -m tests.generated_mutations
 
 # Every function of rtcompile that a hit and a miss pass, in the order of the calls.
 profile: $(VENV)/.made

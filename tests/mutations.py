@@ -113,15 +113,20 @@ def problem(mutation: Mutation, tree: Path) -> str:
     return ""
 
 
+def copied(tree: Path) -> Path:
+    """Copy into a folder all that tests need of the tree, and return it."""
+    for name in ("rtcompile", "tests", "include_shims", "examples", "docs", "benchmarks"):
+        shutil.copytree(ROOT / name, tree / name)
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tree)
+    return tree
+
+
 def main() -> int:
     """Try every mutation, print a line for each, and return 1 if one is not caught."""
     status = 0
     with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder)
-        for name in ("rtcompile", "tests", "include_shims", "examples", "docs", "benchmarks"):
-            shutil.copytree(ROOT / name, tree / name)
-        for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
-            shutil.copy(ROOT / name, tree)
+        tree = copied(Path(folder))
         for mutation in MUTATIONS:
             found = problem(mutation, tree)
             print("caught    " if not found else "NOT CAUGHT", mutation.what, flush=True)
