@@ -27,7 +27,10 @@ SURVIVORS = Path(__file__).parent / "survivors.txt"
 
 # Each room, what is mutated in it, and the tests that must notice.
 ROOMS = {
-    "request": ("rtcompile/request", "test_request test_options test_options_arch test_key test_arch"),
+    "request": (
+        "rtcompile/request",
+        "test_request test_options test_options_arch test_key test_arch",
+    ),
     "lookup": ("rtcompile/lookup", "test_lookup test_fileset test_cache_edits test_settings"),
     "files": ("rtcompile/files/fileset.py", "test_fileset test_cache_edits test_lookup"),
 }
@@ -64,7 +67,9 @@ def tried(room: str, count: int, seed: int) -> tuple[dict[str, int], list[str]]:
         tests = [str(path) for name in names.split() for path in tree.glob(f"tests/*/{name}.py")]
         config, session = tree / "mutants.toml", tree / "mutants.sqlite"
         config.write_text(
-            CONFIG.format(module=module, seconds=SECONDS, python=sys.executable, tests=" ".join(tests))
+            CONFIG.format(
+                module=module, seconds=SECONDS, python=sys.executable, tests=" ".join(tests)
+            )
         )
         environ = {**os.environ, "PYTHONPATH": str(tree)}
         run = (sys.executable, "-m", "cosmic_ray.cli")
@@ -78,7 +83,9 @@ def _sample(session: Path, count: int, seed: int) -> None:
     """Leave that many mutants in a session."""
     with sqlite3.connect(session) as database:
         like = " or ".join(["operator_name like ?"] * len(OPERATORS))
-        query = f"select job_id from mutation_specs where {like} order by module_path, start_pos_row"
+        query = (
+            f"select job_id from mutation_specs where {like} order by module_path, start_pos_row"
+        )
         query += ", start_pos_col, operator_name, occurrence"
         jobs = [job for (job,) in database.execute(query, OPERATORS)]
         chosen = random.Random(seed).sample(jobs, min(count, len(jobs)))

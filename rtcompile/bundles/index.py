@@ -15,7 +15,13 @@ from rtcompile.bundles.sections import Extent, Sections, UnusableError, number, 
 from rtcompile.files import folders as import_paths
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import digest
-from rtcompile.lookup.query import Found, Query, depends_on_directory, loaded
+from rtcompile.lookup.query import (
+    WITHOUT_PATH,
+    Found,
+    Query,
+    depends_on_directory,
+    loaded,
+)
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.values import SUFFIXES
 from rtcompile.store import objects
@@ -284,8 +290,18 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
     return digest("asked", [repr((*identity[:1], options, *identity[2:]))]), folders
 
 
+def _words(option: str) -> list[str]:
+    """Return the options in one string, "-DN=1 -lineinfo", where all of them name no path."""
+    words = option.split()
+    is_plain = not _QUOTES_AND_LISTS & {*option}
+    if is_plain and all(len(w) > 2 and w.startswith(WITHOUT_PATH) for w in words):
+        return words
+    return [option]
+
+
 def _shape_of(options: tuple[str, ...]) -> _Shape | None:
     """Return the options with each folder replaced by its position in the others, and the folders."""
+    options = tuple([word for option in options for word in _words(option)])
     folders = [option[2:] for option in options if option.startswith("-I/")]
     if len(set(folders)) < len(folders) or any(len(option.split()) != 1 for option in options):
         return None

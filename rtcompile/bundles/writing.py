@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rtcompile.bundles.file import Contents, LeftOut, Row
 from rtcompile.bundles.sections import CHECKS, HEAD, INDEX, MAGIC
@@ -70,14 +71,22 @@ def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
 
 
 def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
-    """Write a bundle in one step. The last build of each key, architecture, kind and CUDA is kept."""
-    last = {(b.row.key, b.row.arch, b.row.kind, b.row.cuda): b for b in builds}
+    """Write a bundle in one step. The last build of each key, architecture, kind and CUDA is kept.
+
+    It serves the queries of all of them: `RawKernel` and CuPy's own classes ask for one build differently.
+    """
+    last: dict[tuple[Any, ...], Contents] = {}
+    served: dict[tuple[Any, ...], dict[str, None]] = {}
+    for build in builds:
+        key = (build.row.key, build.row.arch, build.row.kind, build.row.cuda)
+        last[key] = build
+        served.setdefault(key, {}).update(dict.fromkeys(build.queries))
     blobs: dict[bytes, int] = {}
     size = 0
     rows: list[bytes] = []
     queries: dict[str, list[int]] = {}
-    for _, build in sorted(last.items()):
-        for query in build.queries:
+    for key, build in sorted(last.items(), key=lambda item: item[0]):
+        for query in served[key]:
             queries.setdefault(query, []).append(len(rows))
         extents = []
         for blob in (build.code, build.record, build.checks):

@@ -128,8 +128,8 @@ def no_device(evidence: str, loading: bool = False) -> UnsupportedArch:
 
 INDEX = "index"  # the cache's folder of index entries
 
-# Options that mean the same in every working directory: they name no path, or an absolute one.
-_ANYWHERE = (
+# Options that name no path, so they mean the same in every working directory.
+WITHOUT_PATH = (
     "--define-macro=",
     "--device-debug",
     "--fmad=",
@@ -138,7 +138,6 @@ _ANYWHERE = (
     "--std=",
     "--use_fast_math",
     "-D",
-    "-I/",
     "-U",
     "-arch=",
     "-default-device",
@@ -147,6 +146,7 @@ _ANYWHERE = (
     "-std=",
     "-use_fast_math",
 )
+_ANYWHERE = (*WITHOUT_PATH, "-I/")
 
 
 class Query:

@@ -322,3 +322,30 @@ def test_an_update_keeps_what_was_asked(program):
     program.without_planning()
 
     assert program.run() == code
+
+
+def test_each_way_to_ask_for_one_build_is_found(program):
+    """`RawKernel`, `compile` and CuPy's own classes ask for the same code by different requests."""
+    ways = [{}, {"may_pass_over_arch": True}, {"allow_fixups": False}]
+    requests = [CompileRequest(CODE, **way) for way in ways]
+    bundling.bundle(requests, program.bundle, archs=["sm_80"], progress=False)
+    rtcompile.use_bundle(program.bundle)
+
+    assert len(Bundle(program.bundle).contents()) < len(requests)
+    assert all(index.find(query(request)) is not None for request in requests)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (("-DN=1 -lineinfo",), ("-DN=1", "-lineinfo"), True),
+        (("-DN=1  --std=c++17 -I/a",), ("-DN=1", "--std=c++17", "-I/a"), None),
+        (("-DN=1 2",), ("-DN=1", "2"), None),
+        (("-D N=1",), ("-D", "N=1"), None),
+        (("-DS='x -DT'",), ("-DS='x", "-DT'"), None),
+    ],
+)
+def test_one_string_of_options_is_the_same_as_each_alone(one, other, is_same):
+    """Only where it is certain: None is for a string that has to be planned."""
+    one_shape, other_shape = index._shape_of(one), index._shape_of(other)
+    assert (one_shape == other_shape) if is_same else (one_shape is None)
