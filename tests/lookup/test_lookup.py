@@ -189,7 +189,7 @@ def test_a_forked_child_finds_code_and_counts_its_own_hits_alone(cache):
     """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
-    assert Folder(str(cache)).notes().hits == 3 + 1
+    assert Folder(str(cache)).journal().hits == 3 + 1
 
 
 def test_no_descriptor_of_the_cache_stays_open(cache):
@@ -222,7 +222,7 @@ def test_children_of_multiprocessing_count_their_hits(cache):
     """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
-    assert Folder(str(cache)).notes().hits == 1 + 2
+    assert Folder(str(cache)).journal().hits == 1 + 2
 
 
 def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, monkeypatch):
