@@ -116,7 +116,7 @@ class _BuildError(RtcompileError):
     ) -> None:
         # CuPy's __init__ is not called: it would reset `args`, and this class sets the same fields.
         Exception.__init__(self, msg)
-        self._msg = printable(msg)
+        self._msg = printable(msg if isinstance(msg, str) else shown(msg))
         self.source = source
         self.name = name
         self.options = options
@@ -291,9 +291,11 @@ class BatchError(RtcompileError):
         results: list[Any],
         names: dict[int, str] | None = None,
     ) -> None:
+        if not (isinstance(errors, dict) and isinstance(results, (list, tuple))):
+            raise InvalidRequest("a BatchError takes a dict of errors and a list of results")
         self.errors = errors
         self.results = results
-        self.names = names or {}
+        self.names = names if isinstance(names, dict) else {}
         lines = [f"{len(errors)} of {len(results)} builds failed:"]
         for index, error in [*errors.items()][:_ERRORS_SHOWN]:
             first = str(error).strip().partition("\n")[0] or type(error).__name__

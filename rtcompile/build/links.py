@@ -113,7 +113,12 @@ def _compiled(
         raise InvalidRequest(f"{item.name} has link= of its own; give all inputs to one link")
     # The program's options (-std, -G, …) apply to each part, unless the part has its own.
     unit = replace(
-        item, options=(*request.options, *item.options), arch=arch, target=target, link=()
+        item,
+        options=(*request.options, *item.options),
+        arch=arch,
+        target=target,
+        link=(),
+        may_pass_over_arch=request.may_pass_over_arch,
     )
     code = build(unit, settings)
     return LinkInput(code.kind, item.name, code.code)

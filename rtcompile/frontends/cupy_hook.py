@@ -21,6 +21,7 @@ from rtcompile.files import folders
 from rtcompile.frontends.cupy_requests import request_of_cupy
 from rtcompile.lookup import environment
 from rtcompile.lookup.query import query_of
+from rtcompile.request.values import text, truth
 
 _NAME = "_compile_module_with_cache"
 _MAJOR, _KNOWN = "14", "14.0 to 14.2"  # 14.2 is tested
@@ -54,9 +55,9 @@ class Installation:
     """
 
     def __init__(self, ours: bool, problem: str = "") -> None:
-        self.active = not problem
-        self.problem = problem
-        self._ours = ours
+        self.problem = text("problem", problem)
+        self.active = not self.problem
+        self._ours = truth("ours", ours)
 
     def __enter__(self) -> Installation:
         return self
@@ -171,6 +172,10 @@ def lacking(module: Any, names: Sequence[str]) -> str:
     return ""
 
 
+def _is_backend(given: object) -> bool:
+    return isinstance(given, str) and given in ("nvrtc", "nvcc")
+
+
 @public
 def _compile(
     source: str,
@@ -192,7 +197,7 @@ def _compile(
     def by_cupy() -> Any:
         return (_original or getattr(compiler, _NAME))(**given)
 
-    if to_ltoir or runtime.is_hip or backend not in ("nvrtc", "nvcc"):
+    if to_ltoir or runtime.is_hip or not _is_backend(backend):
         return by_cupy()
     if name_expressions is not None and backend != "nvrtc":
         raise NotImplementedError  # as CuPy does

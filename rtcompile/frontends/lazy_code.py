@@ -19,7 +19,7 @@ from rtcompile.lookup import query
 from rtcompile.lookup.environment import Environment
 from rtcompile.lookup.query import depends_on_directory
 from rtcompile.request.object_code import files_of
-from rtcompile.request.request import DEFAULT_NAME, CompileRequest
+from rtcompile.request.request import DEFAULT_NAME, CompileRequest, refuse_two_architectures
 from rtcompile.request.values import one_of, text, truth
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
@@ -215,7 +215,9 @@ class LazyCode:
     def is_cached(self) -> bool:
         """Say whether the code for the current device needs no build: it is loaded, cached or bundled."""
         request = self.request
-        if request is None or self._device() in self.objects:
+        if request is None:
+            return bool(self.modules) or os.access(str(self.path), os.R_OK)
+        if self._device() in self.objects:
             return True
         return pipeline.is_cached(request, self.settings)
 
@@ -340,6 +342,11 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         raise InvalidRequest(f"exactly one of code= and path= must be given; {which}")
     jitify = None if given["jitify"] is None else truth("jitify", given["jitify"])
     path = None if path is None else checked_path("path", path)
+    if path is not None and path.endswith((".cu", ".cuh", ".cc", ".cpp", ".cxx")):
+        raise InvalidRequest(
+            f"path= takes a cubin, PTX or fatbin, and {path} is a source; write "
+            f"RawModule.from_file({path!r})"
+        )
     if path is not None and (names is not None or jitify):
         raise InvalidRequest("name_expressions= and jitify= need code=, not path=")
     backend = one_of("backend", "nvcc" if code is None else given["backend"], _BACKENDS)
@@ -367,6 +374,8 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         headers=() if given["headers"] is None else given["headers"],
         may_pass_over_arch=True,
     )
+    if request.arch is not None:
+        refuse_two_architectures(request)
     groups = truth("enable_cooperative_groups", given["enable_cooperative_groups"])
     arguments = {
         **given,

@@ -61,7 +61,8 @@ class CompileRequest(Value):
         Compiler options in NVRTC's or nvcc's spelling; ``'-I /x'`` is one option with its value.
         What ``--options-file`` names is read at once, and the request holds what is in it.
     arch : str or Arch, optional
-        Architecture to compile for, ``"sm_90a"``. None: that of the current device.
+        Architecture to compile for, ``"sm_90a"``; ``"compute_90"`` makes PTX, as in the options,
+        which may not name another one. None: that of the current device.
     name_expressions : iterable of str
         C++ name expressions whose lowered names are wanted, ``"f<float>"``.
     name : str
@@ -150,23 +151,23 @@ class CompileRequest(Value):
         may_pass_over_arch: bool = False,
     ) -> None:
         # The one place where these arguments are checked; every public function makes a request.
-        if arch is not None and not isinstance(arch, Arch):
-            try:
-                arch = Arch.parse(arch)
-            except InvalidRequest as error:
-                raise InvalidRequest(f"arch: {error}") from None
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
         memo: dict[str, Any] = {}
         set_(self, "_memo", memo)
         set_(self, "options", _with_files(strings("options", options), memo))
+        wants_ptx = False
+        if arch is not None and not isinstance(arch, Arch):
+            arch, wants_ptx = _architecture(arch)
         set_(self, "arch", arch)
         # A default passes its check, and is compared by `is`: an array compares with each element.
         names = () if name_expressions is _NONE else _names(name_expressions)
         set_(self, "name_expressions", names)
         set_(self, "name", name if name is DEFAULT_NAME else _program(name))
         set_(self, "backend", backend if backend is _AUTO else one_of("backend", backend, BACKENDS))
-        set_(self, "target", target if target is _CUBIN else one_of("target", target, TARGETS))
+        target = target if target is _CUBIN else one_of("target", target, TARGETS)
+        target = "ptx" if wants_ptx and target == _CUBIN else target
+        set_(self, "target", target)
         expected = "source strings, paths, ObjectCodes"
         set_(self, "link", () if link is _NONE else items("link", link, expected))
         set_(self, "headers", () if headers is _NONE else header_texts(headers))
@@ -176,11 +177,44 @@ class CompileRequest(Value):
         if gives_way is not True and gives_way is not False:
             gives_way = truth("may_pass_over_arch", gives_way)
         set_(self, "may_pass_over_arch", gives_way)
+        if arch is not None and not gives_way and fixups:  # CuPy names the device's own besides
+            refuse_two_architectures(self)
 
     @public
     def replace(self, **changes: Any) -> CompileRequest:
         """Return a copy with some fields changed."""
         return values.replace(self, **changes)
+
+
+def _architecture(given: str) -> tuple[Arch, bool]:
+    """Return an architecture, and whether its name stands for PTX, as ``compute_90`` does."""
+    try:
+        arch = Arch.parse(given)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"arch: {error}") from None
+    kind = given.strip().lower().partition("_")[0]
+    if kind == "lto":
+        raise InvalidRequest(
+            f"arch={shown(given)} is a kind of code too; write arch='{arch}', target='ltoir'"
+        )
+    return arch, kind == "compute"
+
+
+def refuse_two_architectures(request: CompileRequest) -> None:
+    """Raise InvalidRequest where the options name another architecture, or another kind of code."""
+    if not any("arch" in option or "code" in option for option in request.options):
+        return
+    from rtcompile.request import options as compiler_options
+
+    asked = compiler_options.parse(request.options).arch
+    if asked and not any(
+        option.arch == request.arch and not (option.virtual and request.target == _CUBIN)
+        for option in asked
+    ):
+        named = f"{request.arch} ({request.target})"
+        raise InvalidRequest(
+            f"arch= asks for {named} and the options for {', '.join(map(str, asked))}; give one of them"
+        )
 
 
 def header_texts(given: Any) -> tuple[tuple[str, str], ...]:

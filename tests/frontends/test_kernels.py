@@ -238,3 +238,17 @@ def test_recompile_compiles_what_is_cached_once(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
     with pytest.raises(rtcompile.JitDisabled, match="recompile"):
         rtcompile.compile(CODE, arch="sm_80", recompile=True)
+
+
+def test_a_file_that_is_not_there_is_not_cached(tmp_path):
+    file = tmp_path / "k.ptx"
+    module = rtcompile.RawModule(path=str(file))
+    assert not module.is_cached()
+    file.write_text(".version 8.0\n")
+    assert module.is_cached()
+
+
+@pytest.mark.parametrize("name", ["kernel.cu", "dir/kernel.cpp"])
+def test_a_source_given_as_path_is_refused_with_the_way_to_build_it(name):
+    with pytest.raises(rtcompile.InvalidRequest, match=rf"RawModule\.from_file\('{name}'\)"):
+        rtcompile.RawModule(path=name)

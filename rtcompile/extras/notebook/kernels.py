@@ -60,7 +60,7 @@ class Built:
                 code=request.source,
                 options=request.options,
                 name_expressions=request.name_expressions,
-                arch=request.arch,
+                arch=self.code.arch.virtual if request.target == "ptx" else request.arch,
                 fallback="always" if request.backend == "nvcc" else None,
                 name=request.name,
             )

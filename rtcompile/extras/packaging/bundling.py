@@ -24,7 +24,7 @@ from rtcompile.lookup.query import query_of
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.request import CompileRequest, with_headers
-from rtcompile.request.values import Arch, items, strings
+from rtcompile.request.values import items, strings
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 
@@ -243,10 +243,7 @@ def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
         if not archs:
             raise InvalidRequest(f"{request.name}: no architecture to build for; give one, sm_90a")
         for name in archs:
-            arch = Arch.parse(name)
-            virtual = name.startswith("compute_") and request.target == "cubin"
-            target = "ptx" if virtual else request.target
-            yield replace(work, request=request.replace(arch=arch, target=target))
+            yield replace(work, request=request.replace(arch=name))
 
 
 # --- targets -------------------------------------------------------------------------------------

@@ -104,17 +104,7 @@ class KernelLibrary:
             An argument of a wrong type; the message names it. Signatures are read when they are
             needed: at a kernel's first call, and by ``rtcompile bundle``.
         """
-        if not isinstance(kernels, Mapping):
-            raise InvalidRequest(
-                f"kernels must map names to signatures, not {shown(kernels)}; write "
-                "{'scale<float>': 'float* x, float factor, int n'}"
-            )
-        signatures = {
-            text("kernels", name): text(f"kernels[{shown(name)}]", signature)
-            for name, signature in kernels.items()
-        }
-        own = strings("options", options)
-        module = KernelModule(self, text("source", source), signatures, own)
+        module = KernelModule(self, source, kernels, options)
         self.modules.append(module)
         return module
 
@@ -146,13 +136,23 @@ class KernelModule:
         library: KernelLibrary,
         source: str,
         kernels: Mapping[str, str],
-        options: tuple[str, ...],
+        options: Sequence[str] = (),
     ) -> None:
+        if not isinstance(library, KernelLibrary):
+            raise InvalidRequest(f"library must be a KernelLibrary, not {shown(library)}")
+        if not isinstance(kernels, Mapping):
+            raise InvalidRequest(
+                f"kernels must map names to signatures, not {shown(kernels)}; write "
+                "{'scale<float>': 'float* x, float factor, int n'}"
+            )
         self.library = library
-        self.source = source
-        self.options = options
-        self._signatures = dict(kernels)
-        self._kernels = {name: Kernel(self, name, text) for name, text in kernels.items()}
+        self.source = text("source", source)
+        self.options = strings("options", options)
+        self._signatures = {
+            text("kernels", name): text(f"kernels[{shown(name)}]", signature)
+            for name, signature in kernels.items()
+        }
+        self._kernels = {name: Kernel(self, name, t) for name, t in self._signatures.items()}
         self.lock = threading.RLock()
         self._raw: Any = None
 
@@ -258,9 +258,11 @@ class Kernel:
     """
 
     def __init__(self, module: KernelModule, name: str, signature: str) -> None:
+        if not isinstance(module, KernelModule):
+            raise InvalidRequest(f"module must be a KernelModule, not {shown(module)}")
         self.module = module
-        self.name = name
-        self.signature = signature
+        self.name = text("name", name)
+        self.signature = text("signature", signature)
         self._raw: Any = None
 
     @functools.cached_property

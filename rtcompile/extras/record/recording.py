@@ -174,6 +174,7 @@ class Record:
 
 def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
     """Return a request, and the dependencies of its build, as plain values."""
+    named = compiler_options.parse(request.options).arch and not request.may_pass_over_arch
     return {
         "asked": {
             "options": list(request.options),
@@ -191,7 +192,8 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
         "follows device": request.arch is None or not request.allow_fixups,
         "name expressions": list(request.name_expressions),
         "backend": request.backend,
-        "target": request.target,
+        # ``-arch=compute_90`` made PTX, and the entry has the architecture besides.
+        "target": code.kind if request.arch is None and named else request.target,
         "link": [_link(item, index) for index, item in enumerate(request.link)],
         "given headers": dict(request.headers),
         "built by": code.build.compiler,

@@ -119,7 +119,8 @@ def _number(value: Any) -> float:
 def _for_archs(
     entry: Mapping[str, Any], request: CompileRequest, archs: Sequence[str]
 ) -> Iterator[tuple[CompileRequest, Asked | None]]:
-    if not archs or not entry.get("follows device"):
+    named = compiler_options.parse(request.options).arch and request.allow_fixups
+    if not archs or not entry.get("follows device") or (named and not request.may_pass_over_arch):
         yield request, _asked(entry, request, None)
         return
     for name in archs:
@@ -127,6 +128,8 @@ def _for_archs(
             arch = Arch.parse(name)
         except ValueError as error:
             raise InvalidRequest(f"--arch: {error}") from None
+        if name.startswith("compute_"):
+            raise InvalidRequest(f"--arch {name}: give a device's architecture, {arch}")
         if entry["asked"]["by cupy"]:
             # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
             arch = replace(arch, suffix="")

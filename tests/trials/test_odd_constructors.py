@@ -1,0 +1,83 @@
+"""Every exported callable, with arguments of every kind: a value or an error of ours, and no other error."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rtcompile
+from rtcompile import CompileRequest, RtcompileError, bundles
+from tests.trials.odd_values import values
+from tests.trials.record import record, times
+
+pytest.importorskip("cupy")
+
+SOURCE = 'extern "C" __global__ void g() {}'
+CALLS = times(600, 10_000)
+# What a callable takes besides the argument that is odd.
+RIGHT: dict[str, dict[str, Any]] = {
+    "compile": {"source": SOURCE, "arch": "sm_80"},
+    "RawModule": {"code": SOURCE, "arch": "sm_80"},
+    "RawKernel": {"code": SOURCE, "name": "g", "arch": "sm_80"},
+    "CompileRequest": {"source": SOURCE, "arch": "sm_80"},
+    "compile_many": {"builds": [CompileRequest(SOURCE, arch="sm_80")], "progress": False},
+    "submit_many": {"builds": [CompileRequest(SOURCE, arch="sm_80")]},
+    "KernelModule": {
+        "library": rtcompile.KernelLibrary("no_such_package"),
+        "source": "k.cu",
+        "kernels": {"g": "int n"},
+    },
+    "Installation": {"ours": False},
+}
+NAMES = sorted({*rtcompile._HOME} - rtcompile._NOT_LISTED - {"install", "uninstall"})
+
+
+def arguments(name: str, chance: random.Random, odd: list[Any]) -> dict[str, Any]:
+    """Return the right arguments and one odd one, or odd ones alone."""
+    kinds = inspect.Parameter
+    found = [
+        each
+        for each in inspect.signature(getattr(rtcompile, name)).parameters.values()
+        if each.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    ]
+    if name in RIGHT and chance.random() < 0.6:
+        given = {**RIGHT[name], chance.choice(found).name: chance.choice(odd)()}
+    else:
+        needed = [each for each in found if each.default is kinds.empty or chance.random() < 0.3]
+        given = {each.name: chance.choice(odd)() for each in needed}
+    if callable(given.get("progress")):  # what it raises is its own
+        del given["progress"]
+    return given
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_exported_callable_raises_errors_of_ours_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = rtcompile.compile(SOURCE, arch="sm_80")
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    odd, chance, bad = values(known), random.Random(3), []
+    for _ in range(CALLS):
+        name = chance.choice(NAMES)
+        try:
+            given = arguments(name, chance, odd)
+        except ValueError:  # a NamedTuple of C's, without a signature
+            continue
+        bundles._bundles.clear()  # `use_bundle` may have taken one
+        try:
+            getattr(rtcompile, name)(**given)
+        except RtcompileError as error:
+            if not str(error).strip():
+                bad.append(f"{name}: an empty message")
+        except Exception:
+            said = ", ".join(f"{key}: {type(value).__name__}" for key, value in given.items())
+            bad.append(f"{name}({said}): {traceback.format_exc(limit=-2)}")
+    bundles._bundles.clear()
+    record("exported callable with an odd argument", CALLS, len(bad))
+    assert not bad, "\n".join(bad[:8])
