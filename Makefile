@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test docs lint types unit trials profile test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test test-fast docs lint types unit trials profile test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
 
 demo: $(VENV)/.made
 	$(BIN)/python -m examples.demo
@@ -28,9 +28,15 @@ HERE := tests --ignore=tests/gpu --ignore=tests/real_cluster
 unit: $(VENV)/.made $(CUDA13)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(HERE)
 
-# The tests that `make test` leaves out: each compiles for minutes (CUTLASS's collective GEMM).
-test-slow: $(VENV)/.made
-	$(BIN)/python -m pytest -m slow $(HERE)
+# Run this while you edit: it leaves out what needs a compiler, or takes seconds.
+test-fast: $(VENV)/.made
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(HERE) --ignore=tests/trials \
+		-m "not (slow or takes_seconds or needs_compiler or needs_nvcc or needs_redis)"
+
+# The tests that `make test` leaves out: some compile for minutes (CUTLASS's collective GEMM), and of a
+# matrix of the same thing it tries each row once.
+test-slow: $(VENV)/.made $(CUDA13)/.made
+	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -m slow $(HERE)
 
 # Faults that a test must catch: some written by hand, and a sample of those that cosmic-ray makes.
 mutations: $(VENV)/.made

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,66 @@ extern "C" __global__ void __launch_bounds__(256) g(int* x) { *x = 1; }
 # the tests that send one would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# --- what a test needs ----------------------------------------------------------------------------
+
+SEARCH = "from rtcompile import toolkit as t; c = t.current(); print(*map(bool, (c.nvrtc, c.nvcc, c.host_compiler)))"
+
+
+@functools.cache
+def installed() -> tuple[bool, bool]:
+    """Return whether there are NVRTC, and NVCC with its host compiler, as another process finds them."""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "CUPY_CACHE_IN_MEMORY": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH], env=environ, capture_output=True, text=True, check=True
+    )
+    nvrtc, nvcc, host = (word == "True" for word in done.stdout.split())
+    return nvrtc, nvcc and host
+
+
+def lacking(need: str) -> str | None:
+    """Return why a test with this marker cannot run here, or None."""
+    if need == "needs_compiler":
+        return None if installed()[0] else "NVRTC is not installed"
+    if need == "needs_nvcc":
+        return None if installed()[1] else "nvcc or its host compiler is not installed"
+    return None if shutil.which("redis-server") else "redis-server is not installed"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what cannot run here, with the reason; ``-m "not needs_compiler"`` does not even ask."""
+    for need in ("needs_compiler", "needs_nvcc", "needs_redis"):
+        if item.get_closest_marker(need) and (reason := lacking(need)):
+            pytest.skip(reason)
+
+
+# --- rows of a matrix ---
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at ``-m "not slow"``
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave each row of an `in_turn` matrix with one value of the parameter; the others are slow."""
+    rows: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        mark = item.get_closest_marker("in_turn")
+        if mark and isinstance(item, pytest.Function):
+            others = {key: at for key, at in item.callspec.indices.items() if key != mark.args[0]}
+            rows.setdefault(f"{item.path} {item.originalname} {sorted(others.items())}", []).append(
+                item
+            )
+    for row, alike in rows.items():
+        kept = zlib.crc32(row.rpartition("/")[2].encode()) % len(alike)
+        for number, item in enumerate(alike):
+            if number != kept:
+                item.add_marker(pytest.mark.slow)
+
+
+# --- what every test stands on --------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +188,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     return run
 
 
-@pytest.fixture(params=["folder", "redis"])
+@pytest.fixture(params=["folder", pytest.param("redis", marks=pytest.mark.needs_redis)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where a store is: a folder, and a Redis server."""
     if request.param == "folder":

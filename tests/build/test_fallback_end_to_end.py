@@ -17,6 +17,8 @@ from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
 from rtcompile.store import store
 
+pytestmark = pytest.mark.needs_nvcc
+
 HOST = """#include <vector>
 template <class T> __global__ void fill(T* p, T x) { p[threadIdx.x] = x; }
 __constant__ float table[4];
@@ -30,13 +32,6 @@ extern "C" __global__ void k(float* p, int n) {
   for (int i = 0; i < n; i++) s[i % 8] += p[i] * p[i + 1];
   p[threadIdx.x] = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
 }"""
-
-
-@pytest.fixture(autouse=True)
-def _needs_nvcc():
-    found = toolkit.current()
-    if found.nvcc is None or found.host_compiler is None:
-        pytest.skip("nvcc and a host compiler are needed")
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ import pickle
 import pytest
 
 import rtcompile
-from rtcompile import CompileRequest, InvalidRequest, toolkit
+from rtcompile import CompileRequest, InvalidRequest
 from rtcompile.files import headers as memory_headers
 from rtcompile.request.request import with_headers
 from rtcompile.workers import nvrtc as workers_nvrtc
+
+pytestmark = pytest.mark.needs_compiler
 
 SOURCE = """
 #include "tile.cuh"
@@ -63,10 +65,8 @@ def test_what_another_text_changes_is_built_again(tmp_path, monkeypatch, text):
     assert _hit({"tile.cuh": text, "new.cuh": "#define SIDE 2\n"}, options=options) is None
 
 
+@pytest.mark.needs_nvcc
 def test_which_texts_nvcc_read_is_not_known(tmp_path, monkeypatch):
-    toolchain = toolkit.current()
-    if toolchain.nvcc is None or toolchain.host_compiler is None:
-        pytest.skip("nvcc and a host compiler are needed")
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     tile = {"tile.cuh": "#define SIDE 3\n"}
     assert _hit({**tile, "other.cuh": "1"}, backend="nvcc") is None
@@ -131,16 +131,12 @@ def test_a_request_with_texts_can_be_pickled_hashed_and_replaced():
     assert len({request, request.replace(headers=dict(request.headers))}) == 1
 
 
-@pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 def test_no_file_of_it_is_anywhere(tmp_path, monkeypatch, backend):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
     source = (
         '#include "tile.cuh"\nextern "C" __global__ void k(const char** out) { *out = __FILE__ ; }'
     )
-    if backend == "nvcc":
-        toolchain = toolkit.current()
-        if toolchain.nvcc is None or toolchain.host_compiler is None:
-            pytest.skip("nvcc and a host compiler are needed")
     code = _compile("#define SIDE 3\n", backend=backend)
     left = [path for path in (tmp_path / "cache").rglob("*") if "tile" in path.name]
     assert not left

@@ -12,7 +12,8 @@ from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
 from rtcompile.store import store
-from tests.toolkits import needs_host_compiler
+
+pytestmark = pytest.mark.needs_compiler
 
 LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
 CALLER = """extern __device__ float helper(float);
@@ -81,11 +82,9 @@ def test_a_library_of_lto_ir_is_inlined_into_every_kernel_that_links_it(runs):
         (".a", ["-c"]),
     ],
 )
-@needs_host_compiler
+@pytest.mark.needs_nvcc
 def test_files_of_nvcc_can_be_linked(suffix, flags, tmp_path, monkeypatch):
     program = toolkit.current().nvcc
-    if program is None:
-        pytest.skip("nvcc is needed")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "library.cu").write_text(LIBRARY)
     output = "library.o" if suffix == ".a" else f"library{suffix}"
@@ -126,11 +125,9 @@ def test_name_expressions_of_a_linked_program_are_in_it():
         assert "_Z1tIfEvPT_" in kernels(code)
 
 
-@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=needs_host_compiler)])
+@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 @pytest.mark.parametrize("option", ["-dc", "-rdc=true", "--device-c"])
 def test_dynamic_parallelism_needs_only_the_option_of_cupys_users(backend, option):
-    if backend == "nvcc" and toolkit.current().nvcc is None:
-        pytest.skip("nvcc is needed")
     source = """__global__ void child(float* p) { p[threadIdx.x] = 1.0f; }
     extern "C" __global__ void k(float* p) { child<<<1, 32>>>(p); }"""
 

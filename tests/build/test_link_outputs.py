@@ -61,6 +61,7 @@ def link(inputs: list[LinkInput], target: str, library: Path, version: str) -> o
     return nvjitlink.link(inputs, Arch(9, 0), (), toolchain, limits=limits, target=target)
 
 
+@pytest.mark.takes_seconds
 @needs_host_compiler
 @pytest.mark.parametrize(
     ("target", "expected"),
@@ -115,6 +116,7 @@ def test_what_is_too_new_for_nvccs_linker_wants_the_nvjitlink_of_its_version(mon
         nvjitlink.link([LTOIR], Arch(9, 0), (), toolchain, limits=Limits())
 
 
+@pytest.mark.needs_compiler
 def test_without_any_linker_the_smaller_one_is_named(monkeypatch):
     missing = {"nvjitlink": "nvJitLink not found", "nvcc": "nvcc not found"}
     crippled = toolkit.current()._replace(nvjitlink=None, nvcc=None, missing=missing)
@@ -123,6 +125,7 @@ def test_without_any_linker_the_smaller_one_is_named(monkeypatch):
         rtcompile.compile(CALLER + "// alone", arch="sm_90", link=[LIBRARY])
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("target", ["ltoir", "object"])
 def test_parts_are_linked_to_a_part_or_the_error_names_the_linker_for_it(target):
     linker = toolkit.current().nvjitlink

@@ -28,6 +28,8 @@ from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.workers import pool
 
+pytestmark = pytest.mark.needs_compiler
+
 TEMPLATE = CompileRequest("template <int N> __global__ void k(int* p) { *p = N; }", arch="sm_90")
 WRONG = TEMPLATE.replace(source="mistake;")
 # The mangled name of the parameter doubles with each typedef.

@@ -11,6 +11,8 @@ import pytest
 from examples import kernel_tuner_space as recipe
 from rtcompile.build.many import compile_many
 
+pytestmark = pytest.mark.needs_compiler
+
 ONE = {"block_size_x": 64, "LOADS": 2, "ALGORITHM": "BLOCK_REDUCE_RAKING"}
 
 

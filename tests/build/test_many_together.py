@@ -28,6 +28,8 @@ from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.workers import pool
 
+pytestmark = pytest.mark.needs_compiler
+
 MISTAKE = "mistake;"
 CRASH = "template <class T> struct B { friend bool operator==() = default; };"
 # The mangled name of the parameter doubles with each typedef.

@@ -20,6 +20,8 @@ from rtcompile.lookup import environment, query
 from rtcompile.store import store
 from rtcompile.toolkit import remembered
 
+pytestmark = pytest.mark.needs_compiler
+
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 WMMA = r"""
 #include <mma.h>

@@ -13,6 +13,8 @@ from rtcompile.lookup import environment
 from rtcompile.store import store
 from tests.toolkits import needs_host_compiler
 
+pytestmark = pytest.mark.needs_compiler
+
 
 def value_of(folder: Path, *extra: str) -> tuple[int, str | None]:
     """Compile a kernel that stores what the headers say; read it back from the PTX."""

@@ -12,6 +12,8 @@ from rtcompile import CompileRequest, compile_many
 from rtcompile.build.progress import changing_line
 from rtcompile.styling import takes_escapes
 
+pytestmark = pytest.mark.needs_compiler
+
 REQUESTS = [CompileRequest(f"__global__ void k() {{ int a = {i}; }}", arch="sm_80") for i in (1, 2)]
 
 

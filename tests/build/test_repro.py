@@ -38,6 +38,7 @@ def crash(tmp_path: Path) -> CompilerCrashed:
     return caught.value
 
 
+@pytest.mark.needs_compiler
 def test_a_crash_leaves_a_folder_that_crashes_again(tmp_path: Path) -> None:
     error = crash(tmp_path)
     assert error.reproducer is not None
@@ -47,6 +48,7 @@ def test_a_crash_leaves_a_folder_that_crashes_again(tmp_path: Path) -> None:
     assert done.returncode == -11
 
 
+@pytest.mark.needs_compiler
 def test_the_folder_says_what_happened_and_with_what(tmp_path: Path) -> None:
     error = crash(tmp_path)
     folder = Path(str(error.reproducer))
@@ -62,12 +64,14 @@ def test_the_folder_says_what_happened_and_with_what(tmp_path: Path) -> None:
     assert "signal 11" in (folder / "README.txt").read_text()
 
 
+@pytest.mark.needs_compiler
 def test_the_error_names_the_folder_and_what_to_try(tmp_path: Path) -> None:
     error = crash(tmp_path)
     assert f"Reproducer: {error.reproducer}" in str(error)
     assert "backend='nvcc'" in str(error)
 
 
+@pytest.mark.needs_compiler
 def test_a_timeout_leaves_one_too() -> None:
     chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
     source = f"typedef int (*F0)(int);\n{chain}__global__ void k(F40 f) {{}}"
@@ -108,6 +112,7 @@ def test_where_nothing_can_be_written_there_is_none(tmp_path: Path) -> None:
     assert write(tmp_path / "file") is None
 
 
+@pytest.mark.needs_compiler
 def test_a_cache_in_memory_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     assert crash(tmp_path).reproducer is None

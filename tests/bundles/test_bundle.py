@@ -28,6 +28,8 @@ from rtcompile.toolkit.model import Toolchain
 from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header, forget_process
 from tests.toolkits import needs_host_compiler
 
+pytestmark = pytest.mark.needs_compiler
+
 
 @pytest.fixture
 def elsewhere(shipped: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

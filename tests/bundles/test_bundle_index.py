@@ -23,6 +23,8 @@ from rtcompile.request.object_code import files_of  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402
 
+pytestmark = pytest.mark.needs_compiler
+
 WITH_HEADER = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k() {}'
 
 

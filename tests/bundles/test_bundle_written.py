@@ -26,6 +26,7 @@ from tests.packages import PLAIN, Package, edit_header, forget_process
 # --- writing -------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs_compiler
 def test_the_same_builds_make_the_same_bytes(shipped: Package, tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
     again = tmp_path / "again.rtcb"
@@ -36,6 +37,7 @@ def test_the_same_builds_make_the_same_bytes(shipped: Package, tmp_path, monkeyp
     assert again.read_bytes() == shipped.bundle.read_bytes()
 
 
+@pytest.mark.needs_compiler
 def test_an_update_keeps_what_is_there(shipped: Package):
     shipped.load()
     bundling.bundle([shipped.name], shipped.bundle, archs=("sm_86",), update=True)
@@ -43,6 +45,7 @@ def test_an_update_keeps_what_is_there(shipped: Package):
     assert archs == {("sm_80", "cubin"), ("sm_86", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")}
 
 
+@pytest.mark.needs_compiler
 def test_what_is_no_bundle_is_not_updated(tmp_path):
     path = tmp_path / "k.rtcb"
     path.write_text("not a bundle")
@@ -51,6 +54,7 @@ def test_what_is_no_bundle_is_not_updated(tmp_path):
     assert path.read_text() == "not a bundle"
 
 
+@pytest.mark.needs_compiler
 def test_a_bundle_is_not_made_of_a_bundle(shipped: Package, tmp_path):
     shipped.load().module.use_bundle()
     edit_header(shipped)
@@ -58,10 +62,12 @@ def test_a_bundle_is_not_made_of_a_bundle(shipped: Package, tmp_path):
     assert built[0].code.build.hit is None
 
 
+@pytest.mark.needs_compiler
 def test_everybody_may_read_a_bundle(shipped: Package):
     assert shipped.bundle.stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.needs_compiler
 def test_an_architecture_of_its_own_is_the_only_one_a_target_is_built_for(tmp_path):
     requests = [
         CompileRequest(PLAIN, arch="sm_80", name="by_argument.cu"),
@@ -77,6 +83,7 @@ def test_an_architecture_of_its_own_is_the_only_one_a_target_is_built_for(tmp_pa
     ]
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("more", [{"fallback": "never"}, {}], ids=["checked", "of plain words"])
 def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path, more):
     pytest.importorskip("cupy")
@@ -89,6 +96,7 @@ def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path, more):
     assert again.build.hit == "bundle"
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("target", "says"),
     [
@@ -127,6 +135,7 @@ def test_architectures_that_are_none_are_told(tmp_path, archs, says):
         bundling.bundle([CompileRequest(PLAIN)], tmp_path / "k.rtcb", archs=archs)
 
 
+@pytest.mark.needs_compiler
 def test_a_header_by_its_place_on_this_machine_cannot_be_shipped(tmp_path):
     header = tmp_path / "own.cuh"
     header.write_text("")
@@ -135,6 +144,7 @@ def test_a_header_by_its_place_on_this_machine_cannot_be_shipped(tmp_path):
         bundling.bundle([CompileRequest(source)], tmp_path / "k.rtcb", archs=("sm_80",))
 
 
+@pytest.mark.needs_compiler
 def test_a_header_that_is_edited_while_the_compiler_runs_is_not_in_a_bundle(tmp_path, monkeypatch):
     (tmp_path / "own.cuh").write_text("#define OWN 1\n")
 
@@ -150,6 +160,7 @@ def test_a_header_that_is_edited_while_the_compiler_runs_is_not_in_a_bundle(tmp_
         bundling.bundle([request], tmp_path / "k.rtcb", archs=("sm_80",))
 
 
+@pytest.mark.needs_compiler
 def test_one_build_that_fails_leaves_the_bundle_as_it_was(shipped: Package):
     before = shipped.bundle.read_bytes()
     requests = [CompileRequest(PLAIN), CompileRequest("nonsense")]

@@ -15,6 +15,8 @@ from rtcompile.extras.packaging import bundling
 from rtcompile.extras.record import recording
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 
+pytestmark = pytest.mark.needs_compiler
+
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:

@@ -18,6 +18,8 @@ from rtcompile.cli import main, output
 from rtcompile.toolkit.model import Toolchain
 from tests.commands import environ, rtcompile
 
+pytestmark = pytest.mark.needs_compiler
+
 ENDLESS = (
     "typedef int (*F0)(int);\n"
     + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))

@@ -21,6 +21,7 @@ from tests.commands import environ, rtcompile
 # --- explain, headers, repro ------------------------------------------------------------
 
 
+@pytest.mark.takes_seconds
 def test_explain_reads_a_log_from_stdin() -> None:
     log = b'kernel.cu(3): error: identifier "uint32_t" is undefined\n'
     done = rtcompile("explain", stdin=log)
@@ -67,6 +68,7 @@ Cell \x1b[0;32mIn[3], line 1\x1b[0m
 """
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     ("pasted", "first", "hint"),
     [
@@ -81,6 +83,7 @@ def test_explain_finds_the_error_in_a_pasted_traceback(pasted: str, first: str, 
     assert hint in done.stdout.decode()
 
 
+@pytest.mark.needs_compiler
 def test_explain_reads_the_traceback_of_our_own_error_as_the_compilers_log() -> None:
     with pytest.raises(CompileError) as caught:
         rtcompile_.compile("__global__ void k() { uint32_t x; nope(); }", arch="sm_80")
@@ -91,12 +94,14 @@ def test_explain_reads_the_traceback_of_our_own_error_as_the_compilers_log() -> 
     assert lines[-1] == '  also: kernel.cu:1:35: error: identifier "nope" is undefined'
 
 
+@pytest.mark.takes_seconds
 def test_explain_survives_garbage() -> None:
     done = rtcompile("explain", stdin=bytes(range(256)) * 1000)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.needs_compiler
 def test_headers_are_a_tree_with_costs(source: Path, said: Callable[..., Any]) -> None:
     source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
     code, found = said("headers", "k.cu", "--arch", "sm_80", "--time")
@@ -108,6 +113,7 @@ def test_headers_are_a_tree_with_costs(source: Path, said: Callable[..., Any]) -
     assert own["bytes"] > fp16["bytes"] > 100_000
 
 
+@pytest.mark.needs_compiler
 def test_headers_show_the_way_to_one(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source.with_name("width.h").write_text("#include <cuda_fp16.h>\n#define WIDTH 42\n")
     assert main(["headers", "k.cu", "--arch", "sm_80", "--why", "cuda_fp16.h"]) == 0
@@ -116,6 +122,7 @@ def test_headers_show_the_way_to_one(source: Path, capsys: pytest.CaptureFixture
     assert second == "  cuda_fp16.h  (cudart)"
 
 
+@pytest.mark.needs_compiler
 def test_headers_of_a_source_that_does_not_parse_fail_with_its_error(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +161,7 @@ def test_every_verb_has_help_with_an_example_and_takes_json(
     assert "--json" in text
 
 
+@pytest.mark.takes_seconds
 def test_without_a_verb_the_help_is_shown() -> None:
     done = rtcompile()
     assert done.returncode == 0
@@ -200,6 +208,7 @@ def test_help_fits_a_narrow_terminal(
     assert all(line.startswith("  ") for line in wide), "only the table of exit codes"
 
 
+@pytest.mark.needs_compiler
 def test_output_to_stdout_is_the_code_and_nothing_else(source: Path) -> None:
     done = rtcompile("compile", "k.cu", "--arch", "sm_80", "-o", "-")
     assert done.stdout.startswith(b"\x7fELF")
@@ -224,6 +233,7 @@ def test_machine_code_is_not_written_to_a_terminal(
     assert "a cubin is no text for a terminal" in capsys.readouterr().err
 
 
+@pytest.mark.needs_compiler
 def test_compile_says_that_a_module_has_no_kernels(
     source: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., Any]
 ) -> None:
@@ -237,6 +247,7 @@ def test_compile_says_that_a_module_has_no_kernels(
     assert "holds no kernel" not in capsys.readouterr().out
 
 
+@pytest.mark.needs_compiler
 def test_compile_says_which_options_were_not_passed_on(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,6 +255,7 @@ def test_compile_says_which_options_were_not_passed_on(
     assert "    --compiler-options is not passed on: it concerns host" in capsys.readouterr().out
 
 
+@pytest.mark.needs_compiler
 def test_a_warning_is_a_line_of_the_command_and_names_no_line_of_python(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}')
@@ -259,6 +271,7 @@ def test_a_warning_is_a_line_of_the_command_and_names_no_line_of_python(tmp_path
     assert ".py" not in done.stderr
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
     done = subprocess.run(
@@ -270,6 +283,7 @@ def test_an_encoding_without_check_marks_is_no_error(encoding: str) -> None:
     assert b"\n+ " in b"\n" + done.stdout
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     ("redirected", "code", "says"),
     [
@@ -294,6 +308,7 @@ def test_a_stdout_that_takes_nothing_is_no_traceback(
     assert (done.returncode, done.stderr) == (code, says)
 
 
+@pytest.mark.takes_seconds
 def test_doctor_fits_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,6 +318,7 @@ def test_doctor_fits_a_narrow_terminal(
     assert all(len(line) <= 60 or " " not in line.strip() for line in lines), lines
 
 
+@pytest.mark.takes_seconds
 def test_completion_is_a_script_that_bash_reads(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("shtab")
     assert main(["completion", "bash"]) == 0
@@ -325,6 +341,7 @@ def test_a_wrong_option_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None
     assert left.value.code == 2
 
 
+@pytest.mark.takes_seconds
 def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
     code = "import sys, rtcompile.cli as c; c.arguments.parse(['doctor']); print(*sys.modules)"
     done = subprocess.run(
@@ -334,6 +351,7 @@ def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy() -> None:
     assert not loaded & {"cupy", "numpy", "rtcompile.build.pipeline", "rtcompile.workers.pool"}
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize("argv", ["explain crash", "--help", "compile no.cu --json"])
 def test_a_closed_pipe_is_no_error(argv: str) -> None:
     python = shlex.quote(sys.executable)

@@ -16,6 +16,8 @@ import pytest
 from rtcompile.cli import inspecting, main
 from rtcompile.files.watched import Files
 
+pytestmark = pytest.mark.needs_compiler
+
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }\n'
 SHARED = """extern "C" __global__ void k(float* x) {
   __shared__ float s[256];

@@ -21,6 +21,8 @@ from rtcompile.store.shared import holder
 from tests import nodes, servers
 from tests.toolkits import needs_host_compiler
 
+pytestmark = pytest.mark.needs_compiler
+
 
 def build(source: str, **arguments: object) -> str | None:
     """Return where a build came from, once it is where it goes to."""
@@ -200,6 +202,7 @@ def test_where_nothing_may_be_compiled_a_store_may_answer(on, address):
         build(nodes.source(2))
 
 
+@pytest.mark.needs_redis
 def test_a_local_hit_asks_no_store_and_loads_no_client(tmp_path):
     with servers.redis() as server:
         env = nodes.environment(tmp_path, "a", server.address)
@@ -220,6 +223,7 @@ def test_a_compiler_that_refuses_gives_the_lease_back(on, address):
         assert time.monotonic() - begin < 5.0
 
 
+@pytest.mark.needs_redis
 def test_of_eight_processes_on_two_nodes_one_compiles(tmp_path):
     with servers.redis() as server:
         at = time.time() + 2.0
@@ -270,6 +274,7 @@ def test_a_folder_that_is_broken_costs_one_warning_and_no_build(on, tmp_path, mo
     assert "RTCOMPILE_REMOTE" in str(caught[0].message)
 
 
+@pytest.mark.needs_redis
 @pytest.mark.parametrize("harm", ["kill", "pause"])
 def test_a_store_that_ends_in_mid_run_costs_one_second_and_no_build(on, tmp_path, harm):
     with servers.redis() as server:

@@ -32,6 +32,7 @@ def hits_without_a_store(monkeypatch: pytest.MonkeyPatch, number: int) -> str | 
         return rtcompile.compile(nodes.source(number), arch="sm_80").build.hit
 
 
+@pytest.mark.needs_compiler
 def test_a_pushed_cache_is_pulled_elsewhere(on, address, monkeypatch, capsys):
     on("a", address)
     for number in range(3):
@@ -46,6 +47,7 @@ def test_a_pushed_cache_is_pulled_elsewhere(on, address, monkeypatch, capsys):
     assert [hits_without_a_store(monkeypatch, number) for number in range(3)] == ["disk"] * 3
 
 
+@pytest.mark.needs_compiler
 def test_a_sync_takes_and_gives(on, address, monkeypatch, capsys):
     on("a", address)
     build_locally(monkeypatch, 1)
@@ -60,6 +62,7 @@ def test_a_sync_takes_and_gives(on, address, monkeypatch, capsys):
     assert [(each["direction"], each["copied"]) for each in done] == [("from", 1), ("to", 1)]
 
 
+@pytest.mark.needs_compiler
 def test_what_is_pulled_verifies_or_stays_away(on, tmp_path, monkeypatch, capsys):
     on("a", f"file://{tmp_path}/shared")
     build_locally(monkeypatch, 1)
@@ -75,6 +78,7 @@ def test_what_is_pulled_verifies_or_stays_away(on, tmp_path, monkeypatch, capsys
         hits_without_a_store(monkeypatch, 1)
 
 
+@pytest.mark.needs_compiler
 def test_the_stores_say_what_they_hold(on, address, monkeypatch, capsys):
     on("a", address)
     build_locally(monkeypatch, 1)

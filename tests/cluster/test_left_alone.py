@@ -100,6 +100,7 @@ def patient(monkeypatch) -> None:
         monkeypatch.setattr(remote, name, LONG)
 
 
+@pytest.mark.takes_seconds
 def test_once_a_store_is_left_alone_nobody_waits_for_it_any_more(patient, silence):
     stores, tier, scripted = stores_with(get=silence)
     waiting = [threading.Thread(target=stores.get, args=("object", str(n))) for n in range(4)]

@@ -17,6 +17,8 @@ from rtcompile import BatchError, CompileRequest, ExecutorError, InvalidRequest,
 from rtcompile.extras.record.warming import warming_of
 from tests import nodes
 
+pytestmark = pytest.mark.needs_compiler
+
 
 def request(number: int = 0, **more: object) -> CompileRequest:
     return CompileRequest(nodes.source(number), **{"arch": "sm_80", **more})  # type: ignore[arg-type]

@@ -46,7 +46,10 @@ def redis(tmp_path: Path) -> Iterator[str]:
         yield server.address
 
 
-@pytest.fixture(params=[folder, redis], ids=lambda make: make.__name__)
+@pytest.fixture(
+    params=[folder, pytest.param(redis, marks=pytest.mark.needs_redis)],
+    ids=lambda make: make.__name__,
+)
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with request.param(tmp_path) as found:
         yield found
@@ -96,6 +99,7 @@ def test_a_lease_ends_by_itself_unless_it_is_renewed(store: SharedStore):
     assert store.acquire("lease/other", "theirs", 30.0) == "ours"
 
 
+@pytest.mark.needs_redis
 def test_redis_forgets_an_entry_after_its_time():
     with servers.redis() as server:
         store = open_store(server.address, RemoteSettings((), ttl=60.0))
@@ -103,6 +107,7 @@ def test_redis_forgets_an_entry_after_its_time():
         assert 0 < store._redis.ttl("rtcompile:object/abc") <= 60
 
 
+@pytest.mark.needs_redis
 def test_redis_is_reached_by_tls_and_by_a_socket(tmp_path):
     openssl = shutil.which("openssl")
     if openssl is None:
@@ -131,6 +136,7 @@ def test_redis_is_reached_by_tls_and_by_a_socket(tmp_path):
             open_store(f"rediss://127.0.0.1:{port}/0").get("object/abc")
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     "address", ["redis://:secret@h:1/0", "redis://me:secret@h:1/0", "redis://h:1/0?password=secret"]
 )
@@ -321,6 +327,7 @@ def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     assert "signature" in stores.tiers[0].problem
 
 
+@pytest.mark.needs_redis
 @pytest.mark.parametrize("harm", ["kill", "pause"])
 def test_a_store_that_is_gone_costs_one_warning_and_no_second(key_file, harm):
     with servers.redis() as server:
@@ -338,6 +345,7 @@ def test_a_store_that_is_gone_costs_one_warning_and_no_second(key_file, harm):
     assert seconds < 10.0  # and not the most that is waited for an answer 50 times
 
 
+@pytest.mark.takes_seconds
 def test_a_slow_store_is_left_alone_before_it_took_a_second(key_file, tmp_path, monkeypatch):
     stores = remote(f"file://{tmp_path}/s", key_file)
     asked = []
@@ -353,6 +361,7 @@ def test_a_slow_store_is_left_alone_before_it_took_a_second(key_file, tmp_path, 
     assert 0 < len(asked) * 0.3 < 1.0
 
 
+@pytest.mark.needs_redis
 def test_a_wrong_password_is_said_once_and_not_shown(key_file):
     with servers.redis("--requirepass", servers.SECRET.replace(" ", "-")) as server:
         address = server.address.replace("redis://", "redis://:wrong-password@")
@@ -412,6 +421,7 @@ def test_who_waits_for_a_lease_gets_what_its_holder_built(address, key_file):
     assert ours.lease("k", lambda: ours.get("object", "k")) == b"code"
 
 
+@pytest.mark.takes_seconds
 def test_who_waits_for_a_build_waits_for_slow_answers_too(tmp_path, key_file, monkeypatch):
     address = f"file://{tmp_path}/s"
     ours, theirs = remote(address, key_file), remote(address, key_file)
@@ -468,6 +478,7 @@ def test_nobody_waits_for_what_its_builder_does_not_share(address, key_file):
     assert [each.lease("k", lambda: None) for each in others] == [None] * 3
 
 
+@pytest.mark.needs_redis
 def test_a_full_store_gives_a_lease_back_that_cannot_be_abandoned(key_file):
     with servers.redis() as server:
         ours, theirs = remote(server.address, key_file), remote(server.address, key_file)

@@ -110,6 +110,7 @@ def test_nodes_that_make_the_folder_at_the_same_moment_lose_nothing(tmp_path):
     assert all(nodes[0].get(f"object/{number}") for number in range(len(nodes)))
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("code", LOST)
 def test_a_build_goes_on_in_silence_where_another_node_wins(on, tmp_path, monkeypatch, code):
     on("a", f"file://{tmp_path}/shared")
@@ -180,6 +181,7 @@ def gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     back.set()
 
 
+@pytest.mark.takes_seconds
 def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_path, gone):
     on("a", f"file://{tmp_path}/shared")
     stores = remote()
@@ -190,6 +192,7 @@ def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_p
     assert (found, len(warned)) == ([None] * 20, 1)
 
 
+@pytest.mark.takes_seconds
 def test_doctor_names_a_server_that_is_gone(on, tmp_path, gone):
     on("a", f"file://{tmp_path}/shared")
     (check,) = checks.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]

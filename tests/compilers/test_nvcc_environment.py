@@ -17,6 +17,8 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store import store
 
+pytestmark = pytest.mark.needs_nvcc
+
 SOURCE = """
 #include "value.h"
 #ifndef VALUE
@@ -24,13 +26,6 @@ SOURCE = """
 #endif
 extern "C" __global__ void k(int* out) { *out = VALUE; }
 """
-
-
-@pytest.fixture(autouse=True)
-def _needs_nvcc() -> None:
-    found = toolkit.current()
-    if found.nvcc is None or found.host_compiler is None:
-        pytest.skip("nvcc and a host compiler are needed")
 
 
 def build(

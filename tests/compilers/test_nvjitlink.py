@@ -17,7 +17,8 @@ from rtcompile.inspect import cubin
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
-from tests.toolkits import needs_host_compiler
+
+pytestmark = pytest.mark.needs_compiler
 
 LIBRARY = "__device__ float helper(float x) { return x * 3.0f; }"
 CALLER = """extern __device__ float helper(float);
@@ -123,12 +124,10 @@ def test_ptx_can_be_made_of_lto_ir_only(make: Make, toolchain: Toolchain) -> Non
 
 
 @pytest.mark.parametrize("kind", ["fatbin", "object", "archive"])
-@needs_host_compiler
+@pytest.mark.needs_nvcc
 def test_containers_of_nvcc_link(
     kind: str, toolchain: Toolchain, tmp_path: Path, make: Make
 ) -> None:
-    if toolchain.nvcc is None:
-        pytest.skip("nvcc is needed")
     (tmp_path / "library.cu").write_text(LIBRARY)
     output = {"fatbin": "library.fatbin"}.get(kind, "library.o")
     phase = "-fatbin" if kind == "fatbin" else "-c"
@@ -291,7 +290,7 @@ def test_beyond_its_time_it_is_killed(make: Make, toolchain: Toolchain) -> None:
 
 
 @pytest.mark.parametrize("kind", ["object", "ptx"])
-@needs_host_compiler
+@pytest.mark.needs_nvcc
 def test_what_is_too_new_for_nvjitlink_goes_to_a_newer_nvcc(
     kind: str, make: Make, toolchain: Toolchain, toolchain13: Toolchain
 ) -> None:
@@ -319,7 +318,7 @@ def test_lto_ir_that_is_too_new_is_named(
     assert "'library.ltoir' is LTO-IR of a newer toolkit" in failure.log
 
 
-@needs_host_compiler
+@pytest.mark.needs_nvcc
 def test_nvcc_links_where_there_is_no_nvjitlink(make: Make, toolchain: Toolchain) -> None:
     if toolchain.nvcc is None or importlib.util.find_spec("pynvjitlink"):
         pytest.skip("nvcc and no pynvjitlink are needed")
@@ -330,10 +329,8 @@ def test_nvcc_links_where_there_is_no_nvjitlink(make: Make, toolchain: Toolchain
     assert {"k", "_Z5childPf"} <= {kernel.name for kernel in program.kernels}
 
 
-@needs_host_compiler
+@pytest.mark.needs_nvcc
 def test_nvccs_linker_names_what_is_missing(make: Make, toolchain: Toolchain) -> None:
-    if toolchain.nvcc is None:
-        pytest.skip("nvcc is needed")
 
     failure = nvcc.link([make(CALLER, "object")], Arch(9, 0), toolchain, limits=Limits())
 

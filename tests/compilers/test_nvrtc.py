@@ -24,6 +24,8 @@ from rtcompile.workers import nvrtc as worker_side
 from rtcompile.workers import pool
 from rtcompile.workers.pool import Pool
 
+pytestmark = pytest.mark.needs_compiler
+
 NO_LIMITS = Limits()
 KERNEL = 'extern "C" __global__ void k() {}'
 

@@ -26,6 +26,8 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool
 
+pytestmark = pytest.mark.needs_compiler
+
 EXPENSIVE = "#include <cuda/std/type_traits>\n"  # half a second to parse
 KERNEL = "template <int N> __global__ void k(int* p) { *p = cuda::std::is_same<int, int>() + N; }\n"
 

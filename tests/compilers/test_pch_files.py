@@ -23,6 +23,8 @@ from tests.compilers.test_pch import (
     used,
 )
 
+pytestmark = pytest.mark.needs_compiler
+
 __all__ = ["builder", "impatient"]
 
 

@@ -32,6 +32,8 @@ from tests.compilers.test_pch import (
     used,
 )
 
+pytestmark = pytest.mark.needs_compiler
+
 __all__ = ["builder", "impatient"]
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile import toolkit
 from rtcompile.compilers import observed
 from rtcompile.lookup import environment
 from rtcompile.store import manifests, store
+
+pytestmark = pytest.mark.needs_compiler
 
 Change = Callable[[Path], object]
 
@@ -81,13 +82,10 @@ class Project:
         return int(found), code.build.hit
 
 
-@pytest.fixture(params=["nvcc", "nvrtc"])
+@pytest.fixture(params=[pytest.param("nvcc", marks=pytest.mark.needs_nvcc), "nvrtc"])
 def project(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
-    found = toolkit.current()
-    if request.param == "nvcc" and (found.nvcc is None or found.host_compiler is None):
-        pytest.skip("nvcc and a host compiler are needed")
     real = observed.for_probes
     # As where the probes fail their check.
     monkeypatch.setattr(observed, "for_probes", lambda *given: {**real(*given), "nested": True})

@@ -213,6 +213,7 @@ def test_a_pipe_and_a_link_to_nothing_are_passed_over(project: Path):
     assert not any("gone.cu" in file for file in _database(project))
 
 
+@pytest.mark.takes_seconds
 def test_a_long_file_is_read_in_time_that_grows_with_its_length():
     source = "".join(f"K{n} = '__global__ void k() {{}}'\n" for n in range(3000))
     began = time.process_time()

@@ -19,7 +19,8 @@ from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
-from tests.toolkits import needs_host_compiler
+
+pytestmark = pytest.mark.needs_compiler
 
 SLOW = "#pragma once\n" + "".join(
     f"template <int N> struct S{i} {{ static const int v = S{i}<N - 1>::v + 1; }};\n"
@@ -152,10 +153,8 @@ def test_without_headers_the_source_is_all(folder: Path):
     assert found.spared == 0
 
 
-@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=needs_host_compiler)])
+@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 def test_a_source_that_does_not_compile_shows_its_error(folder: Path, backend: str):
-    if backend == "nvcc" and toolkit.current().nvcc is None:
-        pytest.skip("there is no NVCC")
     source = "__global__ void k() { undeclared_name(); }"
     with pytest.raises(CompileError, match="undeclared_name"):
         _profile(folder, source, name_expressions=[], backend=backend)
@@ -166,10 +165,10 @@ def test_a_source_that_a_build_gives_another_flag_has_a_profile(folder: Path):
     assert dict(_profile(folder, source, name_expressions=[]).phases)["front end"] > 0
 
 
-@needs_host_compiler
+@pytest.mark.needs_nvcc
 def test_what_nvcc_builds_is_profiled_with_nvcc(folder: Path):
     nvcc = toolkit.current().nvcc
-    if nvcc is None or nvcc.version_pair < (13, 0):
+    if nvcc.version_pair < (13, 0):
         pytest.skip("no NVCC that writes a time trace")
     found = _profile(folder, backend="nvcc")
     assert found.compiler == f"nvcc {nvcc.version}"

@@ -18,6 +18,8 @@ from rtcompile.frontends import lazy_code, raw_kernel  # noqa: E402
 from rtcompile.frontends import reload as reloading  # noqa: E402
 from rtcompile.inspect import cubin  # noqa: E402
 
+pytestmark = pytest.mark.needs_compiler
+
 
 class NotFound(cupy.cuda.driver.CUDADriverError):  # type: ignore[misc]
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ PAGE = pictures.PAGE.read_text()
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.takes_seconds
 def test_the_picture_is_of_todays_imports():
     """`python -m docs.pictures` draws it anew."""
     assert pictures.drawn_in(PAGE) == PAGE
@@ -42,6 +43,7 @@ def test_every_box_lies_inside_the_picture_and_every_arrow_has_a_head():
     assert len(arrows) == PAGE.count(" --> ")
 
 
+@pytest.mark.takes_seconds
 def test_every_folder_is_described():
     described = set(re.findall(r"`(\w+)`", PAGE.partition("| Part |")[2].partition("## One")[0]))
     assert {
@@ -56,6 +58,7 @@ def test_the_files_that_the_page_names_are_there():
         assert (ROOT / name).exists() or (ROOT / "rtcompile" / name).exists(), name
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("kind", walks.KINDS)
 def test_the_walk_on_the_page_is_what_runs(kind):
     """`python -m docs.walks` writes it anew."""

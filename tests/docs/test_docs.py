@@ -46,6 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_pages_code_does_what_the_page_says(page: Path, tmp_path: Path) -> None:
     if not any(block.language for block in blocks(page)):
@@ -72,6 +73,7 @@ def test_a_pages_links_lead_to_files_that_exist(page: Path) -> None:
         assert (target.startswith("http") and not target.startswith(own)) or path.exists(), target
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_one_search_answers_a_newcomers_question(question: str, site: Path) -> None:
     found = _search(site, question)

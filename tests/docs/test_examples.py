@@ -26,6 +26,8 @@ from rtcompile import toolkit
 from rtcompile.inspect import cubin
 from tests.gpu import async_tiles
 
+pytestmark = pytest.mark.needs_compiler
+
 
 def require_header(name: str) -> None:
     search = toolkit.current().search
@@ -37,8 +39,12 @@ def require_header(name: str) -> None:
     ("example", "arch", "header"),
     [
         pytest.param("wmma_gemm", "sm_80", "crt/mma.h", id="wmma-sm_80"),
-        pytest.param("wmma_gemm", "sm_120a", "crt/mma.h", id="wmma-sm_120a"),
-        pytest.param("cute_tiled_copy", "sm_90a", "cute/tensor.hpp", id="cute"),
+        pytest.param(
+            "wmma_gemm", "sm_120a", "crt/mma.h", id="wmma-sm_120a", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "cute_tiled_copy", "sm_90a", "cute/tensor.hpp", id="cute", marks=pytest.mark.slow
+        ),
         pytest.param("sm90_gemm", "sm_90a", "cuda_runtime.h", id="sm90"),
         pytest.param(
             "cutlass_gemm", "sm_90a", "cutlass/cutlass.h", id="cutlass", marks=pytest.mark.slow

@@ -15,6 +15,8 @@ import pytest
 from tests.documentation import ROOT, blocks
 from tests.wheels import bare_environment, build, built_rtcompile, unpack, use
 
+pytestmark = pytest.mark.needs_compiler
+
 BACKENDS = ("hatchling.build", "setuptools.build_meta")
 
 USE = """

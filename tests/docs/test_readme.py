@@ -15,6 +15,7 @@ README = (ROOT / "README.md").read_text()
 EXAMPLE = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
 
 
+@pytest.mark.needs_compiler
 def test_the_examples_kernel_compiles():
     source = re.search(r'r"""(.*?)"""', EXAMPLE, re.DOTALL)[1]
     code = rtcompile.compile(source, arch="sm_80", name_expressions=["total<double>"])

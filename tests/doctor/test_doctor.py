@@ -23,6 +23,8 @@ from rtcompile.settings import Settings
 from rtcompile.toolkit import find
 from tests.toolkits import Wheels, program
 
+pytestmark = pytest.mark.needs_compiler
+
 ROOT = Path(__file__).parents[2]
 
 # Only what the test installed is found: nothing of this machine's own toolkits.

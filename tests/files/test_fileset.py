@@ -231,6 +231,7 @@ def test_an_image_with_one_time_for_all_is_compared_by_contents(
     assert clocks.trusted(other, 77, now).ctime_ns == 0
 
 
+@pytest.mark.needs_compiler
 def test_in_an_image_the_toolkit_is_trusted_where_an_option_names_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,8 @@ from tests.matrix import (
 
 pytest.importorskip("cupy")
 
+pytestmark = pytest.mark.needs_compiler
+
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:

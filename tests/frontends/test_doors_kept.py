@@ -28,6 +28,8 @@ from tests.matrix import (
 
 pytest.importorskip("cupy")
 
+pytestmark = pytest.mark.needs_compiler
+
 OPTIONS_FILE = ("--options-file={root}/value.txt",)
 GIVEN = {"headers": {"given.h": '#define OPTION ""\n'}}
 # A package names what it ships: it has no cells, and CuPy's own classes are none of its objects.

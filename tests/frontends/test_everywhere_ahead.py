@@ -23,6 +23,8 @@ from rtcompile.request import sources  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
 
+pytestmark = pytest.mark.needs_compiler
+
 OWN = "".join(f"#include <{header}>\n" for header in core._cupy_header_list)
 FILL = 'extern "C" __global__ void cupy_fill(CArray<float, 1, 1, 1> a) { a[0] = %d; }'
 # As CuPy begins a reduction by CUB, and the last thing that it asks the macro for its pass for.

@@ -44,6 +44,7 @@ def test_cupys_keywords_are_taken(keyword):
     rtcompile.RawModule(code=CODE, **{keyword: False})
 
 
+@pytest.mark.needs_compiler
 def test_nothing_is_compiled_before_the_first_use():
     kernel = rtcompile.RawKernel("this is no C++", "k")
     assert (kernel.code, kernel.name, kernel.__name__) == ("this is no C++", "k", "k")
@@ -59,6 +60,7 @@ def test_jitify_is_accepted_without_a_warning(jitify):
         rtcompile.RawModule(code=CODE, jitify=jitify)
 
 
+@pytest.mark.needs_compiler
 def test_a_missing_header_under_jitify_is_an_error_that_names_it():
     from cupy.cuda.compiler import CompileException, JitifyException
 
@@ -70,6 +72,7 @@ def test_a_missing_header_under_jitify_is_an_error_that_names_it():
     assert caught.value.diagnostics
 
 
+@pytest.mark.needs_compiler
 def test_name_expressions_come_from_any_iterable():
     names = {"a": "f<int>", "b": "f<float>"}
     module = rtcompile.RawModule(code=TEMPLATE, name_expressions=names.values(), arch="sm_80")
@@ -77,6 +80,7 @@ def test_name_expressions_come_from_any_iterable():
     assert set(module.object_code.lowered_names) == {"f<int>", "f<float>"}
 
 
+@pytest.mark.needs_compiler
 def test_under_jitify_the_working_directory_is_searched_last_and_in_the_key(tmp_path, monkeypatch):
     def value(jitify):
         code = '#include "models/k.cuh"\n' + CODE
@@ -98,6 +102,7 @@ def test_under_jitify_the_working_directory_is_searched_last_and_in_the_key(tmp_
         value(None)
 
 
+@pytest.mark.needs_compiler
 def test_options_may_be_one_string_with_a_space(tmp_path):
     (tmp_path / "mine.h").write_text("")
     kernel = rtcompile.RawKernel(
@@ -106,6 +111,7 @@ def test_options_may_be_one_string_with_a_space(tmp_path):
     assert kernel.build.headers[0].relative == "mine.h"
 
 
+@pytest.mark.needs_compiler
 def test_cucomplex_becomes_cupys_complex():
     code = (
         '#include <cuComplex.h>\nextern "C" __global__ void k(cuComplex* x) { *x = cuConjf(*x); }'
@@ -183,6 +189,7 @@ def test_the_name_of_a_kernel_must_be_a_str(name):
         rtcompile.RawModule(code=CODE, arch="sm_80").get_function(name)
 
 
+@pytest.mark.needs_compiler
 def test_a_failing_source_is_dumped_when_cupys_variable_asks(monkeypatch, capsys):
     monkeypatch.setenv("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", "1")
     with pytest.raises(rtcompile.CompileError):
@@ -190,6 +197,7 @@ def test_a_failing_source_is_dumped_when_cupys_variable_asks(monkeypatch, capsys
     assert "1 int x = y;" in capsys.readouterr().err
 
 
+@pytest.mark.needs_compiler
 def test_kernels_of_a_module_share_its_build():
     module = rtcompile.RawModule(code=CODE, arch="sm_80")
     kernel = raw_kernel.RawKernel.__new__(raw_kernel.RawKernel)
@@ -197,6 +205,7 @@ def test_kernels_of_a_module_share_its_build():
     assert kernel.object_code is module.object_code
 
 
+@pytest.mark.needs_compiler
 def test_a_kernel_says_whether_it_is_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     kernel = rtcompile.RawKernel(CODE, "k", arch="sm_80")
@@ -210,6 +219,7 @@ def test_a_kernel_says_whether_it_is_cached(tmp_path, monkeypatch):
     assert not rtcompile.RawModule(code=CODE, arch="sm_80", options=("-DX",)).is_cached()
 
 
+@pytest.mark.needs_compiler
 def test_to_ask_whether_a_kernel_is_cached_counts_no_hit():
     code = rtcompile.compile(CODE, arch="sm_80")
     asked = environment.current()
@@ -224,6 +234,7 @@ def test_to_ask_whether_a_kernel_is_cached_counts_no_hit():
     assert take_hits(asked.folder.path) == 1
 
 
+@pytest.mark.needs_compiler
 def test_recompile_compiles_what_is_cached_once(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path))
     first = rtcompile.RawKernel(CODE, "k", arch="sm_80").object_code

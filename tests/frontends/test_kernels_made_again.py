@@ -13,7 +13,7 @@ from rtcompile.frontends import lazy_code
 from rtcompile.lookup import environment
 from tests.lookups import CODE, WITH_HEADER
 
-pytestmark = pytest.mark.usefixtures("asked")
+pytestmark = [pytest.mark.needs_compiler, pytest.mark.usefixtures("asked")]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE not in item.nodeid and HERE not in str(item.path.as_posix()):
             continue
-        item.add_marker(pytest.mark.gpu)
+        item.add_marker(pytest.mark.needs_gpu)
         if count == 0:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
         elif count < 2 and item.get_closest_marker("multi_gpu"):

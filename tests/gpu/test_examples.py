@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 cp = pytest.importorskip("cupy")
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.needs_gpu
 
 
 def require_capability(least: int, exactly: bool = False) -> None:

@@ -49,6 +49,7 @@ def test_a_dump_shows_the_options_and_the_numbered_source():
         assert part in out.getvalue()
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     "imports",
     [
@@ -82,6 +83,7 @@ def failed(log: str, kind: str = "error", **more: str) -> errors.CompileError:
     return as_error(failure, planned.plan(request, Settings.from_environ()), **more)
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("log", ["", "\n\n", " \t\n", "kernel.cu(1): warning #177-D: unused\n"])
 def test_a_compiler_that_fails_without_an_error_gets_a_first_line_that_says_so(log):
     first = str(failed(log)).partition("\n")[0]
@@ -89,6 +91,7 @@ def test_a_compiler_that_fails_without_an_error_gets_a_first_line_that_says_so(l
     assert "nvcc -cubin kernel.cu" in first
 
 
+@pytest.mark.needs_compiler
 def test_every_frontend_renders_the_advice_in_its_own_spelling():
     then = "NVCC could build it: not with backend='nvrtc'"
     error = failed("kernel.cu(1): error: no", then=then)
@@ -110,6 +113,7 @@ def test_outside_of_python_no_hint_speaks_python(frontend):
         assert not python.search(text), (known.id, text)
 
 
+@pytest.mark.needs_compiler
 def test_a_crash_over_a_name_expression_is_looked_at_without_it():
     """NVRTC 12.9 dies of the name expression, and without it says what it does not know."""
     concept = "template <class T> concept C = true;\ntemplate <C T> __global__ void k(T* x) {}\n"
@@ -119,6 +123,7 @@ def test_a_crash_over_a_name_expression_is_looked_at_without_it():
     assert 'identifier "concept" is undefined' in str(caught.value).partition("\n")[0]
 
 
+@pytest.mark.needs_compiler
 def test_a_crash_that_no_name_expression_causes_stays_one():
     dies = "template <class T> struct B { friend bool operator==() = default; };\n"
     source = dies + "template <class T> __global__ void k(T* x) {}\n"

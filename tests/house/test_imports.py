@@ -201,6 +201,7 @@ def test_an_import_loads_nothing_heavy(statement: str, forbidden: set[str]):
     assert not loaded_by(statement) & forbidden
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("spelling", ["'-DN=1'", "['-DN=1']", "'--options-file=options.txt'"])
 def test_a_hit_loads_no_more_for_any_spelling(
     spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +252,7 @@ importlib.util.find_spec = lambda name, *rest: None if name == "cupy" else found
 """
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     "code",
     [

@@ -17,6 +17,8 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 
+pytestmark = pytest.mark.needs_compiler
+
 REQUEST = CompileRequest("x", name="mine.cu")
 CODE = ObjectCode(b"12345", "cubin", Arch(9, 0, "a"), {}, BuildInfo("nvcc", why="std::vector"))
 

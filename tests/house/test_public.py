@@ -81,6 +81,7 @@ WITH_EXAMPLES = [
 ]
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_its_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Lines that need a GPU are marked ``# doctest: +SKIP``."""

@@ -147,6 +147,7 @@ def test_the_root_of_all_is_a_home_for_root_alone(monkeypatch):
     assert found == "/t/rtcompile-cache-1234"
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("variable", "given"),
     [

@@ -6,10 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 AS_DOCUMENTED = """
 import pathlib
 from collections.abc import Iterator
+import pytest
+
 import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RawKernel, RawModule
 
@@ -37,6 +41,7 @@ rtcompile.anything
 """
 
 
+@pytest.mark.takes_seconds
 def test_mypy_takes_what_is_documented_and_finds_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(AS_DOCUMENTED)
     (tmp_path / "wrong.py").write_text(WRONG)

@@ -13,6 +13,8 @@ from rtcompile.inspect.advice import advise
 from rtcompile.inspect.report import best_blocks, limits_of
 from rtcompile.request.values import Arch
 
+pytestmark = pytest.mark.needs_compiler
+
 PLAIN = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 # Keeps 128 numbers at a time, which no 64 registers hold.
 HUNGRY = """extern "C" __global__ void BOUNDS k(float* x) {

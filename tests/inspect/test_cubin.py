@@ -15,6 +15,8 @@ from rtcompile.inspect.cubin import Kernel, read
 from rtcompile.request.arch import supported
 from rtcompile.request.values import Arch
 
+pytestmark = pytest.mark.needs_compiler
+
 SOURCE = r"""
 struct Triple { int a; double b; char c; };
 __constant__ int table[100];

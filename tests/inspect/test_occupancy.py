@@ -45,6 +45,7 @@ int main() {
 """
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 def test_blocks_are_those_that_cudas_own_header_computes(tmp_path: Path) -> None:
     include = next(d.path for d in toolkit.current().search if d.label == "cudart")

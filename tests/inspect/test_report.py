@@ -12,6 +12,8 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.inspect.report import Spills, report
 from rtcompile.styling import table
 
+pytestmark = pytest.mark.needs_compiler
+
 SPILLING = """template<class T> __global__ void f(T* x) {
   __shared__ T s[64];
   T a[40];

@@ -12,6 +12,8 @@ import rtcompile
 from rtcompile.lookup import environment
 from rtcompile.store import store
 
+pytestmark = pytest.mark.needs_compiler
+
 SOURCE = """
 #include "value.h"
 #if __has_include("extra.h")

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.usefixtures("asked")
 compute_capability = device.compute_capability  # which the fixture replaces
 
 
+@pytest.mark.needs_compiler
 def test_the_same_request_gets_the_same_code_and_how_it_was_built():
     request = build(CODE % 1)
 
@@ -47,6 +48,7 @@ def test_the_same_request_gets_the_same_code_and_how_it_was_built():
     assert look(request).build.hit == "memory"
 
 
+@pytest.mark.needs_compiler
 def test_an_index_entry_points_at_the_object_and_holds_no_copy_of_it(cache):
     request = build(CODE % 1)
     code = found(request).code
@@ -58,12 +60,14 @@ def test_an_index_entry_points_at_the_object_and_holds_no_copy_of_it(cache):
     assert found(request) is None
 
 
+@pytest.mark.needs_compiler
 def test_each_way_to_write_options_has_one_entry(cache):
     for options in (("-DN=1",), ["-DN=1"], "-DN=1"):
         rtcompile.compile(CODE % 1, options=options, arch="sm_80")
     assert len(list((cache / "index").iterdir())) == 1
 
 
+@pytest.mark.needs_compiler
 def test_where_a_build_in_between_read_another_header_each_gets_its_own(tmp_path):
     for version in ("1", "2"):
         (tmp_path / version).mkdir()
@@ -83,6 +87,7 @@ def test_where_a_build_in_between_read_another_header_each_gets_its_own(tmp_path
     assert all(len(found - {b""}) == 1 for found in codes.values())
 
 
+@pytest.mark.needs_compiler
 def test_lowered_names_and_headers_are_found(value_header):
     code = '#include "value.h"\ntemplate <class T> __global__ void f(T* x) { *x = VALUE; }'
     request = build(code, f"-I{value_header.parent}", name_expressions=["f<float>"])
@@ -93,12 +98,14 @@ def test_lowered_names_and_headers_are_found(value_header):
     assert [h.path for h in again.build.headers] == [str(value_header)]
 
 
+@pytest.mark.needs_compiler
 def test_notes_about_options_are_found_too():
     request = build(CODE % 1, "-std=gnu++17")
 
     assert any("gnu" in note for note in found(request).build.notes)
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "change",
     [
@@ -137,6 +144,7 @@ def kept(request: CompileRequest, read: FileSet = NOTHING, provided: tuple[str, 
     lookup.keep(query, Found(code, read, key), lookup.LEVELS)
 
 
+@pytest.mark.needs_compiler
 def test_a_change_in_the_toolchain_is_noticed(tmp_path):
     part = tmp_path / "part of a toolkit"
     part.write_text("one")
@@ -155,6 +163,7 @@ def test_a_change_in_the_toolchain_is_noticed(tmp_path):
     assert look(request) is None
 
 
+@pytest.mark.needs_compiler
 def test_what_another_toolchain_made_is_not_found_in_memory_either(tmp_path):
     part = tmp_path / "part of a toolkit"
     part.write_text("one")
@@ -173,6 +182,7 @@ def test_what_another_toolchain_made_is_not_found_in_memory_either(tmp_path):
     assert look(request) is None
 
 
+@pytest.mark.needs_compiler
 def test_a_forked_child_finds_code_and_counts_its_own_hits_alone(cache):
     program = """if True:
         import os, sys, rtcompile
@@ -225,6 +235,7 @@ def test_children_of_multiprocessing_count_their_hits(cache):
     assert Folder(str(cache)).journal().hits == 1 + 2
 
 
+@pytest.mark.needs_compiler
 def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, monkeypatch):
     folders = [tmp_path / name for name in ("toolkit", "own")]
     queries = []
@@ -246,6 +257,7 @@ def test_what_the_toolkit_has_may_be_a_second_old_and_nothing_else(tmp_path, mon
     assert lookup.find(queries[0]) is None
 
 
+@pytest.mark.needs_compiler
 def test_nothing_is_kept_where_the_toolchain_was_replaced_during_the_build(monkeypatch):
     from rtcompile.build import miss
     from rtcompile.toolkit import remembered
@@ -264,6 +276,7 @@ def test_nothing_is_kept_where_the_toolchain_was_replaced_during_the_build(monke
     assert found(build(CODE % 1)) is None
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("searched", ["sys.path", "PATH", "LD_LIBRARY_PATH"])
 def test_a_search_in_the_working_directory_is_another_one_elsewhere(
     tmp_path, monkeypatch, searched
@@ -281,6 +294,7 @@ def test_a_search_in_the_working_directory_is_another_one_elsewhere(
     assert look(request) is None
 
 
+@pytest.mark.needs_compiler
 def test_a_folder_of_packages_that_appears_is_another_environment(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     request = build(CODE % 1)
@@ -293,6 +307,7 @@ def test_a_folder_of_packages_that_appears_is_another_environment(tmp_path, monk
     assert found(request) is None
 
 
+@pytest.mark.needs_compiler
 def test_nothing_is_kept_where_a_folder_of_packages_came_after_the_look_up(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     look(CompileRequest(CODE % 1))
@@ -303,6 +318,7 @@ def test_nothing_is_kept_where_a_folder_of_packages_came_after_the_look_up(tmp_p
     assert found(request) is None
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "name",
     [name for name, counts in environment.VARIABLES.items() if counts == "toolchain"],
@@ -315,6 +331,7 @@ def test_another_environment_is_another_query(monkeypatch, name):
     assert look(request) is None
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -331,6 +348,7 @@ def test_a_setting_that_changes_results_is_part_of_the_query(monkeypatch, name, 
     assert found(request) is None
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -349,6 +367,7 @@ def test_what_changes_no_result_is_part_of_no_query(monkeypatch, name, value):
     assert found(request) is not None
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("name", ["RTCOMPILE_TIMEOUT", "RTCOMPILE_JIT"])
 def test_a_variable_that_cannot_be_understood_is_an_error_of_a_hit_too(monkeypatch, name):
     request = build(CODE % 1)
@@ -372,6 +391,7 @@ def test_a_home_in_a_variable_is_the_same_folder_everywhere(tmp_path, monkeypatc
     assert len(keys) == 1
 
 
+@pytest.mark.needs_compiler
 def test_the_folder_of_a_script_is_part_of_no_query(tmp_path, monkeypatch):
     request = build(CODE % 1)
 
@@ -380,6 +400,7 @@ def test_the_folder_of_a_script_is_part_of_no_query(tmp_path, monkeypatch):
     assert found(request) is not None
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("entry", [Path("/packages"), b"/packages", None], ids=str)
 def test_what_is_no_text_in_the_search_path_is_ignored_as_imports_do(monkeypatch, entry):
     request = build(CODE % 1)
@@ -392,6 +413,7 @@ def test_what_is_no_text_in_the_search_path_is_ignored_as_imports_do(monkeypatch
     assert bundles.cuda_major() in (12, 13, None)
 
 
+@pytest.mark.needs_compiler
 def test_a_module_that_another_thread_is_importing_is_not_asked_yet(monkeypatch):
     request = build(CODE % 1)
     for name in ("rtcompile.bundles", "cupy"):
@@ -405,6 +427,7 @@ def test_a_module_that_another_thread_is_importing_is_not_asked_yet(monkeypatch)
     assert bundles.cuda_major() in (12, 13, None)
 
 
+@pytest.mark.needs_compiler
 def test_no_use_is_noted_where_nothing_may_be_written(cache, monkeypatch):
     request = build(CODE % 1)
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
@@ -416,6 +439,7 @@ def test_no_use_is_noted_where_nothing_may_be_written(cache, monkeypatch):
     assert {file.stat().st_mtime for file in (cache / "index").iterdir()} == {0}
 
 
+@pytest.mark.needs_compiler
 def test_another_device_another_folder_of_packages_and_another_request_are_other_queries(
     monkeypatch,
 ):
@@ -427,6 +451,7 @@ def test_another_device_another_folder_of_packages_and_another_request_are_other
     assert look(request) is None
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "change",
     [
@@ -445,6 +470,7 @@ def test_each_field_of_a_request_is_part_of_the_query(change):
     assert found(request.replace(**change)) is None
 
 
+@pytest.mark.needs_compiler
 def test_who_asks_first_does_not_decide_for_those_who_want_no_option_added():
     source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
     request = build(source)  # --device-int128 is added
@@ -478,6 +504,7 @@ def test_every_variable_that_is_read_anywhere_is_in_the_table():
     assert read - no_variables <= set(environment.VARIABLES)
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("damage", [b"", b"\0" * 500, b"truncated"])
 def test_a_damaged_entry_is_none(cache, damage):
     request = build(CODE % 1)
@@ -488,6 +515,7 @@ def test_a_damaged_entry_is_none(cache, damage):
     assert found(request) is None
 
 
+@pytest.mark.needs_compiler
 def test_an_entry_under_another_name_is_none(cache):
     one, two = build(CODE % 1), build(CODE % 2)
     files = {file.name: file.read_bytes() for file in (cache / "index").iterdir()}
@@ -505,6 +533,7 @@ def test_an_entry_under_another_name_is_none(cache):
         (cache / "index" / name).write_bytes(files[name])
 
 
+@pytest.mark.needs_compiler
 def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
     recorder.start()
@@ -521,12 +550,14 @@ def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
     assert look(request, capability=(10, 0)) is None
 
 
+@pytest.mark.needs_compiler
 def test_what_is_different_in_every_build_is_not_found():
     request = build('extern "C" __global__ void k(const char** x) { *x = __TIME__; }')
 
     assert found(request) is None
 
 
+@pytest.mark.needs_compiler
 def test_nothing_is_written_where_compiling_is_forbidden(cache, monkeypatch):
     request = build(CODE % 1)
     for file in (cache / "index").iterdir():
@@ -538,6 +569,7 @@ def test_nothing_is_written_where_compiling_is_forbidden(cache, monkeypatch):
     assert not list((cache / "index").iterdir())
 
 
+@pytest.mark.needs_compiler
 def test_listeners_see_every_build_and_every_hit(monkeypatch):
     seen = []
     monkeypatch.setattr(
@@ -551,6 +583,7 @@ def test_listeners_see_every_build_and_every_hit(monkeypatch):
     assert seen == [None, "memory", "memory", "disk"]
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     ("statement", "most"),
     [("import rtcompile.frontends.raw_module", 40), ("import rtcompile.api", 32)],
@@ -578,15 +611,13 @@ def test_a_hit_loads_few_modules(statement, most):
         assert not loaded & heavy
 
 
+@pytest.mark.needs_compiler
+@pytest.mark.needs_nvcc
 @pytest.mark.parametrize("chosen", ["options", "NVCC_APPEND_FLAGS"])
 def test_what_a_compiler_of_the_users_choice_preprocessed_is_planned_each_time(
     chosen, tmp_path, monkeypatch
 ):
     # Neither an edit of that compiler nor a relative directory in a variable shows in the words.
-    from rtcompile import toolkit
-
-    if toolkit.current().nvcc is None or toolkit.current().host_compiler is None:
-        pytest.skip("nvcc and a host compiler are needed")
     wrapper = tmp_path / "g++"
     wrapper.write_text('#!/bin/sh\nexec /usr/bin/g++ "$@"\n')
     wrapper.chmod(0o755)
@@ -601,6 +632,7 @@ def test_what_a_compiler_of_the_users_choice_preprocessed_is_planned_each_time(
     assert found(request) is None
 
 
+@pytest.mark.needs_compiler
 def test_a_relative_cache_is_another_one_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", "cache")
     for folder in ("one", "two"):
@@ -622,6 +654,7 @@ def test_a_relative_folder_in_a_variable_is_another_one_elsewhere(tmp_path, monk
     assert len(keys) == 2
 
 
+@pytest.mark.needs_compiler
 def test_a_read_only_entry_that_was_not_used_for_hours_is_found(cache, monkeypatch):
     request = build(CODE % 1)
     entry = max((cache / "index").iterdir(), key=lambda path: path.stat().st_size)
@@ -634,6 +667,7 @@ def test_a_read_only_entry_that_was_not_used_for_hours_is_found(cache, monkeypat
     assert found(request)
 
 
+@pytest.mark.takes_seconds
 def test_what_is_remembered_of_large_sources_is_limited_too():
     kept = Memory()
     found = Found(ObjectCode(b"", "cubin", Arch(8, 0)), FileSet())

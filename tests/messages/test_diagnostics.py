@@ -127,6 +127,7 @@ def nvrtc_log(nvrtc: Any, source: str, *options: str) -> str:
     return log
 
 
+@pytest.mark.needs_compiler
 def test_nvrtc_errors_come_before_its_warnings_with_their_places(nvrtc: Any) -> None:
     source = "__global__ void k(float* x) {\n\tint unused;\n\tx[0] = yy\n}\n"
     found = parse(nvrtc_log(nvrtc, source))
@@ -139,12 +140,14 @@ def test_nvrtc_errors_come_before_its_warnings_with_their_places(nvrtc: Any) -> 
     assert found[2].code == "177-D"
 
 
+@pytest.mark.needs_compiler
 def test_columns_count_characters_not_bytes(nvrtc: Any) -> None:
     source = '__global__ void k(int* x) { x[0] = "größe"[0] + nope; }\n'
     (found,) = parse(nvrtc_log(nvrtc, source))
     assert found.column == source.index("nope") + 1
 
 
+@pytest.mark.needs_compiler
 def test_candidates_and_argument_types_are_notes_of_their_error(nvrtc: Any) -> None:
     source = "__device__ void f(int, double);\n__device__ void f(double, int);\n"
     first = parse(nvrtc_log(nvrtc, source + "__global__ void k() { f(1, 1); }\n"))[0]
@@ -155,18 +158,21 @@ def test_candidates_and_argument_types_are_notes_of_their_error(nvrtc: Any) -> N
     ]
 
 
+@pytest.mark.needs_compiler
 def test_the_cause_goes_before_its_consequences(nvrtc: Any) -> None:
     found = parse(nvrtc_log(nvrtc, "__global__ void k(uint32_t* x) {}\n"))
     assert found[0].message == 'identifier "uint32_t" is undefined'
     assert any("does not apply here" in other.message for other in found[1:])
 
 
+@pytest.mark.needs_compiler
 def test_the_aftermath_is_left_out(nvrtc: Any) -> None:
     found = parse(nvrtc_log(nvrtc, '__global__ void k() { asm volatile("foo.bar;"); }\n'))
     assert found
     assert not any("aborted due to errors" in d.message for d in found)
 
 
+@pytest.mark.needs_compiler
 def test_an_error_in_a_template_leads_to_the_users_line(nvrtc: Any) -> None:
     source = (
         "template<class T> struct A { typename T::foo x; };\n"
@@ -223,6 +229,7 @@ def test_the_message_shows_the_line_the_hint_and_the_other_errors() -> None:
     ]
 
 
+@pytest.mark.needs_compiler
 def test_the_compilers_own_words_survive(nvrtc: Any) -> None:
     log = nvrtc_log(nvrtc, "#error precision not supported\n")
     assert "precision not supported" in render(parse(log))
@@ -265,6 +272,7 @@ def test_a_long_line_is_shown_around_its_caret() -> None:
     assert line[marks.index("^") :].startswith("here ")
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc on PATH")
 def test_nvcc_shows_global_expanded_and_the_caret_still_fits(tmp_path: Path) -> None:
     source = "__global__ void k(int* x) { *x = nope; }\n"
@@ -326,6 +334,7 @@ def test_binary_garbage_is_read_without_an_error() -> None:
         assert html(parse(log))
 
 
+@pytest.mark.takes_seconds
 def test_of_a_log_of_200_megabytes_both_ends_are_read() -> None:
     noise = "kernel.cu(2): warning #177-D: something\n" * 5_000_000
     log = f"kernel.cu(1): error: first\n\n{noise}\nkernel.cu(3): error: last\n"
@@ -347,6 +356,7 @@ def test_colours_and_html_hold_the_same_text() -> None:
     assert "<a>" not in page
 
 
+@pytest.mark.needs_compiler
 def test_an_error_shows_itself_in_jupyter() -> None:
     with pytest.raises(CompileError) as caught:
         rtcompile.compile("__global__ void k() { a<b>(); }", arch="sm_80", fallback="never")
@@ -355,6 +365,7 @@ def test_an_error_shows_itself_in_jupyter() -> None:
     assert CompileError("no more than text")._repr_html_() is None
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
 @pytest.mark.parametrize(
     ("directive", "place"),
@@ -395,6 +406,7 @@ def test_of_two_lines_with_one_number_the_printed_one_is_shown() -> None:
     assert line_in_source(replace(error, line=9), source, "kernel.cu") == 0
 
 
+@pytest.mark.takes_seconds
 def test_long_types_in_instantiations_are_not_searched_letter_by_letter() -> None:
     frame = f'            instantiation of "{"T" * 5000}" at line 7 of v.h\n'
     log = "k.cu(1): error: no\n  f(x);\n  ^\n          detected during:\n" + 90 * frame

@@ -57,7 +57,9 @@ def said(source: str, what: str) -> str:
     return match[1] if match else ""
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("path", CLASSES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.in_turn("toolchain")
 @needs_host_compiler
 def test_a_refused_source_is_decided_as_its_class_says(path: Path, toolchain: Toolchain) -> None:
     source = path.read_text()
@@ -76,6 +78,7 @@ def test_a_refused_source_is_decided_as_its_class_says(path: Path, toolchain: To
     assert decision.action == ACTIONS[path.parent.name], refused.log
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "path", [p for p in CLASSES if p.parent.name == "flags"], ids=lambda path: path.stem
 )
@@ -90,6 +93,7 @@ def test_the_flags_that_are_added_are_the_ones_that_were_missing(
     assert isinstance(compiled(source, path.name, toolchain, flags), Compiled)
 
 
+@pytest.mark.needs_compiler
 def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolchain) -> None:
     headers = {*facts.STD.values(), *facts.GLOBAL.values()}
     types = [name for name in facts.GLOBAL if name.endswith("_t")]
@@ -107,6 +111,7 @@ def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolcha
     assert isinstance(outcome, Compiled), outcome.log
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("log", "action"),
     [
@@ -240,6 +245,7 @@ def test_the_declaration_around_a_place_says_if_it_is_for_the_device(
     assert is_device_code(source.replace("@", " "), line, column) is device
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("inputs", "name", "answer"),
     [

@@ -216,17 +216,20 @@ def assert_explained(row: str, how: Provoked, log: str, context: BuildContext) -
         assert fragment in explained[1]
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(("row", "how"), BY_NVRTC)
 def test_what_nvrtc_says_is_explained_by_its_row(row: str, how: Provoked, bench: Bench) -> None:
     assert_explained(row, how, *bench.failure(how, "nvrtc"))
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc on PATH")
 @pytest.mark.parametrize(("row", "how"), BY_NVCC)
 def test_what_nvcc_says_is_explained_by_its_row(row: str, how: Provoked, bench: Bench) -> None:
     assert_explained(row, how, *bench.failure(how, "nvcc"))
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(("row", "says", "hint", "given"), BY_NVJITLINK)
 def test_what_nvjitlink_says_is_explained_by_its_row(
     row: str,
@@ -266,6 +269,7 @@ def test_what_others_reported_is_explained_by_its_row(text: str, row: str, hint:
     assert hint in explained[1]
 
 
+@pytest.mark.needs_compiler
 @needs_host_compiler
 def test_wheels_of_nvcc_and_nvvm_that_do_not_match_are_explained(
     wheels: Callable[[Sequence[str]], Path], tmp_path: Path
@@ -308,6 +312,7 @@ __global__ void k(uint64_t* d, float* x) {
 }"""
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(("arch", "warned"), [("sm_90", True), ("sm_90a", False)])
 def test_traps_that_cute_put_in_place_of_instructions_are_found(
     arch: str, warned: bool, toolchain: Callable[[str], Toolchain]
@@ -328,6 +333,7 @@ def test_traps_that_cute_put_in_place_of_instructions_are_found(
     assert bool(warned) == any("sm_90a" in warning for warning in warnings)
 
 
+@pytest.mark.needs_compiler
 def test_too_much_static_shared_memory_that_old_nvrtc_passed_is_found(
     bench: Bench, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def assert_alone(error: BaseException) -> None:
     assert str(error).partition("\n")[0].strip()
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_the_first_line_of_one_error(mistake: Mistake, device) -> None:
     with pytest.raises(rtcompile.RtcompileError) as caught:
@@ -128,6 +129,7 @@ def test_code_for_an_arch_is_not_told_to_pass_one_where_it_cannot_be_loaded(use:
         uses[use]()
 
 
+@pytest.mark.needs_compiler
 def test_what_the_caller_was_handling_stays_behind_the_error(device) -> None:
     own = KeyError("the caller's")
     with pytest.raises(rtcompile.CompileError) as caught:  # noqa: PT012
@@ -145,6 +147,7 @@ def test_errors_of_a_batch_are_alone_too() -> None:
         assert error.__traceback__ is None
 
 
+@pytest.mark.needs_compiler
 def test_code_for_another_device_is_told_with_both(device) -> None:
     text = '__device__ const char mark[] = "for sm_90a only";\n' + GOOD.replace(
         "1;", "mark[(int)*x];"
@@ -162,6 +165,7 @@ def test_code_for_another_device_is_told_with_both(device) -> None:
     assert "the device (compute capability 8.0) does not run it" in " ".join(hint.split())
 
 
+@pytest.mark.needs_compiler
 def test_a_variable_that_is_not_there_is_told_from_one_with_a_c_plus_plus_name(device) -> None:
     code = "namespace n { __device__ int count; }\n" + GOOD.replace("1;", "n::count++;")
     module = rtcompile.RawModule(code=code, arch="sm_80")
@@ -212,6 +216,7 @@ def test_every_error_of_a_build_is_a_compile_exception(error) -> None:
         raise error("why")
 
 
+@pytest.mark.needs_compiler
 def test_ipython_shows_the_message_and_the_callers_line_alone(capsys, device) -> None:
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell
@@ -230,6 +235,7 @@ def test_ipython_shows_the_message_and_the_callers_line_alone(capsys, device) ->
     ]
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "cell",
     [
@@ -260,6 +266,7 @@ def test_whatever_fails_in_a_notebook_nothing_is_chained_behind_it(cell: str, de
     assert error.__cause__ is None
 
 
+@pytest.mark.takes_seconds
 def test_ipython_hides_our_frames_of_another_librarys_error(capsys, device) -> None:
     pytest.importorskip("IPython")
     from IPython.core.interactiveshell import InteractiveShell

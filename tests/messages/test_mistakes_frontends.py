@@ -14,6 +14,8 @@ from benchmarks.mistakes import FRONTENDS, frontends_of
 from rtcompile.messages.rendering import spelled
 from tests.mistakes import MISTAKES, Mistake
 
+pytestmark = pytest.mark.needs_compiler
+
 _MOST_LINES = 12  # of an error in a cell
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "mistakes.md"
 _FRONTENDS = [frontend for frontend in FRONTENDS if frontend != "Python"]

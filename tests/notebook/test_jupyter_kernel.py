@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
 
+pytestmark = pytest.mark.needs_compiler
+
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:

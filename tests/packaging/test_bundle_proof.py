@@ -15,6 +15,8 @@ from rtcompile.request.arch import first_release, generations
 from rtcompile.request.values import Arch
 from tests.packages import SOURCE, Package
 
+pytestmark = pytest.mark.needs_compiler
+
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:

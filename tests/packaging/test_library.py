@@ -180,12 +180,14 @@ def test_importing_a_package_of_kernels_loads_neither_cupy_nor_a_compiler(packag
     assert not heavy & set(done.stdout.split())
 
 
+@pytest.mark.needs_compiler
 def test_sources_and_headers_come_from_the_package(package: Package):
     code = package.load().module.compile("sm_80")
     assert set(code.lowered_names) == {"scale<float>", "fill"}
     assert [(h.label, h.relative) for h in code.build.headers] == [("user0", "common.cuh")]
 
 
+@pytest.mark.needs_compiler
 def test_sources_and_headers_may_lie_in_folders_of_their_own(package: Package):
     declaration = 'library = KernelLibrary(__name__, folder="src/cuda", include_dirs=["include"])'
     text = DECLARATION.replace(
@@ -198,6 +200,7 @@ def test_sources_and_headers_may_lie_in_folders_of_their_own(package: Package):
     assert package.load().module.compile("sm_80").code
 
 
+@pytest.mark.needs_compiler
 def test_a_zipped_package_works_too(package: Package, tmp_path, monkeypatch):
     archive = tmp_path / "packages.zip"
     with zipfile.ZipFile(archive, "w") as file:
@@ -209,6 +212,7 @@ def test_a_zipped_package_works_too(package: Package, tmp_path, monkeypatch):
     assert package.load().module.compile("sm_80").code
 
 
+@pytest.mark.needs_compiler
 def test_a_compile_error_names_the_packages_file(package: Package):
     package.write("scale.cu", SOURCE.replace("value", "valeu", 1))
     with pytest.raises(CompileError, match=r"^scale\.cu:7:"):
@@ -230,6 +234,7 @@ def test_a_kernel_that_is_not_declared_is_told(package: Package):
     assert list(module) == ["scale<float>", "fill"]
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("declared", "says"),
     [
@@ -264,6 +269,7 @@ def test_an_argument_of_a_wrong_type_is_told(make, says):
         make()
 
 
+@pytest.mark.needs_compiler
 def test_a_signature_fits_its_kernel(package: Package):
     module = package.load().module
     code = module.compile("sm_80")
@@ -271,6 +277,7 @@ def test_a_signature_fits_its_kernel(package: Package):
         module[name].check(code)
 
 
+@pytest.mark.needs_compiler
 def test_libraries_modules_and_kernels_pickle(package: Package):
     loaded = package.load()
     kernel = pickle.loads(pickle.dumps(loaded.module["scale<float>"]))

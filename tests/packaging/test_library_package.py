@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 pytest.importorskip("hatchling", reason="hatchling builds the wheels: it is in the extra `test`")
 
+pytestmark = pytest.mark.needs_compiler
+
 
 @pytest.fixture(scope="module")
 def rtcompile_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -18,6 +18,8 @@ from tests.programs import STAND_IN, TEMPLATE, run
 
 pytest.importorskip("cupy")
 
+pytestmark = pytest.mark.needs_compiler
+
 CHILD = f"{STAND_IN}\ndef work():\n    compile({TEMPLATE!r})\n"
 BY_MULTIPROCESSING = """
 import multiprocessing, child

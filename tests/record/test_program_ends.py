@@ -15,6 +15,8 @@ from tests.programs import CODE, STAND_IN, TEMPLATE, program, run
 
 cupy = pytest.importorskip("cupy")
 
+pytestmark = pytest.mark.needs_compiler
+
 
 @pytest.mark.parametrize(
     ("ending", "status"),

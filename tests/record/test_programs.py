@@ -22,6 +22,8 @@ from tests.programs import CODE, TEMPLATE, program, run
 
 cupy = pytest.importorskip("cupy")
 
+pytestmark = pytest.mark.needs_compiler
+
 
 @pytest.fixture
 def header(tmp_path: Path) -> Path:

@@ -141,6 +141,7 @@ def test_what_runs_where(
     assert runs_on(Arch.parse(arch), target, capability) is expected
 
 
+@pytest.mark.needs_compiler
 def test_the_table_is_what_this_nvrtc_compiles_for(nvrtc: Any) -> None:
     known = supported(nvrtc.version)
     assert [arch.number for arch in known if not arch.suffix] == nvrtc.architectures()

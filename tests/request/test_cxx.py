@@ -232,6 +232,7 @@ def odd_text(random: Random) -> str:
     return begin + random.choice(end) + random.choice(["", directive()]) + some(3)
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("seed", range(3))
 def test_no_file_is_read_that_is_not_expected(nvrtc: PlainNvrtc, tmp_path: Path, seed: int) -> None:
     (tmp_path / "v.h").write_text("#error SEEN\n")
@@ -293,6 +294,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> None:
     def seconds(size: int) -> float:
@@ -312,6 +314,7 @@ def test_no_text_takes_longer_than_in_proportion_to_its_length(kind: str) -> Non
         assert seconds(800_000) < 20
 
 
+@pytest.mark.takes_seconds
 def test_no_character_is_looked_at_more_than_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting(cxx._Finder):
         looked = 0

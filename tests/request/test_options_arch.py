@@ -13,6 +13,8 @@ from rtcompile.lookup import query
 from rtcompile.request.values import Arch
 
 lazy_code = pytest.importorskip("rtcompile.frontends.lazy_code")
+
+pytestmark = pytest.mark.needs_compiler
 SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 
 

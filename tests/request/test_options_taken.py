@@ -18,6 +18,8 @@ from rtcompile.request.options import Options, parse
 from rtcompile.request.values import Arch
 from tests.request.test_options import SM_80, nvrtc_line
 
+pytestmark = pytest.mark.needs_compiler
+
 VALUES = {
     "std": "c++17",
     "maxrregcount": "64",

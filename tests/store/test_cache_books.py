@@ -83,6 +83,7 @@ def test_eviction_does_not_wait_for_the_end_of_the_process(cache: Path) -> None:
     assert bytes_in(cache) <= 50_000
 
 
+@pytest.mark.takes_seconds
 def test_processes_that_end_at_once_keep_to_the_limit(cache: Path) -> None:
     """As workers of multiprocessing, Dask and Ray do: no end of theirs can be relied on."""
     for i in range(20):

@@ -373,6 +373,7 @@ def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [kept.find(q) is not None for q in several] == [False, False, True, True]
 
 
+@pytest.mark.takes_seconds
 def test_a_hit_loads_no_database_and_no_openssl(cache: Path) -> None:
     add(open_store(cache))
     code = (

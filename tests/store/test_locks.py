@@ -50,6 +50,7 @@ def compile(timeout: float | None) -> rtcompile.ObjectCode:
     return rtcompile.compile(REQUEST.source, arch="sm_80", timeout=timeout)
 
 
+@pytest.mark.needs_compiler
 def test_waiting_for_another_process_counts_towards_the_time_limit(
     built_elsewhere: ExitStack,
 ) -> None:
@@ -59,6 +60,7 @@ def test_waiting_for_another_process_counts_towards_the_time_limit(
     assert time.monotonic() - begin >= 0.5
 
 
+@pytest.mark.needs_compiler
 def test_what_another_process_had_built_in_time_is_a_hit(
     built_elsewhere: ExitStack, inputs: KeyInputs
 ) -> None:
@@ -74,6 +76,7 @@ def test_what_another_process_had_built_in_time_is_a_hit(
     timer.join()
 
 
+@pytest.mark.needs_compiler
 def test_the_compiler_gets_what_waiting_has_left() -> None:
     # The mangled name of the parameter doubles with each typedef.
     chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(30))
@@ -137,6 +140,7 @@ def refuse() -> None:
     raise OSError(37, "No locks available")
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     ("harm", "what"), [(hang, "no answer in 1 s"), (refuse, "No locks available")]
 )
@@ -157,6 +161,7 @@ def test_locks_that_do_not_work_cost_a_second_once_and_are_said_once(
     assert (had, len(warned), len(tried)) == ([False] * 3, 1, 1)
 
 
+@pytest.mark.takes_seconds
 def test_a_lock_that_was_answered_while_python_stood_still_works(tmp_path, monkeypatch):
     with_pythons_lock = ctypes.PyDLL(None)
 

@@ -265,6 +265,7 @@ SHARED = "__global__ void k(int* x) { __shared__ int s[99999]; s[*x] = *x; *x = 
 EXTERN = "extern __device__ float f(float); __global__ void k(float* x) { *x = f(*x); }"
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("source", "given", "kind"),
     [
@@ -328,6 +329,7 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
     }
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "edit",
     [

@@ -10,9 +10,8 @@ import pytest
 
 import rtcompile
 from tests.store.test_negative import SHARED, TYPO, another_process
-from tests.toolkits import needs_host_compiler
 
-pytestmark = needs_host_compiler
+pytestmark = pytest.mark.needs_nvcc
 
 
 @pytest.mark.parametrize(

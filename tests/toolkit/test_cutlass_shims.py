@@ -10,6 +10,8 @@ import pytest
 from rtcompile.toolkit import find
 from tests.toolkits import write
 
+pytestmark = pytest.mark.needs_compiler
+
 SHIMS = Path(__file__).parents[2] / "include_shims/cutlass"
 
 # What CCCL 3.2 (CUDA 13.2) declares: templates of one type, and with their names again, an error.

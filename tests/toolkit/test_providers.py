@@ -13,7 +13,7 @@ from rtcompile.doctor import checks
 from rtcompile.files.headers import SearchDir
 from rtcompile.settings import Settings
 from rtcompile.toolkit import assemble
-from tests.toolkits import Wheels, needs_host_compiler, write
+from tests.toolkits import Wheels, write
 
 USE = '#include <mylib/answer.cuh>\nextern "C" __global__ void k(int* x) { *x = MYLIB_ANSWER; }'
 
@@ -43,16 +43,17 @@ def search(site: Path) -> toolkit.Toolchain:
     return toolkit.find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
 
 
-@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=needs_host_compiler)])
+@pytest.mark.needs_compiler
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("backend", ["nvrtc", pytest.param("nvcc", marks=pytest.mark.needs_nvcc)])
 def test_a_providers_headers_are_found_by_each_compiler(site: Path, backend):
-    if getattr(toolkit.current(), backend) is None:
-        pytest.skip(f"no {backend} here")
     provider(site)
     code = rtcompile.compile(USE, arch="sm_80", backend=backend)
     assert "headers:mylib" in {header.label for header in code.build.headers}
     assert "mylib" not in sys.modules
 
 
+@pytest.mark.needs_compiler
 def test_installing_a_provider_is_noticed(site: Path):
     with pytest.raises(rtcompile.CompileError, match=r"mylib/answer\.cuh"):
         rtcompile.compile(USE, arch="sm_80", backend="nvrtc")
@@ -60,6 +61,7 @@ def test_installing_a_provider_is_noticed(site: Path):
     assert rtcompile.compile(USE, arch="sm_80", backend="nvrtc").code
 
 
+@pytest.mark.needs_compiler
 def test_a_change_of_a_providers_header_is_noticed(site: Path):
     include = provider(site)
     before = rtcompile.compile(USE, arch="sm_80")

@@ -12,6 +12,8 @@ import pytest
 from rtcompile.files.headers import SearchDir
 from rtcompile.toolkit import find
 
+pytestmark = pytest.mark.needs_compiler
+
 SHIMS = Path(__file__).parents[2] / "include_shims/std"
 
 # What libcu++ 2.8 (CUDA 12.9) has not: the shim is there, the header is not.
@@ -174,6 +176,7 @@ def test_a_program_that_includes_them_all_and_uses_std_compiles(compiler, arch, 
     assert compiler.errors(source, arch=arch, std=std) == ""
 
 
+@pytest.mark.in_turn("compiler")
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("std_first", [True, False], ids=["std-first", "std-last"])
 def test_std_goes_with_device_libraries_in_either_order(compiler, library, std_first):

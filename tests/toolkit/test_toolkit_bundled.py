@@ -95,6 +95,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(cache_dir=str(tmp_path / "cache"))
 
 
+@pytest.mark.takes_seconds
 @needs_host_compiler
 def test_headers_are_written_once_for_a_build_of_nvrtc(tmp_path, settings, monkeypatch):
     found = nvrtc(tmp_path)
@@ -106,6 +107,7 @@ def test_headers_are_written_once_for_a_build_of_nvrtc(tmp_path, settings, monke
     assert unpacking.unpack(found, settings) == first
 
 
+@pytest.mark.takes_seconds
 @needs_host_compiler
 def test_an_older_nvrtc_and_one_that_fails_have_none(tmp_path, settings):
     assert unpacking.unpack(nvrtc(tmp_path, "13.2.86"), settings) is None
@@ -113,6 +115,7 @@ def test_an_older_nvrtc_and_one_that_fails_have_none(tmp_path, settings):
     assert os.listdir(f"{settings.cache_dir}/headers") == []
 
 
+@pytest.mark.takes_seconds
 @needs_host_compiler
 def test_without_a_cache_on_disk_they_are_this_processs_own(tmp_path, settings):
     folder = unpacking.unpack(
@@ -123,6 +126,7 @@ def test_without_a_cache_on_disk_they_are_this_processs_own(tmp_path, settings):
     assert not os.path.exists(settings.cache_dir)
 
 
+@pytest.mark.takes_seconds
 @needs_host_compiler
 def test_nothing_is_written_where_compiling_is_forbidden(tmp_path, settings):
     assert (

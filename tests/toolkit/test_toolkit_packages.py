@@ -39,6 +39,7 @@ def versions(toolchain: Toolchain) -> set[str]:
     return {".".join(toolchain.versions[part].split(".")[:2]) for part in ONE_VERSION}
 
 
+@pytest.mark.needs_compiler
 def test_the_environments_cuda_12_is_complete_and_of_one_version(environments):
     # An nvcc on PATH may be of another CUDA: no wheel of CUDA 12 has one.
     assert [each for each in environments.problems if not each.startswith("nvcc")] == []
@@ -48,6 +49,7 @@ def test_the_environments_cuda_12_is_complete_and_of_one_version(environments):
     assert Path(environments.require_cudadevrt()).name == "libcudadevrt.a"
 
 
+@pytest.mark.needs_compiler
 def test_the_cuda_13_folder_is_complete_and_of_one_version(cuda13_prefix):
     toolchain = of_cuda13(cuda13_prefix)
     assert toolchain.problems == ()
@@ -55,11 +57,13 @@ def test_the_cuda_13_folder_is_complete_and_of_one_version(cuda13_prefix):
     assert toolchain.versions["cccl"].startswith("3.0.")
 
 
+@pytest.mark.needs_compiler
 def test_what_is_resolved_for_this_process_is_what_the_search_finds(environments):
     settings = Settings.from_environ()
     assert current(settings).require_nvrtc().path == environments.require_nvrtc().path
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("header", "package"),
     [

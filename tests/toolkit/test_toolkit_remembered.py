@@ -324,6 +324,7 @@ def test_threads_that_ask_at_once_get_one_answer(environment):
     assert environment.as_a_new_process() == answers[0]
 
 
+@pytest.mark.takes_seconds
 def test_the_warm_path_imports_neither_the_search_nor_what_it_uses(tmp_path):
     source = """
 import sys

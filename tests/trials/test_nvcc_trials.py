@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import toolkit
 from rtcompile.lookup import environment
 from rtcompile.store import store
 from tests.trials.record import tally, times
+
+pytestmark = pytest.mark.needs_nvcc
 
 TEXTS = (
     ";{};", "`{}`", "$({})", "|{}", "&{}&", "\n{}\n", "${{x:-$({})}}", "<({})", "\\;{}", "'$({})'",
@@ -24,13 +25,6 @@ PLACES = (
     "-Xptxas={}", "-Xcompiler={}", "-Xcompiler=-I{}", "-Xcompiler=-DX={}", "-Xcudafe={}", "-Xcicc={}",
     "--frandom-seed={}", "-ccbin={}", "--diag-suppress={}", "--default-stream={}", "-x{}", "--{}=1",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _needs_nvcc() -> None:
-    found = toolkit.current()
-    if found.nvcc is None or found.host_compiler is None:
-        pytest.skip("nvcc and a host compiler are needed")
 
 
 def test_no_option_reaches_a_shell(tmp_path: Path) -> None:

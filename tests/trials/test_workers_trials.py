@@ -202,9 +202,8 @@ rtcompile.compile(f"typedef int T0;\\n{laughs}__global__ void k(T40 f) {{}}", fa
 """
 
 
+@pytest.mark.needs_nvcc
 def test_all_killed_at_once_while_nvcc_runs(scratch: Path) -> None:
-    if toolkit.current().nvcc is None or toolkit.current().host_compiler is None:
-        pytest.skip("nvcc and a host compiler are needed")
     with tally("caller, zygote and worker killed at once while nvcc runs") as counted:
         for number in range(times(2, 50)):
             program = python(NVCC)

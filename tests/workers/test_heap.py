@@ -27,6 +27,7 @@ def limit_stack() -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, most))
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     "event",
     [

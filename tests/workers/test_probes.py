@@ -25,6 +25,8 @@ from rtcompile.store import manifests, store
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
 
+pytestmark = pytest.mark.needs_compiler
+
 KERNEL = 'extern "C" __global__ void k(int* p) { *p = VALUE; }\n'
 
 

@@ -149,6 +149,7 @@ def test_what_a_killed_zygote_left_is_removed_by_the_next_that_ends(place: Path)
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("prepare", ["", "rtcompile.workers.nvrtc:load"])
 def test_a_pool_works_on_where_somebody_empties_tmpdir(place: Path, prepare: str) -> None:
     library = toolkit.current().require_nvrtc().to_load() if prepare else ""
@@ -266,6 +267,7 @@ def test_where_tmpdir_cannot_be_used_the_usual_places_are(
     assert owner.path.startswith(str(place))
 
 
+@pytest.mark.takes_seconds
 def test_who_claims_while_others_sweep_gets_a_folder(place: Path) -> None:
     done = threading.Event()
 

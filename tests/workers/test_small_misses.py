@@ -27,6 +27,8 @@ from rtcompile.workers.child import Child, Order
 from rtcompile.workers.pool import Answer, Crash, Job, Pool
 from tests.key_inputs import HeaderTree, make_object
 
+pytestmark = pytest.mark.needs_compiler
+
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %d; }'
 SLOW = KERNEL % 0 + "".join(f"__global__ void k{n}(float* x) {{ x[{n}] = 1; }}" for n in range(99))
 MISTAKE = "__global__ void k() { nothing_like_this(); }"

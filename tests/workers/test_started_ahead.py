@@ -56,6 +56,7 @@ def test_the_first_job_is_done_by_the_process_that_was_started_ahead() -> None:
     assert ZygoteProcess.alive == {ahead}
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.usefixtures("alone")
 def test_what_it_was_told_to_load_serves_no_job_that_needs_something_else() -> None:
     ahead = started()
@@ -95,11 +96,13 @@ def started_for(request: CompileRequest) -> list[str]:
 KERNEL = 'extern "C" __global__ void k(float* x) { *x = %s; }'
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.usefixtures("cache")
 def test_a_hit_starts_none() -> None:
     assert started_for(build(KERNEL % 1)) == []
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.usefixtures("cache")
 def test_a_miss_starts_one_and_knows_what_the_last_build_loaded() -> None:
     build(KERNEL % 1)
@@ -107,6 +110,7 @@ def test_a_miss_starts_one_and_knows_what_the_last_build_loaded() -> None:
     assert started_for(CompileRequest(KERNEL % 2)) == [library.to_load()]
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.usefixtures("cache")
 def test_an_edited_header_starts_one(tmp_path: Path) -> None:
     (tmp_path / "value.h").write_text("#define VALUE 1")
@@ -160,6 +164,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.needs_compiler
 def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_hit_none(
     tmp_path: Path,
 ) -> None:
@@ -187,6 +192,7 @@ def test_a_program_starts_its_worker_before_it_imports_what_a_miss_needs_and_a_h
 # --- how it ends -------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_seconds
 def test_a_program_that_ends_leaves_no_process_to_whoever_inherits_its_own(scratch: Path) -> None:
     ends = """
         from rtcompile.request.units import Limits

@@ -55,6 +55,7 @@ def test_a_job_finds_an_empty_folder_and_a_temporary_folder_of_its_own(
     assert eventually(lambda: not os.path.exists(os.path.dirname(here)))
 
 
+@pytest.mark.takes_seconds
 def test_jobs_of_one_compiler_share_a_zygote(pool: Pool) -> None:
     script = "ps -o ppid= -p $PPID"
     parents = {output(pool.run(shell(script), Limits())) for _ in range(3)}
@@ -84,6 +85,7 @@ def test_descriptors_of_the_caller_stay_out_of_workers(pool: Pool, tmp_path: Pat
         assert "secret" not in output(pool.run(shell("ls -l /proc/$PPID/fd"), Limits()))
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
 def test_a_worker_that_dies_is_told_as_a_crash_and_the_next_job_works(
     pool: Pool, number: signal.Signals
@@ -100,6 +102,7 @@ def test_what_a_dead_worker_had_said_on_its_stderr_is_kept(pool: Pool) -> None:
     assert outcome.stderr == b"last words\n"
 
 
+@pytest.mark.takes_seconds
 def test_an_exception_in_a_worker_is_told_with_its_traceback(pool: Pool) -> None:
     outcome = pool.run(Job("rtcompile.workers.child:run", {}), Limits())
     assert isinstance(outcome, Crash)
@@ -161,6 +164,7 @@ def test_what_a_job_left_running_is_killed_with_it(pool: Pool) -> None:
     assert ended(output(pool.run(shell(f"({FOREVER}) >/dev/null 2>&1 & echo $!"), Limits())))
 
 
+@pytest.mark.takes_seconds
 def test_a_memory_limit_counts_all_processes_of_a_job(pool: Pool) -> None:
     hog = f"{shlex.quote(sys.executable)} -c 'import time; held = bytearray(60 << 20); time.sleep(1000)'"
     outcome = pool.run(shell(f"{hog} & {hog} & wait"), Limits(memory=100 << 20))
@@ -193,6 +197,7 @@ def job_that_cannot_be_asked_for(pool: Pool) -> None:
         pool.run(job, Limits())
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.parametrize(
     "use", [killed_job, cancelled_job, job_that_cannot_be_asked_for], ids=lambda use: use.__name__
 )
@@ -210,6 +215,7 @@ def test_a_slot_is_returned_however_its_job_ended(use: Callable[[Pool], None]) -
     assert results == ["had"]
 
 
+@pytest.mark.takes_seconds
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_an_interrupt_at_any_moment_leaves_no_slot_taken() -> None:
     pool = Pool(jobs=1)
@@ -222,6 +228,7 @@ def test_an_interrupt_at_any_moment_leaves_no_slot_taken() -> None:
         pool.close()
 
 
+@pytest.mark.takes_seconds
 def test_no_more_jobs_run_at_once_than_the_pool_has_slots(tmp_path: Path) -> None:
     pool = Pool(jobs=1)
     first, second = Fifo(tmp_path), Fifo(tmp_path)
@@ -245,6 +252,7 @@ def test_no_more_jobs_run_at_once_than_the_pool_has_slots(tmp_path: Path) -> Non
     assert second.path.exists()
 
 
+@pytest.mark.takes_seconds
 def test_many_threads_use_one_pool(pool: Pool) -> None:
     running = [in_thread(lambda i=i: pool.run(shell(f"echo {i}"), Limits())) for i in range(16)]
     for thread, _ in running:
@@ -292,6 +300,7 @@ def test_a_cancelled_job_that_is_still_queued_never_runs(tmp_path: Path, fifo: F
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.takes_seconds
 def test_a_killed_zygote_is_replaced_and_its_job_run_again(
     pool: Pool, tmp_path: Path, fifo: Fifo
 ) -> None:
@@ -303,6 +312,7 @@ def test_a_killed_zygote_is_replaced_and_its_job_run_again(
     assert output(results[0]) == "again"
 
 
+@pytest.mark.takes_seconds
 def test_a_zygote_that_has_idled_out_is_replaced(scratch: Path) -> None:
     pool = Pool(jobs=1, idle=0.01)
     try:
@@ -314,6 +324,7 @@ def test_a_zygote_that_has_idled_out_is_replaced(scratch: Path) -> None:
         pool.close()
 
 
+@pytest.mark.takes_seconds
 def test_a_forked_process_has_workers_of_its_own(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]
     )
 
 
+@pytest.mark.takes_seconds
 def test_ctrl_c_frees_the_caller_and_kills_the_worker(fifo: Fifo, scratch: Path) -> None:
     program = run_script(
         """
@@ -96,6 +97,7 @@ def test_ctrl_c_kills_the_worker_also_while_a_forked_child_of_the_caller_lives(f
         program.communicate()
 
 
+@pytest.mark.takes_seconds
 def test_workers_serve_a_caller_that_ignores_sigchld(fifo: Fifo) -> None:
     program = run_script(
         """
@@ -166,6 +168,7 @@ def test_workers_die_with_a_killed_caller_whose_own_children_live_on(fifo: Fifo)
         program.communicate()
 
 
+@pytest.mark.takes_seconds
 def test_the_callers_main_module_is_not_run_again(fifo: Fifo) -> None:
     program = run_script(
         f"""
@@ -177,6 +180,7 @@ def test_the_callers_main_module_is_not_run_again(fifo: Fifo) -> None:
     assert program.communicate()[1] == "main ran\n"
 
 
+@pytest.mark.takes_seconds
 def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
     program = run_script(
         """
@@ -199,6 +203,7 @@ def test_an_exit_handler_builds_that_is_called_after_ours(fifo: Fifo) -> None:
     assert (out, err, program.returncode) == ("done\ndone\n", "main ran\n", 0)
 
 
+@pytest.mark.takes_seconds
 def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: Fifo) -> None:
     program = run_script(
         """
@@ -221,6 +226,7 @@ def test_an_application_may_close_all_descriptors_and_have_their_numbers(fifo: F
     assert out == "done\ndone\n0\ndone\n{b'x'}\n"
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
