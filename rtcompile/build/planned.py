@@ -230,11 +230,9 @@ def _found(query: Query) -> ObjectCode | None:
     return lookup.find(query, LEVELS, lookup.LEVELS)
 
 
-def index(
-    request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
-) -> None:
+def index(request: CompileRequest, capability: tuple[int, int] | None = None) -> None:
     """Have an index entry lead from a request, on such a device, to what the cache has for it."""
-    query = query_of(request, settings, capability)
+    query = query_of(request, Settings.from_environ(), capability)
     query.planner = partial(plan, capability=None if capability is None else lambda: capability)
     found = _in_manifests(query)
     if found is not None:
@@ -277,6 +275,27 @@ def _kept(query: Query, code: ObjectCode) -> ObjectCode:
     found = _as_found(query, code)
     lookup.keep(query, found, lookup.LEVELS)
     return found.obj
+
+
+def start_compiler() -> None:
+    """Find and start the compiler, and ask for its build, while records are read; without waiting."""
+    import threading
+    from contextlib import suppress
+
+    from rtcompile.compilers import nvrtc
+    from rtcompile.workers import process
+
+    settings = Settings.from_environ()
+
+    def ask() -> None:
+        with suppress(RtcompileError, OSError):  # the builds will report it
+            toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
+
+    with suppress(RtcompileError, OSError, RuntimeError):
+        library = toolkit.current(settings).require_nvrtc()
+        if settings.jit and not library.build:  # nothing was built with it here yet
+            process.start(library.to_load())
+            threading.Thread(target=ask, daemon=True).start()
 
 
 def _start_compiler(decided: Plan, settings: Settings) -> None:

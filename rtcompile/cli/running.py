@@ -147,11 +147,12 @@ def _check(given: Namespace, tally: Tally, known: Record | None) -> int:
 
 def warm(given: Namespace) -> int:
     """Build everything in the records into the cache."""
-    from rtcompile.cli.output import obey_jobs  # imports much that `run` does not need
+    from rtcompile.build import planned  # with much that `run` does not need
+    from rtcompile.cli.output import obey_jobs
     from rtcompile.extras.record import recording, warming
 
     obey_jobs(given)
-    warming.start_compiler()
+    planned.start_compiler()
     archs = given.arch or []
     rows = []
     for path in given.records:

@@ -121,7 +121,7 @@ def test_what_cupy_compiles_itself_has_the_options_that_it_was_given(monkeypatch
         cupy_hook, "_original", lambda source, options, **more: given.append(options)
     )
     monkeypatch.setattr(planned, "search", _no_toolkit)
-    monkeypatch.setattr("rtcompile.frontends.cupy_builds._missing_toolkit_was_said", True)
+    monkeypatch.setattr("rtcompile.frontends.cupy_builds._warned_of_missing_toolkit", True)
 
     installed(CODE, ("-DN=1",), jitify=True)
 
@@ -371,7 +371,7 @@ def test_the_compilers_build_is_known_before_the_first_request(tmp_path, monkeyp
     monkeypatch.setattr(remembered, "_in_this_process", {})
     assert toolkit.current().require_nvrtc().build == ""
 
-    warming.start_compiler()
+    planned.start_compiler()
 
     deadline = time.monotonic() + 30
     while not toolkit.current().require_nvrtc().build:
@@ -397,7 +397,7 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
         begun.extend(request.options[0] for request in requests)
         return compile_many(requests, **more)
 
-    monkeypatch.setattr(many, "compile_many", noted)
+    monkeypatch.setattr(warming, "compile_many", noted)
     codes = warming.warm(record, progress=False)
 
     assert begun == ["-DN=1", "-DN=2", "-DN=0"]

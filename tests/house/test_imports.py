@@ -55,9 +55,9 @@ FROM_CORE = {
         "store.manifests store.objects workers.pool"
     ),
     "record": (
-        "build.links build.many build.pipeline build.planned compilers.nvrtc errors files.folders "
-        "files.sealed frontends.cupy_hook lookup.query request.options request.units request.values "
-        "settings toolkit toolkit.remembered workers.process"
+        "build.links build.many build.pipeline build.planned errors files.folders files.sealed "
+        "frontends.cupy_hook lookup.query request.options request.units request.values "
+        "toolkit.remembered"
     ),
 }
 # The ports: `SharedStore` and what stores of ours share; what a build tells its listeners.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.build.many import compile_many
 from rtcompile.build.many import request_of as build_of
@@ -23,8 +21,6 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch, items, replace
-from rtcompile.settings import Settings
-from rtcompile.workers import process
 
 _FOLDER = "rtcompile-warm-"
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
@@ -44,23 +40,6 @@ class Wanted(NamedTuple):
     asked: Asked | None  # None if the program's request depends on more than the device
     origin: str  # the line of the program: ``"train.py:12"``
     cost: tuple[float, int]  # milliseconds if recorded, and headers
-
-
-def start_compiler() -> None:
-    """Find and start the compiler, and ask for its build, while records are read; without waiting."""
-    settings = Settings.from_environ()
-
-    def ask() -> None:
-        from rtcompile.compilers import nvrtc
-
-        with suppress(RtcompileError, OSError):  # the builds will report it
-            toolkit.remember_build("nvrtc", nvrtc.identify(library), settings)
-
-    with suppress(RtcompileError, OSError, RuntimeError):
-        library = toolkit.current(settings).require_nvrtc()
-        if settings.jit and not library.build:  # nothing was built with it here yet
-            process.start(library.to_load())
-            threading.Thread(target=ask, daemon=True).start()
 
 
 def warm(
@@ -152,11 +131,10 @@ def _asked(entry: Mapping[str, Any], request: CompileRequest, arch: Arch | None)
 
 def _index(asked: Sequence[Asked | None]) -> None:
     """Have the index lead from the program's requests to what was built, in the same environment."""
-    settings = Settings.from_environ()
     for each in asked:
         if each is not None:
             with suppress(RtcompileError):  # what it asks for was not built
-                planned.index(each.request, settings, each.capability)
+                planned.index(each.request, each.capability)
 
 
 class _Place:
