@@ -31,9 +31,10 @@ from rtcompile.store.journal import Upkeep
 from rtcompile.store.manifests import ManifestEntry, Memory, hit
 
 if TYPE_CHECKING:
-    from rtcompile.store.inventory import Entry, Statistics, Usage
+    from rtcompile.store.inventory import Entry, Usage
     from rtcompile.store.locks import SingleFlight
     from rtcompile.store.negative import Negative
+    from rtcompile.store.statistics import Statistics
 
 _T = TypeVar("_T")
 
@@ -479,20 +480,17 @@ class Store:
     def _ask_statistics(self, ask: Callable[[Statistics], _T]) -> _T | None:
         if not self._folder.writable:
             return None
-        from rtcompile.store.inventory import (  # 16 ms that a hit does not pay
-            Statistics,
-            StatisticsError,
-        )
-
         try:
             self._prepare()
+            from rtcompile.store.statistics import Statistics  # 16 ms that a hit does not pay
+
             return ask(Statistics(self._folder))
-        except StatisticsError as error:
+        except OSError as error:
+            self._degrade(error)
+        except Exception as error:  # diskcache is missing or broken, which no build needs
             self._warn(
                 f"its statistics cannot be written ({error}): hits and builds are not counted"
             )
-        except OSError as error:
-            self._degrade(error)
         return None
 
 

@@ -62,7 +62,7 @@ def test_a_full_disk_refuses_no_prefix_for_good(builder: Builder) -> None:
         import resource
         from pathlib import Path
         from tests.compilers.test_pch import *
-        precompiled_maker.NICE = 0
+        pch_maker.NICE = 0
         limit = 256 << 10
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         builder = Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r}))

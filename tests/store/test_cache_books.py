@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pickle
 import sqlite3
@@ -17,9 +18,9 @@ import pytest
 from rtcompile.errors import RtcompileWarning
 from rtcompile.request.key import KeyInputs
 from rtcompile.store import folder as folders
-from rtcompile.store import inventory, locks, manifests
+from rtcompile.store import locks, manifests, statistics
 from rtcompile.store.folder import Folder
-from rtcompile.store.inventory import Statistics, StatisticsError
+from rtcompile.store.statistics import Statistics, StatisticsError
 from rtcompile.store.store import Store
 from tests.key_inputs import make_key_inputs, make_object, open_store
 
@@ -100,7 +101,7 @@ def test_processes_that_end_at_once_keep_to_the_limit(cache: Path) -> None:
 def test_the_limit_holds_where_there_is_no_database(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inventory, "_Database", None)
+    monkeypatch.setattr(statistics, "_Database", None)
     kept = open_store(cache, size=50_000)
     build(kept, "0", b"x")
     with pytest.warns(RtcompileWarning, match="statistics cannot be written"):
@@ -344,7 +345,7 @@ def test_lost_or_damaged_statistics_are_made_again_from_the_files(
 def test_locked_statistics_cost_one_warning_and_no_object(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inventory, "_LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(statistics, "_LOCK_SECONDS", 0.01)
     first = open_store(cache)
     build(first, "a")
     first.settle()
@@ -370,8 +371,48 @@ def test_statistics_on_storage_that_takes_no_database_say_so(tmp_path: Path) -> 
 
 
 def test_statistics_keep_bytes_only(tmp_path: Path) -> None:
-    disk = inventory._BytesDisk(str(tmp_path))
+    disk = statistics._BytesDisk(str(tmp_path))
     with pytest.raises(TypeError, match="bytes"):
         disk.store({"an": "object"}, False)
     with pytest.raises(TypeError, match="str"):
         disk.put(("a", "tuple"))
+
+
+def test_no_build_needs_diskcache(tmp_path: Path) -> None:
+    program = """if True:
+        import sys, warnings
+        sys.modules["diskcache"] = None
+        import rtcompile
+        from rtcompile.settings import Settings
+        from rtcompile.store.store import Store
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for number in range(3):
+                code = rtcompile.compile("__global__ void k%d() {}" % number, arch="sm_80")
+                store = Store.open(Settings.from_environ())
+                assert code.code and store.usage() is None
+                store.prune(0)
+        print([str(each.message) for each in said])
+    """
+    environ = {**os.environ, "RTCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    (warning,) = ast.literal_eval(done.stdout)
+    assert "hits and builds are not counted" in warning
+    assert list((tmp_path / "cache" / "objects").iterdir()) == []
+
+
+def test_a_build_beside_a_damaged_database_is_kept(cache: Path) -> None:
+    kept = open_store(cache)
+    build(kept, "first")
+    assert kept.usage() is not None
+    for path in (cache / "statistics").iterdir():
+        path.write_bytes(os.urandom(4096))
+    inputs = build(kept, "beside")
+    kept.settle()
+
+    assert open_store(cache).find(inputs).code == b"code"
+    assert kept.usage() is not None  # by a new database
