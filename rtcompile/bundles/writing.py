@@ -30,7 +30,7 @@ def contents(
     own = [each for each in search if each.is_own and not headers.label(each.path)]
 
     def is_own(path: str) -> bool:
-        return sources.place(path, own)[0] >= 0
+        return sources.split_path(path, own)[0] >= 0
 
     # Stats of the building machine are left out; the reader checks contents.
     unplaced = [h._replace(mtime_ns=0, ctime_ns=0, inode=0) for h in read.headers]
@@ -59,7 +59,7 @@ def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
     """Encode the headers to check of a build, as `sections.read_checks` reads them."""
 
     def encoded(path: str) -> str:
-        number, rest = sources.place(path, own)
+        number, rest = sources.split_path(path, own)
         return f"{number}/{rest}\0"
 
     fields = (

@@ -19,7 +19,7 @@ from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.extras.devtools import compile_database
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import command_lines, cxx
-from rtcompile.request.sources import labelled, place
+from rtcompile.request.sources import labelled, split_path
 from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
@@ -146,7 +146,7 @@ def _tree(trace: bytes, search: Sequence[SearchDir]) -> list[_Header]:
         if not path or path.startswith("__nv_"):
             continue
         del branch[len(line) - len(path) :]
-        position, _ = place(path, search)
+        position, _ = split_path(path, search)
         header: _Header = {
             "path": path,
             "label": search[position].label if position >= 0 else "",

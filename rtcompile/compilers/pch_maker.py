@@ -1,8 +1,8 @@
 """The process that makes one precompiled header, and outlives the program whose build wanted it.
 
 ``python -I -S pch_maker.py NICE``, with two descriptors: its order, and a lock that it holds until it
-ends. It has its own session, a low priority, no terminal and no output. The compiler runs in a worker of this process, which limits its time
-and memory, removes its files, and ends with this process.
+ends. It has its own session, a low priority, no terminal and no output. The compiler runs in a worker
+of this process, which limits its time and memory, removes its files, and ends with this process.
 """
 
 from __future__ import annotations

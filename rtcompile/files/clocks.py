@@ -1,4 +1,4 @@
-"""When the times of a file show every change of it, and when its contents have to be compared.
+"""Decides whether a file's times show every change of it, or its contents have to be compared.
 
 The file clock ticks every 4 ms (CONFIG_HZ=250), so two writes within one tick leave the same
 time. Some file systems keep coarser times: ext4 with inodes of 128 bytes whole seconds, FAT two
@@ -69,10 +69,9 @@ def changed_ns(status: os.stat_result) -> int:
 def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
     """Return a header that was read from a device at a time, with times that show every change.
 
-    They are 0 where the file may change without a change of them, so that the next check compares
-    its contents. Of images without times of their own only the user's files are compared that way.
-    What is below a folder of `toolkit` is none of them, also where an option names the folder, as
-    CuPy's options do.
+    The times are set to 0 if the file may change without a change of them. The next check then compares
+    its contents. In mounted images this is done for the user's files only. Files in a folder of
+    `toolkit` do not count as the user's, even if an option names that folder, as CuPy's options do.
     """
     times = header.mtime_ns, header.ctime_ns
     is_new = max(times) + _coarseness_ns(*times) >= read_ns

@@ -29,8 +29,8 @@ _PART = 4  # fields of the user's own files, and as many of the provided ones
 _OWN, _PROVIDED = slice(0, _PART), slice(_PART, 2 * _PART)
 PACKED_FIELDS = 2 * _PART + 5
 
-# What is below these is another thing in each process, as ``/proc/self/cwd`` and ``/dev/fd/3`` are, or
-# changes without its stat.
+# Paths below these differ between processes, as ``/proc/self/cwd`` and ``/dev/fd/3`` do, or change
+# without a change of their stat.
 _VOLATILE = ("/proc/", "/sys/", "/dev/fd/")
 
 _FOLDER = "/."  # ends a path that must be a folder
@@ -252,7 +252,7 @@ def _is_unchanged(files: Any, absent: Sequence[Any], present: Sequence[Any]) -> 
                 return False
     except OSError:
         return False
-    # access() raises no error, and so takes half the time of a stat that fails.
+    # access() raises no error, so it takes half the time of a stat that fails.
     access, exists = os.access, os.F_OK
     return not any(access(path, exists) for path in absent) and all(map(_is_present, present))
 
@@ -274,8 +274,8 @@ def _is_present(path: str | bytes) -> bool:
 def listing(folder: str, ignored: str) -> str:
     """Return what `FileSet.present` says of a folder's entries: their names and kinds.
 
-    Names that end in one of the `ignored` suffixes, which commas separate, do not count. What links
-    lead to is not looked at. Raises `OSError` where there is no folder.
+    Names that end in one of the `ignored` suffixes, which commas separate, do not count. Links are not
+    followed. Raises `OSError` where there is no folder.
     """
     from rtcompile.files import clocks
     from rtcompile.files.headers import Header
@@ -336,7 +336,7 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
 
 
 def identities(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return which folders these and those above them are: another may be mounted or put there."""
+    """Return device and inode of these folders and of those above them, to notice replaced ones."""
     found: dict[str, tuple[int, int]] = {}
     for folder in folders:
         while folder.startswith("/") and folder not in found:

@@ -75,16 +75,16 @@ def working_directory(needed_by: str) -> str:
         ) from None
 
 
-def named_folder(name: str, said: str, env: Mapping[str, str]) -> str:
+def named_folder(name: str, given: str, env: Mapping[str, str]) -> str:
     """Return the absolute path of the folder that a variable names; ``~`` needs a home directory."""
-    path = said
-    if said == "~" or said.startswith("~/"):
+    path = given
+    if given == "~" or given.startswith("~/"):
         home = _home(env)
         if not home:
-            raise InvalidRequest(f"{name}={shown(said)}: there is no home; give an absolute path")
-        path = home + said[1:]
-    elif said.startswith("~"):
-        path = os.path.expanduser(said)  # another user's home, "~name"
+            raise InvalidRequest(f"{name}={shown(given)}: there is no home; give an absolute path")
+        path = home + given[1:]
+    elif given.startswith("~"):
+        path = os.path.expanduser(given)  # another user's home, "~name"
     return absolute(path)
 
 

@@ -1,10 +1,11 @@
 """Headers: where a compiler looks for them, what it read, and those that are given as texts.
 
-Both are tuples with names for their elements, since a hit makes hundreds of headers, and since the
-import of `typing`, which `NamedTuple` needs, takes longer than a hit.
+`SearchDir` and `Header` are tuples with named elements, because a hit makes hundreds of them, and
+importing `typing` for `NamedTuple` takes longer than a hit.
 
-Their path has the digest of them all, so a path never stands for two texts. A build that no path got
-into depends on the texts that it read or looked for, whose digests are among its answers.
+The path of headers that are given as texts has the digest of them all, so it never stands for two
+texts. A build without paths in its code depends on the texts that it read or looked for; their digests
+are among its `include_results`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Row(tuple):  # type: ignore[type-arg]
 class SearchDir(_Row):
     """A directory the compiler searches for headers.
 
-    `label` names it without its place ("user0", "cudart", "cccl", "crt", "cutlass", "cupy",
+    `label` names it without its path ("user0", "cudart", "cccl", "crt", "cutlass", "cupy",
     "shims", …): cache keys carry labels, so two virtual environments share a cache.
     """
 
@@ -77,10 +78,10 @@ class SearchDir(_Row):
 
 
 class Header(_Row):
-    """A header that a build read: its place and the digest of what it held.
+    """A header that a build read: its path and the digest of its contents.
 
-    The digest is ``""`` where it is not known, since files changed while the compiler ran. Times of
-    0 are not trusted: the file is compared by its contents.
+    The digest is ``""`` if it is unknown, because the file changed while the compiler ran. If the times
+    are 0, the file is compared by its contents.
     """
 
     __slots__ = ()
@@ -118,7 +119,7 @@ class Header(_Row):
 
 # --- Headers that are given as texts --------------------------------------------------------------
 
-# Nothing is looked for on disk below it: see `workers.probes`.
+# No path below it is looked for on disk: see `workers.probes`.
 FOLDER = "/rtcompile-headers/"
 
 LABEL = "user-texts"
@@ -146,17 +147,17 @@ def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
 
 
 def text_results(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
-    """Return what a build depends on that read or looked for these names; of an absent one, that it is."""
+    """Return a result for each name that a build read or looked for: its text's digest, or its absence."""
     return {f"{_RESULT}{name}={_digest(texts.get(name))}" for name in names}
 
 
 def result_of_all(path: str) -> str:
-    """Return what a build depends on that may depend on all texts of a folder, or on its path."""
+    """Return the result for a build that may depend on all texts of a folder, or on its path."""
     return f"{_RESULT}={path}"
 
 
 def gives_results(headers: Texts, before: Iterable[str]) -> bool:
-    """Say whether a build with these headers would get the answers, as far as they concern texts."""
+    """Say whether a build with these headers would get the same results, as far as they are of texts."""
     texts = dict(headers)
     for answer in before:
         if answer.startswith(_RESULT):

@@ -1,4 +1,4 @@
-"""Files that are looked at again and again: whether one of them changed since a build read it."""
+"""Watches files: says whether one of them has changed since a build read it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Files:
             self._signatures[path] = None if edited_meanwhile else now
 
     def changed(self) -> bool:
-        """Say whether a file is another than it was, is gone, or is there again."""
+        """Say whether a file was changed, removed or created."""
         return any(_signature(path) != before for path, before in self._signatures.items())
 
     def wait(self) -> None:

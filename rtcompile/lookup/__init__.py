@@ -1,1 +1,1 @@
-"""What is known already: whether a build's files are unchanged, and where its code is kept."""
+"""Looks up the code of a request, without planning its build."""

@@ -1,8 +1,8 @@
 """`Environment`: one snapshot of what builds depend on besides their requests.
 
-It holds the environment's variables, the folders of packages, and the toolchain that was found with
-them. `current` gives the same object for as long as nothing changes. Every look-up needs it, so this
-module imports next to nothing.
+It holds the environment variables, the folders of packages, and the toolchain that was found with
+them. `current` returns the same object until something changes. Every look-up needs it, so this module
+imports next to nothing.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Environment:
 
     `key` is the digest of all variables that can change a result, and of the folders of packages.
     `toolchain_key` is the digest of what the search for the toolchain depends on besides files, and
-    the name of the cache's file with the toolchain. Of PATH it has only the programs that it leads
-    to, so a shell, a service and a scheduler share one file. `loads` is what a worker loads to
+    the name of the cache's file with the toolchain. It has the programs that were found on PATH and
+    not PATH itself, so a shell, a service and a scheduler share one file. `loads` is what a worker loads to
     compile with this toolchain; "" while that is not known.
     """
 
@@ -163,7 +163,7 @@ class Environment:
 
     @property
     def settings(self) -> Settings:
-        """What the variables ask for; `InvalidRequest` where one of them cannot be understood."""
+        """The settings in the variables; raise `InvalidRequest` if one of them cannot be understood."""
         if self._problem is not None:
             raise InvalidRequest(str(self._problem))
         return self._settings
@@ -204,7 +204,7 @@ class Environment:
         return self._record is not None
 
     def note(self, fields: Sequence[bytes]) -> None:
-        """Take the toolchain that these fields describe for this environment's: see `packed`."""
+        """Take these fields, as from `packed`, for the toolchain of this environment."""
         self._record = fields
         noted = digest("toolchain", [self.toolchain_key, *fields[:2]])
         if noted != self._noted:
@@ -249,7 +249,7 @@ def forget() -> None:
     _environment = None
 
 
-# A thread that a child has not got may hold a lock of these.
+# A thread of the parent may hold a lock of these.
 os.register_at_fork(after_in_child=forget)
 
 
@@ -265,7 +265,7 @@ def looked_again() -> Environment:
 
 
 def note_toolchain(key: str, fields: Sequence[bytes]) -> None:
-    """Take a toolchain that was searched for just now for the current environment's, if it has this key."""
+    """Give the current environment a toolchain that was just found, if it has this key."""
     here = current()
     if here.toolchain_key == key:
         here.note(fields)

@@ -1,10 +1,10 @@
 """Finds the code of a request in one level after another; what a level finds, those above it keep.
 
-Every way to ask for code goes through `find`, however its options are spelled. `LEVELS` are those that
-need no plan: memory, bundles where any are used, and the cache's index, whose entries name an object of the cache and the
-files that it depends on. `build.planned.LEVELS` are those below it: bundles, manifests, and shared
-stores where nothing may be compiled. Where it may, shared stores are asked with the build's lock held
-(`miss.compile_once`), so that one process of a machine fetches, and one machine has the lease to build.
+Every look-up goes through `find`, however the options are spelled. `LEVELS` are those that need no
+plan: memory, bundles where any are used, and the cache's index, whose entries name an object of the
+cache and the files that it depends on. `build.planned.LEVELS` need a plan: bundles, manifests, and,
+if nothing may be compiled, shared stores. Otherwise shared stores are asked with the build's lock held
+(`miss.compile_once`). Then one process of a machine fetches, and one machine has the lease to build.
 """
 
 from __future__ import annotations

@@ -152,8 +152,8 @@ _ANYWHERE = (*WITHOUT_PATH, "-I/")
 class Query:
     """One look-up: a request in an environment, for a device.
 
-    `identity` is everything that can change the result, besides files and the environment; None where
-    only planning tells. The levels that need a plan make it on first need, as `plan`; a batch has a
+    `identity` is everything that can change the result, besides files and the environment; None if
+    planning is needed to know it. The levels that need a plan make it on first need, as `plan`; a batch has a
     `planner`, which plans similar requests once.
     `capability` is None where the request names its architecture, or there is no device. With
     `recent`, the toolkit's headers that were found unchanged within the last second count as
@@ -250,8 +250,8 @@ def query_of(
 ) -> Query:
     """Return the look-up of a request; it has no identity where planning is needed to look it up.
 
-    That is so where `link` holds sources or paths, whose files no index entry states, and where the
-    working directory was removed. With `capability` it is that of another device.
+    That is so if `link` holds sources or paths, whose files no index entry records, or if the working
+    directory was removed. `capability` is given to look up for another device.
     """
     links = _links(request) if request.link else ()
     environment = environments.current()
@@ -309,7 +309,7 @@ class Memory:
         self._guard = allocate_lock()
 
     def find(self, identity: tuple[object, ...]) -> Found | None:
-        """Return what was kept; who uses it checks its files."""
+        """Return what was kept; the caller checks its files."""
         return self._found.get(identity)
 
     def keep(self, identity: tuple[object, ...], found: Found) -> None:

@@ -48,7 +48,7 @@ _KNOWN: tuple[tuple[str, Version, Version | None], ...] = (
 )
 NEWEST_MEASURED: Version = (13, 5)
 
-# What releases newer than those measured say of themselves: see `learn`.
+# What releases newer than those measured report: see `learn`.
 _asked: dict[Version, tuple[int, ...]] = {}
 
 # The same hardware under two names: drivers before CUDA 13 report the first, later ones the second.
@@ -65,8 +65,8 @@ _INTEGRATED: frozenset[Capability] = frozenset(
 def supported(nvrtc: Version) -> tuple[Arch, ...]:
     """Return the architectures that this NVRTC compiles for, in ascending order.
 
-    A release newer than those measured is taken at its word, and counts as the newest measured
-    while it was not asked; one before 12.0 knows none.
+    A release newer than those measured has what it reports (`learn`), and before that what the newest
+    measured one has. A release before 12.0 has none.
     """
     if nvrtc in _asked:
         return tuple(sorted(arch for number in _asked[nvrtc] for arch in _variants(number)))
@@ -218,6 +218,6 @@ def _dropped(capability: Capability, nvrtc: Version) -> str:
     lead = f"NVRTC {_dotted(nvrtc)} no longer compiles for compute capability {_dotted(capability)}"
     if not versions:
         lowest = min(supported((12, 0)))
-        return f"{lead}, nor does any since 12.0, which begins at {lowest.major}.{lowest.minor}"
+        return f"{lead}. Releases since 12.0 begin at {lowest.major}.{lowest.minor}"
     pin = "pip install 'nvidia-cuda-nvrtc-cu12<13' (and CuPy for CUDA 12)"
     return f"{lead}; {versions} does: {pin}. {_renamed_note(Arch(*capability))}".rstrip()

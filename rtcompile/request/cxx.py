@@ -26,7 +26,7 @@ class Directive:
     """A line for the preprocessor, which comments and splices may spread over several.
 
     `body` has no comments, splices and blanks around it. `name` is ``""`` where no word follows the
-    ``#``. `start` and `end` are places of the ``#`` and of the line's end in `Text.text`.
+    ``#``. `start` and `end` are the offsets of the ``#`` and of the line's end in `Text.text`.
     """
 
     __slots__ = ("body", "end", "name", "start")
@@ -69,7 +69,7 @@ class Text:
 
     def __init__(self, source: str, *, coarse: bool = False) -> None:
         self.source, self._coarse, self.differs = source, coarse, False
-        # Where something was cut out of `text`, and which place in `source` follows.
+        # Offsets in `text` where something was cut out, and the offsets in `source` that follow.
         self._cuts: list[int] = []
         self._resumes: list[int] = []
         self.text = self._unspliced()
@@ -269,7 +269,7 @@ class Text:
 
 
 class _Finder:
-    """Where a word comes next, for places that only grow: the searches pass each character once."""
+    """Finds the next occurrence of a word from growing offsets, passing each character once."""
 
     __slots__ = ("_at", "_size", "_text", "_word")
 
@@ -277,7 +277,7 @@ class _Finder:
         self._text, self._word, self._size, self._at = text, word, len(text), -1
 
     def __call__(self, start: int) -> int:
-        """Return the place; the text's length if it does not come again."""
+        """Return the offset; the text's length if there is no further one."""
         if self._at < start:
             at = self._text.find(self._word, start)
             self._at = at if at >= 0 else self._size
@@ -320,7 +320,7 @@ def blanked(source: str, *, literals: bool = False, directives: bool = False) ->
 
 
 def word_at(text: str, at: int) -> str:
-    """Return the word or number that begins at a place; ``""`` if none does."""
+    """Return the word or number that begins at an offset; ``""`` if none does."""
     end = at
     while text[end : end + 1] in _WORD:
         end += 1

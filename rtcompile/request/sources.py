@@ -27,29 +27,29 @@ def parse_trace(raw: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(p for p in paths if p and not p.startswith("__nv_")))
 
 
-def place(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
+def split_path(path: str, search: Sequence[SearchDir]) -> tuple[int, str]:
     """Return the index of the innermost search directory of `path`, and the rest; else (-1, path)."""
     return relative_to(search)(path)
 
 
 def labelled(path: str, search: Sequence[SearchDir]) -> str:
-    """Return what a header is called in a table: ``"mma.h  (cudart)"``; its path where none has it."""
-    index, rest = place(path, search)
+    """Return a header's name in tables: ``"mma.h  (cudart)"``, or its path outside the search path."""
+    index, rest = split_path(path, search)
     return f"{rest}  ({search[index].label})" if index >= 0 else path
 
 
 def relative_to(search: Sequence[SearchDir]) -> Callable[[str], tuple[int, str]]:
-    """Return `place` for a search path that is sorted once: CuTe has 392 headers, looked at five times."""
+    """Return `split_path` for a search path that is sorted once, since CuTe has 392 headers."""
     prefixes = [(d.path.rstrip("/") + "/", index) for index, d in enumerate(search)]
     prefixes.sort(key=lambda prefix: -len(prefix[0]))
 
-    def placed(path: str) -> tuple[int, str]:
+    def split(path: str) -> tuple[int, str]:
         for prefix, index in prefixes:
             if path.startswith(prefix):
                 return index, path[len(prefix) :]
         return -1, path
 
-    return placed
+    return split
 
 
 # --- precompiled headers ---------------------------------------------------------------------
@@ -139,7 +139,7 @@ _DECLARED = (
 )
 _OF_THE_COMPILER = ("DA_ARCH__", "DACC__", "DACC_RTC__")  # behind "CU"
 _UPPER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
-# Options with which the code says more of the source than its instructions do, or is not code yet.
+# Options that put more of the source into the code than its instructions, or make no machine code.
 _TELLING_OPTIONS = (
     *("G", "device-debug", "lineinfo", "generate-line-info", "dc", "device-c", "rdc"),
     *("relocatable", "dlto", "minimal", "builtin", "no-source", "split", "ofast"),

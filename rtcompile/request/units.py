@@ -94,7 +94,7 @@ class CompileFailure(NamedTuple):
 
 # --- The environment variables that compilers get -------------------------------------------------
 
-# They decide how bytes of a path become text, which must be the same in a worker and its caller.
+# The encoding of paths must be the same in a worker and its caller.
 _ENCODING = ("LANG", "LC_ALL", "LC_CTYPE")
 # Interpreters and compilers from environment modules need it to find their shared libraries.
 _LIBRARIES = ("LD_LIBRARY_PATH",)
@@ -102,12 +102,12 @@ _LIBRARIES = ("LD_LIBRARY_PATH",)
 # of their own in the home directory. These variables are not passed on and so have no effect on a
 # build:
 #   NVCC_PREPEND_FLAGS, NVCC_APPEND_FLAGS, NVCC_CCBIN: read here (`nvcc_words`, the toolkit's search),
-#       so that the cache knows the directories and the compiler that they name;
+#       since the cache must know the directories and the compiler that they name;
 #   CPATH, CPLUS_INCLUDE_PATH, C_INCLUDE_PATH: NVRTC never obeyed them, and a directory that one
 #       compiler searches and the other does not makes a source mean two things: give -I;
 #   INCLUDES, SYSTEM_INCLUDES, PTXAS_FLAGS, NVVM_FLAGS, CUDAFE_FLAGS, LIBRARIES, …: nvcc.profile adds
 #       to them whatever a build script happened to export: give options;
-#   GCC_EXEC_PREFIX, COMPILER_PATH, …: they put another compiler in the place of the one that was found.
+#   GCC_EXEC_PREFIX, COMPILER_PATH, …: they replace the compiler that was found.
 _NVCC = ("PATH", "HOME")
 _NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 

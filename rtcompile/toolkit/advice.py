@@ -236,7 +236,7 @@ def _of_build(package: Package, toolchain: Toolchain, backend: str) -> tuple[str
         return why, _into_nvccs(package, toolchain.found_via.get("nvcc", ""), nvcc, folder)
     if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:  # inside its file: not all of them
         wheel = wheel_version(part, *toolchain.nvrtc.version_pair)
-        why = f"of which NVRTC's own file, {found}, has only what most kernels need"
+        why = f"and NVRTC's own file, {found}, has only those that most kernels need"
         return why, f'`pip install "{package.pip[-1]}=={wheel}.*"`.'
     return f"which is installed, {found}, without this file", "Another version of it may have it."
 

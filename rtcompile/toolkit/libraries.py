@@ -77,8 +77,8 @@ def find(where: SearchContext, cuda: str, cccl: str) -> Cutlass:
         if named:
             found = Found(named, catalogue.of_cutlass(named), name)
             return _outcome(found, name, cuda, cccl, problems)
-        markers = " nor ".join(os.path.join(folder, MARKER) for folder in folders)
-        fact = f"{name}={where.environ[name]} names no CUTLASS: neither {markers} is there."
+        markers = " and ".join(os.path.join(folder, MARKER) for folder in folders)
+        fact = f"{name}={where.environ[name]} names no CUTLASS: {markers} do not exist."
         if name == CUTLASS_ENVIRONMENT[0]:
             why = f"{fact} Correct it, or unset it."
             return Cutlass(missing=why, problems=(*problems, why))

@@ -50,10 +50,10 @@ def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Progra
 
 def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return the numbers of the architectures that an NVRTC lists; empty if that fails."""
-    said = _output(
+    listed = _output(
         _query("architectures", *nvrtc.preload, nvrtc.path), worker_environ(environ)
     ).split()
-    return tuple(int(word) for word in said) if all(map(str.isdecimal, said)) else ()
+    return tuple(int(word) for word in listed) if all(map(str.isdecimal, listed)) else ()
 
 
 def unpack(nvrtc: Hit, settings: Settings) -> str | None:

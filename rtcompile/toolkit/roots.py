@@ -195,7 +195,7 @@ def unfit(hit: Hit, compiler: Hit) -> Hit | None:
 
 
 def _goes_with(hit: Hit, compiler: Hit) -> bool:
-    """Is it of the compiler's major.minor? A part without a version passes within the same root."""
+    """Say whether a part has the compiler's major.minor; without a version it must be in its root."""
     if hit.part.name == "curand":  # numbered apart from CUDA: 10.3 in 12.9 and in 12.6
         major = _MAJOR_OF_WHEELS.get(hit.root.layout)
         return major in (None, version_pair(compiler.version)[0])
@@ -225,7 +225,7 @@ class Toolset:
         ]
 
     def mixes(self, name: str) -> bool:
-        """Does NVRTC's own root hold this part in another version?"""
+        """Say whether NVRTC's own root holds this part in another version."""
         return name in self.rejected and self.rejected[name][0].root == self.nvrtc.root
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rtcompile.files.headers import SearchDir
-from rtcompile.request.sources import parse_trace, pch_prefix, place, scan, split_prefix
+from rtcompile.request.sources import parse_trace, pch_prefix, scan, split_path, split_prefix
 
 # As NVRTC 12.9.86 and 13.0.88 wrote it.
 TRACE = b"""\
@@ -62,7 +62,7 @@ SEARCH = (
 def test_a_path_is_placed_in_the_innermost_search_directory(
     path: str, expected: tuple[int, str]
 ) -> None:
-    assert place(path, SEARCH) == expected
+    assert split_path(path, SEARCH) == expected
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def another_processs_store() -> Store:
 
 
 @pytest.fixture
-def key_inputs() -> KeyInputs:
+def inputs() -> KeyInputs:
     """The inputs of `REQUEST`, once its compiler is known."""
     rtcompile.compile('extern "C" __global__ void first() {}', arch="sm_80")
     return planned.plan(REQUEST, Settings.from_environ()).key_inputs
