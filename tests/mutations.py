@@ -68,7 +68,7 @@ MUTATIONS = (
     Mutation(
         "the file of a precompiled header is not compared with its record",
         "rtcompile/compilers/pch.py",
-        "if now is None or not same:",
+        "if now is None or not is_unchanged:",
         "if now is None:",
         "tests/compilers/test_pch_files.py::test_another_file_in_its_place_is_not_used",
     ),
