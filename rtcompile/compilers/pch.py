@@ -29,7 +29,8 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import TranslationUnit
 from rtcompile.settings import Settings
-from rtcompile.store import locks
+from rtcompile.store import evict, locks
+from rtcompile.store.folder import Folder
 from rtcompile.workers import heap, pool
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ _SPARED_PART = 0.8  # of the front end's time: the rest is the user's own text
 _USE = 0.015  # to check that it is current, and to map it
 _START = 0.3  # of the maker's process
 _LEAST_SPARED = 0.005
+_LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 8 MB
 
 # How many builds of a batch, this one included, open with the same prefix.
 siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblings", default=1)
@@ -322,6 +324,10 @@ class Prefix:
             time.sleep(_POLL_SECONDS)
 
     def _start_maker(self, lock: int, *, awaited: bool) -> bool:
+        limit = Settings.from_environ().cache_size
+        cache = Folder(os.path.dirname(os.path.abspath(self.folder)))
+        if evict.room_for_precompiled(cache, limit) < _LEAST_BYTES:
+            return False
         order = {
             "text": self.text,
             "name": self.name,
@@ -332,7 +338,7 @@ class Prefix:
             "record": os.path.abspath(self._record),
             "lock": os.path.abspath(self._lock),
             "job": (self._job.function, self._job.prepare, self._job.argument),
-            "most_bytes": Settings.from_environ().cache_size // 2,
+            "limit": limit,
             "nice": maker.NICE_WHEN_AWAITED if awaited else maker.NICE,
         }
         try:

@@ -183,29 +183,6 @@ def sweep(folder: str) -> None:
                     os.unlink(entry.path)
 
 
-def evict(folder: str, most_bytes: int, keep: str = "") -> None:
-    """Remove the headers used longest ago beyond `most_bytes`; open ones stay readable."""
-    entries = []
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            key, _, suffix = entry.name.partition(".")
-            with suppress(OSError):
-                if suffix == "record" and key != keep:
-                    size = entry.stat().st_size
-                    with suppress(OSError):
-                        size += os.stat(os.path.join(folder, key + ".pch")).st_size
-                    entries.append((entry.stat().st_mtime_ns, size, key))
-    total = sum(size for _, size, _ in entries)
-    with suppress(OSError):
-        total += os.stat(os.path.join(folder, keep + ".pch")).st_size
-    for _, size, key in sorted(entries):
-        if total <= most_bytes:
-            break
-        sealed.discard(os.path.join(folder, key + ".record"))
-        sealed.discard(os.path.join(folder, key + ".pch"))
-        total -= size
-
-
 def _abandoned(folder: str, key: str, suffix: str) -> bool:
     if suffix == "pch" and os.path.exists(os.path.join(folder, key + ".record")):
         return False

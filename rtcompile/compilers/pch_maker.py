@@ -33,7 +33,8 @@ from rtcompile.files import clocks, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.request import units
 from rtcompile.request.units import Limits
-from rtcompile.store import manifests
+from rtcompile.store import evict, manifests
+from rtcompile.store.folder import Folder
 from rtcompile.workers import pool, process, protocol
 
 # At 15 a maker gets a thirtieth of a busy core, and a build on that core takes a fiftieth longer; at 12
@@ -130,6 +131,7 @@ class _Maker:
         self.record: str = order["record"]
         self.search = [SearchDir(label, path) for label, path in order["search"]]
         self.text: str = order["text"]
+        self.cache = Folder(os.path.dirname(os.path.dirname(self.path)))
 
     def make(self) -> None:
         """Make the header unless it exists or was refused; the lock keeps other makers away."""
@@ -183,6 +185,10 @@ class _Maker:
             self._refuse(f"it would save {saved * 1000:.0f} ms")
         elif dependencies.uncacheable:
             self._refuse(dependencies.uncacheable)
+        elif os.stat(self.path).st_size > evict.room_for_precompiled(
+            self.cache, self.order["limit"]
+        ):
+            sealed.discard(self.path)  # The next one must be worth more.
         elif dependencies.newest_ns >= started_ns:
             self._drop()  # edited while it was read, so its content is unknown
         else:
@@ -192,8 +198,7 @@ class _Maker:
                 return
             # The checksum takes half a second and is added later, so that no build waits for it.
             record._replace(checksum=disk.checksum(self.path)).write(self.record, self.search)
-            folder, name = os.path.split(self.path)
-            disk.evict(folder, self.order["most_bytes"], keep=name.partition(".")[0])
+            evict.evict(self.cache, self.order["limit"])
 
     def _refuse(self, reason: str) -> None:
         self._drop()

@@ -16,6 +16,7 @@ from rtcompile.request import cxx
 
 # Only both ends of a longer log are read, since 200 MB of template errors would take minutes.
 _READ_AT_EACH_END = 4 << 20
+_MOST_ERRORS = 1000  # one cause may have a hundred thousand
 _LONGEST_LINE = 32 << 10
 _MOST_CONTINUATION_LINES = 100
 _MOST_LOOSE_LINES = 40
@@ -108,11 +109,13 @@ def parse(log: str) -> tuple[Diagnostic, ...]:
 
     Errors come first, then warnings, then remarks, each in the log's order. An error that another
     one caused follows its cause. Text in no known format comes last, unchanged, in one note.
+    Only the first thousand errors and the first thousand warnings are read.
     """
     drafts: list[_Draft] = []
     context: list[Diagnostic] = []
     loose: list[str] = []
     current: _Draft | None = None
+    left = {"error": _MOST_ERRORS, "warning": _MOST_ERRORS}
     for line in _lines(log):
         if not line.strip() or _COUNTS.match(line):
             current = None
@@ -122,13 +125,19 @@ def parse(log: str) -> tuple[Diagnostic, ...]:
         elif line[0] in " \t" and current is not None:
             current.add(line)
         elif line[0] not in " \t" and (draft := _begin(line)) is not None:
+            current = draft
+            if draft.severity in left:
+                left[draft.severity] -= 1
+                if left["error"] < 0:
+                    break
+                if left[draft.severity] < 0:
+                    continue
             draft.notes.extend(context)
             context.clear()
             if drafts and draft.belongs_to(drafts[-1]):
                 drafts[-1].notes.append(draft)
             else:
                 drafts.append(draft)
-            current = draft
         else:
             loose.append(line)
             current = None

@@ -28,6 +28,9 @@ class Decision:
     flags: tuple[str, ...] = ()  # options to add, for NVCC too
 
 
+_MOST_SEARCHED = 8 << 20  # characters: the source is searched for each error
+
+
 class _Case(NamedTuple):
     """An error, and what is known of the build."""
 
@@ -260,7 +263,8 @@ def decide(
     """
     given = tuple(options)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
-    cases = [_Case(each, source, name, given, package_of, declared) for each in errors]
+    decisive = errors[: max(1, _MOST_SEARCHED // (len(source) + 1))]
+    cases = [_Case(each, source, name, given, package_of, declared) for each in decisive]
     for case in cases:
         if (verdict := _FINAL_RULE.apply(case)) is not None:
             return verdict

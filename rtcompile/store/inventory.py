@@ -1,8 +1,4 @@
-"""Lists, checks, copies, shrinks and empties a cache directory.
-
-A folder's name states its size, so counting what is in the cache reads no folder of two thousand
-files. It is used by path, hence only where no other user could exchange it.
-"""
+"""Lists, checks, copies and empties a cache directory."""
 
 from __future__ import annotations
 
@@ -17,13 +13,14 @@ from dataclasses import dataclass
 from rtcompile.files import sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store import locks, objects
+from rtcompile.store import evict, locks, objects
+from rtcompile.store.evict import HEADERS
 from rtcompile.store.folder import FOLDERS, JOURNAL, Folder
 
 # --- The headers inside NVRTC as folders of the cache ---------------------------------------------
 
-KIND = "headers"
-_IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
+# They are used by path, hence only where no other user could exchange them.
+
 # A build that begins within the clock's tick in which a header was written is not kept.
 _TICK_SECONDS = 0.01
 
@@ -33,9 +30,9 @@ def find(cache_dir: str, name: str) -> str | None:
     if sealed.can_be_swapped(cache_dir):
         return None
     folder = Folder(cache_dir)
-    for stored_as, status in folder.listing(KIND):
+    for stored_as, status in folder.listing(HEADERS):
         if name in (stored_as, stored_as.rpartition("-")[0]):
-            path = folder.file(KIND, stored_as)
+            path = folder.file(HEADERS, stored_as)
             with suppress(OSError):
                 os.close(sealed.open_folder(path))
                 if time.time() - status.st_mtime > USE_RESOLUTION:
@@ -51,39 +48,16 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
     folder.prepare()
     if sealed.can_be_swapped(cache_dir):
         return None
-    made = tempfile.mkdtemp(prefix=".", dir=folder.file(KIND))
+    made = tempfile.mkdtemp(prefix=".", dir=folder.file(HEADERS))
     try:
         write(made)
         size = sum(os.stat(path).st_size for path in _files(made))
         with suppress(OSError):  # another process was faster
-            os.rename(made, folder.file(KIND, f"{name}-{size}"))
+            os.rename(made, folder.file(HEADERS, f"{name}-{size}"))
     finally:
         shutil.rmtree(made, ignore_errors=True)
     time.sleep(_TICK_SECONDS)
     return find(cache_dir, name)
-
-
-def stored_headers(folder: Folder) -> Iterator[tuple[float, str, int]]:
-    """Yield the last use, name and bytes of each folder of headers."""
-    for name, status in folder.listing(KIND):
-        size = name.rpartition("-")[2]
-        if not name.startswith(".") and size.isdecimal():
-            yield status.st_mtime, name, int(size)
-
-
-def is_in_use(used: float) -> bool:
-    """Say whether a build may be reading a folder that was last used then."""
-    return time.time() - used < _IN_USE_SECONDS
-
-
-def discard(folder: Folder, name: str) -> None:
-    """Remove a folder of headers; builds that begin afterwards write it again."""
-    # Renamed first: a process never finds a folder without some of its files.
-    path, dying = folder.file(KIND, name), folder.file(KIND, f".{name}-{os.getpid()}")
-    with suppress(OSError):
-        os.close(folder.open(KIND))
-        os.rename(path, dying)
-        shutil.rmtree(dying, ignore_errors=True)
 
 
 def _files(top: str) -> Iterator[str]:
@@ -91,12 +65,11 @@ def _files(top: str) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in names)
 
 
-# --- Lists, checks, copies, shrinks and empties a cache directory ---------------------------------
+# --- Lists, checks, copies and empties a cache directory ---------------------------------
 
 _PORTABLE = {"objects": "object", "manifests": "manifest", "portable": "manifest"}
 _KINDS = {**_PORTABLE, "index": "index entry", "negative": "negative entry"}
 _SEALED = {**_KINDS, "toolchains": "toolchain"}
-_KEEP = 0.9  # part of the limit that eviction leaves in use, to make room for the next builds
 _ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any more
 
 
@@ -175,39 +148,7 @@ def remove_damaged(folder: Folder) -> list[str]:
 def usage(folder: Folder, counts: tuple[int, int, int]) -> Usage:
     """Return the statistics; `counts` has hits, builds and fetched builds."""
 
-    return Usage(size(folder), *counts, len(folder.listing("negative")))
-
-
-def size(folder: Folder) -> int:
-    """Return the bytes of what `stored` yields, and of the headers out of NVRTC."""
-    headers = sum(size for _, _, size in stored_headers(folder))
-    return headers + sum(status.st_size for _, status in stored(folder))
-
-
-def precompiled_size(folder: Folder) -> int:
-    """Return the bytes of the precompiled headers; `compilers.pch_files` evicts them."""
-    return sum(status.st_size for _, status in folder.listing("pch"))
-
-
-def evict(folder: Folder, limit: int) -> int:
-    """Remove the files used longest ago until the rest fits in `limit`; return the bytes freed."""
-    found = [(status.st_mtime, path, status.st_size) for path, status in stored(folder)]
-    found += [(used, f"{KIND}/{name}", n) for used, name, n in stored_headers(folder)]
-    goal = max(0, int(limit * _KEEP) - precompiled_size(folder))
-    excess = sum(size for _, _, size in found) - goal
-    freed = 0
-    for used, path, size in sorted(found):
-        if freed >= excess:
-            break
-        kind, name = path.split("/")
-        if kind != KIND:
-            folder.discard(kind, name)
-        elif is_in_use(used):
-            continue
-        else:
-            discard(folder, name)
-        freed += size
-    return freed
+    return Usage(evict.size(folder), *counts, len(folder.listing("negative")))
 
 
 def export(folder: Folder, target: Folder) -> int:
@@ -227,12 +168,10 @@ def export(folder: Folder, target: Folder) -> int:
 
 def empty(folder: Folder) -> None:
     """Remove everything but the reproducers, which the user may want to send; builds go on."""
-    for _, name, _ in list(stored_headers(folder)):
-        discard(folder, name)
     for kind in FOLDERS:
         if kind not in ("locks", "reproducers"):
             for name, _ in folder.listing(kind):
-                folder.discard(kind, name)
+                evict.discard(folder, kind, name)
 
 
 def sweep(folder: Folder) -> None:
@@ -242,9 +181,9 @@ def sweep(folder: Folder) -> None:
             temporary = name.startswith((".", f"{JOURNAL[1]}-"))
             if temporary and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 folder.discard(kind, name)
-    for name, status in folder.listing(KIND):
+    for name, status in folder.listing(HEADERS):
         if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
-            shutil.rmtree(folder.file(KIND, name), ignore_errors=True)
+            shutil.rmtree(folder.file(HEADERS, name), ignore_errors=True)
     # Locks with a file each, where ranges of a file cannot be locked.
     for name in {name for name, _ in folder.listing("locks")} - {locks.TABLE}:
         with locks.machine_wide(folder.file("locks", name), timeout=0.0):

@@ -69,14 +69,13 @@ class Upkeep:
         if not self._folder.writable or (not wait and self._settling.locked()):
             return
         with self._settling:  # an interrupt between `acquire` and a ``try`` would leave it locked
-            from rtcompile.store import inventory
+            from rtcompile.store import evict
 
             self.note()
             # First: whoever writes meanwhile begins a new journal, and sees nothing to do.
             counts = self._folder.take_journal()
-            used = inventory.size(self._folder) + inventory.precompiled_size(self._folder)
-            if used > self._size - self._size / _PART_NOTED:
-                inventory.evict(self._folder, self._size)
+            if evict.size(self._folder) > self._size - self._size / _PART_NOTED:
+                evict.evict(self._folder, self._size)
             if counts.lines and self._enter(counts) is None:
                 # Others had the database for too long. The bytes are left out: they were seen to.
                 self._folder.log(hits=counts.hits, misses=counts.misses, fetched=counts.fetched)

@@ -456,11 +456,11 @@ class Store:
 
     def prune(self, size: int | None = None) -> int:
         """Evict down to `size` bytes (default: the limit), sweep, and return the bytes freed."""
-        from rtcompile.store import inventory
+        from rtcompile.store import evict, inventory
 
         self.settle()
         inventory.sweep(self._folder)
-        return inventory.evict(self._folder, self.size if size is None else size)
+        return evict.evict(self._folder, self.size if size is None else size)
 
     def clear(self) -> None:
         """Forget everything, in memory and on disk, but the reproducers of compilers that died."""

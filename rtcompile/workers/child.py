@@ -69,7 +69,7 @@ def run(job: dict[str, object]) -> dict[str, object]:
     return {
         "error": "",
         "status": status,
-        "log": protocol.stderr_text().decode("utf-8", "replace"),
+        "log": protocol.log_text(protocol.stderr_text()),
         "files": {name: _read(name) for name in results if os.path.exists(name)},
         "seconds": time.monotonic() - begin,
     }

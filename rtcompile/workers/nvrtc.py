@@ -171,7 +171,7 @@ class Program:
 
     def log(self) -> str:
         """Return the log so far."""
-        return self.result("ProgramLog").rstrip(b"\0").decode("utf-8", "replace")
+        return protocol.log_text(self.result("ProgramLog").rstrip(b"\0"))
 
 
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:

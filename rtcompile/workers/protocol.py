@@ -43,6 +43,7 @@ CRASH = "death"
 # Limits of the messages: names, numbers, short values and a few descriptors.
 _MESSAGE_BYTES = 1 << 14
 _MAX_DESCRIPTORS = 4
+_LOG_BYTES_AT_EACH_END = 1 << 20
 _IN_MEMFD = ("in memfd",)
 _INT_BYTES = 4
 
@@ -88,6 +89,15 @@ def drain(descriptor: int) -> bytes:
         return contents(descriptor)
     finally:
         os.close(descriptor)
+
+
+def log_text(log: bytes) -> str:
+    """Return a compiler's log, without its middle if it is longer than what anybody reads of it."""
+    left_out = len(log) - 2 * _LOG_BYTES_AT_EACH_END
+    if left_out > 0:
+        cut = b"\n... %d bytes are left out here ...\n" % left_out
+        log = log[:_LOG_BYTES_AT_EACH_END] + cut + log[-_LOG_BYTES_AT_EACH_END:]
+    return log.decode("utf-8", "replace")
 
 
 def stderr_text() -> bytes:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from rtcompile.compilers import nvrtc, pch, pch_files
+from rtcompile.store import evict
+from rtcompile.store.folder import Folder
 from tests.compilers.test_pch import (
     EXPENSIVE,
     KERNEL,
@@ -139,18 +141,33 @@ def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
 
 
 def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
-    for age, key in enumerate("abc"):
+    folder = Folder(str(tmp_path))
+    folder.prepare()
+    for age, key in enumerate("bac"):
         for suffix in ("pch", "record"):
-            file = tmp_path / f"{key}.{suffix}"
+            file = tmp_path / "pch" / f"{key}.{suffix}"
             file.write_bytes(bytes(1000))
             os.utime(file, (age, age))
-    pch_files.evict(str(tmp_path), 3500, keep="a")
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
+    evict.evict(folder, 4500)
+    assert sorted(file.name for file in (tmp_path / "pch").iterdir()) == [
         "a.pch",
         "a.record",
         "c.pch",
         "c.record",
     ]
+
+
+def test_none_is_kept_or_begun_that_the_limit_leaves_no_room_for(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "6M")
+    for _ in range(3):
+        builder.compiled(EXPENSIVE + KERNEL)
+        join_makers()
+    assert not list(builder.cache.rglob("*.pch"))
+    monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "2M")
+    monkeypatch.setattr(pch.maker, "start", lambda *_: pytest.fail("one was begun"))
+    builder.compiled(EXPENSIVE + KERNEL)
 
 
 def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:

@@ -421,3 +421,16 @@ def test_long_types_in_instantiations_are_not_searched_letter_by_letter() -> Non
 
     slow = min(seconds(lambda: [by_letter.match(x) for x in log.split("\n")]) for _ in range(3))
     assert min(seconds(lambda: parse(log)) for _ in range(3)) < 0.8 * slow
+
+
+def test_of_two_hundred_thousand_errors_a_thousand_are_read() -> None:
+    log = "".join(
+        f'kernel.cu({i}): error: identifier "x{i}" is undefined\n' for i in range(200_000)
+    )
+    assert len(parse(log)) == 1000
+
+
+def test_an_error_after_any_number_of_warnings_is_read() -> None:
+    log = "".join(f"kernel.cu({i}): warning #1-D: odd\n" for i in range(1, 5000))
+    found = parse(f"{log}kernel.cu(7): error: wrong\n")
+    assert (found[0].message, len(found)) == ("wrong", 1001)

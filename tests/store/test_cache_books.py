@@ -17,8 +17,8 @@ import pytest
 
 from rtcompile.errors import RtcompileWarning
 from rtcompile.request.key import KeyInputs
+from rtcompile.store import evict, locks, manifests, statistics
 from rtcompile.store import folder as folders
-from rtcompile.store import locks, manifests, statistics
 from rtcompile.store.folder import Folder
 from rtcompile.store.statistics import Statistics, StatisticsError
 from rtcompile.store.store import Store
@@ -111,13 +111,44 @@ def test_the_limit_holds_where_there_is_no_database(
     assert bytes_in(cache) <= 50_000
 
 
-def test_precompiled_headers_count(cache: Path) -> None:
+def test_the_limit_is_for_all_folders(cache: Path) -> None:
+    kept = open_store(cache, size=200_000)
+    build(kept, "a")
+    for kind in ("sources", "toolchains", "index", "negative", "portable"):
+        for i in range(4):
+            (cache / kind / str(i)).write_bytes(b"x" * 30_000)
+            os.utime(cache / kind / str(i), (i, i))
+    usage = kept.usage()
+    counted = [
+        p for p in cache.rglob("*") if p.is_file() and p.parent.name not in ("locks", "statistics")
+    ]
+    assert usage is not None
+    assert usage.size == sum(path.stat().st_size for path in counted) <= 200_000
+    assert kept.find(make_key_inputs(source="a"))
+    assert not list((cache / "sources").glob("0"))
+
+
+@pytest.mark.parametrize("age", [0, 60, 3600])
+def test_a_precompiled_header_never_drives_out_kernels_that_are_used(cache: Path, age: int) -> None:
     kept = open_store(cache, size=100_000)
-    build(kept, "a", b"x" * 30_000)
-    (cache / "pch" / "p.pch").write_bytes(b"x" * 80_000)
-    build(kept, "b", b"x" * 30_000)
+    build(kept, "a", b"x" * 60_000)
+    used = time.time() - age
+    for suffix in ("pch", "record"):
+        (cache / "pch" / f"p.{suffix}").write_bytes(b"x" * 20_000)
+        os.utime(cache / "pch" / f"p.{suffix}", (used, used))
     kept.settle()
-    assert bytes_in(cache) <= 20_000
+    assert os.listdir(cache / "pch") == []
+    assert open_store(cache).find(make_key_inputs(source="a"))
+
+
+def test_what_was_not_used_for_a_day_makes_room_for_a_precompiled_header(cache: Path) -> None:
+    kept = open_store(cache, size=100_000)
+    build(kept, "a", b"x" * 60_000)
+    room = evict.room_for_precompiled(Folder(str(cache)), 100_000)
+    assert 0 < room < 30_000
+    for path in (cache / "objects").iterdir():
+        os.utime(path, (1, 1))
+    assert evict.room_for_precompiled(Folder(str(cache)), 100_000) > 60_000 + room - 1
 
 
 def test_an_evicted_object_that_is_open_can_be_read(cache: Path) -> None:

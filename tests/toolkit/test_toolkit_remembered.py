@@ -22,7 +22,7 @@ from rtcompile.errors import ToolkitNotFound
 from rtcompile.files import sealed as files
 from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
-from rtcompile.store import inventory
+from rtcompile.store import evict, inventory
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit import programs as unpacking
 from rtcompile.toolkit.model import Toolchain
@@ -369,7 +369,7 @@ def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, m
     for _ in range(2):
         assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
     assert len(written) == 1
-    inventory.discard(Folder(str(cache)), Path(written[0]).name)
+    evict.discard(Folder(str(cache)), "headers", Path(written[0]).name)
     assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
     assert written == [written[0]] * 2
     Path(written[0]).chmod(0o777)  # others may put headers into it
