@@ -231,7 +231,7 @@ class CompileError(_BuildError):
 
     @property
     def html(self) -> str:
-        """The message as HTML for a notebook; empty where only plain text exists."""
+        """The message as HTML for a notebook; empty if only plain text exists."""
         from rtcompile import styling
 
         return styling.as_html(self._rendered) if self._rendered else ""
@@ -327,19 +327,19 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: short and printable, whatever it is."""
+    """Return a value as a message shows it: short and printable for any type."""
     kind = type(value).__name__
     if value is None or isinstance(value, bool):
         return str(value)
     if not isinstance(value, (str, bytes, int, float)):
         return kind  # the repr of an array or a module does not help the reader
     try:
-        said = repr(value)
+        text = repr(value)
     except ValueError:  # an int of more than 4,300 digits
         return kind
-    if len(said) > _SHOWN:
-        said = f"{said[:_SHOWN]}…"
-    return said if type(value) is str else f"{kind} {said}"
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}…"
+    return text if type(value) is str else f"{kind} {text}"
 
 
 @_also("cupy_backends.cuda.api.driver", "CUDADriverError")

@@ -27,29 +27,31 @@ _JOBS_MAX = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
+_DEFAULTS: dict[str, Any] = {
+    "cache_size": 4 << 30,
+    "cache_on_disk": True,
+    "fallback": "auto",
+    "pch": True,
+    "timeout": None,
+    "memory_limit": None,
+    "jobs": None,
+    "trace": None,
+    "log": None,
+    "jit": True,
+    "debug": False,
+    "save_source": False,
+    "dump_source_on_error": False,
+    "ptx": False,
+    "recompile": False,
+    "bundles": (),
+    "remote": "",
+}
+
+
 class Settings(Value):
     """The environment's settings, in seconds and bytes; `recompile` is set by an argument only."""
 
-    __slots__ = (
-        "bundles",
-        "cache_dir",
-        "cache_on_disk",
-        "cache_size",
-        "debug",
-        "dump_source_on_error",
-        "fallback",
-        "jit",
-        "jobs",
-        "log",
-        "memory_limit",
-        "pch",
-        "ptx",
-        "recompile",
-        "remote",
-        "save_source",
-        "timeout",
-        "trace",
-    )
+    __slots__ = ("cache_dir", *_DEFAULTS)
 
     cache_dir: str
     cache_size: int
@@ -137,27 +139,6 @@ class Settings(Value):
         return self.replace(**changes) if changes else self
 
 
-_DEFAULTS: dict[str, Any] = {
-    "cache_size": 4 << 30,
-    "cache_on_disk": True,
-    "fallback": "auto",
-    "pch": True,
-    "timeout": None,
-    "memory_limit": None,
-    "jobs": None,
-    "trace": None,
-    "log": None,
-    "jit": True,
-    "debug": False,
-    "save_source": False,
-    "dump_source_on_error": False,
-    "ptx": False,
-    "recompile": False,
-    "bundles": (),
-    "remote": "",
-}
-
-
 def flag(env: Mapping[str, str], name: str, default: bool) -> bool:
     """Return a variable that is 0 or 1."""
     text = env.get(name, "")
@@ -172,57 +153,57 @@ def flag(env: Mapping[str, str], name: str, default: bool) -> bool:
 
 def _number(name: str, value: object) -> str:
     """Return an argument that is a number, or text of one, as the environment would spell it."""
-    said = str.__str__(value) if isinstance(value, str) else ""
+    given = str.__str__(value) if isinstance(value, str) else ""
     if not isinstance(value, (str, bool, bytes)):
         try:
-            said = repr(float(value))  # type: ignore[arg-type]
+            given = repr(float(value))  # type: ignore[arg-type]
         except OverflowError:
-            said = "inf"
-        except Exception:  # no number; whatever an object's own __float__ raises
-            said = ""
-    if not said:
+            given = "inf"
+        except Exception:  # not a number; an object's own __float__ may raise anything
+            given = ""
+    if not given:
         raise InvalidRequest(f"{name} must be a number, not {shown(value)}")
-    return said
+    return given
 
 
-def _bytes(name: str, said: str | None) -> int | None:
-    if not said:
+def _bytes(name: str, given: str | None) -> int | None:
+    if not given:
         return None
-    text = said.strip().upper().removesuffix("B").removesuffix("I")
+    text = given.strip().upper().removesuffix("B").removesuffix("I")
     number, unit = (text[:-1], text[-1]) if text and text[-1] in _UNITS else (text, "")
     try:
         value = float(number) * _UNITS[unit]
     except ValueError:
         value = math.nan
     if not 1 <= value <= _BYTES_MAX:
-        raise InvalidRequest(f"{name}={shown(said)}: expected a size like 512M or 2G")
+        raise InvalidRequest(f"{name}={shown(given)}: expected a size like 512M or 2G")
     return int(value)
 
 
-def seconds(name: str, said: str | None) -> float | None:
+def seconds(name: str, given: str | None) -> float | None:
     """Return a time limit; None for no limit, also for "inf"."""
-    if not said:
+    if not given:
         return None
     try:
-        value = float(said)
+        value = float(given)
     except ValueError:
         value = math.nan
     if not value > 0:
-        raise InvalidRequest(f"{name}={shown(said)}: expected a number of seconds")
+        raise InvalidRequest(f"{name}={shown(given)}: expected a number of seconds")
     return value if value < _SECONDS_MAX else None
 
 
-def _log_level(said: str | None) -> str | None:
-    return one_of("RTCOMPILE_LOG", said.lower(), LOG_LEVELS) if said else None
+def _log_level(given: str | None) -> str | None:
+    return one_of("RTCOMPILE_LOG", given.lower(), LOG_LEVELS) if given else None
 
 
-def _count(name: str, said: str | None) -> int | None:
-    if not said:
+def _count(name: str, given: str | None) -> int | None:
+    if not given:
         return None
     # isdecimal() alone is true of the digits of every script.
-    value = int(said) if said.isascii() and said.isdecimal() and len(said) < 9 else 0
+    value = int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else 0
     if not 1 <= value <= _JOBS_MAX:
         raise InvalidRequest(
-            f"{name}={shown(said)}: expected a number of builds at once, 1 to {_JOBS_MAX}"
+            f"{name}={shown(given)}: expected a number of builds at once, 1 to {_JOBS_MAX}"
         )
     return value

@@ -261,7 +261,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shipped(package: Package, built: Path) -> Package:
+def bundled(package: Package, built: Path) -> Package:
     """The package with its bundle, on the machine that built it."""
     shutil.copy(built / package.name / package.bundle.name, package.bundle)
     shutil.copytree(built / "cache", os.environ["RTCOMPILE_CACHE_DIR"], dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""Compiles that are measured for a profile, each by the compiler's own account, header by header."""
+"""Measures compiles for a profile: phases, templates and headers, as the compiler reports them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Event(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One compile: its phases in milliseconds, its spans in seconds, and what the trace says of it.
+    """One compile: its phases in milliseconds, its spans in seconds, and the events of its trace.
 
-    `begin` and `end` are those of the whole, on the clock of `spans`. `frames` are the headers, in seconds
-    since the front end began, and None where `note` says why they are not known.
+    `begin` and `end` are those of the whole compile, on the clock of `spans`. `frames` are the headers, in
+    seconds since the front end began; None if they are unknown, for the reason in `note`.
     """
 
     compiler: str
@@ -151,7 +151,7 @@ def _phases(
     seconds: float,
     rest: str,
 ) -> dict[str, float]:
-    """Return milliseconds by phase, in order; what no phase accounts for is named, too."""
+    """Return milliseconds by phase, in order, with a phase for the remaining time."""
     inside: dict[str, float] = {}
     for name, since, until in parts:
         inside[name] = inside.get(name, 0.0) + (until - since) * 1e3
@@ -162,14 +162,14 @@ def _phases(
 
 
 def _scaled(events: Sequence[Event], front_end: float) -> list[Event]:
-    """Return the events as if the front end had taken so many milliseconds."""
+    """Return the events scaled to a front end of `front_end` milliseconds."""
     traced = next((event.duration for event in events if event.name == _FRONT_END), 0.0)
     factor = front_end * 1e3 / traced if traced else 1.0
     return [e._replace(begin=e.begin * factor, duration=e.duration * factor) for e in events]
 
 
 def _scale(root: Frame | None, seconds: float) -> None:
-    """Make the frames those of a front end that took so many seconds."""
+    """Scale the frames to a front end that took `seconds`."""
     if root is None or not root.seconds:
         return
     begin, factor = root.begin, seconds / root.seconds
@@ -177,7 +177,7 @@ def _scale(root: Frame | None, seconds: float) -> None:
         frame.begin, frame.end = (frame.begin - begin) * factor, (frame.end - begin) * factor
 
 
-# --- what nvcc writes --------------------------------------------------------------------------------
+# --- Reading nvcc's tables and traces ---------------------------------------------------------------
 
 
 def _events(text: bytes) -> list[Event]:
@@ -215,7 +215,7 @@ def _tools(table: str, events: Sequence[Event]) -> Iterable[tuple[str, float]]:
 
 
 def _nvcc_frames(events: Sequence[Event], front_end: float) -> Frame:
-    """Return the headers, which lie in each other as the times of their events do."""
+    """Return the headers, nested as the times of their events are."""
     start = next((event.begin for event in events if event.name == _FRONT_END), 0.0)
     root = Frame("", 0.0, front_end / 1e3)
     stack = [root]
@@ -225,22 +225,20 @@ def _nvcc_frames(events: Sequence[Event], front_end: float) -> Frame:
         frame = Frame(event.detail, begin, begin + event.duration / 1e6)
         while len(stack) > 1 and stack[-1].end <= frame.begin:
             stack.pop()
-        frame.end = min(
-            frame.end, stack[-1].end
-        )  # neighbours have been seen to overlap by a little
+        frame.end = min(frame.end, stack[-1].end)  # neighbours may overlap slightly
         stack[-1].included.append(frame)
         stack.append(frame)
     return root
 
 
 _MARKERS = "rtcompile_ends_here"
-# What NVRTC reads after the source: the names to be lowered. The end of the unit is the source's own.
+# NVRTC reads the names to be lowered after the source, which ends the source's headers.
 _AFTER_THE_SOURCE = "__nv_name_map"
 
 
 @dataclass(slots=True)
 class Frame:
-    """One inclusion of a header: when it was open, in seconds, and what it included in turn."""
+    """One inclusion of a header: when it was open, in seconds, and the headers that it included."""
 
     path: str
     begin: float
@@ -254,7 +252,7 @@ class Frame:
 
     @property
     def own_seconds(self) -> float:
-        """How long it was open while nothing that it includes was."""
+        """How long it was open, without the headers that it includes."""
         return max(0.0, self.seconds - sum(frame.seconds for frame in self.included))
 
     def walk(self) -> Iterable[Frame]:
@@ -271,7 +269,7 @@ def measure(
     library: Library,
     limits: Limits,
 ) -> Frame | str:
-    """Return the source's own frame, with the headers in `trace` below it; or why there is none."""
+    """Return the source's frame, with the headers in `trace` below it; or why they cannot be measured."""
     folder = tempfile.mkdtemp(prefix="rtcompile-profile-")
     try:
         searched, copy = _copied(unit, directories, trace, folder)
@@ -283,14 +281,14 @@ def measure(
     if isinstance(reply, CompileFailure):
         return reply.log
     if reply["error"]:
-        return f"with marks at their ends they do not compile: {reply['log'].strip()[:300]}"
+        return f"the headers do not compile with marks at their ends: {reply['log'].strip()[:300]}"
     return _frames_of_events(reply, searched, folder)
 
 
 def _copied(
     unit: TranslationUnit, directories: Sequence[str], trace: Sequence[str], folder: str
 ) -> tuple[list[str], TranslationUnit]:
-    """Copy the headers below `folder`; return the directories they are from, and the unit."""
+    """Copy the headers below `folder`; return their directories, and the unit that includes the copies."""
     beside = os.path.dirname(unit.name)
     searched = [*([beside] if os.path.isabs(beside) else []), *directories]
     texts = dict(unit.texts)
@@ -299,7 +297,7 @@ def _copied(
     for number, path in enumerate(trace):
         position, rest = placed(path)
         if position < 0:
-            continue  # found by its place: its time is that of the header that includes it
+            continue  # it is found by its path, and its time counts for the header that includes it
         target = os.path.join(folder, str(position), rest)
         os.makedirs(os.path.dirname(target.partition("/..")[0]), exist_ok=True)
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -324,12 +322,12 @@ def _copied(
 def _frames_of_events(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Frame:
     root = Frame("", reply["begin"], reply["end"])
     stack = [root]
-    marked = [False]  # whether the header of the same place in `stack` has a mark at its end
+    marked = [False]  # whether the header at the same index in `stack` has a mark at its end
     rest = b""
 
     def close(seconds: float, by_its_mark: bool) -> None:
         frame = stack.pop()
-        # One with a mark that is left without it was not read again (#pragma once).
+        # A header that closes without its mark was not read again (#pragma once).
         skipped = marked.pop() and not by_its_mark and not frame.included
         frame.end = frame.begin if skipped else seconds
 

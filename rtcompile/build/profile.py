@@ -37,7 +37,7 @@ class HeaderCost(NamedTuple):
     Attributes
     ----------
     name : str
-        Its path below the directory where it was found, and which that is.
+        Its path below the directory where it was found, and that directory's label.
     path : str
     own : float
         While it was read, without what it includes; templates that it instantiates are in it.
@@ -81,9 +81,9 @@ class Profile:
     Attributes
     ----------
     program, arch, compiler : str
-        What was compiled, for what, by what.
+        The program, its architecture and its compiler.
     milliseconds : float
-        From asking a worker to having the code.
+        From the request to a worker until the code is there.
     phases : tuple of (str, float)
         Name and milliseconds; they add up to `milliseconds`.
     headers : tuple of HeaderCost
@@ -99,7 +99,7 @@ class Profile:
         Milliseconds of the front end for the source's leading includes, which a precompiled header
         would spare, less the time to load it; 0 where this NVRTC has none.
     note : str
-        Why there are no times of headers; ``""`` where there are.
+        Why there are no times of headers; ``""`` if there are.
     """
 
     program: str
@@ -123,7 +123,7 @@ class Profile:
         return f"<Profile: {self.program} for {self.arch}, {self.milliseconds:.0f} ms>"
 
     def text(self, most: int = _SHOWN, width: int = 0) -> str:
-        """Return the tables, each with at most so many rows; in `width` columns, longer names are cut."""
+        """Return the tables, with at most `most` rows; names are cut to fit `width` columns."""
         lines = [f"{self.program} for {self.arch}: {self.milliseconds:.0f} ms, {self.compiler}", ""]
         rows = [(name, _ms(cost), self._share(cost)) for name, cost in self.phases]
         lines += [table(("phase", "ms", "share"), rows)]
@@ -195,7 +195,7 @@ class Profile:
 
 
 def _end(name: str, room: int) -> str:
-    """Return a name's end where it is too long: a path's and a template's own name are there."""
+    """Cut a long name to its end, where a path's and a template's own name are."""
     return name if not 0 < room < len(name) else f"…{name[1 - room :]}"
 
 
@@ -276,8 +276,10 @@ def _name(path: str, search: Sequence[SearchDir]) -> str:
 
 def _prefix_cost(source: str, root: Frame | None) -> float:
     """Return the milliseconds of the inclusions that a precompiled header would stand for."""
-    said = cxx.Text(sources.pch_prefix(source)).directives()
-    names = [directive.included[1:-1] for directive in said if directive.included[:1] in ("<", '"')]
+    directives = cxx.Text(sources.pch_prefix(source)).directives()
+    names = [
+        directive.included[1:-1] for directive in directives if directive.included[:1] in ("<", '"')
+    ]
     cost = 0.0
     for frame in root.included if root is not None else ():
         if names and frame.path.endswith(f"/{names[0]}"):
@@ -286,14 +288,14 @@ def _prefix_cost(source: str, root: Frame | None) -> float:
     return cost
 
 
-# --- events ------------------------------------------------------------------------------------------
+# --- The Chrome trace, and the flame graph ----------------------------------------------------------
 
 
 _ROWS = {"rtcompile": 1, "compiler": 2, "headers": 3}
 
 
 def _chrome_events(found: Measured) -> Iterable[dict[str, Any]]:
-    """Yield what Chrome's and Perfetto's viewers show, a row each for us, the compiler and headers."""
+    """Yield what Chrome's and Perfetto's viewers show, with a row each for rtcompile, the compiler and headers."""
     process = os.getpid()
     for name, row in _ROWS.items():
         names = {"name": "thread_name", "ph": "M", "pid": process, "tid": row}
@@ -318,7 +320,7 @@ def _chrome_events(found: Measured) -> Iterable[dict[str, Any]]:
 
 
 def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
-    """Return what each template's instances cost by themselves, from events that lie in each other."""
+    """Return what each template's instances cost by themselves, from nested events."""
     found = [event for event in events if event.name.startswith("Instantiating Template")]
     found.sort(key=lambda event: (event.begin, -event.duration))
     own: list[float] = []
@@ -341,13 +343,13 @@ def _templates(events: Iterable[Event]) -> tuple[TemplateCost, ...]:
     return tuple(sorted(costs, key=lambda template: -template.own))
 
 
-_NARROWEST = 0.0005  # of the whole: what is narrower cannot be seen
+_NARROWEST = 0.0005  # of the whole; narrower boxes cannot be seen
 _COLORS = 6
 
 
 @dataclass(slots=True)
 class _Box:
-    """Something that took time, and its parts; the same name within one box is one part."""
+    """A box of the flame graph, and its parts; parts of the same name are added up."""
 
     name: str
     milliseconds: float = 0.0
@@ -410,13 +412,13 @@ def _boxes(
         return
     depths[depth] += 1
     own = box.milliseconds - sum(part.milliseconds for part in box.parts.values())
-    said = f"{box.name}: {box.milliseconds:.2f} ms, {100 * width:.1f}%; by itself {own:.2f} ms"
+    details = f"{box.name}: {box.milliseconds:.2f} ms, {100 * width:.1f}%; by itself {own:.2f} ms"
     short = box.name.rpartition("/")[2] or box.name
     color = sum(box.name.encode(errors="replace")) % _COLORS
     yield (
         f'<div class="c{color}" style="left:{100 * left:.4f}%;width:{100 * width:.4f}%;'
         f'top:{20 * depth}px" data-l="{left:.6f}" data-w="{width:.6f}" '
-        f'title="{escape(said)}">{escape(short)}</div>'
+        f'title="{escape(details)}">{escape(short)}</div>'
     )
     for part in box.parts.values():
         yield from _boxes(part, left, depth + 1, whole, depths)

@@ -1,4 +1,4 @@
-"""The `rtcompile` command. Everything that a verb does can also be called from Python.
+"""The `rtcompile` command. Everything that a verb does is also available from Python.
 
 The exit codes are listed in `arguments`, as ``rtcompile --help`` prints them.
 """
@@ -20,7 +20,7 @@ from rtcompile.errors import (
 
 __all__ = ["exit_code", "main"]
 
-REFUSED, WRONG, MISSING, CRASHED, INTERRUPTED = 1, 2, 3, 4, 130
+FAILED, WRONG, MISSING, CRASHED, INTERRUPTED = 1, 2, 3, 4, 130
 
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (CompilerCrashed, CRASHED),
@@ -50,20 +50,20 @@ def _run(argv: list[str]) -> int:
     try:
         given = arguments.parse(argv)
     except SystemExit:  # argparse has printed help, a version or an error
-        refused = output.flush()
-        if refused is None:
+        problem = output.flush()
+        if problem is None:
             raise
-        print(f"rtcompile: {refused.strerror}", file=sys.stderr)
+        print(f"rtcompile: {problem.strerror}", file=sys.stderr)
         return WRONG
     try:
         module, _, function = given.function.partition(".")
         code: int = getattr(import_module(f"rtcompile.cli.{module}"), function)(given)
         if given.verb == "run":
             return code  # Python flushes the program's streams, and has its own exit status for it
-        refused = output.flush()
-        if refused is not None:
-            given.json = False  # stdout takes no answer
-            raise refused
+        problem = output.flush()
+        if problem is not None:
+            given.json = False  # stdout cannot be written
+            raise problem
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -77,4 +77,4 @@ def _run(argv: list[str]) -> int:
 
 def exit_code(error: Exception) -> int:
     """Return the exit code for an error."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), REFUSED)
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

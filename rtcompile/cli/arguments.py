@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest, ToolkitNotFound
 
-_DESCRIPTION = "Compile CUDA C++, and look at what was compiled. Needs neither a GPU nor CuPy."
+_DESCRIPTION = "Compile CUDA C++, and inspect the result. Needs neither a GPU nor CuPy."
 _EXIT_CODES = """\
 exit codes:
   0  done
-  1  the compiler or linker refused, or a check found something
+  1  the compiler or linker reported an error, or a check found something
   2  the arguments are wrong; doctor: something does not work
   3  something is not installed, or does not know the architecture
   4  the compiler crashed or took too long
@@ -31,7 +31,7 @@ _Argument = tuple[str, str, dict[str, Any]]
 
 
 def _arg(spelling: str, text: str, **more: Any) -> _Argument:
-    """Return an argument as its help shows it: "--all", "-o --output PATH", "files FILE.cu"."""
+    """Return an argument, spelled as in its help: "--all", "-o --output PATH", "files FILE.cu"."""
     return spelling, text, more
 
 
@@ -80,17 +80,17 @@ _BUILD = (
         "link FILE too: a source, an object, PTX, LTO-IR, a fatbin or an archive",
         **_REPEATED,
     ),
-    _arg("--timeout SECONDS", "kill the compiler when it has run so long", type=float),
+    _arg("--timeout SECONDS", "kill the compiler after this time", type=float),
     _arg("--memory-limit BYTES", "kill the compiler when it takes more, as '2G'"),
 )
 _CACHE_ACTIONS = {
-    "info": "place, size, limit, hits, builds",
+    "info": "path, size, limit, hits, builds",
     "list": "every entry: name, architecture, size, last use",
     "show": "one entry: options, kernels, headers, log",
-    "prune": "evict what was not used for longest, down to a size",
+    "prune": "evict the least recently used entries, down to a size",
     "clear": "remove everything",
     "verify": "read every file; remove the damaged ones",
-    "export": "copy all that verifies into another cache directory",
+    "export": "copy everything that verifies into another cache directory",
     "push": "copy what other machines can use to the shared stores (RTCOMPILE_REMOTE)",
     "pull": "copy what the shared stores hold into the cache",
     "sync": "pull, then push",
@@ -119,8 +119,8 @@ class _Verb:
 _VERBS = (
     _Verb(
         "doctor",
-        "doctor.run",
-        "look at everything a build stands on, try it, say what to install or unset",
+        "explaining.doctor",
+        "check everything that a build needs, and tell what to install or unset",
         """Compilers, headers, driver, devices, cache, workers; then it compiles one source of each
         kind, and launches a kernel where there is a device. It works on a broken installation.
         Exits with 0 if all is well, 1 for warnings, 2 for what does not work.""",
@@ -165,7 +165,7 @@ _VERBS = (
             ),
             _arg(
                 "program SCRIPT",
-                "the script, and all that stands after it is the script's own",
+                "the script; everything after it is an argument of the script",
                 nargs=argparse.REMAINDER,
             ),
         ),
@@ -173,7 +173,7 @@ _VERBS = (
     _Verb(
         "warm",
         "running.warm",
-        "build what a program will ask for, before it does",
+        "build what a program will need, ahead of time",
         "Builds what `rtcompile run --record` wrote, in parallel, into the cache. Needs no GPU.",
         "rtcompile warm kernels.json --arch sm_90a,sm_100a",
         (
@@ -186,10 +186,10 @@ _VERBS = (
     _Verb(
         "inspect",
         "inspecting.run",
-        "what kernels take: registers, spills, shared memory, occupancy; show SASS and PTX",
+        "resources of kernels: registers, spills, shared memory, occupancy; show SASS and PTX",
         """Looks at a cubin, at a source (which is compiled, or found in the cache), or at an entry of
-        the cache, and names the blocks of highest occupancy. Only for a source it knows how many
-        bytes are spilled. Needs no GPU.""",
+        the cache, and names the blocks of highest occupancy. Bytes spilled are known only for
+        a source. Needs no GPU.""",
         "rtcompile inspect gemm.cu --arch sm_90a --block 256 --sass",
         (
             _arg("what WHAT", "a cubin, a source (.cu), or a cache entry's key or name"),
@@ -213,7 +213,7 @@ _VERBS = (
         (
             _arg("file FILE.cu", "the source that is being edited"),
             _arg("--sass", "show how the machine code differs (needs nvdisasm)"),
-            _arg("--edits N", "end after so many edits", type=int),
+            _arg("--edits N", "end after this many edits", type=int),
         ),
         builds=True,
     ),
@@ -221,7 +221,7 @@ _VERBS = (
         "cache",
         "caching.run",
         "look at the cache and keep it small",
-        """The cache holds what was compiled, by everything that the result depends on;
+        """The cache holds compiled code, under keys of everything that the code depends on;
         `rtcompile why-miss` tells why a build is not found in it.""",
         "rtcompile cache prune --size 500M",
     ),
@@ -232,7 +232,7 @@ _VERBS = (
         """Names the header that changed, or the field in which the nearest entry differs. Compiles
         nothing. Exits with 0 if it would be found, 1 if not.""",
         "rtcompile why-miss gemm.cu --arch sm_90a",
-        (_arg("file FILE.cu", "the source that is compiled again and again"),),
+        (_arg("file FILE.cu", "the source that is compiled again although it should be cached"),),
         builds=True,
     ),
     _Verb(
@@ -254,11 +254,11 @@ _VERBS = (
     _Verb(
         "headers",
         "developing.headers",
-        "what a source includes: from where, because of what, and what it costs",
+        "the headers that a source includes, why, and what each costs",
         "Runs the compiler's front end and shows the headers that it reads, as a tree.",
         "rtcompile headers gemm.cu --arch sm_90a --time",
         (
-            _arg("file FILE.cu", "the source whose headers are looked at"),
+            _arg("file FILE.cu", "the source whose headers are shown"),
             _arg("--all", "show the whole tree, not its first level"),
             _arg("--why HEADER", "show by which headers this one is included"),
             _arg("--time", "measure each of the source's own includes by compiling it alone"),
@@ -302,7 +302,7 @@ _VERBS = (
         it, or were edited since, are compiled as usual. Build hooks for hatchling and setuptools
         do the same while a wheel is built. `rtcompile bundle verify FILE` reads every byte of one;
         `rtcompile bundle verify FILE TARGET… --rebuild` compiles it again and compares. If a build
-        cannot be shipped (link= with sources, a header that no -I leads to) nothing is written, and
+        cannot be bundled (link= with sources, a header that no -I leads to) nothing is written, and
         the exit code is 2. With --skip-unshippable the rest is written; the exit code is 0 then, but
         the bundle names what it lacks, and `rtcompile bundle verify` of it ends with 1.""",
         "rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
@@ -316,11 +316,11 @@ _VERBS = (
             _TRUST,
             _arg("-o --output FILE", "the bundle to write"),
             _arg("--arch ARCH[,…]", "sm_80,sm_90a; compute_90 for PTX", **_SEVERAL),
-            _arg("--update", "keep what the file has for other builds"),
+            _arg("--update", "keep the file's other builds"),
             _NAMES,
             _arg(
                 "--skip-unshippable",
-                "write what can be shipped; --list and verify tell what is not",
+                "write the rest if some builds cannot be bundled; --list and verify name what is left out",
             ),
             _arg("--list", "show what is in a bundle: TARGET"),
             _arg("--matrix", "show what each GPU gets (cubin, PTX, nothing), and the least driver"),
@@ -334,7 +334,7 @@ _VERBS = (
     _Verb(
         "repro",
         "explaining.reproducers",
-        "show or run what made a compiler crash",
+        "show or run the reproducer of a compiler's crash",
         "Each crash leaves a folder, a reproducer: the source, the headers, the options, the command.",
         "rtcompile repro nvrtc-crash-0123456789ab --run",
         (
@@ -364,7 +364,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if not argv or argv == ["cache"]:
         (verbs["cache"] if argv else whole).print_help()
         sys.exit(0)
-    _refuse_unknown_verb(argv[0], whole)
+    _check_verb(argv[0], whole)
     given, unknown = whole.parse_known_args(argv)
     if unknown:
         sub = verbs[given.verb]
@@ -426,7 +426,7 @@ def _add(arguments: Iterable[_Argument], to: argparse._ActionsContainer) -> None
 
 
 class _Help(argparse.HelpFormatter):
-    """Wraps each line of the texts to the terminal, but those that begin with two blanks."""
+    """Wraps each line of the texts to the terminal, except lines that begin with two blanks."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(
@@ -439,14 +439,14 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors have two lines: the mistake with a suggestion, and where to find help."""
 
     def __init__(self, **more: Any) -> None:
-        # Abbreviations are refused, since a new option would change their meaning.
+        # Abbreviations are errors, since a new option would change their meaning.
         super().__init__(allow_abbrev=False, formatter_class=_Help, **more)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            says = f"{value!r} is none of {', '.join(known)}{_nearest(str(value), known)}"
-            raise argparse.ArgumentError(action, says)
+            message = f"{value!r} is not one of {', '.join(known)}{_nearest(str(value), known)}"
+            raise argparse.ArgumentError(action, message)
 
     def verbs(self) -> dict[str, argparse.ArgumentParser]:
         """Return the parsers of the verbs by their names."""
@@ -456,19 +456,21 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what it takes\n")
 
 
-def _refuse_unknown_verb(word: str, whole: Parser) -> None:
+def _check_verb(word: str, whole: Parser) -> None:
     verbs, options = whole.verbs(), whole._option_string_actions
     name = word.partition("=")[0]
     if word in verbs or word in options:
         return
     if not word.startswith("-"):
         if word.endswith((".cu", ".cuh")):
-            says = f"is a file, not a verb; did you mean `rtcompile compile {word}`?"
+            message = f"is a file, not a verb; did you mean `rtcompile compile {word}`?"
         else:
-            says = f"is not a verb{_nearest(word, verbs) or '; it is one of ' + ', '.join(verbs)}"
-        whole.error(f"{word!r} {says}")
+            message = (
+                f"is not a verb{_nearest(word, verbs) or '; it is one of ' + ', '.join(verbs)}"
+            )
+        whole.error(f"{word!r} {message}")
     if all(name in verb._option_string_actions for verb in verbs.values()):
-        whole.error(f"{name} stands behind the verb: `rtcompile VERB {name}`")
+        whole.error(f"{name} goes after the verb: `rtcompile VERB {name}`")
     whole.error(f"there is no option {name}{_nearest(name, options)}")
 
 
@@ -477,13 +479,13 @@ def _unknown_argument(word: str, sub: argparse.ArgumentParser) -> str:
         return f"{word!r} is one argument too many"
     spellings = list(sub._option_string_actions)
     name = word.partition("=")[0]
-    says = f"there is no option {name}"
+    message = f"there is no option {name}"
     if "--backend" not in spellings:
-        return says + _nearest(name, spellings)
+        return message + _nearest(name, spellings)
     if f"-{name}" in spellings:  # nvcc's -arch and -std
-        return f"{says}; did you mean -{name}?"
+        return f"{message}; did you mean -{name}?"
     meant = "" if _is_compilers(word) else _nearest(name, spellings)
-    return f"{says}{meant or '.'} Options of the compiler stand after --: `{sub.prog} … -- {word}`"
+    return f"{message}{meant or '.'} Options of the compiler go after --: `{sub.prog} … -- {word}`"
 
 
 def _is_compilers(word: str) -> bool:

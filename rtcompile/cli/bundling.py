@@ -72,13 +72,13 @@ def _matrix(given: Namespace) -> int:
     for path in given.targets:
         bundle = _bundle(path)
         served = proof.matrix(bundle)
-        # A line per program only where programs differ.
+        # Print a line per program only if programs differ.
         rows = [(s.gpu, s.code, s.driver, f"CUDA {s.cuda}", s.program) for s in served]
         if len({row[-1] for row in rows}) > 1 and all(
             len({r[1:3] for r in rows if (r[0], r[3]) == (row[0], row[3])}) == 1 for row in rows
         ):
             rows = list(dict.fromkeys((*row[:-1], "all") for row in rows))
-        if len({row[-1] for row in rows}) == 1 and not given.json:  # nothing to tell apart
+        if len({row[-1] for row in rows}) == 1 and not given.json:  # there is one program
             rows = [(*row[:-1], row[-1].partition(" (")[0]) for row in rows]
         _show(given, path, ("gpu", "code", "least driver", "made with", "program"), rows)
     return 0
@@ -144,9 +144,9 @@ def _targets(
         record = recording.read(name, trust_options=given.trust_options)
         mention_differences(name, record)
         for wanted in stack.enter_context(warming.requests(record, archs)):
-            asked, asked_by = wanted.asked or (None, None)
+            requested, requested_by = wanted.by_program or (None, None)
             yield bundling.Work(
-                wanted.request, asked=asked, asked_by=asked_by, origin=wanted.origin
+                wanted.request, requested=requested, requested_by=requested_by, origin=wanted.origin
             )
         return
     for target in bundling.resolve(name):

@@ -1,4 +1,4 @@
-"""``rtcompile cache`` and ``rtcompile why-miss``: what is cached, and why a build is not."""
+"""``rtcompile cache`` and ``rtcompile why-miss``: the cache's contents, and why a build is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN_KEY = 16
 
 
 def run(given: Namespace) -> int:
-    """Do an action of ``cache``."""
+    """Run an action of ``cache``."""
     settings = Settings.from_environ()
     try:
         Folder(settings.cache_dir).check()
@@ -63,7 +63,7 @@ def run(given: Namespace) -> int:
         case _:
             fields, text = _copy(given.action, settings, store)
             code = 0 if fields["ok"] else 1
-    output.say(given, fields, text)
+    output.print_result(given, fields, text)
     return code
 
 
@@ -96,8 +96,8 @@ def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
     if given.stats:
         from rtcompile.extras.cluster import copying
 
-        kept = copying.kept(copying.stores())
-        fields["stores"] = [each._asdict() for each in kept]
+        levels = copying.kept(copying.stores())
+        fields["stores"] = [each._asdict() for each in levels]
     lines = [f"{settings.cache_dir}: {len(entries)} entries"]
     if usage is not None:
         size, limit = output.human_size(usage.size), output.human_size(settings.cache_size)
@@ -108,9 +108,9 @@ def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
     if precompiled:
         size = output.human_size(sum(precompiled))
         lines.append(f"{len(precompiled)} precompiled headers, {size}")
-    for held in fields.get("stores", ()):
-        said = f"{held['builds']} builds, {output.human_size(held['size'])}"
-        lines.append(f"{held['store']}: {held['problem'] or said}")
+    for level in fields.get("stores", ()):
+        contents = f"{level['builds']} builds, {output.human_size(level['size'])}"
+        lines.append(f"{level['store']}: {level['problem'] or contents}")
     return fields, "\n".join(lines)
 
 
@@ -157,11 +157,13 @@ def _copy(action: str, settings: Settings, store: Store) -> tuple[dict[str, Any]
     if action in ("push", "sync"):
         done += [("to", each) for each in copying.push(stores, folder)]
     lines = []
-    for way, each in done:
-        lines.append(f"{each.copied} builds copied {way} {each.store}, {each.there} there already")
+    for direction, each in done:
+        lines.append(
+            f"{each.copied} builds copied {direction} {each.store}, {each.there} there already"
+        )
         if each.problem:
             lines.append(f"  {each.problem}")
-    stores_done = [{"direction": way, **each._asdict()} for way, each in done]
+    stores_done = [{"direction": direction, **each._asdict()} for direction, each in done]
     ok = not any(each.problem for _, each in done)
     return {"ok": ok, "stores": stores_done}, "\n".join(lines)
 
@@ -199,27 +201,27 @@ def why_miss(given: Namespace) -> int:
             result["nearest"] = _nearest(plan.key_inputs.summary(), store)
         results.append(result)
     text = "\n".join(_rendered(given.file, result) for result in results)
-    output.say(given, {"file": given.file, "results": results}, text)
+    output.print_result(given, {"file": given.file, "results": results}, text)
     return 0 if all(result["hit"] for result in results) else 1
 
 
-def _nearest(asked: Mapping[str, str], store: Store) -> dict[str, Any] | None:
+def _nearest(fields: Mapping[str, str], store: Store) -> dict[str, Any] | None:
     """Return the most similar entry and the fields that differ; None in an empty cache."""
 
     def differences(entry: Entry) -> dict[str, tuple[str, str]]:
-        labels = sorted({*asked, *entry.asked})
-        pairs = {label: (entry.asked.get(label, ""), asked.get(label, "")) for label in labels}
+        labels = sorted({*fields, *entry.asked})
+        pairs = {label: (entry.asked.get(label, ""), fields.get(label, "")) for label in labels}
         return {label: pair for label, pair in pairs.items() if pair[0] != pair[1]}
 
     candidates = [(differences(entry), entry) for entry in store.entries() if entry.asked]
     if not candidates:
         return None
-    fields, entry = min(candidates, key=lambda found: (len(found[0]), -found[1].used))
+    different, entry = min(candidates, key=lambda found: (len(found[0]), -found[1].used))
     return {
         "key": entry.key,
         "name": entry.name,
         "compiler": entry.obj.build.compiler,
-        "differences": {label: {"was": a, "is": b} for label, (a, b) in fields.items()},
+        "differences": {label: {"was": a, "is": b} for label, (a, b) in different.items()},
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from rtcompile import toolkit
 from rtcompile.build.many import submit_many
 from rtcompile.cli import exit_code, output
-from rtcompile.cli.output import obey_jobs, overrides, requests
+from rtcompile.cli.output import overrides, requests, set_jobs
 from rtcompile.errors import InvalidRequest, LinkError, RtcompileError, ToolkitNotFound
 from rtcompile.files.watched import Files
 from rtcompile.inspect.report import kernel_symbols
@@ -49,18 +49,20 @@ class _Round:
 
 def run(given: Namespace) -> int:
     """Build everything, once or whenever something changes."""
-    obey_jobs(given)
+    set_jobs(given)
     if given.output == "-" and (given.json or given.watch):
         raise InvalidRequest("-o - writes the code to stdout: --json and --watch print there too")
     if given.output == "-" and given.target != "ptx" and sys.stdout.isatty():
-        raise InvalidRequest(f"a {given.target} is no text for a terminal: redirect stdout")
+        raise InvalidRequest(
+            f"a {given.target} is binary and cannot go to a terminal: redirect stdout"
+        )
     if not given.watch:
         done = _build_all(given)
         if given.json:
             output.print_json({"ok": done.code == 0, "results": done.results})
         return done.code
     if given.json:
-        raise InvalidRequest("--watch prints for ever, --json one object: choose one")
+        raise InvalidRequest("--watch never ends, and --json prints one object: choose one")
     files = Files(*(build.request.name for build in _builds(given)))
     while True:
         files.begin()
@@ -105,13 +107,13 @@ def _builds(given: Namespace) -> list[_Job]:
     target = given.target
     if target == "fatbin":  # cubins are built and combined afterwards
         given = Namespace(**{**vars(given), "target": "cubin"})
-    asked = [(file, request) for file in given.files for request in requests(given, file)]
-    outputs = len(given.files) if target == "fatbin" else len(asked)
+    requested = [(file, request) for file in given.files for request in requests(given, file)]
+    outputs = len(given.files) if target == "fatbin" else len(requested)
     if given.output == "-" and outputs > 1:
         raise InvalidRequest(f"-o - takes one build, and this makes {outputs}; give a folder")
     builds = [
         _Job(file, request, _path(given.output, file, request, target, single=outputs == 1))
-        for file, request in asked
+        for file, request in requested
     ]
     _check_paths(builds)
     return builds
@@ -215,6 +217,6 @@ def combine(cubins: Sequence[ObjectCode]) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             log = done.stdout + done.stderr
-            raise LinkError(f"fatbinary refused the cubins: {log.strip()}", log=log)
+            raise LinkError(f"fatbinary rejected the cubins: {log.strip()}", log=log)
         with open(made, "rb") as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""``rtcompile clangd`` and ``rtcompile profile``: for the author of kernels."""
+"""``rtcompile clangd``, ``profile`` and ``headers``: tools for authors of kernels."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 
-# --- ``rtcompile clangd``: the compile database of a project's kernels, for an editor -------------
+# --- ``rtcompile clangd`` -------------------------------------------------------------------------
 
 
 def write_database(given: Namespace) -> int:
-    """Write the database and say what is in it."""
+    """Write the database and print its contents."""
     settings = Settings.from_environ()
     arch = Arch.parse(given.arch or "sm_80")
     root = os.path.abspath(given.root)
@@ -44,13 +44,13 @@ def write_database(given: Namespace) -> int:
         listed = output.table(("kernel of", "written to"), rows)
     files = [{"file": entry.file, "origin": entry.origin} for entry in entries]
     text = f"{listed}\n{path}: {len(entries)} file{'s' * (len(entries) != 1)}"
-    output.say(given, {"path": path, "files": files}, text)
+    output.print_result(given, {"path": path, "files": files}, text)
     return 0
 
 
-# --- ``rtcompile profile`` ------------------------------------------------------------------------
+# --- ``rtcompile profile`` and ``rtcompile headers`` ------------------------------------------------
 
-# One inclusion: its path, the files and bytes that were read because of it, and what it includes in turn.
+# One inclusion: its path, the files and bytes read because of it, and the headers it includes.
 _Header = dict[str, Any]
 
 
@@ -61,11 +61,11 @@ def profile_kernels(given: Namespace) -> int:
         if file is not None and not file.endswith(suffix):
             raise InvalidRequest(f"--{name} needs a file that ends in {suffix}, not {file!r}")
     settings = Settings.from_environ().override(**overrides(given))
-    asked = list(requests(given, given.file))
-    if len(asked) > 1 and (given.html or given.trace):
+    requested = list(requests(given, given.file))
+    if len(requested) > 1 and (given.html or given.trace):
         raise InvalidRequest("--html and --trace are for one architecture: give one by --arch")
     profiles = []
-    for request in asked:
+    for request in requested:
         found = profile(request, settings)
         profiles.append(found.fields())
         if not given.json:

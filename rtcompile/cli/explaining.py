@@ -1,4 +1,4 @@
-"""``rtcompile explain`` and ``rtcompile repro``: a message explained, a crash repeated."""
+"""``rtcompile explain``, ``repro`` and ``doctor``: a message, a crash, or an installation explained."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Any
 from rtcompile import toolkit
 from rtcompile.cli import output
 from rtcompile.diagnostic import Diagnostic
+from rtcompile.doctor import examine, verdict
+from rtcompile.doctor.checks import Check
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages import catalogue, diagnostics, rendering
 from rtcompile.messages.catalogue import MESSAGES
@@ -23,18 +25,19 @@ from rtcompile.messages.facts import BuildContext
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
+from rtcompile.styling import filled
 from rtcompile.toolkit.advice import missing_header
 
 _MOST_BYTES = 64 << 20  # bytes read of a log; diagnostics.parse looks at both its ends only
 
 
 def run(given: Namespace) -> int:
-    """Print what is known; exits with 1 where nothing is."""
+    """Print what is known about the messages; exit with 1 if nothing is."""
     row = next((known for known in MESSAGES if known.id == given.what), None)
     if row is not None:
         text = f"{row.id}: {row.pattern.pattern}\n{row.cause}\n{row.fix}\nSeen since {row.since}."
         fields = {"id": row.id, "pattern": row.pattern.pattern, "cause": row.cause, "fix": row.fix}
-        output.say(given, fields, text)
+        output.print_result(given, fields, text)
         return 0
     text = _text(given.what)
     if not text.strip():
@@ -46,7 +49,7 @@ def run(given: Namespace) -> int:
     else:
         print(_rendered(found, given))
         if not explained:
-            print("  Nothing is known about it; `rtcompile doctor` looks at the install.")
+            print("  Nothing is known about it; `rtcompile doctor` checks the installation.")
     return 0 if explained else 1
 
 
@@ -126,7 +129,7 @@ def reproducers(given: Namespace) -> int:
         return subprocess.run([os.path.join(folder, "run.sh")]).returncode
     lines = [f"  {label}: {_as_text(value)}" for label, value in report.items()]
     text = "\n".join([folder, *lines, f"  again: {os.path.join(folder, 'run.sh')}"])
-    output.say(given, {"folder": folder, **report}, text)
+    output.print_result(given, {"folder": folder, **report}, text)
     return 0
 
 
@@ -136,7 +139,7 @@ def _list_reproducers(home: str, names: list[str], given: Namespace) -> int:
     text = (
         output.table(("folder", "program", "what"), rows) if rows else f"no reproducers in {home}"
     )
-    output.say(given, {"directory": home, "reproducers": reports}, text)
+    output.print_result(given, {"directory": home, "reproducers": reports}, text)
     return 0
 
 
@@ -155,3 +158,41 @@ def _as_text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {item}" for name, item in value.items())
     return str(value)
+
+
+# --- ``rtcompile doctor`` -------------------------------------------------------------------------
+
+_CHECK_MARKS = {"ok": "✓", "note": "·", "warning": "!", "error": "✗"}
+_NAME_WIDTH = 28
+_WIDTH = 100  # where there is no terminal
+_NARROW = 90  # in fewer columns the detail does not fit beside the name
+_SUMMARY = {0: "All is well.", 1: "Something is worth a look.", 2: "Something does not work."}
+
+
+def doctor(given: Namespace) -> int:
+    """Print each check when it is done; return the verdict as exit code."""
+    color = output.uses_color(given, sys.stdout)
+    width = output.terminal_width(sys.stdout, _WIDTH)
+    done: list[Check] = []
+    for check in examine(probes=not given.no_probes):
+        done.append(check)
+        if not given.json:
+            print(_check_lines(check, color, width), flush=True)
+    code = verdict(done)
+    if given.json:
+        output.print_json({"ok": code == 0, "verdict": code, "checks": [asdict(c) for c in done]})
+    else:
+        print(output.paint(_SUMMARY[code], "location", color))
+    return code
+
+
+def _check_lines(check: Check, color: bool, width: int) -> str:
+    """Return a check's lines, with the detail beside the name, or below it in a narrow terminal."""
+    mark = output.paint(_CHECK_MARKS[check.status], check.status, color)
+    beside = width >= _NARROW
+    indent = " " * (_NAME_WIDTH + 3 if beside else 4)
+    name = f"{mark} {check.name:{_NAME_WIDTH}} " if beside else f"{mark} {check.name}\n{indent}"
+    text = name + filled(check.detail, width, indent, indent).lstrip()
+    if check.hint:
+        text += "\n" + filled(f"→ {check.hint}", width, indent, f"{indent}  ")
+    return text

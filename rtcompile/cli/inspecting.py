@@ -1,4 +1,4 @@
-"""``rtcompile inspect`` and ``rtcompile watch``: the resources of kernels, and what an edit changes in them."""
+"""``rtcompile inspect`` and ``rtcompile watch``: the resources of kernels, and how an edit changes them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def _subjects(given: Namespace) -> list[_Subject]:
         if kind == "cubin":
             return [_Subject(data)]
         if kind is not None:
-            raise InvalidRequest(f"{given.what} is {kind}: only a cubin says what its kernels take")
+            raise InvalidRequest(
+                f"{given.what} is {kind}: only a cubin contains its kernels' resources"
+            )
         return [
             _Subject(_build(r, given), r)
             for r in requests(given, given.what, REPORT_SPILLS, "-lineinfo")
@@ -128,7 +130,7 @@ def _beside_source(
     files: re.Pattern[str] | None,
     marker: re.Pattern[str],
 ) -> str:
-    """Put the program's own line under each mark of its number."""
+    """Add the program's own line below each mark that gives its number."""
     if request is None:
         return text
     own = request.name
@@ -189,20 +191,20 @@ _COLUMNS: tuple[tuple[str, Callable[[KernelReport], object]], ...] = (
     ("instructions", lambda kernel: kernel.instructions),
     ("code B", lambda kernel: kernel.code_bytes),
 )
-# An address, and the encoding of an instruction: both change wherever something before them does.
+# The address and the encoding of an instruction change when anything before it does.
 _ADDRESSES = re.compile(r"/\*[0-9a-f]{4,}\*/|/\* 0x[0-9a-f]{16} \*/")
 
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """What a build's kernels take, and their machine code where it is asked for."""
+    """What a build's kernels take, and their machine code where it is requested for."""
 
     kernels: dict[str, KernelReport] = field(default_factory=dict)
     sass: dict[str, str] = field(default_factory=dict)
 
 
 def watch(given: Namespace) -> int:
-    """Build, and again whenever the source or a header changes; print what that changed."""
+    """Build now and whenever the source or a header changes; print what each edit changed."""
     if given.file == "-":
         raise InvalidRequest("watch needs a file: what stdin gave does not change")
     if given.edits is not None and given.edits < 0:
@@ -221,7 +223,7 @@ def watch(given: Namespace) -> int:
         except (RtcompileError, OSError) as error:
             code = exit_code(error)
             if last is None and not isinstance(error, CompileError):
-                raise  # no edit of the source helps
+                raise  # editing the source does not help
             if isinstance(error, CompileError):
                 read |= {os.path.abspath(one.file) for one in error.diagnostics if one.file}
             read |= {*files, os.path.dirname(source)}
@@ -239,12 +241,12 @@ def watch(given: Namespace) -> int:
 
 def _built(given: Namespace) -> tuple[_Build, set[str]]:
     """Return the build, and the headers that it read."""
-    read_text(given.file)  # an error where reading would wait for ever, as a pipe in its place
-    asked = list(requests(given, given.file, REPORT_SPILLS))
-    if len(asked) != 1 or asked[0].target != "cubin":
+    read_text(given.file)  # raises for a pipe, which would be read for ever
+    requested = list(requests(given, given.file, REPORT_SPILLS))
+    if len(requested) != 1 or requested[0].target != "cubin":
         raise InvalidRequest("watch builds a cubin for one architecture, as --arch sm_90a")
     settings = Settings.from_environ().override(**overrides(given))
-    code: ObjectCode = pipeline.build(asked[0], settings)
+    code: ObjectCode = pipeline.build(requested[0], settings)
     kernels = {kernel.name: kernel for kernel in report(code).kernels}
     sass = disassembled(code) if given.sass else {}
     return (
@@ -255,7 +257,9 @@ def _built(given: Namespace) -> tuple[_Build, set[str]]:
 
 def _print_build(last: _Build | None, built: _Build, given: Namespace, seconds: float) -> None:
     names = list(dict.fromkeys([*built.kernels, *(last.kernels if last else ())]))
-    changed = [name for name in names if last is None or _takes(last, name) != _takes(built, name)]
+    changed = [
+        name for name in names if last is None or _resources(last, name) != _resources(built, name)
+    ]
     difference = _difference(last, built, names) if last is not None and given.sass else ""
     if given.json:
         fields: dict[str, Any] = {
@@ -279,14 +283,14 @@ def _print_build(last: _Build | None, built: _Build, given: Namespace, seconds: 
         print(difference, flush=True)
 
 
-def _takes(build: _Build, name: str) -> tuple[object, ...] | None:
+def _resources(build: _Build, name: str) -> tuple[object, ...] | None:
     kernel = build.kernels.get(name)
     return None if kernel is None else tuple(cell(kernel) for _, cell in _COLUMNS)
 
 
 def _cells(last: _Build | None, built: _Build, name: str) -> list[str]:
-    """Return a kernel's figures, with what they were where that is another."""
-    before, after = (None if last is None else _takes(last, name)), _takes(built, name)
+    """Return a kernel's figures, each with its former value if that differs."""
+    before, after = (None if last is None else _resources(last, name)), _resources(built, name)
     if after is None:
         return ["gone", *[""] * (len(_COLUMNS) - 1)]
     if before is None:

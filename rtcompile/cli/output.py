@@ -25,7 +25,7 @@ from rtcompile.errors import (
 from rtcompile.files.watched import decoded
 from rtcompile.request.request import CompileRequest
 
-# --- Prints the command's results as text or as one JSON object, and its errors on stderr ---------
+# --- Results as text or as one JSON object, and errors ---------------------------------------------
 
 NO_KERNELS = (
     "no kernel is in it: mark a function __global__; a template has only the instances that "
@@ -37,7 +37,7 @@ _SPELLED = {"…": "...", "✓": "+", "·": "-", "✗": "x", "→": "->"}
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr replace characters that their encoding lacks, and exist if closed."""
+    """Let stdout and stderr replace characters that their encoding lacks; reopen them if closed."""
     codecs.register_error("rtcompile", _spell)
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -47,22 +47,22 @@ def prepare_streams() -> None:
 
 
 def flush() -> OSError | None:
-    """Flush stdout; return why that fails, after dropping what is left, which Python would retry."""
+    """Flush stdout. If that fails, drop the remaining output, which Python would retry, and return why."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
         sys.stdout.flush()
         return error
     return None
 
 
 def prepare_warnings() -> None:
-    """Let our warnings be lines of a command's, without the line of Python that gave them."""
+    """Show rtcompile's warnings as plain lines, without the Python line that raised them."""
     import warnings
 
     by_python = warnings.showwarning
@@ -91,14 +91,14 @@ def reader_has_gone() -> bool:
         poll.register(stream, 0)
     closed = any(event & select.POLLERR for _, event in poll.poll(0))
     if closed:  # else Python would write to the closed pipe again at its end
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, 1)
+        os.dup2(devnull, 2)
     return closed
 
 
 def terminal_width(stream: IO[str], otherwise: int) -> int:
-    """Return the columns of the terminal at `stream`; `otherwise` where there is none."""
+    """Return the columns of the terminal at `stream`; `otherwise` if it is not a terminal."""
     return shutil.get_terminal_size((otherwise, 24)).columns if stream.isatty() else otherwise
 
 
@@ -108,37 +108,37 @@ def print_json(fields: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def say(given: Namespace, fields: dict[str, Any], text: str) -> None:
-    """Print the same as one JSON object or as text."""
+def print_result(given: Namespace, fields: dict[str, Any], text: str) -> None:
+    """Print a result as one JSON object or as text."""
     if given.json:
         print_json(fields)
     else:
         print(text)
 
 
-_PLACE = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")
+_LOCATION = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")
 
 
 def failure(error: Exception, given: Namespace, file: str = "") -> None:
     """Print why the command ended: on stderr as text, or on stdout as JSON.
 
-    A first line that begins with a place is left as it is, so editors can jump to it. All
+    A first line that begins with a file and line is unchanged, so that editors can jump to it. All
     others begin with the command's name, and the `file` if there is one.
     """
     if given.json:
         try:
             print_json({"ok": False, "error": error_fields(error)})
-            refused = flush()
+            problem = flush()
         except BrokenPipeError:
             raise
         except OSError as full:
-            refused = full
-        if refused is None:
+            problem = full
+        if problem is None:
             return
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
-        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        text = f"{place}{error.strerror}"
+        prefix = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        text = f"{prefix}{error.strerror}"
     if isinstance(error, RtcompileError):
         from rtcompile.messages import rendering
 
@@ -148,7 +148,7 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
                 error, "command", width=terminal_width(sys.stderr, 100)
             )
             text = styling.painted(message, uses_color(given, sys.stderr))
-    if not _PLACE.match(_ESCAPE.sub("", text)):
+    if not _LOCATION.match(_ESCAPE.sub("", text)):
         about = f"{file}: " if file and file not in text.partition("\n")[0] else ""
         text = f"rtcompile {given.verb}: {about}{text}"
     sys.stderr.write(f"{text}\n")
@@ -195,11 +195,11 @@ def human_size(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-# --- Turns the command line's build options into the same requests that Python would make ---------
+# --- Requests from the command line's options ------------------------------------------------------
 
 
 def requests(given: Namespace, file: str, *more_options: str) -> Iterator[CompileRequest]:
-    """Yield one request for each requested architecture."""
+    """Yield the request for each architecture, as Python would make it."""
     source, name = read_source(file)
     options = [
         *(f"-I{directory}" for directory in given.include_dirs),
@@ -221,8 +221,8 @@ def requests(given: Namespace, file: str, *more_options: str) -> Iterator[Compil
         )
 
 
-def obey_jobs(given: Namespace) -> None:
-    """Let ``--jobs`` limit how many compilers are at work at once."""
+def set_jobs(given: Namespace) -> None:
+    """Limit the number of compilers that run at the same time to ``--jobs``."""
     if given.jobs is None:
         return
     if given.jobs < 1:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest, RtcompileError
-from rtcompile.extras.record.counting import KernelUse, Tally, counting, invite
+from rtcompile.extras.record.counting import KernelUse, Tally, count_children, counting
 from rtcompile.extras.record.program import Program, end_by
 
 if TYPE_CHECKING:
@@ -40,20 +40,24 @@ def run(given: Namespace) -> int:
 
     def end_as_interrupted() -> None:
         if signalled:
-            with suppress(OSError, ValueError, AttributeError):  # it is full, closed or None
+            with suppress(
+                OSError, ValueError, AttributeError
+            ):  # the stream is full, closed or None
                 sys.stdout.flush()
             end_by(signalled)
 
     atexit.register(end_as_interrupted)  # before the program's handlers: it is called after them
     with counting() as tally:
-        atexit.register(tally.discard)  # what the program's handlers wait for may still append
+        atexit.register(
+            tally.discard
+        )  # processes that the program's handlers wait for may still append
         if recorder is not None:
             recorder.start()
-        invite(tally, "" if recorder is None else recorder.path)
+        count_children(tally, "" if recorder is None else recorder.path)
 
         problems: list[str] = []
 
-        def tell(status: int) -> int:
+        def finish(status: int) -> int:
             tally.collect()
             problems.extend(tally.problems)
             recorded, problem = _recorded(recorder, given.record)
@@ -70,11 +74,11 @@ def run(given: Namespace) -> int:
             return _check(given, tally, known) if given.check else 0
 
         status = program.run(
-            before_a_signal=lambda number: tell(-number), if_not_installed=problems.append
+            before_a_signal=lambda number: finish(-number), if_not_installed=problems.append
         )
         if os.getpid() != process:
             return status  # A forked child's requests are in the record that its parent writes.
-        failed = tell(status)
+        failed = finish(status)
     if status < 0:
         signalled = -status
     return failed or (status if status >= 0 else 128 - status)  # 130 where no signal ends it
@@ -83,7 +87,7 @@ def run(given: Namespace) -> int:
 def _program(given: Namespace) -> Program:
     words = [*(given.module_and_arguments or ()), *given.program]
     if not words:
-        raise InvalidRequest("what is to be run? `rtcompile run script.py`, or `-m module`")
+        raise InvalidRequest("no program given: `rtcompile run script.py`, or `-m module`")
     return Program(words[0], tuple(words[1:]), is_module=given.module_and_arguments is not None)
 
 
@@ -97,10 +101,10 @@ def _recorded(recorder: Recorder | None, path: str) -> tuple[list[str], str]:
         return [], f"{path} was not written, or lacks builds: {error}"
     count = len(record.builds)
     lines = [f"{count} build{'s' * (count != 1)} recorded in {path}"]
-    if strays := record.found_by_place():
+    if unsearched := record.found_by_path():
         lines.append(
-            f"{strays[0]}{f' and {len(strays) - 1} more' * (len(strays) > 1)}: included by its place "
-            "on this machine, and can be warmed only where it has the same; give its folder by -I"
+            f"{unsearched[0]}{f' and {len(unsearched) - 1} more' * (len(unsearched) > 1)}: included by its path "
+            "on this machine, and can be warmed only where it has the same path; give its folder by -I"
         )
     return lines, ""
 
@@ -108,20 +112,20 @@ def _recorded(recorder: Recorder | None, path: str) -> tuple[list[str], str]:
 def _print_json(tally: Tally, status: int, problems: list[str]) -> None:
     builds = [build._asdict() for build in tally.builds]
     fields = {"status": status, "builds": builds, "missing": tally.missing, "problems": problems}
-    _say(json.dumps(fields))
+    _write_stderr(json.dumps(fields))
 
 
 def _report(given: Namespace, tally: Tally, lines: list[str]) -> None:
     """Print a summary of the run's builds on stderr, since stdout belongs to the program."""
     if given.report:
-        _say(output.table(KernelUse._fields, map(_row, tally.builds)))
+        _write_stderr(output.table(KernelUse._fields, map(_row, tally.builds)))
     for line in (tally.line(), *lines):
-        _say(f"rtcompile: {line}")
+        _write_stderr(f"rtcompile: {line}")
 
 
-def _say(text: str) -> None:
+def _write_stderr(text: str) -> None:
     """Print on stderr, if the program left it open."""
-    with suppress(OSError, ValueError, AttributeError):  # it is full, closed or None
+    with suppress(OSError, ValueError, AttributeError):  # the stream is full, closed or None
         sys.stderr.write(f"{text}\n")
 
 
@@ -132,7 +136,7 @@ def _row(build: KernelUse) -> list[object]:
 
 def _check(given: Namespace, tally: Tally, known: Record | None) -> int:
     """Print the builds that were missing while compiling was forbidden; return 1 if there were any."""
-    lines = [f"not there: {missing}" for missing in tally.missing]
+    lines = [f"missing: {missing}" for missing in tally.missing]
     if lines:
         lines.append(
             f"missing builds of the program: {len(lines)}; `rtcompile warm` builds a record"
@@ -141,17 +145,17 @@ def _check(given: Namespace, tally: Tally, known: Record | None) -> int:
         lines.append(f"complete ({len(known.builds)} builds in the record)")
     if not given.json:
         for line in lines:
-            _say(f"rtcompile: {line}")
+            _write_stderr(f"rtcompile: {line}")
     return _INCOMPLETE if tally.missing else 0
 
 
 def warm(given: Namespace) -> int:
     """Build everything in the records into the cache."""
     from rtcompile.build import planned  # with much that `run` does not need
-    from rtcompile.cli.output import obey_jobs
+    from rtcompile.cli.output import set_jobs
     from rtcompile.extras.record import recording, warming
 
-    obey_jobs(given)
+    set_jobs(given)
     planned.start_compiler()
     archs = given.arch or []
     rows = []
@@ -163,14 +167,14 @@ def warm(given: Namespace) -> int:
         rows.append((path, len(codes), built, len(codes) - built))
     header = ("record", "builds", "built", "there already")
     records = [dict(zip(header, row, strict=True)) for row in rows]
-    output.say(given, {"records": records}, output.table(header, rows))
+    output.print_result(given, {"records": records}, output.table(header, rows))
     return 0
 
 
 def mention_differences(path: str, record: Record) -> None:
-    """Tell the user if a record was made with other versions, whose kernels may be others."""
+    """Warn if a record was made with other versions, whose kernels may differ."""
     from rtcompile.extras.record import recording
 
     for difference in recording.differences(record):
-        text = f"{path} was {difference}: the program may ask for other builds"
+        text = f"{path} was {difference}: the program may request other builds"
         print(f"rtcompile: {text}", file=sys.stderr)

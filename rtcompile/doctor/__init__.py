@@ -1,4 +1,4 @@
-"""`rtcompile doctor`: checks everything that builds need, and says what to install or unset.
+"""`rtcompile doctor`: checks everything that builds need, and tells what to install or unset.
 
 >>> for check in examine():
 ...     print(check.status, check.name, check.detail, check.hint)

@@ -449,8 +449,8 @@ def _try(store: SharedStore, mode: str) -> Check:
     except LeasesUnsupportedError as error:
         return Check(name, "warning", detail, f"{error}.")
     except Exception as error:
-        said = f"{detail}; {first_line(error)}"
-        return Check(name, "warning", said, "It answers only at times.")
+        details = f"{detail}; {first_line(error)}"
+        return Check(name, "warning", details, "It does not always respond.")
     finally:
         with suppress(Exception):
             store.delete(probe)

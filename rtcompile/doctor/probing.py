@@ -175,15 +175,15 @@ def _driver() -> Driver | None:
 def _run_kernel(driver: Driver, code: bytes, name: bytes) -> int:
     """Load the code, run the kernel in one thread, and return the int that it wrote."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    address, answer = ctypes.c_uint64(), ctypes.c_int()
+    address, result = ctypes.c_uint64(), ctypes.c_int()
     driver("cuModuleLoadData", ctypes.byref(module), code)
     driver("cuModuleGetFunction", ctypes.byref(function), module, name)
     driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4))
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(address))
     driver("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
-    driver("cuMemcpyDtoH_v2", ctypes.byref(answer), address, ctypes.c_size_t(4))
+    driver("cuMemcpyDtoH_v2", ctypes.byref(result), address, ctypes.c_size_t(4))
     driver("cuMemFree_v2", address)
-    return answer.value
+    return result.value
 
 
 def _launch(driver: Driver, settings: Settings, arch: Arch) -> Check:
@@ -191,13 +191,13 @@ def _launch(driver: Driver, settings: Settings, arch: Arch) -> Check:
     source = 'extern "C" __global__ void k(int* x) { *x = 42; }'
     try:
         code = pipeline.build(CompileRequest(source=source, arch=arch), settings)
-        answer = _run_kernel(driver, code.code, b"k")
+        result = _run_kernel(driver, code.code, b"k")
     except RtcompileError as error:
         return _failed(name, error)
     except OSError as error:
         return Check(
-            name, "error", f"{error.strerror}", "The driver refused a kernel that compiled."
+            name, "error", f"{error.strerror}", "The driver rejected a kernel that compiled."
         )
-    if answer != 42:
-        return Check(name, "error", f"it wrote {answer}, not 42")
+    if result != 42:
+        return Check(name, "error", f"it wrote {result}, not 42")
     return Check(name, "ok", f"compiled for {code.arch}, wrote 42")

@@ -43,7 +43,7 @@ class _Loaded:
     """A kernel on one device: its function, and what the driver reports about it."""
 
     function: Any  # CuPy's, which keeps the module loaded
-    # The bytes of each parameter; None where the driver does not report them.
+    # The bytes of each parameter; None if the driver does not report them.
     sizes: tuple[int, ...] | None
     repeated: Repeated
     clusters: dict[tuple[Any, ...], int] = field(default_factory=dict)  # largest, by configuration
@@ -159,7 +159,7 @@ _bound = _Bound()
 
 
 def _loaded(kernel: RawKernel, driver: Any, device: int, queue: int) -> _Loaded:
-    """Return the kernel on this device, built and loaded if need be."""
+    """Return the kernel on this device, built and loaded on first use."""
     function = kernel._functions.get(device)
     if function is None:
         if queue and runtime.streamIsCapturing(queue):
@@ -415,7 +415,7 @@ class _Call:
         function = driver.CUfunction(self.loaded.handle)
         if blocks > _PORTABLE_CLUSTER:
             name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            driver.cuFuncSetAttribute(function, name, 1)  # a device without says so below
+            driver.cuFuncSetAttribute(function, name, 1)  # a device that lacks it fails below
         key = (self.threads, self.shared_mem, blocks > _PORTABLE_CLUSTER)
         most = self.loaded.clusters.get(key)
         if most is None:
@@ -450,6 +450,6 @@ class _Call:
             raise self.error(status)
         if not greatest <= whole("priority", given, -(1 << 31), 1 << 30) <= least:
             raise InvalidRequest(
-                f"priority={given} is none of this device's, {greatest} (first) to {least} (last)"
+                f"priority={given} is not one of this device's, {greatest} (first) to {least} (last)"
             )
         return given

@@ -159,7 +159,7 @@ class LazyCode:
         return self._request
 
     def module(self) -> Any:
-        """Return CuPy's module of this build on the current device, built and loaded if need be."""
+        """Return CuPy's module of this build on the current device, built and loaded on first use."""
         device = ordinal(loading=True)
         found = self.modules.get(device)
         return self._load(device) if found is None else found
@@ -199,7 +199,7 @@ class LazyCode:
             raise driver_errors.of_kernel(self, error, name) from None
 
     def variable(self, find: Callable[[str], Any], name: str) -> Any:
-        """Return what CuPy's `find` gives for a variable of the module."""
+        """Return the result of CuPy's `find` for a variable of the module."""
         try:
             return find(name)
         except CUDADriverError as error:
@@ -359,7 +359,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
     if jitify and backend != "nvrtc":
         raise InvalidRequest("jitify=True is for backend='nvrtc'")
     translate = truth("translate_cucomplex", code is not None and given["translate_cucomplex"])
-    # Checked now, whatever the environment says when the build is made.
+    # These are checked now, although the environment may change before the build.
     overrides = {name: given[name] for name in _OVERRIDES}
     if any(value is not None and value is not False for value in overrides.values()):
         Settings("").override(**overrides)
@@ -411,30 +411,29 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
 
 
 def _working_directory() -> str:
-    """Return the working directory; "" where it was removed."""
+    """Return the working directory; "" if it was removed."""
     try:
         return os.getcwd()
     except OSError:
         return ""
 
 
-def _from_code(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
+# Two modules of the same code share one loaded module per device, and so their __constant__ and
+# __device__ variables, as they do in CuPy; cupy.clear_memo() forgets these too.
+@cupy.memoize(for_each_device=True)  # type: ignore[untyped-decorator]
+def _load(code: bytes, lowered_names: tuple[tuple[str, str], ...]) -> Any:
     module = Module()
     module.load(code)
     module._set_mapping(dict(lowered_names))
     return module
 
 
-def _from_file(path: str) -> Any:
+@cupy.memoize(for_each_device=True)  # type: ignore[untyped-decorator]
+def _load_file(path: str) -> Any:
     module = Module()
     module.load_file(path)
     return module
 
-
-# Two modules of the same code share one loaded module per device, and so their __constant__ and
-# __device__ variables, as they do in CuPy; cupy.clear_memo() forgets these too.
-_load = cupy.memoize(for_each_device=True)(_from_code)
-_load_file = cupy.memoize(for_each_device=True)(_from_file)
 
 # CuPy's memo has no lock: two threads would load one module twice, each with variables of its own.
 _loading = threading.Lock()

@@ -40,7 +40,7 @@ class Built:
     @property
     @public
     def object_code(self) -> ObjectCode | None:
-        """The code, built if need be (with `arch` it needs no device); None for a file's."""
+        """The code, built on first use (with `arch` no device is needed); None for a file."""
         return self._build.object_code()
 
     @property
@@ -197,7 +197,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
 
     @property
     def kernel(self) -> Any:
-        """The ``cupy.cuda.function.Function`` on the current device, built if need be."""
+        """The ``cupy.cuda.function.Function`` on the current device, built on first use."""
         try:
             function = self._functions.get(current_device())
         except CUDARuntimeError:  # there is no device; `_kernel` below raises an error that says so

@@ -145,7 +145,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     @property
     @public
     def module(self) -> Any:
-        """The ``cupy.cuda.function.Module`` on the current device, built if need be."""
+        """The ``cupy.cuda.function.Module`` on the current device, built on first use."""
         return self._build.module()
 
     @public

@@ -1,8 +1,8 @@
-"""Kernels of a file that is being edited: built again between two launches, or left as they were.
+"""Rebuilds the kernels of a file that is being edited, between two launches.
 
-A launch asks for its function; that question, at most every 50 ms, looks at the file and at the headers
-that its last build read. Nothing is replaced unless all of it could be: the new code is compiled, loaded,
-and has every kernel that was asked for. Else the error is shown once, and what ran before goes on.
+A launch looks up its function. At most every 50 ms, that look-up checks the file and the headers that its
+last build read. The new code replaces the old only if it compiles, loads, and has every kernel in use.
+Otherwise the error is shown once, and the old code stays in use.
 """
 
 from __future__ import annotations
@@ -32,9 +32,18 @@ def source_of(path: object) -> tuple[str, str]:
 
 
 class ReloadedCode(LazyCode):
-    """The code of a file, as the file was when it last built."""
+    """The code of a file, from its last successful build."""
 
-    __slots__ = ("_files", "_given", "_gone_since", "_lock", "_name", "_names", "_polled", "_told")
+    __slots__ = (
+        "_files",
+        "_given",
+        "_gone_since",
+        "_lock",
+        "_name",
+        "_names",
+        "_polled",
+        "_reported",
+    )
 
     def __init__(self, path: object, given: Mapping[str, Any]) -> None:
         source, self._name = source_of(path)
@@ -47,7 +56,7 @@ class ReloadedCode(LazyCode):
         self._names: dict[str, str] = {}
         self._polled = time.monotonic()
         self._gone_since: float | None = None
-        self._told = ""
+        self._reported = ""
         self._lock = threading.Lock()
 
     def _fresh(self, source: str) -> LazyCode:
@@ -64,12 +73,12 @@ class ReloadedCode(LazyCode):
         return module
 
     def module(self) -> Any:
-        """Return the module on the current device, of the file as it is."""
+        """Return the current file's module on the current device."""
         self.refresh()
         return super().module()
 
     def object_code(self) -> Any:
-        """Return the code, of the file as it is."""
+        """Return the current file's code."""
         self.refresh()
         known = self._device() in self.objects
         code = super().object_code()
@@ -78,15 +87,15 @@ class ReloadedCode(LazyCode):
         return code
 
     def function(self, name: str) -> Any:
-        """Return a kernel, under the symbol that its expression has now."""
+        """Return a kernel by the current symbol of its name expression."""
         mapping = self.module().mapping
         return super().function(mapping.get(self._names.get(name), name))
 
     def refresh(self) -> None:
-        """Build again if a file has changed; keep what there is if that fails."""
+        """Build again if a file has changed; keep the old code if that fails."""
         now = time.monotonic()
         if now - self._polled < _POLL_SECONDS or self._lock.locked():
-            return  # another thread builds, and this one goes on with what there is
+            return  # another thread is building, and this one uses the old code
         with self._lock:  # an interrupt between `acquire` and a ``try`` would leave it locked
             try:
                 self._polled = now
@@ -112,11 +121,11 @@ class ReloadedCode(LazyCode):
             made = self._made(fresh)
         except RtcompileError as error:
             self._files.note(self._read_by(self, error))
-            self._tell(str(error))
+            self._report_once(str(error))
             return
         self._files.note(self._read_by(fresh))
-        self._told = ""
-        # In this order: who finds no function asks for the module, which is the new one already.
+        self._reported = ""
+        # The functions come last: a thread that finds none asks for the module, which is new by then.
         self.arguments, self._request = fresh.arguments, fresh.request
         self.objects, self.modules = fresh.objects, fresh.modules
         for name, functions in self.functions.items():
@@ -124,7 +133,7 @@ class ReloadedCode(LazyCode):
             functions.update(made.get(name, {}))
 
     def _made(self, fresh: LazyCode) -> dict[str, dict[int, Any]]:
-        """Build what there was for the current device; return its functions, by name and device."""
+        """Build the kernels in use for the current device; return their functions, by name and device."""
         if not self.modules:
             if self.objects:
                 fresh.object_code()
@@ -146,18 +155,18 @@ class ReloadedCode(LazyCode):
             read |= {header.path for header in built.build.headers}
         if isinstance(error, CompileError):
             read |= {os.path.abspath(one.file) for one in error.diagnostics if one.file}
-            read.add(os.path.dirname(self._name))  # a header that is missing may be put there
+            read.add(os.path.dirname(self._name))  # a missing header may be added there
         return {path for path in read if os.path.isabs(path)}
 
     def _wait(self, now: float, why: str) -> None:
-        """Say that the file is not there, once it has not been there for a while."""
+        """Report a missing file, after it has been missing for a while."""
         self._gone_since = now if self._gone_since is None else self._gone_since
         if now - self._gone_since >= _GONE_SECONDS:
-            self._tell(why)
+            self._report_once(why)
 
-    def _tell(self, why: str) -> None:
-        if why != self._told:
-            self._told = why
+    def _report_once(self, why: str) -> None:
+        if why != self._reported:
+            self._reported = why
             goes_on = (
                 "; what was built of it before goes on" if self.modules or self.objects else ""
             )
@@ -175,7 +184,7 @@ def _capturing(code: LazyCode) -> bool:
 
 
 class _Functions(dict[int, Any]):
-    """A kernel's functions by device, which are asked for at each launch."""
+    """A kernel's functions by device; each launch looks them up."""
 
     def __init__(self, code: ReloadedCode) -> None:
         super().__init__()
@@ -187,7 +196,7 @@ class _Functions(dict[int, Any]):
 
 
 class _Kernels(dict[str, Any]):
-    """The functions of each kernel by its name, made where they are asked for."""
+    """The functions of each kernel by its name, created on demand."""
 
     def __init__(self, code: ReloadedCode) -> None:
         super().__init__()

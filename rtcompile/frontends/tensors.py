@@ -179,7 +179,7 @@ def tensor_map(
     kind = found.dtype if dtype is None else dtype
     if kind not in _TYPES or (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
         raise InvalidRequest(
-            f"elements of type {kind} in an array of {found.dtype} are none that TMA knows; it "
+            f"elements of type {kind} in an array of {found.dtype} are unknown to TMA; it "
             f"knows {', '.join(_TYPES)}"
         )
     swizzled, row = _one_of("swizzle", swizzle, _SWIZZLES)
@@ -209,7 +209,7 @@ def tensor_map(
         from rtcompile.errors import DriverError
 
         raise DriverError(
-            f"cuTensorMapEncodeTiled refused shape {found.shape}, strides {found.strides}, box "
+            f"cuTensorMapEncodeTiled rejected shape {found.shape}, strides {found.strides}, box "
             f"{counts}, swizzle {swizzle}, interleave {interleave}: {status.name}",
             int(status),
         )

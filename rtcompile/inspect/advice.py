@@ -51,7 +51,7 @@ class Advice:
         Static shared memory of a block, and dynamic shared memory of the best block.
     best : Occupancy or None
         The largest block of highest occupancy, as ``cuOccupancyMaxPotentialBlockSize`` finds it, and
-        what keeps another block out. None where no block fits.
+        what keeps another block out. None if no block fits.
     smallest : Occupancy or None
         The smallest block that reaches it.
     notes : tuple of str

@@ -30,7 +30,7 @@ _STO_CUDA_ENTRY = 0x10
 _KINDS = {0: "none", 1: "object", 2: "function", 3: "section", 4: "file"}
 
 # Attributes of .nv.info: a symbol's index and a number.
-_MIN_STACK_SIZE = 0x12  # the frame and those of what it calls
+_MIN_STACK_SIZE = 0x12  # the kernel's frame and those of its callees
 _REGISTERS = 0x2F
 # Attributes of .nv.info.K
 _MAX_THREADS = 0x05
@@ -66,7 +66,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbol: `kind` "function", "object", …, and its `section`, "" where it is undefined."""
+    """A symbol: `kind` "function", "object", …, and its `section`, "" if it is undefined."""
 
     name: str
     kind: str
@@ -226,7 +226,7 @@ def _kernels(elf: _Elf) -> Iterator[Kernel]:
 
 
 def _instructions(code: bytes) -> int:
-    """Count instructions of 16 bytes up to the last that is no NOP (opcode 0x918, undocumented)."""
+    """Count instructions of 16 bytes up to the last one that is not a NOP (opcode 0x918, undocumented)."""
     count = len(code) // 16
     while (
         count and int.from_bytes(code[count * 16 - 16 : count * 16 - 14], "little") & 0xFFF == 0x918
@@ -329,7 +329,7 @@ _NOUNS = {
 
 
 def kind_of(data: bytes) -> str | None:
-    """Return what the bytes are: "cubin", "object", "fatbin", "ltoir", "archive", "ptx", or None."""
+    """Return the format of the bytes: "cubin", "object", "fatbin", "ltoir", "archive", "ptx", or None."""
     if data.startswith(_ELF) and len(data) > 20:
         return "cubin" if int.from_bytes(data[18:20], "little") == _EM_CUDA else "object"
     for magic, kind in _MAGICS:
@@ -375,10 +375,10 @@ def misfit(given: LinkInput, arch: Arch, log: str) -> str:
     if kind == "ptx":
         version = _PTX.match(given.data)
         target = _PTX_TARGET.search(given.data)
-        said = f"{name} is PTX {version[1].decode() if version else ''}"
+        found = f"{name} is PTX {version[1].decode() if version else ''}"
         if "Unsupported .version" in log:
-            return f"{said}, of a newer toolkit than the linker; install the nvJitLink of that one"
-        return f"{said} for {target[1].decode()}; this link is for {arch}" if target else ""
+            return f"{found}, of a newer toolkit than the linker; install the nvJitLink of that one"
+        return f"{found} for {target[1].decode()}; this link is for {arch}" if target else ""
     if kind == "ltoir" and "may need newer version" in log:
         return f"{name} is LTO-IR of a newer toolkit; install the nvJitLink of that one"
     if kind == "ltoir" and "arch newer than target" in log:

@@ -131,7 +131,7 @@ def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occ
 def best_blocks(
     limits: Limits, *, registers: int, shared: Callable[[int], int], max_threads: int
 ) -> tuple[Occupancy, Occupancy] | None:
-    """Return the largest and the smallest block of highest occupancy; None where no block fits.
+    """Return the largest and the smallest block of highest occupancy; None if no block fits.
 
     The largest is that of ``cuOccupancyMaxPotentialBlockSize``: like it, this counts resident
     threads and tries `max_threads` and the multiples of 32 below. `shared` gives the bytes, static

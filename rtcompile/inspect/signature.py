@@ -133,7 +133,7 @@ def _parameter(declaration: str, kernel: str) -> Parameter:
     unclear = re.search(r"[&=(){}]", text) or not _balanced(text) or not _is_type(type_)
     if unclear or (name and not _NAME.match(name)):
         raise InvalidRequest(
-            f"{kernel}: {declaration!r} is no parameter of a kernel; expected one like "
+            f"{kernel}: {declaration!r} is not a parameter of a kernel; expected one like "
             "'const float* x' or 'int n'"
         )
     many = "*" in behind  # for a pointer to pointers no array has the right element type

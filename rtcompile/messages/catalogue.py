@@ -25,7 +25,7 @@ class KnownMessage:
     values: facts.Fill | None
 
     def hint(self, match: re.Match[str], context: BuildContext) -> str:
-        """Fill in the templates; return "" where the explanation does not apply to this build."""
+        """Fill in the templates; return "" if the explanation does not apply to this build."""
         values = {} if self.values is None else self.values(match, context)
         if values is None:
             return ""

@@ -296,7 +296,7 @@ def before_cpp20(match: Match, context: BuildContext) -> Values | None:
 
 
 def _standard(context: BuildContext) -> tuple[str, int]:
-    """Return the -std option as it was given, and 14 of C++14; "" and 0 where there is none."""
+    """Return the -std option as given, and its year, 14 for C++14; "" and 0 without the option."""
     given = [o for o in context.options if re.match(r"--?std", o)]
     year = re.search(r"\+\+(\w\w)", given[-1]) if given else None
     years = {"03": 3, "1z": 17, "2a": 20}

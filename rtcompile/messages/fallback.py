@@ -32,7 +32,7 @@ _MOST_SEARCHED = 8 << 20  # characters: the source is searched for each error
 
 
 class _Case(NamedTuple):
-    """An error, and what is known of the build."""
+    """An error, and the build that it belongs to."""
 
     error: Diagnostic
     source: str

@@ -46,7 +46,7 @@ def rendered_diagnostics(
     if not diagnostics:
         return ()
     first = diagnostics[0]
-    if first.severity == "note":  # the log is in no known format and is shown as it is
+    if first.severity == "note":  # the log is in no known format and is shown unchanged
         pieces = [("", printable(first.message))]
         if first.hint:
             pieces += [("", "\n"), ("hint", _wrapped("hint: ", first.hint, width))]

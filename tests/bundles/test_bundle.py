@@ -32,7 +32,7 @@ pytestmark = pytest.mark.needs_compiler
 
 
 @pytest.fixture
-def elsewhere(shipped: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(bundled: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with neither a toolkit nor a place to write to."""
     missing = dict.fromkeys(("nvrtc", "nvcc"), "NVRTC is not here")
     monkeypatch.setattr(toolkit, "current", lambda settings=None: Toolchain(missing=missing))
@@ -49,40 +49,40 @@ def on_device(monkeypatch: pytest.MonkeyPatch, *capability: int) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_shipped_build_needs_no_toolkit_and_no_cache(shipped: Package):
-    code = shipped.load().module.compile("sm_90a")
+def test_a_bundled_build_needs_no_toolkit_and_no_cache(bundled: Package):
+    code = bundled.load().module.compile("sm_90a")
     assert (code.build.hit, str(code.arch)) == ("bundle", "sm_90a")
     assert code.lowered_names["fill"] == "fill"
     assert code.build.compiler.startswith("nvrtc ")
 
 
-def test_a_shipped_build_is_the_one_that_would_be_compiled(shipped: Package, monkeypatch):
-    found = shipped.load().module.compile("sm_80")
-    shipped.bundle.unlink()
-    compiled = shipped.load().module.compile("sm_80")
+def test_a_bundled_build_is_the_one_that_would_be_compiled(bundled: Package, monkeypatch):
+    found = bundled.load().module.compile("sm_80")
+    bundled.bundle.unlink()
+    compiled = bundled.load().module.compile("sm_80")
     assert (found.build.hit, compiled.build.hit) == ("bundle", "disk")
     assert found.code == compiled.code
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_package_may_be_moved(shipped: Package, tmp_path, monkeypatch):
-    shutil.move(shipped.folder, tmp_path / "other" / shipped.name)
+def test_a_package_may_be_moved(bundled: Package, tmp_path, monkeypatch):
+    shutil.move(bundled.folder, tmp_path / "other" / bundled.name)
     monkeypatch.syspath_prepend(str(tmp_path / "other"))
-    assert shipped.load().module.compile("sm_80").build.hit == "bundle"
+    assert bundled.load().module.compile("sm_80").build.hit == "bundle"
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_after_the_first_time_it_comes_from_memory(shipped: Package):
-    module = shipped.load().module
+def test_after_the_first_time_it_comes_from_memory(bundled: Package):
+    module = bundled.load().module
     # A header of this very tick of the clock is read again until the tick is over.
     hits = [module.compile("sm_80").build.hit for _ in range(30)]
     assert (hits[0], hits[-1]) == ("bundle", "memory")
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_many_at_once_are_found_too(shipped: Package, monkeypatch):
+def test_many_at_once_are_found_too(bundled: Package, monkeypatch):
     on_device(monkeypatch, 9, 0)
-    module = shipped.load().module
+    module = bundled.load().module
     module.use_bundle()
     codes = rtcompile.compile_many([module.request, module.request.replace(arch="sm_80")])
     assert [(str(c.arch), c.build.hit) for c in codes] == [
@@ -92,9 +92,9 @@ def test_many_at_once_are_found_too(shipped: Package, monkeypatch):
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_the_devices_own_architecture_is_found(shipped: Package, monkeypatch):
+def test_the_devices_own_architecture_is_found(bundled: Package, monkeypatch):
     on_device(monkeypatch, 9, 0)
-    assert str(shipped.load().module.compile().arch) == "sm_90a"
+    assert str(bundled.load().module.compile().arch) == "sm_90a"
 
 
 def test_the_toolkits_headers_are_recorded(package: Package):
@@ -132,13 +132,13 @@ def declare_another(package: Package):
 @pytest.mark.parametrize(
     "change", [edit_source, edit_header, remove_header, change_options, declare_another]
 )
-def test_what_changed_is_compiled(shipped: Package, change):
-    change(shipped)
-    assert shipped.load().module.compile("sm_80").build.hit is None
+def test_what_changed_is_compiled(bundled: Package, change):
+    change(bundled)
+    assert bundled.load().module.compile("sm_80").build.hit is None
 
 
-def test_another_architecture_is_compiled(shipped: Package):
-    assert shipped.load().module.compile("sm_86").build.hit is None
+def test_another_architecture_is_compiled(bundled: Package):
+    assert bundled.load().module.compile("sm_86").build.hit is None
 
 
 def test_a_new_header_that_comes_first_in_the_search_is_noticed(package: Package):
@@ -149,17 +149,17 @@ def test_a_new_header_that_comes_first_in_the_search_is_noticed(package: Package
     assert package.load().module.compile("sm_80").build.hit is None
 
 
-def test_a_header_edited_while_the_process_runs_is_noticed(shipped: Package):
-    module = shipped.load().module
+def test_a_header_edited_while_the_process_runs_is_noticed(bundled: Package):
+    module = bundled.load().module
     assert module.compile("sm_80").build.hit == "bundle"
-    edit_header(shipped)
+    edit_header(bundled)
     assert module.compile("sm_80").build.hit is None
 
 
 @needs_host_compiler
-def test_a_build_of_one_compiler_is_no_answer_where_another_is_asked_for(shipped: Package):
-    request = shipped.load().module.request.replace(arch="sm_80")
-    bundles.use_bundle(shipped.bundle)
+def test_a_build_of_one_compiler_is_no_answer_where_another_is_asked_for(bundled: Package):
+    request = bundled.load().module.request.replace(arch="sm_80")
+    bundles.use_bundle(bundled.bundle)
 
     def hit(**arguments):
         return rtcompile.compile(
@@ -188,20 +188,20 @@ def test_a_build_of_one_compiler_is_no_answer_where_another_is_asked_for(shipped
 )
 @pytest.mark.parametrize("why", ["no toolkit", "no JIT"])
 def test_a_build_for_another_device_serves_where_it_runs(
-    shipped: Package, monkeypatch, request, capability, built_for, why
+    bundled: Package, monkeypatch, request, capability, built_for, why
 ):
     if why == "no toolkit":
         request.getfixturevalue("elsewhere")
     else:
         monkeypatch.setenv("RTCOMPILE_JIT", "0")
     on_device(monkeypatch, *capability)
-    code = shipped.load().module.compile()
+    code = bundled.load().module.compile()
     assert (str(code.arch), code.kind) == built_for
 
 
-def test_with_a_toolkit_the_devices_own_is_compiled(shipped: Package, monkeypatch):
+def test_with_a_toolkit_the_devices_own_is_compiled(bundled: Package, monkeypatch):
     on_device(monkeypatch, 8, 6)
-    code = shipped.load().module.compile()
+    code = bundled.load().module.compile()
     assert (str(code.arch), code.build.hit) == ("sm_86", None)
 
 
@@ -217,21 +217,21 @@ def test_with_a_toolkit_the_devices_own_is_compiled(shipped: Package, monkeypatc
     ],
 )
 def test_without_jit_the_error_names_the_missing_build(
-    shipped: Package, monkeypatch, change, arch, says
+    bundled: Package, monkeypatch, change, arch, says
 ):
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(shipped.folder / "cache"))
-    change(shipped)
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(bundled.folder / "cache"))
+    change(bundled)
     named = rf"scale.cu \(scale<float>.*\) for {arch} "
     with pytest.raises(JitDisabled, match=f"{named}.*{says}") as caught:
-        shipped.load().module.compile(arch)
+        bundled.load().module.compile(arch)
     assert len(re.findall(r"(?<!/)scale\.cu", str(caught.value))) == 1
 
 
-def test_a_batch_names_what_a_bundle_lacks_once(shipped: Package, monkeypatch):
+def test_a_batch_names_what_a_bundle_lacks_once(bundled: Package, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(shipped.folder / "cache"))
-    module = shipped.load().module
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(bundled.folder / "cache"))
+    module = bundled.load().module
     module.use_bundle()
     with pytest.raises(BatchError) as caught:
         rtcompile.compile_many([module.request.replace(arch="sm_86")], progress=False)
@@ -241,12 +241,12 @@ def test_a_batch_names_what_a_bundle_lacks_once(shipped: Package, monkeypatch):
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_without_a_toolkit_the_error_says_so_and_what_is_shipped(shipped: Package):
+def test_without_a_toolkit_the_error_says_so_and_what_is_bundled(bundled: Package):
     with pytest.raises(
         ToolkitNotFound,
         match=r"^scale.cu \(.*\) for sm_86 cannot be .*NVRTC is not here.* has it for sm_80, sm_90a",
     ):
-        shipped.load().module.compile("sm_86")
+        bundled.load().module.compile("sm_86")
 
 
 def test_without_jit_what_is_in_the_cache_is_still_found(monkeypatch):
@@ -283,48 +283,48 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_bundle_is_ignored_with_one_warning(shipped: Package, damage):
-    shipped.bundle.write_bytes(damage(shipped.bundle.read_bytes()))
-    module = shipped.load().module
+def test_a_damaged_bundle_is_ignored_with_one_warning(bundled: Package, damage):
+    bundled.bundle.write_bytes(damage(bundled.bundle.read_bytes()))
+    module = bundled.load().module
     with pytest.warns(RtcompileWarning, match="kernels.rtcb is ignored: it ") as caught:
         codes = [module.compile(arch) for arch in ("sm_80", "sm_90a", "sm_80")]
     assert [code.build.hit for code in codes] == ["disk", "disk", "memory"]
     assert len(caught) == 1
 
 
-def test_a_damaged_record_of_headers_costs_the_list_of_them_and_not_the_code(shipped: Package):
-    whole = shipped.load().module.compile("sm_80")
+def test_a_damaged_record_of_headers_costs_the_list_of_them_and_not_the_code(bundled: Package):
+    whole = bundled.load().module.compile("sm_80")
     damage = flip(lambda data: data.index(b"rtcompile manifest") + 150)
-    shipped.bundle.write_bytes(damage(shipped.bundle.read_bytes()))
+    bundled.bundle.write_bytes(damage(bundled.bundle.read_bytes()))
 
-    code = shipped.load().module.compile("sm_80")
+    code = bundled.load().module.compile("sm_80")
 
     assert (code.code, code.build.hit, code.build.headers) == (whole.code, "bundle", ())
 
 
-def test_wherever_a_bundle_ends_too_early_nothing_wrong_is_used(shipped: Package):
-    whole = shipped.bundle.read_bytes()
-    code = shipped.load().module.compile("sm_80").code
+def test_wherever_a_bundle_ends_too_early_nothing_wrong_is_used(bundled: Package):
+    whole = bundled.bundle.read_bytes()
+    code = bundled.load().module.compile("sm_80").code
     for size in range(0, len(whole), 53):
-        shipped.bundle.write_bytes(whole[:size])
-        module = shipped.load().module
+        bundled.bundle.write_bytes(whole[:size])
+        module = bundled.load().module
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert module.compile("sm_80").code == code
 
 
-def test_a_bundle_replaced_while_in_use_gives_nothing_wrong(shipped: Package):
-    module = shipped.load().module
+def test_a_bundle_replaced_while_in_use_gives_nothing_wrong(bundled: Package):
+    module = bundled.load().module
     assert module.compile("sm_80").build.hit == "bundle"
     with bundles.out_of_use():
-        bundling.bundle([CompileRequest(PLAIN)], shipped.bundle, archs=("sm_80",))
+        bundling.bundle([CompileRequest(PLAIN)], bundled.bundle, archs=("sm_80",))
     with pytest.warns(RtcompileWarning, match="replaced while in use"):
         assert module.compile("sm_90a").build.hit == "disk"
 
 
-def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(shipped: Package, monkeypatch):
+def test_a_bundle_of_another_cuda_is_ignored_with_one_warning(bundled: Package, monkeypatch):
     monkeypatch.setattr(bundles, "cuda_major", lambda: 13)
-    module = shipped.load().module
+    module = bundled.load().module
     with pytest.warns(RtcompileWarning, match="made with CUDA 12, and this process uses CUDA 13"):
         module.compile("sm_80")
     module.compile("sm_90a")
@@ -355,9 +355,9 @@ def test_what_is_no_file_in_the_bundles_place_is_ignored(package: Package, make,
         assert package.load().module.compile("sm_80").build.hit is None
 
 
-def test_a_build_under_another_one_s_key_is_not_used(shipped: Package):
+def test_a_build_under_another_one_s_key_is_not_used(bundled: Package):
     """The index is right and whole, and points to another architecture's object."""
-    bundle = Bundle(str(shipped.bundle))
+    bundle = Bundle(str(bundled.bundle))
     first, second = [e for e in bundle._entries(None) if e[0].kind == "cubin"]
     row, other = first[0], second[1]
     bundle._entries = lambda key: [(row, other, *first[2:])]  # type: ignore[method-assign]

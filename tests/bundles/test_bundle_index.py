@@ -77,8 +77,8 @@ class Program:
             targets = [
                 bundling.Work(
                     w.request,
-                    asked=w.asked.request,
-                    asked_by=w.asked.capability,
+                    requested=w.by_program.request,
+                    requested_by=w.by_program.capability,
                 )
                 for w in wanted
             ]
@@ -244,7 +244,7 @@ def query(request: CompileRequest, capability=(8, 0)) -> Query:
 def test_a_bundle_of_another_request_than_its_build_answers_none(program):
     request = CompileRequest(CODE, arch="sm_80")
     other = CompileRequest(CODE + "// another")
-    work = bundling.Work(request, asked=other, asked_by=(8, 0))
+    work = bundling.Work(request, requested=other, requested_by=(8, 0))
     bundling.bundle([work], program.bundle, archs=[], progress=False)
     rtcompile.use_bundle(program.bundle)
 
@@ -295,7 +295,7 @@ def test_of_two_suffixes_the_matrix_and_the_look_up_choose_one(program):
         (("-I/a", "-I/a/b", "-I/a/b/c"), ("-I/x/y", "-I/x/y/b", "-I/x/y/b/c"), True),
     ],
 )
-def test_folders_that_are_nested_alike_have_the_same_key(options, others, alike):
+def test_folders_that_are_nested_in_the_same_way_have_the_same_key(options, others, alike):
     one, two = (
         index.digest_of(query(CompileRequest(CODE, options=each))) for each in (options, others)
     )

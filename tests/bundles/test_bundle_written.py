@@ -27,21 +27,21 @@ from tests.packages import PLAIN, Package, edit_header, forget_process
 
 
 @pytest.mark.needs_compiler
-def test_the_same_builds_make_the_same_bytes(shipped: Package, tmp_path, monkeypatch):
+def test_the_same_builds_make_the_same_bytes(bundled: Package, tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another"))
     again = tmp_path / "again.rtcb"
     for name in ("scale.cu", "common.cuh"):
-        os.utime(shipped.folder / name, (1, 1))
-    shipped.load()
-    bundling.bundle([shipped.name], again, archs=("compute_80", "sm_90a", "sm_80"))
-    assert again.read_bytes() == shipped.bundle.read_bytes()
+        os.utime(bundled.folder / name, (1, 1))
+    bundled.load()
+    bundling.bundle([bundled.name], again, archs=("compute_80", "sm_90a", "sm_80"))
+    assert again.read_bytes() == bundled.bundle.read_bytes()
 
 
 @pytest.mark.needs_compiler
-def test_an_update_keeps_what_is_there(shipped: Package):
-    shipped.load()
-    bundling.bundle([shipped.name], shipped.bundle, archs=("sm_86",), update=True)
-    archs = {(str(row.arch), row.kind) for row in Bundle(str(shipped.bundle)).rows()}
+def test_an_update_keeps_what_is_there(bundled: Package):
+    bundled.load()
+    bundling.bundle([bundled.name], bundled.bundle, archs=("sm_86",), update=True)
+    archs = {(str(row.arch), row.kind) for row in Bundle(str(bundled.bundle)).rows()}
     assert archs == {("sm_80", "cubin"), ("sm_86", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")}
 
 
@@ -55,16 +55,16 @@ def test_what_is_no_bundle_is_not_updated(tmp_path):
 
 
 @pytest.mark.needs_compiler
-def test_a_bundle_is_not_made_of_a_bundle(shipped: Package, tmp_path):
-    shipped.load().module.use_bundle()
-    edit_header(shipped)
-    built = bundling.bundle([shipped.name], tmp_path / "new.rtcb", archs=("sm_80",))
+def test_a_bundle_is_not_made_of_a_bundle(bundled: Package, tmp_path):
+    bundled.load().module.use_bundle()
+    edit_header(bundled)
+    built = bundling.bundle([bundled.name], tmp_path / "new.rtcb", archs=("sm_80",))
     assert built[0].code.build.hit is None
 
 
 @pytest.mark.needs_compiler
-def test_everybody_may_read_a_bundle(shipped: Package):
-    assert shipped.bundle.stat().st_mode & 0o777 == 0o644
+def test_everybody_may_read_a_bundle(bundled: Package):
+    assert bundled.bundle.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.needs_compiler
@@ -113,7 +113,7 @@ def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path, more):
         pytest.param([], "nothing to bundle", id="an empty list"),
     ],
 )
-def test_what_cannot_be_bundled_is_told(package: Package, tmp_path, target, says):
+def test_what_cannot_be_bundled_is_reported(package: Package, tmp_path, target, says):
     package.load()
     with pytest.raises(InvalidRequest, match=says):
         bundling.bundle([target], tmp_path / "k.rtcb", archs=("sm_80",))
@@ -130,17 +130,17 @@ def test_a_folder_is_not_replaced_by_a_bundle(tmp_path):
 @pytest.mark.parametrize(
     ("archs", "says"), [((), "no architecture"), (("sm_eighty",), "is not an architecture")]
 )
-def test_architectures_that_are_none_are_told(tmp_path, archs, says):
+def test_invalid_architectures_are_reported(tmp_path, archs, says):
     with pytest.raises(InvalidRequest, match=says):
         bundling.bundle([CompileRequest(PLAIN)], tmp_path / "k.rtcb", archs=archs)
 
 
 @pytest.mark.needs_compiler
-def test_a_header_by_its_place_on_this_machine_cannot_be_shipped(tmp_path):
+def test_a_header_by_its_place_on_this_machine_cannot_be_bundled(tmp_path):
     header = tmp_path / "own.cuh"
     header.write_text("")
     source = f'#include "{header}"\n' + PLAIN
-    with pytest.raises(InvalidRequest, match="by its place on this machine"):
+    with pytest.raises(InvalidRequest, match="by its path on this machine"):
         bundling.bundle([CompileRequest(source)], tmp_path / "k.rtcb", archs=("sm_80",))
 
 
@@ -161,18 +161,18 @@ def test_a_header_that_is_edited_while_the_compiler_runs_is_not_in_a_bundle(tmp_
 
 
 @pytest.mark.needs_compiler
-def test_one_build_that_fails_leaves_the_bundle_as_it_was(shipped: Package):
-    before = shipped.bundle.read_bytes()
+def test_one_build_that_fails_leaves_the_bundle_as_it_was(bundled: Package):
+    before = bundled.bundle.read_bytes()
     requests = [CompileRequest(PLAIN), CompileRequest("nonsense")]
     with pytest.raises(BatchError, match="1 of 2 builds failed"):
-        bundling.bundle(requests, shipped.bundle, archs=("sm_80",))
-    assert shipped.bundle.read_bytes() == before
+        bundling.bundle(requests, bundled.bundle, archs=("sm_80",))
+    assert bundled.bundle.read_bytes() == before
 
 
 # --- the key -------------------------------------------------------------------------------------
 
 
-def test_the_key_of_shipped_builds_stays_what_it_is():
+def test_the_key_of_bundled_builds_stays_what_it_is():
     """Wheels are out there with these keys: whoever must change them raises the key's number."""
     request = CompileRequest(
         PLAIN,

@@ -71,7 +71,7 @@ def test_a_source_takes_names_and_options_from_the_command_line(package: Package
         (["command_kernels", "--arch", "sm_80", "-o", "/proc/no/k.rtcb"], 2, "/proc/no"),
     ],
 )
-def test_what_is_wrong_is_told_and_has_a_code(package: Package, capsys, arguments, code, says):
+def test_what_is_wrong_is_reported_and_has_a_code(package: Package, capsys, arguments, code, says):
     assert run(*arguments) == code
     assert says in capsys.readouterr().err
 
@@ -79,18 +79,18 @@ def test_what_is_wrong_is_told_and_has_a_code(package: Package, capsys, argument
 @pytest.mark.parametrize(
     ("signature", "says"),
     [
-        ("float x y z w, )( int", "'float x y z w' is no parameter of a kernel"),
+        ("float x y z w, )( int", "'float x y z w' is not a parameter of a kernel"),
         ("float* x", "the kernel in scale.cu takes parameters of 8, 4 bytes"),
     ],
 )
-def test_a_signature_that_no_call_could_fit_is_told(package: Package, capsys, signature, says):
+def test_a_signature_that_no_call_could_fit_is_reported(package: Package, capsys, signature, says):
     package.write("__init__.py", DECLARATION.replace("float* x, float value", signature))
     assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 2
     assert says in capsys.readouterr().err
     assert not os.path.exists("k.rtcb")
 
 
-def test_a_kernel_that_does_not_compile_is_told(package: Package, capsys):
+def test_a_kernel_that_does_not_compile_is_reported(package: Package, capsys):
     package.write("scale.cu", SOURCE.replace("value;", "valeu;"))
     package.write("common.cuh", HEADER)
     assert run(package.name, "--arch", "sm_80", "-o", "k.rtcb") == 1
@@ -98,7 +98,7 @@ def test_a_kernel_that_does_not_compile_is_told(package: Package, capsys):
     assert not os.path.exists("k.rtcb")
 
 
-# --- what cannot be shipped ----------------------------------------------------------------------
+# --- what cannot be bundled ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -127,15 +127,15 @@ PLAIN = 'extern "C" __global__ void k() {}'
 PART = "__device__ int f() { return 1; }"
 
 
-def test_each_build_that_cannot_be_shipped_is_named_with_its_reason(record, capsys):
+def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, capsys):
     assert run(record, "-o", "k.rtc") == 2
 
     told = " ".join(capsys.readouterr().err.split())
-    assert "2 of 4 builds cannot be shipped; no bundle was written" in told
+    assert "2 of 4 builds cannot be bundled; no bundle was written" in told
     assert "--skip-unshippable" in told
-    assert "beside.cu, asked for by test_bundle_command.py:" in told
-    assert "own.cuh by its place on this machine" in told
-    assert "linked.cu, asked for by test_bundle_command.py:" in told
+    assert "beside.cu, requested by test_bundle_command.py:" in told
+    assert "own.cuh by its path on this machine" in told
+    assert "linked.cu, requested by test_bundle_command.py:" in told
     assert "link holds sources" in told
     assert not os.path.exists("k.rtc")
 
@@ -145,7 +145,7 @@ def test_a_bundle_without_them_names_what_it_lacks(record, capsys):
     assert "incomplete, 2 left out" in capsys.readouterr().out
 
     assert run("--list", "k.rtc") == 0
-    assert "left out: linked.cu, asked for by" in capsys.readouterr().out
+    assert "left out: linked.cu, requested by" in capsys.readouterr().out
     assert run("verify", "k.rtc") == 1
     assert run("verify", "k.rtc", record, "--rebuild") == 1
     capsys.readouterr()
@@ -155,7 +155,7 @@ def test_a_bundle_without_them_names_what_it_lacks(record, capsys):
     assert [build["program"] for build in listed["builds"]] == ["plain.cu", "kernel.cu"]
 
 
-def test_a_program_that_lacks_what_was_left_out_is_told_why(record, monkeypatch):
+def test_a_program_that_lacks_what_was_left_out_is_reported_with_the_reason(record, monkeypatch):
     run(record, "-o", "k.rtc", "--skip-unshippable")
     monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
     monkeypatch.setenv("RTCOMPILE_BUNDLES", os.path.abspath("k.rtc"))

@@ -194,7 +194,7 @@ def test_the_exit_code_says_what_kind_of_mistake_it_was(
     assert "Traceback" not in printed.err
 
 
-def test_a_source_that_is_not_text_is_refused_with_its_line(
+def test_a_source_that_is_not_text_is_rejected_with_its_line(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("binary.cu").write_bytes(b"// fine\n\xff\xfe")
@@ -271,7 +271,7 @@ def test_inspect_shows_ptx_beside_the_source(
     assert '\t// 3: extern "C" __global__ void' in capsys.readouterr().out
 
 
-def test_inspect_refuses_what_has_no_kernels_yet(
+def test_inspect_rejects_what_has_no_kernels_yet(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["compile", "k.cu", "--arch", "sm_80", "--target", "ptx"])

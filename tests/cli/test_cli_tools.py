@@ -175,13 +175,13 @@ def test_without_a_verb_the_help_is_shown() -> None:
     [
         ("compile k.cu --ach sm_80", "no option --ach; did you mean --arch?"),
         ("compile k.cu -arch=sm_80", "no option -arch; did you mean --arch?"),
-        ("compile k.cu -lineinfo", "stand after --: `rtcompile compile … -- -lineinfo`"),
+        ("compile k.cu -lineinfo", "go after --: `rtcompile compile … -- -lineinfo`"),
         ("doctor --no-probe", "no option --no-probe; did you mean --no-probes?"),
         ("explain a b", "'b' is one argument too many"),
         ("cache lst", "did you mean list?"),
         ("compil k.cu", "'compil' is not a verb; did you mean compile?"),
         ("k.cu", "did you mean `rtcompile compile k.cu`?"),
-        ("--json doctor", "--json stands behind the verb"),
+        ("--json doctor", "--json goes after the verb"),
         ("--versoin", "no option --versoin; did you mean --version?"),
     ],
 )
@@ -230,7 +230,7 @@ def test_machine_code_is_not_written_to_a_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["compile", "k.cu", "--arch", "sm_80", "-o", "-"]) == 2
-    assert "a cubin is no text for a terminal" in capsys.readouterr().err
+    assert "a cubin is binary and cannot go to a terminal" in capsys.readouterr().err
 
 
 @pytest.mark.needs_compiler

@@ -82,14 +82,14 @@ def test_a_failing_edit_shows_its_error_and_watching_goes_on(watched: Any) -> No
     assert watched(PLAIN, writing("no C++"))[0] == 1
 
 
-def test_a_file_that_vanishes_is_told_and_comes_back(watched: Any) -> None:
+def test_a_file_that_vanishes_is_reported_and_comes_back(watched: Any) -> None:
     code, out, err = watched(PLAIN, lambda file: file.unlink(), writing(SHARED))
     assert code == 0
     assert "k.cu: No such file or directory" in err
     assert "0 -> 1024" in out
 
 
-def test_a_pipe_in_the_files_place_is_told_and_not_waited_for(watched: Any) -> None:
+def test_a_pipe_in_place_of_the_file_is_reported_and_not_waited_for(watched: Any) -> None:
     def pipe(file: Path) -> None:
         file.unlink()
         os.mkfifo(file)
@@ -141,7 +141,7 @@ def test_machine_code_is_compared_without_its_addresses(
 
 
 @pytest.mark.parametrize("more", [("--edits", "-1"), ("--arch", "sm_80,sm_90")])
-def test_what_cannot_be_watched_is_refused(tmp_path: Path, more: tuple[str, ...]) -> None:
+def test_what_cannot_be_watched_is_rejected(tmp_path: Path, more: tuple[str, ...]) -> None:
     file = tmp_path / "k.cu"
     file.write_text(PLAIN)
     assert main(["watch", str(file), "--arch", "sm_80", *more]) == 2

@@ -111,7 +111,7 @@ def test_what_is_put_together_has_the_lines_of_the_python_file(project: Path):
     assert f"-I{folder}" in _database(project)["kernels.py.SOURCE.cu"]
 
 
-def test_headers_that_a_build_refuses_are_not_written(project: Path):
+def test_headers_that_a_build_rejects_are_not_written(project: Path):
     (project / "kernels.py").write_text(MADE)
     assert main(["clangd"]) == 0
     assert not list((project / ".rtcompile").rglob("*.h"))
@@ -170,19 +170,19 @@ def test_entries_of_other_files_are_kept_and_old_ones_of_ours_go(project: Path):
 
 
 @pytest.mark.parametrize("text", ["{}", "not JSON", "[1]"])
-def test_a_database_that_is_none_is_left_as_it_is(project: Path, text: str, capsys):
+def test_an_invalid_database_is_left_unchanged(project: Path, text: str, capsys):
     (project / "compile_commands.json").write_text(text)
     assert main(["clangd"]) == 2
     assert "no compile database" in capsys.readouterr().err
     assert (project / "compile_commands.json").read_text() == text
 
 
-def test_what_is_not_there_is_told(project: Path, capsys):
+def test_what_is_not_there_is_reported(project: Path, capsys):
     assert main(["clangd", "nowhere"]) == 2
     assert "there is no such file" in capsys.readouterr().err
 
 
-def test_a_folder_without_kernels_is_told(project: Path, capsys):
+def test_a_folder_without_kernels_is_reported(project: Path, capsys):
     (project / "docs").mkdir()
     assert main(["clangd", "docs"]) == 0
     assert "docs: no .cu or .cuh file, and no kernel" in capsys.readouterr().out

@@ -223,7 +223,7 @@ def test_the_page_shows_templates_within_those_that_need_them(folder: Path, monk
     "arguments",
     [["--html", "p.txt"], ["--trace", "p.txt"], ["--arch", "sm_80,sm_90", "--html", "p.html"]],
 )
-def test_files_that_cannot_be_written_are_refused_before_anything_is_compiled(folder, arguments):
+def test_files_that_cannot_be_written_are_rejected_before_anything_is_compiled(folder, arguments):
     assert main(["profile", str(folder / "k.cu"), "--arch", "sm_80", *arguments]) == 2
 
 

@@ -144,7 +144,7 @@ def test_a_header_that_is_missing_is_looked_for_again(kernel, file: Path, capsys
         pytest.param(lambda file: file.write_bytes(b"\n\xff"), ":2: error: not UTF-8", id="bytes"),
     ],
 )
-def test_a_file_that_is_none_leaves_what_ran_and_is_told_once(
+def test_an_invalid_file_keeps_the_old_kernels_and_is_reported_once(
     kernel, file: Path, monkeypatch, capsys, change, says
 ):
     first = launched(kernel)

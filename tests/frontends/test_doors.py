@@ -253,7 +253,7 @@ def test_code_with_a_flag_that_was_added_is_none_for_cupy(first: str, program: P
 
 
 @pytest.mark.parametrize("then", MAY_ADD_FLAGS)
-def test_what_cupy_refused_is_compiled_by_those_who_may_add_a_flag(
+def test_what_cupy_rejected_is_compiled_by_those_who_may_add_a_flag(
     then: str, program: Program
 ) -> None:
     for _ in range(2):

@@ -178,7 +178,7 @@ class Doubling(rtcompile.RawKernel):
         ),
     ],
 )
-def test_arguments_that_cannot_describe_a_build_are_refused_at_once(arguments, says):
+def test_arguments_that_cannot_describe_a_build_are_rejected_at_once(arguments, says):
     with pytest.raises(rtcompile.InvalidRequest, match=says):
         rtcompile.RawModule(**arguments)
 

@@ -192,12 +192,14 @@ def test_what_was_asked_for_is_in_the_launch(launched):
         pytest.param({"cluster": 3}, r"grid \(4, 1, 1\) is no whole number of clusters", id="grid"),
         pytest.param({"cluster": 32, "grid": 32}, "no device has more than 16", id="32 blocks"),
         pytest.param({"cluster": 0}, r"cluster\[0\] must be an integer from 1", id="none"),
-        pytest.param({"priority": -9}, r"priority=-9 is none of this device's, -5", id="priority"),
+        pytest.param(
+            {"priority": -9}, r"priority=-9 is not one of this device's, -5", id="priority"
+        ),
         pytest.param({"grid": (1, 1, 1, 1)}, "grid has 4 dimensions", id="four"),
         pytest.param({"stream": "s"}, "stream must be a stream", id="stream"),
     ],
 )
-def test_a_launch_that_no_device_has_is_refused_before_the_driver(launched, how, says):
+def test_a_launch_that_no_device_has_is_rejected_before_the_driver(launched, how, says):
     with pytest.raises(rtcompile.InvalidRequest, match=says):
         launched(**how)
 
@@ -219,7 +221,7 @@ def test_shared_memory_that_no_block_can_have_is_an_error(launched):
         launched(shared_mem=500_000)
 
 
-def test_what_the_driver_refuses_has_its_words_and_its_number(launched):
+def test_what_the_driver_rejects_has_its_words_and_its_number(launched):
     driver = Driver()
     driver.answer = INVALID
     with pytest.raises(
@@ -370,7 +372,7 @@ def test_a_bfloat16_tensor_of_pytorch_is_mapped(encoded):
         pytest.param({"pointer": 4098}, (8, 8), {}, "array starts at 0x1002", id="pointer"),
         pytest.param({"shape": (0, 64)}, (8, 8), {}, "extents are 1 to", id="empty"),
         pytest.param({"typestr": "<c8"}, (8, 8), {}, "complex64", id="type"),
-        pytest.param({}, (8, 8), {"dtype": "float32"}, "none that TMA knows", id="size"),
+        pytest.param({}, (8, 8), {"dtype": "float32"}, "are unknown to TMA", id="size"),
         pytest.param({}, (8,), {}, "has 1 dimensions, and array has 2", id="box's rank"),
         pytest.param({}, (8, 300), {}, r"box\[1\] must be an integer from 1 to 256", id="box"),
         pytest.param({}, (8, 4), {}, "moves 8 bytes .* multiple of 16", id="box's row"),
@@ -381,7 +383,7 @@ def test_a_bfloat16_tensor_of_pytorch_is_mapped(encoded):
         pytest.param({}, (8, 8), {"interleave": 16}, "needs 3 dimensions", id="interleave"),
     ],
 )
-def test_what_tma_cannot_address_is_refused_and_says_why(encoded, given, box, more, says):
+def test_what_tma_cannot_address_is_rejected_and_says_why(encoded, given, box, more, says):
     with pytest.raises(rtcompile.InvalidRequest, match=says):
         encoded(array(**given), box, **more)
 

@@ -88,7 +88,7 @@ def test_another_kind_of_launch_is_another(again: Any, how: dict[str, Any]) -> N
         pytest.param(0, "x", "argument 0", id="no argument at all"),
     ],
 )
-def test_what_does_not_fit_is_told_also_later(
+def test_what_does_not_fit_is_reported_also_later(
     again: Any, position: int, value: Any, says: str
 ) -> None:
     for number in (1, 2):
@@ -116,7 +116,7 @@ def test_arguments_that_can_be_read_once_arrive(again: Any) -> None:
     assert again(list(arguments(3)))[1] == (-3).to_bytes(4, "little", signed=True)
 
 
-def test_a_refusal_of_the_driver_is_told_also_later(again: Any) -> None:
+def test_a_rejection_of_the_driver_is_reported_also_later(again: Any) -> None:
     again(arguments(1))
     again.driver.answer = INVALID
     with pytest.raises(rtcompile.DriverError, match="INVALID_VALUE"):

@@ -48,7 +48,7 @@ FROM_CORE = {
         "messages.rendering request.cxx request.object_code request.options styling"
     ),
     "packaging": (
-        "build.from_bundle build.pipeline build.planned bundles.file bundles.index bundles.writing errors "
+        "build.from_bundle build.pipeline build.planned bundles.file bundles.index errors "
         "files.fileset files.folders files.headers files.sealed frontends.arguments "
         "frontends.raw_kernel frontends.raw_module inspect.cubin inspect.signature lookup.query "
         "request.arch request.object_code request.options request.request request.values settings "

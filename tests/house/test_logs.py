@@ -60,7 +60,7 @@ def test_the_line_says_which_options_were_changed_or_not_passed_on(caplog):
     assert caplog.records[-1].getMessage().endswith(f"; {standard}; {host}")
 
 
-def test_an_unknown_level_is_refused():
+def test_an_unknown_level_is_rejected():
     with pytest.raises(rtcompile.InvalidRequest, match=r"RTCOMPILE_LOG.*'loud'"):
         Settings.from_environ({"RTCOMPILE_LOG": "loud"})
 

@@ -79,7 +79,7 @@ def test_bounds_that_the_build_does_not_heed_are_an_error():
         ((256, -1), "launch_bounds' blocks must be"),
     ],
 )
-def test_bounds_that_are_none_are_refused(bounds, says: str):
+def test_invalid_bounds_are_rejected(bounds, says: str):
     with pytest.raises(rtcompile.InvalidRequest, match=says):
         kernel_of(PLAIN).advise(launch_bounds=bounds)
 
@@ -124,7 +124,7 @@ def test_the_smallest_block_is_no_smaller_than_needed():
     assert (best.block, smallest.block) == (768, 96)
 
 
-def test_an_architecture_of_the_future_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_an_architecture_of_the_future_is_rejected(monkeypatch: pytest.MonkeyPatch):
     built = rtcompile.compile(PLAIN, arch="sm_90a")
     monkeypatch.setattr("rtcompile.inspect.advice.limits_of", lambda arch: None)
     with pytest.raises(rtcompile.InvalidRequest, match="limits of sm_90a are not known"):

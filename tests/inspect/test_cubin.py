@@ -114,7 +114,7 @@ def test_a_required_block_is_read(nvrtc: Any) -> None:
     assert kernel.required_threads == (64, 2, 1)
 
 
-def test_kernels_are_told_from_device_functions(nvrtc: Any) -> None:
+def test_kernels_are_distinguished_from_device_functions(nvrtc: Any) -> None:
     code = nvrtc.compile(SOURCE, "-arch=sm_80", "-rdc=true").code
     assert set(kernels(code)) == {"empty", "shared", "stack", "_Z7genericIiEvPT_"}
     callee = next(symbol for symbol in read(code).symbols if symbol.name == "_Z6calleePi")

@@ -85,7 +85,7 @@ def test_what_limits_a_kernel_is_named() -> None:
     assert occupancy(limits, block=1024, registers=32, shared=0).share == 1.0
 
 
-def test_a_block_that_no_device_has_is_refused() -> None:
+def test_a_block_that_no_device_has_is_rejected() -> None:
     limits = limits_of(Arch(8, 0))
     assert limits is not None
     with pytest.raises(ValueError, match="1 to 1024 threads, not 2048"):

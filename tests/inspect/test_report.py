@@ -90,7 +90,7 @@ def test_ptx_has_nothing_to_report() -> None:
         report(b".version 8.0\n.target sm_80\n")
 
 
-def test_a_block_that_no_device_has_is_refused(build: rtcompile.ObjectCode) -> None:
+def test_a_block_that_no_device_has_is_rejected(build: rtcompile.ObjectCode) -> None:
     with pytest.raises(InvalidRequest, match="block must be an integer from 1 to 1,024, not int 0"):
         report(build, block=0)
 

@@ -303,7 +303,7 @@ def test_gcc_says_where_it_was_before_what_is_wrong(tmp_path: Path) -> None:
     assert ("x.cpp", 2) in [(n.file, n.line) for n in found.notes]
 
 
-def test_a_text_in_no_known_format_is_shown_as_it_is() -> None:
+def test_a_text_in_no_known_format_is_shown_unchanged() -> None:
     text = "something went wrong\nin a way nobody foresaw"
     assert render(parse(text)) == text
 

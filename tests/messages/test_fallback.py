@@ -61,7 +61,7 @@ def said(source: str, what: str) -> str:
 @pytest.mark.parametrize("path", CLASSES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 @pytest.mark.in_turn("toolchain")
 @needs_host_compiler
-def test_a_refused_source_is_decided_as_its_class_says(path: Path, toolchain: Toolchain) -> None:
+def test_a_rejected_source_is_decided_as_its_class_says(path: Path, toolchain: Toolchain) -> None:
     source = path.read_text()
     refused = compiled(source, path.name, toolchain)
     assert isinstance(refused, CompileFailure), "NVRTC takes it: it belongs in no class"

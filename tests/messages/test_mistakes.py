@@ -116,7 +116,7 @@ def test_nothing_of_ours_is_chained_where_there_is_no_device() -> None:
 
 
 @pytest.mark.parametrize("use", ["call", "launch", "get_function"])
-def test_code_for_an_arch_is_not_told_to_pass_one_where_it_cannot_be_loaded(use: str) -> None:
+def test_code_for_an_arch_is_not_advised_to_pass_one_where_it_cannot_be_loaded(use: str) -> None:
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     module = rtcompile.RawModule(code=GOOD, arch="sm_80")
     uses = {
@@ -191,7 +191,7 @@ def test_errors_of_the_driver_are_cupys_and_pickle() -> None:
         ((1,), 0, "max_dynamic_shared_size_bytes"),
     ],
 )
-def test_a_refused_launch_says_which_limit_it_broke(block, shared, says) -> None:
+def test_a_rejected_launch_says_which_limit_it_broke(block, shared, says) -> None:
     limits = {"threads": 256, "static": 1024, "dynamic": 49152}
     said = "CUDA_ERROR_INVALID_VALUE: invalid argument"
     error = launch_error(said, 1, "k", block, shared, limits)
@@ -199,7 +199,7 @@ def test_a_refused_launch_says_which_limit_it_broke(block, shared, says) -> None
     assert says in str(error)
 
 
-def test_a_launch_that_is_refused_is_one_error(device) -> None:
+def test_a_launch_that_is_rejected_is_one_error(device) -> None:
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
     refused.args, refused.status = ("CUDA_ERROR_INVALID_VALUE: invalid argument",), 1

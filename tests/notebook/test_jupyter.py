@@ -104,7 +104,7 @@ def test_kernels_of_a_cell_share_a_functions_static_variable(shell: Any):
         module.get_global("call")
 
 
-def test_an_instance_that_would_count_in_a_variable_of_its_own_is_refused(shell: Any):
+def test_an_instance_that_would_count_in_a_variable_of_its_own_is_rejected(shell: Any):
     template = "template <class T> __global__ void c(T* x) { *x = next(); }\n"
     cuda(shell, COUNTING + template)
     with pytest.raises(InvalidRequest, match=r"\(next\(\)::calls\).* %%cuda -n 'c<int>'"):
@@ -198,11 +198,11 @@ def test_a_template_in_a_namespace_is_found(shell: Any):
     ("choose", "says"),
     [
         (lambda scale: scale["nothing", 1], 'identifier "nothing" is undefined'),
-        (lambda scale: scale[1.5], "1.5 is no argument of a template"),
+        (lambda scale: scale[1.5], "1.5 is not a template argument"),
         (lambda scale: scale((1,), (1,), ()), r"choose its arguments first: scale\['float'\]"),
     ],
 )
-def test_what_is_no_instance_is_told(shell: Any, choose, says: str):
+def test_what_is_no_instance_is_reported(shell: Any, choose, says: str):
     cuda(shell, TEMPLATE)
     with pytest.raises((InvalidRequest, CompileError), match=says):
         choose(shell.user_ns["scale"])
@@ -268,7 +268,7 @@ def test_a_header_needs_a_name_of_its_own(shell: Any, capsys, name: str):
     assert "give a name to include it by" in capsys.readouterr().out
 
 
-def test_one_mistake_in_shared_code_is_told_once(shell: Any, capsys):
+def test_one_mistake_in_shared_code_is_reported_once(shell: Any, capsys):
     shell.run_cell(f"%%cuda\nint broken = ;\n{TWO}")
     assert capsys.readouterr().out.count("expected an expression") == 1
 

@@ -105,7 +105,7 @@ def test_it_can_be_built_again_byte_by_byte(built: Package, capsys):
     assert "2 of 2 builds are the same, byte by byte" in capsys.readouterr().out
 
 
-def test_another_source_is_told(built: Package, capsys):
+def test_another_source_is_reported(built: Package, capsys):
     built.write("scale.cu", SOURCE.replace("*=", "+="))
     for loaded in [name for name in sys.modules if name.split(".")[0] == built.name]:
         del sys.modules[loaded]
@@ -143,7 +143,7 @@ def test_every_byte_is_verified(built: Package, capsys):
         (["x", "-o", "k.rtcb", "--matrix"], "rtcompile bundle --matrix k.rtcb"),
     ],
 )
-def test_what_is_missing_is_told(package: Package, arguments, says, capsys):
+def test_what_is_missing_is_reported(package: Package, arguments, says, capsys):
     assert main(["bundle", *arguments]) == 2
     assert says in capsys.readouterr().err
 

@@ -84,8 +84,8 @@ def test_parameters_are_split_where_cpp_splits_them(text, count):
         "float x[4",
     ],
 )
-def test_what_is_no_parameter_is_told(text):
-    with pytest.raises(InvalidRequest, match=r"a\.cu: k: .* is no parameter of a kernel"):
+def test_what_is_no_parameter_is_reported(text):
+    with pytest.raises(InvalidRequest, match=r"a\.cu: k: .* is not a parameter of a kernel"):
         signature.parse(text, "a.cu: k")
 
 
@@ -154,12 +154,12 @@ def test_no_pointer_and_structs_are_handed_on():
         ("", (1,), r"k takes 0 \(\), not 1"),
     ],
 )
-def test_an_argument_that_does_not_fit_is_told(text, args, says):
+def test_an_argument_that_does_not_fit_is_reported(text, args, says):
     with pytest.raises(InvalidRequest, match=says):
         convert(text, *args)
 
 
-def test_an_array_in_host_memory_is_told():
+def test_an_array_in_host_memory_is_reported():
     import numpy as np
 
     with pytest.raises(InvalidRequest, match=r"NumPy array, in host memory; pass cupy\.asarray"):
@@ -219,13 +219,13 @@ def test_a_compile_error_names_the_packages_file(package: Package):
         package.load().module.compile("sm_80")
 
 
-def test_a_source_that_is_not_there_is_told(package: Package):
+def test_a_missing_source_is_reported(package: Package):
     (package.folder / "scale.cu").unlink()
     with pytest.raises(InvalidRequest, match=r"library_kernels has no kernel source scale\.cu"):
         package.load().module.compile("sm_80")
 
 
-def test_a_kernel_that_is_not_declared_is_told(package: Package):
+def test_a_kernel_that_is_not_declared_is_reported(package: Package):
     module = package.load().module
     with pytest.raises(
         InvalidRequest, match=r"no kernel 'fil' declared; declared are: scale<float>, f"
@@ -244,7 +244,7 @@ def test_a_kernel_that_is_not_declared_is_told(package: Package):
         ("", "declares no parameters"),
     ],
 )
-def test_a_signature_that_is_not_the_kernels_is_told(package: Package, declared, says):
+def test_a_signature_that_is_not_the_kernels_is_reported(package: Package, declared, says):
     package.write("__init__.py", DECLARATION.replace("float* x, float value", declared))
     module = package.load().module
     with pytest.raises(InvalidRequest, match=says):
@@ -264,7 +264,7 @@ def test_a_signature_that_is_not_the_kernels_is_told(package: Package, declared,
     ],
     ids=["package", "folder", "options", "kernels", "signature", "absent", "empty"],
 )
-def test_an_argument_of_a_wrong_type_is_told(make, says):
+def test_an_argument_of_a_wrong_type_is_reported(make, says):
     with pytest.raises(InvalidRequest, match=says):
         make()
 

@@ -74,7 +74,7 @@ def test_it_is_used_without_a_toolkit_a_cache_or_a_place_to_write_to(environment
     assert not list(home.iterdir())
 
 
-def test_setuptools_is_told_that_its_own_build_py_would_replace_the_hooks(
+def test_setuptools_is_warned_that_its_own_build_py_would_replace_the_hooks(
     build_environment: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("setuptools.build_meta", reason="setuptools is in the extra `test`")
@@ -103,7 +103,7 @@ def test_setuptools_is_told_that_its_own_build_py_would_replace_the_hooks(
         ({"arch": ["sm_80"]}, r"\[tool.x\] has 'arch'; known are targets, bundle, archs, source"),
     ],
 )
-def test_a_table_that_says_too_little_or_too_much_is_told(fields, says):
+def test_a_table_that_says_too_little_or_too_much_is_reported(fields, says):
     from rtcompile.errors import InvalidRequest
     from rtcompile.extras.packaging.build_hooks import Table
 

@@ -145,7 +145,7 @@ def test_the_file_of_a_run_that_was_killed_is_removed_a_day_later(folder):
     assert [path.exists() for path in (old, young, running)] == [False, True, True]
 
 
-def test_what_could_not_be_written_whole_is_told(tmp_path, monkeypatch):
+def test_what_could_not_be_written_whole_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     tally = Tally()
     Path(tally.of_children).write_text('"half a li\n"whole"\n')
@@ -156,7 +156,7 @@ def test_what_could_not_be_written_whole_is_told(tmp_path, monkeypatch):
     assert "is full" in tally.problems[0]
 
 
-def test_a_process_that_is_told_to_take_no_part_runs_as_it_would_have(folder):
+def test_a_process_that_may_not_take_part_runs_as_it_would_have(folder):
     script = started_by(BY_SUBPROCESS.format(flags="'-E'"), folder)
 
     done = run("run", script, cache=folder / "cache")

@@ -104,13 +104,13 @@ def test_each_state_of_a_header_that_the_program_writes_is_built(tmp_path, heade
     assert checked.returncode == 0, checked.stderr
 
 
-def test_a_header_that_only_its_place_finds_is_told_of(tmp_path, header):
+def test_a_header_that_only_its_path_finds_is_reported(tmp_path, header):
     source = f'#include "{header}"\\n__global__ void k(float* x) {{{{ *x = SCALE; }}}}'
     script = program(tmp_path, f"compile('{source}')")
 
     done = run("run", "--record", str(tmp_path / "kernels.json"), script, cache=tmp_path)
 
-    assert f"{header}: included by its place on this machine" in done.stderr
+    assert f"{header}: included by its path on this machine" in done.stderr
 
 
 def test_a_check_without_the_builds_names_what_is_missing(tmp_path):
@@ -127,10 +127,10 @@ def test_a_check_without_the_builds_names_what_is_missing(tmp_path):
     done = run("run", "--check", script, cache=tmp_path / "empty")
 
     assert done.returncode == 1
-    assert "not there: twice.cu" in done.stderr
+    assert "missing: twice.cu" in done.stderr
 
 
-def test_a_record_that_would_be_a_folder_is_refused_before_the_program_runs(tmp_path):
+def test_a_record_that_would_be_a_folder_is_rejected_before_the_program_runs(tmp_path):
     script = program(tmp_path, "print('ran')")
     done = run("run", "--record", str(tmp_path), script, cache=tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -354,7 +354,7 @@ def test_a_program_sees_itself_as_python_runs_it(tmp_path, arguments):
         ),
     ],
 )
-def test_a_record_that_is_none_is_refused_in_one_line(tmp_path, capsys, text, what):
+def test_an_invalid_record_is_rejected_in_one_line(tmp_path, capsys, text, what):
     path = tmp_path / "kernels.json"
     path.write_text(text)
 

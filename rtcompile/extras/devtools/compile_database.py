@@ -1,7 +1,7 @@
 """The compile database that clangd reads, for a project's sources and the kernels in its Python files.
 
-What a file says of a string in literals is followed: names that are assigned once, f-strings of such
-names, sums of strings. What it computes is left out.
+The text of a string is followed through literals: names that are assigned once, f-strings of such names,
+sums of strings. Computed parts are left out.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rtcompile.settings import Settings
 # --- Kernels that are strings in Python files -----------------------------------------------------
 
 _MARKS = ("__global__", "__device__")
-# Methods whose result has the lines of what they are called on, and nearly its text.
+# Methods whose result has the same lines as the string, and nearly the same text.
 _KEEP_THE_TEXT = frozenset({"replace", "strip", "lstrip", "rstrip"})
 _DEDENT = frozenset({"dedent", "cleandoc"})
 
 
 class Piece(NamedTuple):
-    """A part of a source: its first line in the Python file, and its text, line for line if possible."""
+    """A part of a source: its first line in the Python file, and its text, on the same lines if possible."""
 
     line: int
     text: str
@@ -44,7 +44,7 @@ class KernelString(NamedTuple):
 
     name: str  # the variable that it is assigned to, or "kernel"
     pieces: tuple[Piece, ...]
-    options: tuple[str, ...]  # what a call that takes this string gives as a literal ``options=``
+    options: tuple[str, ...]  # the literal ``options=`` of a call that takes this string
     headers: tuple[tuple[str, str], ...]  # names and texts of a literal ``headers=``
 
     @property
@@ -81,7 +81,7 @@ def _is_kernel(text: str) -> bool:
 
 
 class _File:
-    """What a file's literals say."""
+    """The strings in a Python file's literals."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.passed_over = {
@@ -92,7 +92,7 @@ class _File:
             and isinstance(node.body[0], ast.Expr)
         }
         self.constants = _constants(tree)
-        # Each assignment to a name, and what is added to it by += afterwards.
+        # Each assignment to a name, with the expressions added to it by +=.
         self.assignments: list[tuple[str, list[ast.expr]]] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):
@@ -109,8 +109,8 @@ class _File:
         self._given = _given(tree)
 
     def pieces(self, node: ast.AST, depth: int = 0) -> list[Piece]:
-        """Return what is known of a string's text; nothing of what is computed."""
-        if depth > 20:  # a name that is made of itself
+        """Return the known parts of a string's text, without computed ones."""
+        if depth > 20:  # a name that refers to itself
             return []
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return [Piece(node.lineno, self._as_in_file(node, node.value))]
@@ -132,12 +132,12 @@ class _File:
         return []
 
     def given(self, what: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """Return the literal options and headers of a call that takes a string, by name or place."""
+        """Return the literal options and headers of a call that takes a string, by its name or position."""
         options, headers = (self._value(node) for node in self._given.get(what, (None, None)))
         return tuple(_literals(options)), tuple(self._headers(headers))
 
     def _value(self, node: ast.expr | None) -> ast.expr | None:
-        """Return what a name was assigned; another expression as it is."""
+        """Return the expression that a name was assigned; other expressions unchanged."""
         if not isinstance(node, ast.Name):
             return node
         assigned = self.values.get(node.id)
@@ -181,9 +181,8 @@ class _File:
     def _as_in_file(self, node: ast.expr, text: str) -> str:
         """Return the text with its lines where the file has them.
 
-        Of a plain literal they are there already. One with ``\\n`` in it, or made of several, has other
-        lines than the file: its text is given on one line where it can be, so no place is wrong by a
-        line.
+        A plain literal has them there. A literal with ``\\n`` in it, or a concatenation, has other lines
+        than the file: its text is put on one line if possible, so that line numbers stay right.
         """
         if text.count("\n") == (node.end_lineno or node.lineno) - node.lineno:
             return text
@@ -201,7 +200,7 @@ class _File:
 
 
 def _constants(tree: ast.Module) -> dict[str, Any]:
-    """Return the names that the module gives a number or a string, once and for all."""
+    """Return the names that the module assigns a literal exactly once, and the values."""
     found: dict[str, Any] = {}
     assigned: Counter[str] = Counter()
     for node in ast.walk(tree):
@@ -221,7 +220,7 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
 
 
 def _given(tree: ast.AST) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
-    """Return ``options=`` and ``headers=`` of calls, by the name or the place of the string beside them."""
+    """Return ``options=`` and ``headers=`` of calls, by the name or position of the string argument."""
     found: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call):
@@ -241,7 +240,7 @@ def _given(tree: ast.AST) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
 
 
 def _literals(node: ast.expr | None) -> Iterator[str]:
-    """Yield the strings that are literals among options; what is computed is left out."""
+    """Yield the options that are string literals; computed ones are left out."""
     elements = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
     for element in elements:
         if isinstance(element, ast.Constant) and isinstance(element.value, str):
@@ -250,13 +249,13 @@ def _literals(node: ast.expr | None) -> Iterator[str]:
 
 # --- The compile database that clangd reads -------------------------------------------------------
 
-FOLDER = ".rtcompile"  # of the project: the files of kernels that are strings
+FOLDER = ".rtcompile"  # the project's folder for kernels that are strings
 _DATABASE = "compile_commands.json"
 _CONFIGURATION = ".clangd"
-# Errors of clang's about what NVIDIA's compilers take: `__shared__ alignas(16) float x[4];`, launch bounds
-# that a constexpr function computes, and a barrier in shared memory, whose constructor does not run.
+# clang's errors for code that NVIDIA's compilers accept: `__shared__ alignas(16) float x[4];`, launch
+# bounds that a constexpr function computes, and a barrier in shared memory with a constructor.
 _SUPPRESSED = """\
-# Written by `rtcompile clangd`: what clang refuses and NVIDIA's compilers take.
+# Written by `rtcompile clangd`: what clang rejects and NVIDIA's compilers accept.
 If:
   PathMatch: .*\\.cuh?
 Diagnostics:
@@ -266,14 +265,14 @@ Diagnostics:
     - attribute_argument_n_type
     - shared_var_init
 """
-_NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__", "build", "dist"})
+_SKIPPED_FOLDERS = frozenset({"site-packages", "node_modules", "__pycache__", "build", "dist"})
 _SOURCES = (".cu", ".cuh")
-# Clang knows fewer architectures than NVRTC: it parses for this one, and the macro says the one wanted.
+# Clang knows fewer architectures than NVRTC. It parses for this one; a macro has the requested one.
 _CLANGS = Arch(8, 0)
 
 
 class Entry(NamedTuple):
-    """A file of clangd's database: its path, the place it came from, and the compiler's options."""
+    """A file of clangd's database: its path, its origin, and the compiler's options."""
 
     file: str
     origin: str
@@ -319,11 +318,11 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
                 name
                 for name in below
                 if not name.startswith(".")
-                and name not in _NOT_THE_PROJECTS
+                and name not in _SKIPPED_FOLDERS
                 and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             )
             found = [os.path.join(folder, name) for name in sorted(names)]
-            # Regular files: a pipe would be waited for, and a link may lead nowhere.
+            # Only regular files: reading a pipe would wait, and a link may be broken.
             yield from (f for f in found if f.endswith((*_SOURCES, ".py")) and os.path.isfile(f))
 
 
@@ -335,7 +334,7 @@ def _of_python(
             source = file.read()
         kernels = find(source)
     except (SyntaxError, ValueError, RecursionError):
-        return  # a template, a Python 2 file: not for us to judge
+        return  # for example a template or a file for Python 2
     names: dict[str, int] = {}
     for kernel in kernels:
         count = names[kernel.name] = names.get(kernel.name, 0) + 1
@@ -354,19 +353,19 @@ def _of_python(
 
 
 def _text(path: str, pieces: Sequence[Piece]) -> str:
-    """Return the pieces, each in the line where it begins in the Python file, where that is possible."""
+    """Return the text of the pieces, each on the line where it begins in the Python file if possible."""
     texts = [piece.text.removesuffix("\n").split("\n") for piece in pieces]
-    # One with more lines than it has in the file ends before the next begins: it begins sooner.
+    # A piece with more lines than in the file begins earlier, so that it ends before the next begins.
     begins, end = [], len(texts[-1]) + pieces[-1].line
     for piece, text in zip(pieces[::-1], texts[::-1], strict=True):
         end = min(piece.line, end - len(text))
         begins.append(end)
-    # The first line names the file, for whoever preprocesses it and for `_origin`.
+    # The first line names the Python file, for preprocessors and for `_origin`.
     lines = [_line(2, path)] if begins[-1] > 1 else []
     for piece, begin, text in zip(pieces, begins[::-1], texts, strict=True):
         if len(lines) < begin:
             lines += [""] * (begin - 1 - len(lines))
-        else:  # in the file it stands before what it follows here
+        else:  # in the file this piece is before the previous one
             lines.append(_line(piece.line, path))
         lines += text
     return "\n".join(lines) + "\n"
@@ -377,18 +376,18 @@ def _line(number: int, path: str) -> str:
 
 
 def _origin(file: str) -> str:
-    """Return the Python file that one of our files is of; ``""`` where it does not say it."""
+    """Return the Python file that a generated file was made from; "" if unknown."""
     try:
         with open(file, encoding="utf-8") as opened:
             first = opened.readline()
-        said = json.loads(first.removeprefix("#line 2 "))
+        origin = json.loads(first.removeprefix("#line 2 "))
     except (OSError, ValueError):
         return ""
-    return said if isinstance(said, str) else ""
+    return origin if isinstance(origin, str) else ""
 
 
 def _checked(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Return headers as a build would take them; none where it would refuse them."""
+    """Return headers as a build takes them; none if they are invalid."""
     try:
         return header_texts(headers)
     except InvalidRequest:
@@ -398,7 +397,7 @@ def _checked(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...
 def _parsed(options: Sequence[str]) -> Options:
     try:
         return compiler_options.parse(options)
-    except InvalidRequest:  # a part of them is computed; its build says what is wrong
+    except InvalidRequest:  # invalid options, whose error the build reports
         return Options()
 
 
@@ -431,10 +430,10 @@ def _flags(options: Options, arch: Arch, settings: Settings, beside: str = "") -
         f"-D__CUDA_ARCH__={arch.number * 10}",
         "-include",
         prelude,
-        *(f"-{kind}{said}" for kind, said in options.macros),
+        *(f"-{kind}{macro}" for kind, macro in options.macros),
         *(f"-I{os.path.abspath(directory)}" for directory in options.include_dirs),
         *([f"-I{os.path.dirname(beside)}"] if beside else []),
-        # The host's C++ library is used, which the shims for NVRTC stand for.
+        # The host's C++ library is used in place of the shims for NVRTC.
         *(arg for d in search if d.label != "shims" for arg in ("-isystem", d.path)),
         *(arg for header in options.pre_includes for arg in ("-include", header)),
     )
@@ -459,7 +458,7 @@ def _write_database(
     ours = {entry.file for entry in entries}
     generated = os.path.join(root, FOLDER) + os.sep
 
-    def stays(file: str) -> bool:
+    def is_kept(file: str) -> bool:
         if file in ours:
             return False
         origin = _origin(file) if file.startswith(generated) else ""
@@ -467,7 +466,7 @@ def _write_database(
             os.path.isfile(origin) and origin not in looked_at
         )
 
-    others = [entry for entry in kept if stays(str(entry.get("file")))]
+    others = [entry for entry in kept if is_kept(str(entry.get("file")))]
     new = [
         {"directory": root, "file": e.file, "arguments": ["clang++", *e.options, e.file]}
         for e in entries
@@ -476,7 +475,7 @@ def _write_database(
 
 
 def _configure(root: str) -> None:
-    """Say in ``.clangd`` what it shall not report of CUDA, once; what else is in that file is kept."""
+    """Add the errors to suppress to ``.clangd``, once; the file's other contents are kept."""
     path = os.path.join(root, _CONFIGURATION)
     try:
         with open(path, encoding="utf-8") as file:
@@ -485,9 +484,8 @@ def _configure(root: str) -> None:
         given = ""
     except ValueError as error:
         raise InvalidRequest(f"{path} is no text: {error}") from None
-    if (
-        _SUPPRESSED.partition("\n")[0] not in given
-    ):  # what the user has made of it since is the user's
+    # The user may have edited the section since it was added.
+    if _SUPPRESSED.partition("\n")[0] not in given:
         _publish(path, f"{given.rstrip()}\n---\n{_SUPPRESSED}" if given.strip() else _SUPPRESSED)
 
 

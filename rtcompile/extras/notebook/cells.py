@@ -1,11 +1,11 @@
 """Reads a cell of CUDA C++: its first line, the kernels it defines, the text for the compiler. Pure.
 
-A kernel is found by the text's braces. That gives it its signature, and finds templates, which are in no
-cubin. One that is missed, because a macro makes it, is bound by its symbol, without a signature. Variables
-are found among the symbols of the code, by their mangled names.
+Kernels are found by the braces of the text. That gives their signatures, and finds templates, which no
+cubin contains. A kernel that a macro defines is bound by its symbol, without a signature. Variables are
+found among the symbols of the code, by their mangled names.
 
-So an edit of a comment does not change the compiled source, whose build is found in the cache. For
-messages, places in that source are turned back into places in the cell.
+The compiler gets the cell without comments, so editing a comment leaves the build in the cache. In
+messages, lines and columns of that source are mapped back to those of the cell.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rtcompile.inspect.signature import split
 from rtcompile.inspect.symbols import names_in
 from rtcompile.request import cxx
 
-# --- Finds the kernels and variables that a text of CUDA C++ defines ------------------------------
+# --- The kernels and variables that a text defines -------------------------------------------------
 
 _STRUCTURE = re.compile(
     r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(?P<directive>\w*)(?:\\\r?\n|[^\n])*|[{};]|\b__global__\b",
@@ -51,9 +51,9 @@ class KernelText:
 
 
 def find(text: str, code: str) -> tuple[KernelText, ...]:
-    """Return the kernels that a text defines, in order, with only the first of each name.
+    """Return the kernels that a text defines, in order; of each name only the first.
 
-    Neither has comments, and in `code` the contents of string and character literals are blanks.
+    Both are without comments, and `code` has blanks for string and character literals.
     """
     found: dict[str, KernelText] = {}
     scopes: list[str | None] = []  # open braces: a namespace's name, None for others
@@ -116,7 +116,7 @@ def _definition(
 
 
 def _closing(code: str, opening: int) -> int:
-    """Return the place behind the parenthesis that closes the one at `opening`."""
+    """Return the offset after the parenthesis that closes the one at `opening`."""
     depth = 0
     for match in _PARENTHESIS.finditer(code, opening):
         depth += 1 if match[0] == "(" else -1
@@ -128,7 +128,7 @@ def _closing(code: str, opening: int) -> int:
 def _template_parameters(declaration: str) -> tuple[str, ...] | None:
     match = _TEMPLATE.search(_DIRECTIVE.sub("", declaration))
     if match is None or not match[1].strip():
-        return None  # it is no template, or it is a specialisation
+        return None  # it is not a template, or it is a specialisation
     words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in split(match[1]))
     return tuple(found[-1] if found else "" for found in words)
 
@@ -138,8 +138,8 @@ def own_variables(
 ) -> frozenset[str]:
     """Return the variables that a text defines and that are not constant, by their C++ names.
 
-    Variables of headers are left out, those on lines that say ``const``, and static ones of
-    `kernels`, which no other kernel sees.
+    Left out are variables of headers, variables on lines with ``const``, and static variables of
+    `kernels`, which no other kernel can use.
     """
     words: set[str] = set()
     for line in text.split("\n"):
@@ -168,12 +168,12 @@ def own_variables(
     return frozenset(found)
 
 
-# --- Prepares a cell of CUDA C++ for the compiler: removes comments and blank lines. Pure ---------
+# --- The source for the compiler: the cell without comments and blank lines ------------------------
 
 # The cell's number is not in the name, since the position of a cell must not change its key.
 PROGRAM = "cell.cu"
 
-# A source with one of these depends on the numbers of its lines, which must then stay.
+# A source with one of these depends on its line numbers, which must not change.
 _NUMBERED = re.compile(r"\b(?:__LINE__|assert|source_location)\b")
 # Matches a line number in a message that refers to the message's own file.
 _AT_LINE = re.compile(r"\bat line (\d{1,9})\b(?! of )")
@@ -186,33 +186,32 @@ class Cell:
     text: str  # as it was written
     source: str  # what the compiler reads
     kernels: tuple[KernelText, ...]
-    # Of each line of `source` the line of the cell, and where in `text` each of its characters stands.
-    _places: tuple[tuple[int, list[int]], ...]
+    # For each line of `source`: the line of the cell, and the offset in `text` of each character.
+    _origins: tuple[tuple[int, list[int]], ...]
 
     def in_cell(self, diagnostic: Diagnostic) -> Diagnostic:
-        """Return a diagnostic with places in the cell instead of places in `source`."""
+        """Return a diagnostic with lines and columns of the cell instead of those of `source`."""
         notes = tuple(self.in_cell(note) for note in diagnostic.notes)
         message = _AT_LINE.sub(self._line_in_cell, diagnostic.message)
         diagnostic = replace(diagnostic, message=message)
-        if diagnostic.file != PROGRAM or not 0 < diagnostic.line <= len(self._places):
+        if diagnostic.file != PROGRAM or not 0 < diagnostic.line <= len(self._origins):
             return replace(diagnostic, notes=notes)
-        line, offsets = self._places[diagnostic.line - 1]
+        line, offsets = self._origins[diagnostic.line - 1]
         column = 0
         if 0 < diagnostic.column <= len(offsets):
             offset = offsets[diagnostic.column - 1]
             line, column = _line(self.text, offset), offset - self.text.rfind("\n", 0, offset)
-        # The compiler's excerpt shows `source`. It is dropped, so the cell's own line is
-        # shown.
+        # The compiler's excerpt shows `source`. Without it, the cell's own line is shown.
         return replace(diagnostic, line=line, column=column, excerpt="", notes=notes)
 
     def _line_in_cell(self, match: re.Match[str]) -> str:
         number = int(match[1])
-        known = 0 < number <= len(self._places)
-        return f"at line {self._places[number - 1][0]}" if known else match[0]
+        known = 0 < number <= len(self._origins)
+        return f"at line {self._origins[number - 1][0]}" if known else match[0]
 
 
 def read(text: str, *, keep_lines: bool = False) -> Cell:
-    """Return a cell without its comments; with `keep_lines` each line stays where it is."""
+    """Return a cell without its comments; with `keep_lines` every line keeps its number."""
     pieces = list(_pieces(text))
     # C++ replaces each comment by one blank, even one of several lines.
     texts = [" " if kind == "comment" else text[a:b] for a, b, kind in pieces]
@@ -222,11 +221,11 @@ def read(text: str, *, keep_lines: bool = False) -> Cell:
         for piece, (_, _, kind) in zip(texts, pieces, strict=True)
     )
     keep_lines = keep_lines or _NUMBERED.search(stripped) is not None
-    origins = ((a,) if kind == "comment" else range(a, b) for a, b, kind in pieces)
-    offsets = [*itertools.chain.from_iterable(origins), len(text)]
+    kept = ((a,) if kind == "comment" else range(a, b) for a, b, kind in pieces)
+    offsets = [*itertools.chain.from_iterable(kept), len(text)]
     verbatim = _verbatim(text, pieces)
     lines: list[str] = []
-    places: list[tuple[int, list[int]]] = []
+    origins: list[tuple[int, list[int]]] = []
     at = 0
     for line in stripped.split("\n"):
         here = offsets[at : at + len(line) + 1]
@@ -237,11 +236,11 @@ def read(text: str, *, keep_lines: bool = False) -> Cell:
         if keep_lines:
             missing = number - 1 - len(lines)
             lines += [""] * missing
-            places += [(len(places) + 1 + i, []) for i in range(missing)]
+            origins += [(len(origins) + 1 + i, []) for i in range(missing)]
         lines.append(line if number in verbatim else line.rstrip())
-        places.append((number, here))
+        origins.append((number, here))
     source = "\n".join(lines) + "\n"
-    return Cell(text, source, find(stripped, code), tuple(places))
+    return Cell(text, source, find(stripped, code), tuple(origins))
 
 
 def _pieces(source: str) -> Iterator[tuple[int, int, str]]:
@@ -258,7 +257,7 @@ def _line(text: str, offset: int) -> int:
 
 
 def _verbatim(source: str, pieces: Sequence[tuple[int, int, str]]) -> frozenset[int]:
-    """Return the lines that must stay even if blank: those in raw strings and after a backslash."""
+    """Return the lines to keep even if blank: those in raw strings and after a backslash."""
     lines = {n for n, line in enumerate(source.split("\n"), 2) if line.endswith("\\")}
     for start, end, kind in pieces:
         if kind == "literal" and "\n" in source[start:end]:

@@ -68,9 +68,9 @@ class Built:
 
 
 class CellKernel:
-    # A kernel of a cell, called as CuPy's. Numbers are converted to the types of the parameters,
+    # A kernel of a cell, called like CuPy's. Numbers are converted to the types of the parameters,
     # and an array of another element type is an error. The class has no docstring, because each
-    # kernel has one of its own: `__doc__` below.
+    # kernel has its own: `__doc__` below.
 
     def __init__(self, text: KernelText, built: Built, name: str, symbol: str) -> None:
         self.name = name
@@ -105,12 +105,12 @@ class CellKernel:
 
     @property
     def code(self) -> ObjectCode:
-        """The build that holds it."""
+        """The build that contains the kernel."""
         return self.built.code
 
     @property
     def resources(self) -> KernelReport | None:
-        """Its use of registers and memory; None where the code is no cubin."""
+        """The kernel's registers and memory; None if the code is not a cubin."""
         if self.code.kind != "cubin":
             return None
         return report(self.code, kernel=self.symbol).kernels[0]
@@ -141,7 +141,7 @@ class CellTemplate:
         return self.kernels[expression]
 
     def __call__(self, *args: Any, **options: Any) -> None:
-        """Raise the error that says to choose an instance first."""
+        """Raise an error: an instance must be chosen first."""
         raise InvalidRequest(f"{self.signature}: choose its arguments first: {self.name}['float']")
 
     def _ipython_key_completions_(self) -> list[str]:
@@ -202,7 +202,7 @@ def _cpp(argument: Any) -> str:
         return _CPP_TYPES[np.dtype(argument).name]
     except (TypeError, KeyError):
         raise InvalidRequest(
-            f"{argument!r} is no argument of a template; give C++'s name for it, 'float'"
+            f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
         ) from None
 
 
@@ -234,7 +234,9 @@ def _substituted(text: KernelText, name: str) -> str:
 def _parameters(text: str, name: str) -> tuple[Parameter, ...] | None:
     try:
         return parse(text, name)
-    except InvalidRequest:  # the list has a macro or an attribute; arguments are passed unconverted
+    except (
+        InvalidRequest
+    ):  # a macro or an attribute is in the list: arguments are passed unconverted
         return None
 
 

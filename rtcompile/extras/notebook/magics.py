@@ -1,6 +1,6 @@
 """``%%cuda``, ``%%cuda_header`` and ``%cuda_options``: CUDA C++ in the cells of a notebook.
 
-Messages name places in the cell. A build that takes long shows a line of progress, and Ctrl-C ends it.
+Messages name lines of the cell. A long build shows a line of progress, and Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from rtcompile.messages import rendering
 from rtcompile.request import options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
-
-# --- A notebook -----------------------------------------------------------------------------------
 
 _OURS = ("--arch", "--backend", "--module")
 _QUIET_SECONDS = 0.5
@@ -89,11 +87,10 @@ class Compilation:
     def __init__(self, source: str, line: Line, headers: Mapping[str, str]) -> None:
         self._line = line
         self._options = (*line.options, REPORT_SPILLS)
-        self._headers = dict(headers)  # a later instance is of the same texts
-        asked = options.parse(CompileRequest("", line.options).options)
-        # With line information, lines must stay in place for profilers and debuggers to show the
-        # cell.
-        self._cell = cells.read(source, keep_lines=asked.lineinfo or asked.debug)
+        self._headers = dict(headers)  # instances built later use the same headers
+        parsed = options.parse(CompileRequest("", line.options).options)
+        # With line information, lines keep their numbers: profilers and debuggers show the cell.
+        self._cell = cells.read(source, keep_lines=parsed.lineinfo or parsed.debug)
         self._built: list[Built] = []
 
     def module(self) -> CellModule:
@@ -146,7 +143,7 @@ class Compilation:
         raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
 
     def _instance(self, text: KernelText, expression: str) -> CellKernel:
-        """Build the cell for one more instance, refused if it has variables: they would be copied."""
+        """Build the cell for one more instance; an error if it has variables, which would be copied."""
         built = self._build([expression])
         shared = {name for one in self._built for name in one.variables() & built.variables()}
         if shared:
@@ -239,12 +236,12 @@ class CudaMagics(Magics):  # type: ignore[misc]
         --use_fast_math``.
         """
         with _readable():
-            asked = Line.read(line)
+            given = Line.read(line)
             # Editors count the line of the magic too.
-            module = self.session.compile(f"\n{cell}", asked)
+            module = self.session.compile(f"\n{cell}", given)
         self.shell.push(module.kernels)
-        if asked.module:
-            self.shell.push({asked.module: module})
+        if given.module:
+            self.shell.push({given.module: module})
         return module
 
     @cell_magic  # type: ignore[untyped-decorator]
@@ -275,8 +272,8 @@ class CudaMagics(Magics):  # type: ignore[misc]
             self.session.defaults = Line.read(line)
 
 
-class _readable:  # noqa: N801  # a statement's word
-    """Shows errors with options as a cell spells them, and an interrupt as one line."""
+class _readable:  # noqa: N801 - ``with`` statements use it like a function
+    """Shows errors with options spelled as in a cell, and an interrupt as one line."""
 
     def __enter__(self) -> None:
         return None

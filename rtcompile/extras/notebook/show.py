@@ -22,11 +22,11 @@ _BAR_COLOR = "#0087d7"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A kernel and its build; `takes` is None where the resources are unknown."""
+    """A kernel and its build; `resources` is None if they are unknown."""
 
     signature: str
     code: ObjectCode
-    takes: KernelReport | None
+    resources: KernelReport | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,21 @@ _HEADER = (  # the title and the unit of each column
 
 
 def _cells(row: _Row) -> list[str]:
-    build, takes = row.code.build, row.takes
+    build, resources = row.code.build, row.resources
     how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
     cells = [row.signature, str(row.code.arch), f"{how}, {_duration(build.milliseconds)}"]
-    if takes is None:
+    if resources is None:
         return [*cells, "", "", "", ""]
-    spilled = "" if takes.spills is None else str(takes.spills.stores + takes.spills.loads)
-    return [*cells, str(takes.registers), str(takes.shared_bytes), str(takes.stack_bytes), spilled]
+    spilled = (
+        "" if resources.spills is None else str(resources.spills.stores + resources.spills.loads)
+    )
+    return [
+        *cells,
+        str(resources.registers),
+        str(resources.shared_bytes),
+        str(resources.stack_bytes),
+        spilled,
+    ]
 
 
 def _duration(milliseconds: float) -> str:
@@ -102,7 +110,7 @@ def _duration(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.1f} s"
 
 
-# --- contents ------------------------------------------------------------------------------------
+# --- The contents of a card -----------------------------------------------------------------------
 
 
 def _card(shown: Any) -> _Card:
@@ -141,7 +149,9 @@ def _raw_card(shown: Any) -> _Card:
     rows = [row for code in codes for row in _of_code(code)]
     if name:
         rows = [
-            row for row in rows if row.takes is None or name in (row.takes.name, row.takes.symbol)
+            row
+            for row in rows
+            if row.resources is None or name in (row.resources.name, row.resources.symbol)
         ]
     return _Card(title, tuple(rows))
 
@@ -160,19 +170,21 @@ def _warnings(shown: Any, render: Callable[..., str]) -> list[str]:
     return [render([warning], source=built.cell.text, name=PROGRAM) for warning in built.warnings()]
 
 
-# --- occupancy -----------------------------------------------------------------------------------
+# --- The occupancy as a picture -------------------------------------------------------------------
 
 
 def _shares(row: _Row) -> list[float]:
     """Return the occupancy at each block size that the kernel allows."""
-    takes = row.takes
+    resources = row.resources
     limits = limits_of(row.code.arch)
-    if takes is None or limits is None:
+    if resources is None or limits is None:
         return []
     return [
-        occupancy(limits, block=block, registers=takes.registers, shared=takes.shared_bytes).share
+        occupancy(
+            limits, block=block, registers=resources.registers, shared=resources.shared_bytes
+        ).share
         for block in _BLOCKS
-        if block <= (takes.max_threads or 1024)
+        if block <= (resources.max_threads or 1024)
     ]
 
 

@@ -7,13 +7,13 @@ Both need ``rtcompile`` and a toolkit in ``build-system.requires`` and a table i
     bundle = "mykernels/kernels.rtcb"
     archs = ["sm_80", "sm_90a", "compute_90"]
 
-Before a wheel is done its files are tried where nothing may be compiled, so no wheel is made whose
-bundle does not answer. An editable install gets no bundle: its kernels are compiled when called, since its
-sources change.
+Before a wheel is finished, its files are tested in a process that may not compile: if the bundle lacks a
+build, no wheel is made. An editable install gets no bundle, since its sources change; its kernels are
+compiled when called.
 
-Setuptools packs Python files only, by default. So the hook names the kernels' sources and
-headers as data of the packages that are bundled: they go into the sdist, which a wheel may be built from,
-and into the wheel, whose bundle answers only for the sources and headers that it was made from.
+By default setuptools packs Python files only. The hook therefore adds the kernels' sources and headers
+as package data of the bundled packages. They go into the sdist, from which a wheel may be built, and into
+the wheel, whose bundle serves only the sources and headers that it was built from.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ from typing import Any
 from rtcompile.errors import InvalidRequest, RtcompileError
 
 __all__ = ["Table"]
-
-
-# --- Build hooks for hatchling and setuptools that put a project's bundle into its wheel ----------
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +64,13 @@ class Table:
             bundling.bundle(self.targets, path, archs=self.archs, progress=True)
 
     def check(self, root: str, files: str, advice: str) -> None:
-        """Look every build up from a wheel's files alone, in another process that may not compile.
+        """Find every build with a wheel's files alone, in another process that may not compile.
 
-        `files` is the folder that holds what the wheel is made of, the bundle too. `advice` says
+        `files` is the folder with the wheel's files, including the bundle. `advice` says
         how a file is added to the wheel with this build backend.
         """
         source = os.path.realpath(os.path.join(root, self.source))
-        # Without the project's own folder, which has what the wheel may lack.
+        # The project's own folder is left out, since it has files that the wheel may lack.
         path = [folder for folder in sys.path if os.path.realpath(folder) != source]
         with tempfile.TemporaryDirectory(prefix="rtcompile-wheel-") as empty:
             environ = {
@@ -85,8 +82,8 @@ class Table:
                 "RTCOMPILE_BUNDLES": "",
                 "RTCOMPILE_REMOTE": "",
             }
-            asked = json.dumps([*self.targets]), json.dumps([*self.archs])
-            command = [sys.executable, "-c", _CHECK, files, self.bundle, *asked, advice]
+            wanted = json.dumps([*self.targets]), json.dumps([*self.archs])
+            command = [sys.executable, "-c", _CHECK, files, self.bundle, *wanted, advice]
             done = subprocess.run(
                 command, cwd=root, env=environ, capture_output=True, text=True, check=False
             )
@@ -97,20 +94,20 @@ class Table:
             )
 
 
-# The first folder of sys.path is the working directory, the project itself; it makes way for the wheel's.
+# The first folder of sys.path is the working directory, the project itself. The wheel's replaces it.
 _CHECK = """
 import json, sys
 files, bundle, targets, archs, advice = sys.argv[1:]
 sys.path[0] = files
-from rtcompile.extras.packaging.build_hooks import answers_all
-sys.exit(answers_all(files, bundle, json.loads(targets), json.loads(archs), advice))
+from rtcompile.extras.packaging.build_hooks import missing_builds
+sys.exit(missing_builds(files, bundle, json.loads(targets), json.loads(archs), advice))
 """
 
 
-def answers_all(
+def missing_builds(
     files: str, bundle: str, targets: Sequence[str], archs: Sequence[str], advice: str
 ) -> str | None:
-    """Return why a wheel's bundle does not answer every build, and what to do; None if it does."""
+    """Return why a wheel's bundle lacks a build, and what to do; None if it has every build."""
     from rtcompile.build import pipeline
     from rtcompile.bundles import index as bundles
     from rtcompile.extras.packaging import bundling
@@ -122,7 +119,7 @@ def answers_all(
             used = library.path(library.bundle) if library and library.bundle else made
             if not os.path.exists(used):
                 there = os.path.relpath(used, files)
-                return f"{library} has its bundle at {there}, and it is made as {bundle}: name one place"
+                return f"{library} has its bundle at {there}, but it is written to {bundle}: name the same path"
             bundles.use_bundle(used)
             pipeline.build(work.request, work.settings())
     except RtcompileError as error:
@@ -153,7 +150,7 @@ _ADVICE = (
 
 
 def finalize(distribution: Any) -> None:
-    """Let ``build_py`` make the bundle, if the project in this folder has a table for it."""
+    """Let ``build_py`` build the bundle, if the project in this folder has a table for it."""
     fields = _table()
     if fields is None:
         return
@@ -195,7 +192,7 @@ def finalize(distribution: Any) -> None:
 
 @contextmanager
 def _errors_without_traceback() -> Iterator[None]:
-    """Raise errors of rtcompile as setuptools' own: it shows only their message."""
+    """Raise rtcompile's errors as setuptools' own, of which it shows only the message."""
     from setuptools.errors import SetupError
 
     from rtcompile.errors import RtcompileError
@@ -207,7 +204,7 @@ def _errors_without_traceback() -> Iterator[None]:
 
 
 def _table() -> dict[str, Any] | None:
-    """Return the project's table, None for a project that has none; refuse what would be ignored."""
+    """Return the project's table, None if there is none; raise if setuptools would ignore the hook."""
     try:
         with open("pyproject.toml", "rb") as file:
             data = file.read()

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile.build import from_bundle, planned
 from rtcompile.build.many import compile_many
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles import writing
-from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, listed
+from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, contents_of, listed, write
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import content_digest
@@ -50,17 +49,17 @@ class Work:
     request: CompileRequest
     overrides: tuple[Any, ...] = (None,) * len(_OVERRIDES)
     kernels: tuple[Kernel, ...] = ()  # kernels of a library, whose signatures the code must match
-    # What programs ask for, where that is not `request`; the capability of their devices, None for
-    # that of the build's own.
-    asked: CompileRequest | None = None
-    asked_by: tuple[int, int] | None = None
-    origin: str = ""  # where a recorded program asked for it, as "train.py:12"
+    # The request that programs make, if it is not `request`, and the compute capability of their
+    # devices; None for that of the build's architecture.
+    requested: CompileRequest | None = None
+    requested_by: tuple[int, int] | None = None
+    origin: str = ""  # the line of a recorded program that requested it, "train.py:12"
 
     def label(self) -> str:
-        """Return what messages call it."""
+        """Return the build's name in messages."""
         names = ", ".join(self.request.name_expressions)
-        asked_at = f", asked for by {self.origin}" if self.origin else ""
-        return f"{self.request.name}{f' ({names})' if names else ''}{asked_at}"
+        requested_at = f", requested by {self.origin}" if self.origin else ""
+        return f"{self.request.name}{f' ({names})' if names else ''}{requested_at}"
 
     def settings(self) -> Settings:
         return Settings.from_environ().override(**self.arguments())
@@ -83,7 +82,7 @@ def bundle(
     ``"compute_90"`` gives PTX, which later devices run too. A target whose options or ``arch=`` fix
     an architecture is built for that one alone. `update` keeps what the file already holds for
     other architectures, sources and CUDA versions. Without `skip_unshippable`, one target that
-    cannot be shipped is an error. After an error the file is unchanged.
+    cannot be bundled is an error. After an error the file is unchanged.
     """
     target = checked_path("path", path)
     if os.path.isdir(target):
@@ -96,32 +95,32 @@ def bundle(
                 kernel.check(code)
         contents: list[Contents] = []
         built: list[Built] = []
-        unshippable: list[LeftOut] = []
+        unbundleable: list[LeftOut] = []
         for w, code in zip(work, codes, strict=True):
             try:
                 contents.append(_contents(w, code))
-            except UnshippableError as error:
-                unshippable.append(_left_out(w, code, str(error)))
+            except UnbundleableError as error:
+                unbundleable.append(_left_out(w, code, str(error)))
             else:
                 built.append(Built(w.request, code))
-    if unshippable and not (skip_unshippable and contents):
-        raise InvalidRequest(_refusal(unshippable, len(work)))
+    if unbundleable and not (skip_unshippable and contents):
+        raise InvalidRequest(_unbundleable_message(unbundleable, len(work)))
     before = Bundle(target) if update else None
     kept = before.contents() if before is not None else []
-    # Of what was left out before, what is made now is not left out any more.
+    # Builds that were left out before and are in the bundle now are removed from the list.
     unmade = [
         each
         for each in (before.left_out() if before is not None else ())
         if not any(each.is_row(c.row) for c in contents)
     ]
     try:
-        writing.write(target, [*kept, *contents], [*unmade, *unshippable])
+        write(target, [*kept, *contents], [*unmade, *unbundleable])
     except OSError as error:
         raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
     return built
 
 
-class UnshippableError(Exception):
+class UnbundleableError(Exception):
     """A build cannot be part of a bundle; the message says why."""
 
 
@@ -142,19 +141,19 @@ def _texts(options: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{label} {value}".strip() for label, value in options)
 
 
-def _refusal(unshippable: Sequence[LeftOut], count: int) -> str:
+def _unbundleable_message(unbundleable: Sequence[LeftOut], count: int) -> str:
     builds = dict.fromkeys(
-        f"{each.program} cannot be shipped: {each.reason}" for each in unshippable
+        f"{each.program} cannot be bundled: {each.reason}" for each in unbundleable
     )
     if count == 1:
         return next(iter(builds))
     lines = "".join(f"\n  {build}" for build in builds)
     rest = (
         "no bundle was written. To bundle the rest: rtcompile bundle … --skip-unshippable"
-        if len(unshippable) < count
+        if len(unbundleable) < count
         else "no bundle was written"
     )
-    return f"{len(unshippable)} of {count} builds cannot be shipped; {rest}{lines}"
+    return f"{len(unbundleable)} of {count} builds cannot be bundled; {rest}{lines}"
 
 
 def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
@@ -181,21 +180,21 @@ def _compile(work: Sequence[Work], progress: Any) -> list[ObjectCode]:
 
 
 def _contents(work: Work, code: ObjectCode) -> Contents:
-    """Return what a bundle has of a build; raise `UnshippableError` if it can have none."""
+    """Return what a bundle stores of a build; raise `UnbundleableError` if it cannot be bundled."""
     request, name = work.request, work.request.name
     settings = work.settings()
     inputs = from_bundle.key_inputs(request, settings)
     if inputs is None:
-        raise UnshippableError("link= holds sources; compile them and link the results")
+        raise UnbundleableError("link= holds sources; compile them and link the results")
     plan = planned.plan(request, settings)
     read = files_of(code.build) or FileSet(code.build.headers)
     if read.uncacheable and not read.headers:
-        raise UnshippableError(read.uncacheable)
+        raise UnbundleableError(read.uncacheable)
     if read.current() is None:
         raise InvalidRequest(f"{name}: a header changed while it was bundled; try again")
     if code.build.backend == "nvrtc" and (strays := [h for h in read.headers if not h.label]):
-        raise UnshippableError(
-            f"it includes {strays[0].path} by its place on this machine; give its folder by -I"
+        raise UnbundleableError(
+            f"it includes {strays[0].path} by its path on this machine; give its folder by -I"
         )
     row = Row(
         key=inputs.bundle_key(),
@@ -210,20 +209,20 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         names=request.name_expressions,
         labels=tuple(directory.label for directory in plan.search),
     )
-    return writing.contents(row, code, read, plan.search, _asked(work, row))
+    return contents_of(row, code, read, plan.search, _request_digests(work, row))
 
 
-def _asked(work: Work, row: Row) -> list[str]:
+def _request_digests(work: Work, row: Row) -> list[str]:
     """Return the digests of the requests that a build serves, on a device and for its architecture."""
-    request = work.request if work.asked is None else work.asked
+    request = work.request if work.requested is None else work.requested
     forms = [request, request.replace(arch=row.arch, target=row.kind)]
     return list(dict.fromkeys(filter(None, (_digest(each, work, row) for each in forms))))
 
 
 def _digest(request: CompileRequest, work: Work, row: Row) -> str:
-    """Return the digest of a request; "" if a build is not all that it may ask for."""
+    """Return the digest of a request; "" if it may need another build than this one."""
     settings = work.settings()
-    query = query_of(request, settings, work.asked_by or (row.arch.major, row.arch.minor))
+    query = query_of(request, settings, work.requested_by or (row.arch.major, row.arch.minor))
     found = bundles.digest_of(query)
     inputs = from_bundle.key_inputs(request, settings)
     if found is None or inputs is None or inputs.bundle_key() != row.key:
@@ -236,7 +235,7 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
 def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
     for work in works:
         request = with_headers(work.request)
-        work = replace(work, request=request, asked=work.asked or work.request)
+        work = replace(work, request=request, requested=work.requested or work.request)
         if request.arch is not None or compiler_options.parse(request.options).arch:
             yield work
             continue
@@ -246,7 +245,7 @@ def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
             yield replace(work, request=request.replace(arch=name))
 
 
-# --- targets -------------------------------------------------------------------------------------
+# --- Targets --------------------------------------------------------------------------------------
 
 
 def resolve(name: str) -> list[Any]:
@@ -260,7 +259,7 @@ def resolve(name: str) -> list[Any]:
         found: Any = importlib.import_module(module_name)
     except (ModuleNotFoundError, TypeError, ValueError) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        # An error from inside an existing module is shown to its author as it is.
+        # An error inside an existing module is shown to its author unchanged.
         if (
             module_name.replace(".", "").isidentifier()
             and module_name[0] != "."
@@ -302,7 +301,7 @@ def _works(target: Any) -> Iterator[Work]:
             yield Work(module.request, kernels=kernels)
     elif _is_raw(target):
         if target._build.path is not None:
-            raise InvalidRequest(f"{target!r} is a file already: nothing to build")
+            raise InvalidRequest(f"{target!r} is a compiled file: there is nothing to build")
         given = target._build.arguments
         overrides = tuple(given[name] for name in _OVERRIDES)
         yield Work(target._build.request, overrides)

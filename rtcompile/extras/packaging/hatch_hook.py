@@ -17,12 +17,12 @@ from rtcompile.files import folders
 
 
 class BundleHook(BuildHookInterface):  # type: ignore[misc]
-    """Builds the bundle, includes it in the wheel, and tries the wheel."""
+    """Builds the bundle, includes it in the wheel, and tests the wheel."""
 
     PLUGIN_NAME = "rtcompile"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build it, before the wheel's files are gathered."""
+        """Build the bundle, before hatchling collects the wheel's files."""
         if self.target_name != "wheel" or version == "editable":
             return
         with self._errors_end_the_build():
@@ -32,7 +32,7 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
         build_data["force_include"][path] = table.bundle
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Try the wheel, and remove it if it does not work where nothing can be compiled."""
+        """Test the wheel without a compiler, and remove it if it does not work."""
         if self.target_name != "wheel" or version == "editable":
             return
         files = folders.temporary_folder("wheel")
@@ -74,5 +74,5 @@ _HATCHLINGS_OWN = frozenset(
 
 @hookimpl  # type: ignore[untyped-decorator]
 def hatch_register_build_hook() -> type[BundleHook]:
-    """Tell hatchling of the hook."""
+    """Register the hook with hatchling."""
     return BundleHook

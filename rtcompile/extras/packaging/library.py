@@ -122,10 +122,8 @@ class KernelLibrary:
         return f"KernelLibrary({self.package!r}, modules={[m.source for m in self.modules]})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "modules": [],
-        }  # modules refer to their library, which would be a circle
+        # Modules refer to their library: pickling both would be circular.
+        return {**self.__dict__, "modules": []}
 
 
 class KernelModule:
@@ -244,10 +242,9 @@ class KernelModule:
 class Kernel:
     """A kernel that checks its arguments. Called as CuPy's: ``kernel(grid, block, args)``.
 
-    Arguments must be what the signature says: arrays of that element type (of CuPy, or of anything
-    with ``__cuda_array_interface__``), numbers that fit. Python's numbers become the parameter's
-    type, so that a ``float`` can be passed for a C++ ``float``, which CuPy would take for a
-    ``double``.
+    Arguments must match the signature: arrays of the element type (of CuPy, or with
+    ``__cuda_array_interface__``), and numbers that fit. Python's numbers are converted to the
+    parameter's type: a ``float`` can be passed for a C++ ``float``, where CuPy passes a ``double``.
 
     Attributes
     ----------
@@ -374,7 +371,7 @@ def _sizes(sizes: Sequence[int | None]) -> str:
     return f"parameters of {listed} bytes" if sizes else "no parameters"
 
 
-# --- resources -----------------------------------------------------------------------------------
+# --- The package's files ---------------------------------------------------------------------------
 
 
 def _text(package: str, name: str) -> str:
@@ -394,7 +391,7 @@ def _on_disk(package: str, name: str) -> str:
         module = importlib.import_module(package)
     except (ImportError, TypeError, ValueError) as error:  # the last two for "" and ".x"
         if isinstance(error, ImportError) and not f"{package}.".startswith(f"{error.name}."):
-            raise  # the package exists, and something that it imports does not
+            raise  # the package exists, and a module that it imports does not
         raise InvalidRequest(
             f"there is no package {package!r} to hold kernels ({error}); give a KernelLibrary the "
             "__name__ of a package that can be imported"

@@ -1,4 +1,4 @@
-"""Proof of what a bundle ships: for which GPUs, made by what out of what, and that it can be made again."""
+"""Describes a bundle: the GPUs that it serves, its provenance, and whether a rebuild gives equal bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BRANCHES: dict[Version, int] = {
 
 
 class Served(NamedTuple):
-    """What one generation of GPUs gets from a bundle where nothing can be compiled."""
+    """The code that one generation of GPUs gets from a bundle if nothing can be compiled."""
 
     gpu: str  # its compute capability, "9.0"
     program: str  # the source, with its name expressions where it has some
@@ -64,7 +64,7 @@ def matrix(bundle: Bundle) -> list[Served]:
             if not usable:
                 served.append(Served(gpu, name, cuda, "nothing", ""))
                 continue
-            # As `shipped` chooses: machine code before PTX, then the nearest.
+            # The choice of `build.from_bundle`: machine code before PTX, then the nearest architecture.
             wanted = archs.exact(capability)
             exact = [
                 row for arch in wanted for row in usable if (row.arch, row.kind) == (arch, "cubin")
@@ -90,13 +90,13 @@ def _least_driver(row: Row, capability: Version) -> Version:
 
 
 def _driver(release: Version) -> str:
-    said = f"CUDA {release[0]}.{release[1]}"
+    name = f"CUDA {release[0]}.{release[1]}"
     branch = _BRANCHES.get(release)
-    return f"{said} (R{branch})" if branch else said
+    return f"{name} (R{branch})" if branch else name
 
 
 def provenance(bundle: Bundle) -> list[dict[str, Any]]:
-    """Return for each build of a bundle what it was made of and by what, as plain values."""
+    """Return the compiler, options and inputs of each build of a bundle, as plain values."""
     return [_fields(*build) for build in _contents(bundle)]
 
 
@@ -104,8 +104,8 @@ def _contents(bundle: Bundle) -> list[tuple[Row, ObjectCode, list[Any]]]:
     found = []
     for row, data, record, *_ in bundle.contents():
         decoded = objects.decode(row.sealed_key(), data)
-        places = [SearchDir(label, f"<{label}>") for label in row.labels]
-        read = manifests.decode(row.sealed_key(), record, places)
+        folders = [SearchDir(label, f"<{label}>") for label in row.labels]
+        read = manifests.decode(row.sealed_key(), record, folders)
         if decoded is None or read is None:
             raise InvalidRequest(f"{bundle.path}: the build of {row.program} does not verify")
         headers = [header for entry in read for header in entry.dependencies.headers]
@@ -136,7 +136,7 @@ def _fields(row: Row, code: ObjectCode, headers: Sequence[Any]) -> dict[str, Any
 
 
 class Rebuilt(NamedTuple):
-    """A build of a bundle that was made again: `outcome` is ``"same"``, or says what differs."""
+    """A build of a bundle that was compiled again: `outcome` is ``"same"``, or what differs."""
 
     program: str
     arch: str
@@ -159,11 +159,15 @@ def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
     chosen = []
     for row, code, headers in wanted:
         exact = work.get((row.key, str(row.arch), row.kind))
-        # One whose options fix the architecture has none in its request.
+        # A request whose options fix the architecture has arch=None.
         chosen.append((row, code, headers, exact or work.get((row.key, None, row.kind))))
     known = [each for *_, each in chosen if each is not None]
+
+    def build(work: bundling.Work) -> ObjectCode:
+        return pipeline.build(work.request, work.settings().override(recompile=True))
+
     with bundles.out_of_use(), ThreadPoolExecutor(pool.slots()) as executor:
-        again = executor.map(_anew, known)
+        again = executor.map(build, known)
         return [
             Rebuilt(
                 row.program,
@@ -175,17 +179,13 @@ def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
         ]
 
 
-def _anew(work: bundling.Work) -> ObjectCode:
-    return pipeline.build(work.request, work.settings().override(recompile=True))
-
-
 def _outcome(
-    row: Row, shipped_code: ObjectCode, headers: Sequence[Any], again: ObjectCode | None
+    row: Row, bundled_code: ObjectCode, headers: Sequence[Any], again: ObjectCode | None
 ) -> str:
     if again is None:
         return "not among the targets: another source, other options, or not named"
-    same = again.code == shipped_code.code
-    if same and dict(again.lowered_names) == dict(shipped_code.lowered_names):
+    same = again.code == bundled_code.code
+    if same and dict(again.lowered_names) == dict(bundled_code.lowered_names):
         return "same"
     if again.build.compiler != row.compiler:
         return f"differs: made by {row.compiler}, here is {again.build.compiler}"
@@ -194,7 +194,7 @@ def _outcome(
     others = sorted({relative for label, relative in dict(then.items() ^ now.items())})
     if others:
         return f"differs: made with another {', '.join(others[:3])}{' …' * (len(others) > 3)}"
-    pairs = enumerate(zip(again.code, shipped_code.code, strict=False))
+    pairs = enumerate(zip(again.code, bundled_code.code, strict=False))
     at = next((at for at, (one, other) in pairs if one != other), None)
     where = f"from byte {at} on" if at is not None else "in its length or its names"
     return f"differs {where}, by the same compiler"

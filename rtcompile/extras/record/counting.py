@@ -1,4 +1,4 @@
-"""Counts the kernels that a program and its child processes request, and which the cache had."""
+"""Counts the kernels that a program and its child processes request, and the hits among them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _ABANDONED_SECONDS = 24 * 3600.0
 class KernelUse(NamedTuple):
     """One kernel or module that a program requested.
 
-    `spared` is the time in milliseconds that the compiler took when it was built, 0 if it was built
-    in this run; `milliseconds` is the time of this call.
+    `milliseconds` is the time of this call. `spared` is the compile time in milliseconds that a hit
+    saved, 0 if the kernel was built in this run.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Tally:
         self.missing: list[str] = []
         # Why other processes of the run compile kernels that are not counted.
         self.problems: list[str] = []
-        # Other processes append to this file. None is kept open: a program may close what it did
-        # not open, and give its number to a file of its own.
+        # Other processes append to this file. It is not kept open: a program may close descriptors
+        # that it did not open, and reuse their numbers.
         self.of_children, self._process = of_run or (_new_file(), os.getpid())
 
     def line(self) -> str:
@@ -75,7 +75,7 @@ class Tally:
         self._add(self.builds, KernelUse(request.name, str(outcome.arch), *how))
 
     def note_problem(self, problem: str) -> None:
-        """Take into account that this process compiles kernels that are not counted."""
+        """Note that this process compiles kernels that are not counted."""
         self._add(self.problems, {"problem": problem})
 
     def collect(self) -> None:
@@ -83,7 +83,7 @@ class Tally:
         try:
             with open(self.of_children, encoding="utf-8") as file:
                 lines = file.readlines()
-        except OSError:  # there is none
+        except OSError:  # no other process wrote the file
             return
         self.discard()
         for line in lines:
@@ -103,7 +103,7 @@ class Tally:
                 self.builds.append(KernelUse(*found))
 
     def discard(self) -> None:
-        """Remove what other processes of the run requested since `collect`: nobody reads it."""
+        """Remove the file that other processes write after `collect`, which nobody reads."""
         if os.getpid() == self._process:
             with suppress(OSError):
                 os.unlink(self.of_children)
@@ -114,7 +114,7 @@ class Tally:
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         with suppress(OSError):
-            if not _is_running(self._process):  # nobody would read the file, nor remove it
+            if not _is_running(self._process):  # nobody would read or remove the file
                 return
             if not os.path.exists(self.of_children):
                 _remove_abandoned(os.path.dirname(self.of_children))
@@ -134,7 +134,7 @@ def _new_file() -> str:
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Remove the files of runs that were killed; a day later, since a run may be another machine's."""
+    """Remove the files of killed runs after a day, since a run may be on another machine."""
     for name in os.listdir(folder):
         process = name.removeprefix(_PREFIX).partition("-")[0]
         if not name.startswith(_PREFIX) or not process.isdecimal() or _is_running(int(process)):
@@ -146,7 +146,7 @@ def _remove_abandoned(folder: str) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Say whether a process has not ended; one that nobody waited for has, but can be signalled."""
+    """Say whether a process is running. A zombie is not, although it can be signalled."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             state = file.read().rpartition(b") ")[2][:1]
@@ -157,7 +157,7 @@ def _is_running(process: int) -> bool:
 
 @contextmanager
 def counting() -> Iterator[Tally]:
-    """Count the requests of all threads meanwhile."""
+    """Count the requests of all threads in the body of ``with``."""
     tally = Tally()
     listeners.append(tally.note)
     try:
@@ -166,20 +166,20 @@ def counting() -> Iterator[Tally]:
         listeners.remove(tally.note)
 
 
-# --- processes that the program starts ------------------------------------------------------------
+# --- Processes that the program starts ------------------------------------------------------------
 
 _takes_part = False
 _own: set[str] = set()  # the files of the runs that this process began
 
 
-def invite(tally: Tally, record: str) -> None:
-    """Let processes that are started from now on count for `tally`, and append to the `record` if any."""
+def count_children(tally: Tally, record: str) -> None:
+    """Let processes started from now on add to `tally`, and to the `record` if there is one."""
     run = {"requests": tally.of_children, "process": os.getpid(), "record": record}
     _own.add(tally.of_children)
     os.environ[_VARIABLE] = json.dumps([*_runs(), run])
     # An empty entry among others is the working directory.
-    said = os.environ.get("PYTHONPATH")
-    before = [path for path in said.split(os.pathsep) if path != _FOLDER] if said else []
+    given = os.environ.get("PYTHONPATH")
+    before = [path for path in given.split(os.pathsep) if path != _FOLDER] if given else []
     os.environ["PYTHONPATH"] = os.pathsep.join([_FOLDER, *before])
 
 
@@ -212,7 +212,7 @@ def _join(run: dict[str, Any]) -> Tally:
 
 
 def _runs() -> list[dict[str, Any]]:
-    """Return what the variable says of the runs that this process is part of."""
+    """Return the runs that this process is part of, from the environment variable."""
     try:
         runs = json.loads(os.environ.get(_VARIABLE, ""))
         for run in runs:

@@ -72,7 +72,7 @@ class Program(NamedTuple):
     def _run_as_main(self, script: bytes | None) -> None:
         main = ModuleType("__main__")
         main.__dict__["__builtins__"] = builtins
-        if sys.version_info < (3, 14):  # from there on Python makes it when it is asked for
+        if sys.version_info < (3, 14):  # from 3.14 on Python creates it on demand
             main.__dict__.update(__annotations__={})
         sys.modules["__main__"] = main
         sys.argv = ["-m" if self.is_module else self.target, *self.arguments]
@@ -121,8 +121,8 @@ def _is_searchable(path: str) -> bool:
 
 
 def _search_first(folder: str, always: bool = False) -> None:
-    """Let a folder take the first place of `sys.path`, which Python gave to the command's own."""
-    if not getattr(sys.flags, "safe_path", sys.flags.isolated):  # else Python put nothing there
+    """Make a folder the first of `sys.path`, in place of the command's own folder."""
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):  # otherwise Python added no folder
         sys.path[0] = folder
     elif always:
         sys.path.insert(0, folder)
@@ -149,12 +149,12 @@ def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "rtcompile"
 
 
-# --- signals --------------------------------------------------------------------------------------
+# --- Signals --------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _before_a_signal_ends_it(act: Callable[[int], object]) -> Iterator[None]:
-    """Act before a signal ends the process, which ends as it would have: by that signal."""
+    """Call `act` before a signal ends the process; the process then ends by the same signal."""
 
     def end(number: int, frame: FrameType | None) -> None:
         act(number)
@@ -178,7 +178,7 @@ def _before_a_signal_ends_it(act: Callable[[int], object]) -> Iterator[None]:
 
 
 def _in_forked_children(forget: Callable[[], None]) -> None:
-    """Forget the handlers in forked children, which would not end while they wait for a lock."""
+    """Remove the handlers in forked children, which could not be ended while waiting for a lock."""
     masks = threading.local()
 
     def before() -> None:
@@ -200,7 +200,9 @@ def end_by(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-# --- CuPy, whenever the program imports it --------------------------------------------------------
+# --- Installing when the program imports CuPy ------------------------------------------------------
+
+
 def _install_when_cupy_is_imported(if_not: Callable[[str], object]) -> None:
     """Install now if CuPy is loaded, else when the program imports it."""
     compiler = sys.modules.get(COMPILER)
@@ -212,5 +214,5 @@ def _install_when_cupy_is_imported(if_not: Callable[[str], object]) -> None:
 
 def _install(compiler: ModuleType, if_not: Callable[[str], object]) -> None:
     problem = cupy_hook.install_in(compiler).problem
-    if problem:  # No warning, which may be an error here: the program runs as it would have.
+    if problem:  # a warning might be an error in this program, which must run as usual
         if_not(problem)

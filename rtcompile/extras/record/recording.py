@@ -58,7 +58,7 @@ class Recorder:
         listeners.append(self._note)
 
     def join(self) -> None:
-        """Record this process's requests too, in a record that another process started and finishes."""
+        """Record this process's requests too, in the record of another process, which finishes it."""
         listeners.append(self._note)
 
     def finish(self) -> Record:
@@ -90,7 +90,9 @@ class Recorder:
                 if header.label.startswith("user"):
                     self._keep(header.path, header.digest)
             self._append_once(entry, milliseconds=round(code.build.compiled_in, 1))
-        except OSError as error:  # The disk is full: the program goes on, and `finish` reports it.
+        except (
+            OSError
+        ) as error:  # for example a full disk: the program continues, and `finish` reports it
             self._problem = error
 
     def _keep(self, path: str, digest: str) -> None:
@@ -101,7 +103,7 @@ class Recorder:
             with open(path, "rb") as file:
                 data = file.read()
         except OSError:
-            return  # It was removed meanwhile; reading the record reports that it lacks the header.
+            return  # it was removed meanwhile, and reading the record reports that the header is missing
         if content_digest(data) == digest:
             packed = f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
             self._append({"header": digest, "contents": packed})
@@ -113,7 +115,7 @@ class Recorder:
         return new
 
     def _append_once(self, entry: Mapping[str, Any], **more: Any) -> None:
-        """Append an entry with `more`, unless there is one like it, whatever more that says."""
+        """Append an entry with the further fields `more`, unless an equal entry was written before."""
         if self._is_new(json.dumps(entry, sort_keys=True)):
             self._append({**entry, **more})
 
@@ -131,7 +133,7 @@ class Record:
     def __init__(
         self, versions: Mapping[str, str], builds: list[dict[str, Any]], headers: dict[str, str]
     ) -> None:
-        # Of rtcompile, CuPy and CUDA in the program's run; "" for one not loaded.
+        # The versions of rtcompile, CuPy and CUDA in the program's run; "" for one that was not loaded.
         self.versions = {
             **versions,
             "cuda": ", ".join(sorted({_cuda(build) for build in builds} - {""})),
@@ -148,8 +150,8 @@ class Record:
             "headers": self.headers,
         }
 
-    def found_by_place(self) -> list[str]:
-        """Return the headers outside all searched directories, which are found only in place."""
+    def found_by_path(self) -> list[str]:
+        """Return the headers outside all searched directories, which are found only by their paths."""
         # The host compiler's own headers are found so in builds with NVCC.
         by_nvrtc = [build for build in self.builds if build["built by"].startswith("nvrtc")]
         headers = [header for build in by_nvrtc for header in build["headers"]]
@@ -160,7 +162,7 @@ class Record:
         try:
             size, _, packed = self.headers[digest].partition(":")
             compressed = base64.b64decode(packed, validate=True)
-            # No more than it says, which `read` bounds: a megabyte can hold gigabytes of zeros.
+            # Only the stated size is decompressed, which `read` limits: a megabyte can expand to gigabytes.
             data = zlib.decompressobj().decompress(compressed, int(size) + 1)
         except (KeyError, ValueError, zlib.error):
             data = b""
@@ -181,12 +183,12 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
             "arch": None if request.arch is None else str(request.arch),
             "by cupy": not request.allow_fixups,
             "by a module": request.may_pass_over_arch,
-            # What an option names by a relative path is another file in another directory.
+            # False if an option has a relative path, which names another file in another directory.
             "anywhere": not depends_on_directory(request),
         },
         "name": request.name,
         "source": request.source,
-        # Relative directories mean those of the recorded program wherever the builds are made.
+        # Relative directories become absolute: they refer to the recorded program's working directory.
         "options": list(compiler_options.with_directories(request.options, folders.absolute)),
         "arch": str(code.arch),
         "follows device": request.arch is None or not request.allow_fixups,
@@ -198,7 +200,7 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
         "given headers": dict(request.headers),
         "built by": code.build.compiler,
         "headers": [[h.label, h.relative, h.path, h.digest] for h in code.build.headers],
-        "asked by": _asker(),
+        "asked by": _caller(),
     }
 
 
@@ -227,7 +229,7 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
 def read(path: str, *, trust_options: bool = False) -> Record:
     """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
 
-    Unless `trust_options`, a record is refused whose options make a compiler run or write something:
+    Unless `trust_options`, a record is rejected if its options make a compiler run or write something:
     who wrote the record would decide what.
     """
     try:
@@ -257,7 +259,7 @@ def read(path: str, *, trust_options: bool = False) -> Record:
 
 
 def _from_document(path: str, document: dict[str, Any]) -> Record:
-    _insist(path, document)
+    _check_format(path, document)
     builds, headers = document["builds"], document.get("headers")
     if not isinstance(builds, list) or not isinstance(headers, dict):
         raise _damaged(path)
@@ -269,7 +271,7 @@ def _from_lines(path: str, lines: Iterable[str]) -> Record:
     document = _json(first)
     if not isinstance(document, dict):
         raise InvalidRequest(
-            f"{path}: this is no record, or it ends in the middle; "
+            f"{path}: this is not a record, or it is truncated; "
             "`rtcompile run --record FILE script.py` writes one"
         )
     builds: dict[str, dict[str, Any]] = {}
@@ -281,11 +283,13 @@ def _from_lines(path: str, lines: Iterable[str]) -> Record:
             headers[str(entry["header"])] = entry.get("contents", "")
         elif "source" in entry:
             what = {key: value for key, value in entry.items() if key != "milliseconds"}
-            builds.setdefault(json.dumps(what), entry)  # else by another process, too
+            builds.setdefault(
+                json.dumps(what), entry
+            )  # several processes may record the same build
         else:
-            _insist(path, entry)
+            _check_format(path, entry)
             document = entry
-    _insist(path, document)
+    _check_format(path, document)
     return _checked(path, _version_fields(document), list(builds.values()), headers)
 
 
@@ -326,7 +330,7 @@ def _damaged(path: str) -> InvalidRequest:
     return InvalidRequest(f"{path}: this record is damaged; record the program again")
 
 
-def _insist(path: str, document: Mapping[str, Any]) -> None:
+def _check_format(path: str, document: Mapping[str, Any]) -> None:
     if document.get("format") != FORMAT:
         raise InvalidRequest(
             f"{path}: its format is {document.get('format')!r}, and this rtcompile reads "
@@ -346,13 +350,13 @@ def _version_fields(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def loaded_versions() -> dict[str, str]:
-    """Return the versions of the loaded packages that decide a program's requests."""
+    """Return the versions of the loaded packages on which a program's requests depend."""
     cupy = sys.modules.get("cupy._version")
     return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
 
 
 def differences(record: Record) -> list[str]:
-    """Return a sentence for each version that is another here, without importing CuPy."""
+    """Return a sentence for each version that differs here, without importing CuPy."""
     from importlib import metadata
 
     from rtcompile.toolkit import remembered
@@ -382,7 +386,7 @@ def _release(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _asker() -> str:
+def _caller() -> str:
     """Return the line outside rtcompile and CuPy that made the request: ``"script.py:12"``."""
     frame = sys._getframe(1)
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Builds everything in a record, also on a machine without a GPU or the program's folders."""
+"""Builds everything in a record, even on a machine without a GPU or the program's folders."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _FOLDER = "rtcompile-warm-"
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
 
 
-class Asked(NamedTuple):
-    """A request as the program makes it. No capability: it names its architecture."""
+class ProgramRequest(NamedTuple):
+    """A request as the program makes it; `capability` is None if it names its architecture."""
 
     request: CompileRequest
     capability: tuple[int, int] | None
@@ -37,7 +37,9 @@ class Wanted(NamedTuple):
     """A build of a record."""
 
     request: CompileRequest
-    asked: Asked | None  # None if the program's request depends on more than the device
+    by_program: (
+        ProgramRequest | None
+    )  # None if the program's request depends on more than the device
     origin: str  # the line of the program: ``"train.py:12"``
     cost: tuple[float, int]  # milliseconds if recorded, and headers
 
@@ -52,13 +54,13 @@ def warm(
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
         found = _wanted(record, archs, folder)
         wanted = [each.request for each in found]
-        # Else the longest begins when all others are done, and one core works alone at the end.
+        # The most expensive builds start first, so that no single build is left for the end.
         order = sorted(range(len(found)), key=lambda index: found[index].cost, reverse=True)
         outcomes: list[Any] = [None] * len(found)
         done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
     for index, outcome in zip(order, done, strict=True):
         outcomes[index] = outcome
-    _index([each.asked for each in found])
+    _index([each.by_program for each in found])
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -68,7 +70,7 @@ def warm(
 
 @contextmanager
 def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]]:
-    """Yield the builds of a record; the headers that they need exist meanwhile.
+    """Yield the builds of a record; the headers that they need exist in the body of ``with``.
 
     A header of the user that is missing or different here is written below a temporary folder,
     under the path that it had. Keys contain no paths, so the program will find these builds.
@@ -78,16 +80,16 @@ def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]
 
 
 def _wanted(record: Record, archs: Sequence[str], folder: str) -> list[Wanted]:
-    place = _Place(record, folder)
+    relocated = _Relocated(record, folder)
     return [
         Wanted(
             request,
-            asked,
+            by_program,
             str(entry.get("asked by") or ""),
             (_number(entry.get("milliseconds")), len(entry["headers"])),
         )
         for entry in record.builds
-        for request, asked in _for_archs(entry, place.placed(entry), archs)
+        for request, by_program in _for_archs(entry, relocated.request(entry), archs)
     ]
 
 
@@ -97,10 +99,10 @@ def _number(value: Any) -> float:
 
 def _for_archs(
     entry: Mapping[str, Any], request: CompileRequest, archs: Sequence[str]
-) -> Iterator[tuple[CompileRequest, Asked | None]]:
+) -> Iterator[tuple[CompileRequest, ProgramRequest | None]]:
     named = compiler_options.parse(request.options).arch and request.allow_fixups
     if not archs or not entry.get("follows device") or (named and not request.may_pass_over_arch):
-        yield request, _asked(entry, request, None)
+        yield request, _by_program(entry, request, None)
         return
     for name in archs:
         try:
@@ -112,33 +114,35 @@ def _for_archs(
         if entry["asked"]["by cupy"]:
             # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
             arch = replace(arch, suffix="")
-        yield request.replace(arch=arch), _asked(entry, request, arch)
+        yield request.replace(arch=arch), _by_program(entry, request, arch)
 
 
-def _asked(entry: Mapping[str, Any], request: CompileRequest, arch: Arch | None) -> Asked | None:
-    """Return the request that the program will make; None where more than the device decides it."""
-    said = entry["asked"]
-    request = request.replace(options=tuple(said["options"]))  # with the program's own folders
-    fixed = not said["by cupy"] and any("arch" in o or "code" in o for o in request.options)
-    if not said["anywhere"] or fixed:
+def _by_program(
+    entry: Mapping[str, Any], request: CompileRequest, arch: Arch | None
+) -> ProgramRequest | None:
+    """Return the request that the program will make; None if it depends on more than the device."""
+    recorded = entry["asked"]
+    request = request.replace(options=tuple(recorded["options"]))  # with the program's own folders
+    fixed = not recorded["by cupy"] and any("arch" in o or "code" in o for o in request.options)
+    if not recorded["anywhere"] or fixed:
         return None
-    if said["arch"] is not None:
-        return Asked(request if arch is None else request.replace(arch=arch), None)
+    if recorded["arch"] is not None:
+        return ProgramRequest(request if arch is None else request.replace(arch=arch), None)
     built = request.arch if arch is None else arch
     assert built is not None
-    return Asked(request.replace(arch=None), (built.major, built.minor))
+    return ProgramRequest(request.replace(arch=None), (built.major, built.minor))
 
 
-def _index(asked: Sequence[Asked | None]) -> None:
-    """Have the index lead from the program's requests to what was built, in the same environment."""
-    for each in asked:
+def _index(requests: Sequence[ProgramRequest | None]) -> None:
+    """Add index entries for the program's own requests, valid in the same environment."""
+    for each in requests:
         if each is not None:
-            with suppress(RtcompileError):  # what it asks for was not built
+            with suppress(RtcompileError):  # its build failed
                 planned.index(each.request, each.capability)
 
 
-class _Place:
-    """Folders for a record's headers, one for each state of a header that a program rewrites."""
+class _Relocated:
+    """Folders for a record's headers: several if a program rewrites a header during its run."""
 
     def __init__(self, record: Record, folder: str) -> None:
         self._record = record
@@ -147,7 +151,7 @@ class _Place:
         self._there: dict[tuple[str, str], bool] = {}
         self._states: list[dict[str, str]] = []  # of each folder: path to digest
 
-    def placed(self, entry: Mapping[str, Any]) -> CompileRequest:
+    def request(self, entry: Mapping[str, Any]) -> CompileRequest:
         """Return the request with ``-I`` directories that hold the headers it was recorded with."""
         request = request_of(entry)
         own = {
@@ -166,14 +170,14 @@ class _Place:
                 state[path] = digest
 
         def moved(directory: str) -> str:
-            place = folder + os.path.abspath(directory)
-            os.makedirs(place, exist_ok=True)
-            return place
+            target = folder + os.path.abspath(directory)
+            os.makedirs(target, exist_ok=True)
+            return target
 
         return request.replace(options=compiler_options.with_directories(request.options, moved))
 
     def _state_with(self, own: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-        """Return a folder's number and headers, all equal to those given where it has them."""
+        """Return the number and headers of a folder that has no other contents for the given headers."""
         for number, state in enumerate(self._states):
             if all(state.get(path, digest) == digest for path, digest in own.items()):
                 return number, state

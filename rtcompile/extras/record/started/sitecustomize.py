@@ -3,7 +3,7 @@
 Python imports the first ``sitecustomize`` on sys.path when it starts. This one costs a tenth of a
 millisecond: it waits until the process imports CuPy's compiler or rtcompile's pipeline, and hands on
 to the ``sitecustomize`` that would have been imported. Any Python 3 may read it: it uses neither
-rtcompile nor new syntax before that.
+rtcompile, and no new syntax, before that.
 """
 
 import os
@@ -34,7 +34,7 @@ class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
     ) -> "ModuleSpec | None":
         if name not in self._names:
             return None
-        # Those before this one were asked already; one of them may be another of these, which asks it.
+        # Finders before this one were asked already. Another `Finder` may be among them, and ask this one.
         before, others = 0, sys.meta_path
         if self in others:
             before = others.index(self) + 1
