@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     try:
+        if argv[:1] != ["run"] and any(w[:2] == "--" and w.endswith("=--") for w in argv):
+            arguments.parser().error("'--' is no value of an option")  # argparse makes a list of it
         given = arguments.parse(argv)
     except SystemExit:  # argparse has printed help, a version or an error
         problem = output.flush()

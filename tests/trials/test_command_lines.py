@@ -80,6 +80,13 @@ def outcome(line: list[str]) -> str:
     return "" if code in range(5) else f"exit code {code!r}"
 
 
+def test_two_dashes_are_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["clangd", "folder", "--root=--"])
+    assert end.value.code == 2
+    assert "'--' is no value of an option" in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore")  # a warning is a line on stderr
 @pytest.mark.parametrize("seed", range(CHUNKS))
 def test_a_command_line_ends_without_a_traceback(
