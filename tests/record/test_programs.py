@@ -343,10 +343,10 @@ def test_a_program_sees_itself_as_python_runs_it(tmp_path, arguments):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        pytest.param('{"format": "rtcompile record 4", "buil', "no record", id="truncated"),
+        pytest.param('{"format": "rtcompile record 4", "buil', "not a record", id="truncated"),
         pytest.param('{"format": "somebody else"}', "somebody else", id="foreign"),
         pytest.param('{"format": "rtcompile record 9", "builds": []}', "record 9", id="newer"),
-        pytest.param("", "no record", id="empty"),
+        pytest.param("", "not a record", id="empty"),
         pytest.param(
             '{"format": "rtcompile record 4", "builds": [{"source": 1}], "headers": {}}',
             "damaged",
