@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,23 +135,31 @@ class Kept:
         return None if code is None else answer_of(code)
 
 
-@pytest.fixture(scope="module", params=KEPT)
-def how(request: pytest.FixtureRequest) -> str:
-    return request.param
+def in_turn(names: str, rows: Iterable[tuple[Any, ...]]) -> pytest.MarkDecorator:
+    """Give each row to one way to keep builds, the ways in turn; `make test-slow` has the others."""
+    cases = []
+    for number, row in enumerate(rows):
+        turn = number + DOORS.index(row[0])
+        ways = [how for how in KEPT if row[0] in KEPT[how]]
+        for way in ways:
+            marks = [] if way == ways[turn % len(ways)] else [pytest.mark.slow]
+            cases.append(pytest.param(way, *row, marks=marks))
+    return pytest.mark.parametrize(f"how, {names}", cases)
 
 
 @pytest.fixture(scope="module")
-def kept(how: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+def keep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Kept]]:
+    """Make what is kept in one way, once for all tests of this file."""
     kernels = {name: source for name, source in KERNELS.items() if name != "CuTe"}
     with ExitStack() as open_:
-        yield Kept(how, tmp_path_factory.mktemp("kept"), kernels, open_)
+        yield functools.cache(
+            lambda how: Kept(how, tmp_path_factory.mktemp("kept"), kernels, open_)
+        )
 
 
-@pytest.fixture(autouse=True)
-def only_doors_that_are_kept(request: pytest.FixtureRequest, how: str) -> None:
-    door = request.node.callspec.params.get("door", "compile")
-    if door not in KEPT[how]:
-        pytest.skip("a package cannot name such a request")
+@pytest.fixture
+def kept(how: str, keep: Callable[[str], Kept]) -> Kept:
+    return keep(how)
 
 
 # --- the same bytes ------------------------------------------------------------------------------
@@ -160,18 +171,18 @@ def check_found(kept: Kept, door: str, name: str) -> None:
     assert kept.ask(kept.first, door, name) == expected
 
 
-@pytest.mark.parametrize(("door", "spelling"), MATRIX)
+@in_turn("door, spelling", MATRIX)
 def test_every_spelling_is_found(door: str, spelling: str, kept: Kept) -> None:
     check_found(kept, door, spelling)
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel != "CuTe"])
-@pytest.mark.parametrize("door", DOORS)
+@in_turn("door, kernel", itertools.product(DOORS, [name for name in KERNELS if name != "CuTe"]))
 def test_every_kernel_is_found(door: str, kernel: str, kept: Kept) -> None:
     check_found(kept, door, kernel)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", KEPT)
 def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> None:
     with ExitStack() as open_:
         kept = Kept(how, tmp_path, {"CuTe": KERNELS["CuTe"]}, open_)
@@ -182,8 +193,7 @@ def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> 
 # --- edits ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-@pytest.mark.parametrize("door", DOORS)
+@in_turn("door, edit", itertools.product(DOORS, EDITS))
 def test_an_edit_is_seen(door: str, edit: Callable[[Program], str], kept: Kept) -> None:
     """Who may not compile gets nothing then; after the edit is undone, the same as before."""
     kept.restore()
@@ -197,7 +207,7 @@ def test_an_edit_is_seen(door: str, edit: Callable[[Program], str], kept: Kept) 
     assert [kept.answer(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
 
 
-@pytest.mark.parametrize("door", DOORS)
+@in_turn("door", zip(DOORS))
 def test_an_edited_options_file_is_read_again(door: str, kept: Kept) -> None:
     try:
         for value, found in (("2", None), ("none", "none")):
@@ -208,7 +218,7 @@ def test_an_edited_options_file_is_read_again(door: str, kept: Kept) -> None:
         kept.restore()
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if "headers" in TAKES[door]])
+@in_turn("door", zip(door for door in DOORS if "headers" in TAKES[door]))
 def test_an_edit_beside_headers_given_as_texts_is_seen(door: str, kept: Kept) -> None:
     both = (kept.first, kept.second)
     assert [kept.answer(who, door, "given") for who in both] == ["1"] * 2
