@@ -83,18 +83,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at ``-m "not slow"``
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave each row of an `in_turn` matrix with one value of the parameter; the others are slow."""
-    rows: dict[str, list[pytest.Function]] = {}
+    matrices: dict[tuple[Path, str], dict[int, list[pytest.Function]]] = {}
     for item in items:
         mark = item.get_closest_marker("in_turn")
         if mark and isinstance(item, pytest.Function):
-            others = {key: at for key, at in item.callspec.indices.items() if key != mark.args[0]}
-            rows.setdefault(f"{item.path} {item.originalname} {sorted(others.items())}", []).append(
-                item
-            )
-    for row, alike in rows.items():
-        kept = zlib.crc32(row.rpartition("/")[2].encode()) % len(alike)
-        for number, item in enumerate(alike):
-            if number != kept:
+            columns = matrices.setdefault((item.path, item.originalname), {})
+            columns.setdefault(item.callspec.indices[mark.args[0]], []).append(item)
+    for columns in matrices.values():
+        for row, alike in enumerate(zip(*columns.values(), strict=False)):
+            kept = zlib.crc32(str(row).encode()) % len(alike)
+            for item in (*alike[:kept], *alike[kept + 1 :]):
                 item.add_marker(pytest.mark.slow)
 
 
