@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest, ToolkitNotFound
 
-_DESCRIPTION = "Compile CUDA C++, and inspect the result. Needs neither a GPU nor CuPy."
 _EXIT_CODES = """\
 exit codes:
   0  done
@@ -25,7 +24,6 @@ exit codes:
 
 Every verb takes --json. Options after -- are the compiler's own. `rtcompile VERB --help` shows a verb's options and an example.
 """
-
 
 _Argument = tuple[str, str, dict[str, Any]]
 
@@ -377,7 +375,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def parser() -> Parser:
     """Return the parser of the whole command."""
-    whole = Parser(prog="rtcompile", description=_DESCRIPTION, epilog=_EXIT_CODES)
+    description = "Compile CUDA C++, and inspect the result. Needs neither a GPU nor CuPy."
+    whole = Parser(prog="rtcompile", description=description, epilog=_EXIT_CODES)
     whole.add_argument("--version", action="version", version=f"rtcompile {__version__}")
     verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
     for verb in _VERBS:
@@ -407,9 +406,8 @@ def print_completion(given: argparse.Namespace) -> int:
     try:
         import shtab
     except ImportError:
-        raise ToolkitNotFound(
-            "completion needs shtab, which is not installed; `pip install rtcompile[cli]`"
-        ) from None
+        missing = "completion needs shtab, which is not installed; `pip install rtcompile[cli]`"
+        raise ToolkitNotFound(missing) from None
     print(shtab.complete(parser(), shell=given.shell))
     return 0
 
@@ -419,10 +417,9 @@ def _add(arguments: Iterable[_Argument], to: argparse._ActionsContainer) -> None
         *names, last = spelling.split()
         if last.startswith("-"):
             to.add_argument(*names, last, action="store_true", help=text)
-        elif last.startswith("{"):
-            to.add_argument(*names, choices=last[1:-1].split(","), help=text, **more)
         else:
-            to.add_argument(*names, metavar=last, help=text, **more)
+            value = {"choices": last[1:-1].split(",")} if last[0] == "{" else {"metavar": last}
+            to.add_argument(*names, help=text, **value, **more)
 
 
 class _Help(argparse.HelpFormatter):
@@ -465,9 +462,8 @@ def _check_verb(word: str, whole: Parser) -> None:
         if word.endswith((".cu", ".cuh")):
             message = f"is a file, not a verb; did you mean `rtcompile compile {word}`?"
         else:
-            message = (
-                f"is not a verb{_nearest(word, verbs) or '; it is one of ' + ', '.join(verbs)}"
-            )
+            nearest = _nearest(word, verbs) or "; it is one of " + ", ".join(verbs)
+            message = f"is not a verb{nearest}"
         whole.error(f"{word!r} {message}")
     if all(name in verb._option_string_actions for verb in verbs.values()):
         whole.error(f"{name} goes after the verb: `rtcompile VERB {name}`")

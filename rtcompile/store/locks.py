@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from rtcompile.errors import RtcompileWarning
+from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
 from rtcompile.files import sealed
 
 MAX_WAIT_SECONDS = 900.0  # seconds to wait for another process's build, before building too
@@ -287,3 +287,8 @@ class SingleFlight:
                 flight.users -= 1
                 if not flight.users:
                     self._flights.pop(key, None)
+
+
+def would_fail_again(error: BaseException) -> bool:
+    """Say whether a build that failed so is refused in every thread: its source is not compiled again."""
+    return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from rtcompile.errors import CompileError, CompilerCrashed, RtcompileWarning
+from rtcompile.errors import RtcompileWarning
 from rtcompile.files import clocks
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
@@ -85,7 +85,7 @@ class Store:
         store = _stores.get(key)
         if store is None:
             if not _stores:
-                at_end(_write_hits)
+                at_end(lambda: list(map(Store.write_hits, _stores.values())))
             path, on_disk, size, jit = key
             made = cls(path, on_disk=on_disk, size=size, writable=jit)
             store = _stores.setdefault(key, made)
@@ -385,7 +385,7 @@ class Store:
         wait = locks.MAX_WAIT_SECONDS if most is None else most
         with self._guard:
             flights = self._flights = self._flights or locks.SingleFlight()
-        with flights.flight(key, _would_fail_again, most) as is_first:
+        with flights.flight(key, locks.would_fail_again, most) as is_first:
             if not is_first:
                 yield 0.0
                 return
@@ -494,17 +494,5 @@ class Store:
         return None
 
 
-def _would_fail_again(error: BaseException) -> bool:
-    return isinstance(error, CompileError) and not isinstance(error, CompilerCrashed)
-
-
-def _after_fork() -> None:
-    _stores.clear()  # a thread that the child has not got may hold one of their locks
-
-
-def _write_hits() -> None:
-    for store in _stores.values():
-        store.write_hits()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# A thread that the child does not have may hold one of their locks.
+os.register_at_fork(after_in_child=_stores.clear)

@@ -140,7 +140,7 @@ class ZygoteProcess:
 
 _MEANINGS = {
     # NVRTC maps files in its temporary folder, and gets this signal if they cannot be written.
-    7: "it may be that the folder for temporary files (TMPDIR) is full",
+    7: "it may be that the folder for temporary files (TMPDIR) is full, or a library cut short",
     9: "another program killed it, or the kernel for lack of memory",
     15: "another program ended it",
 }

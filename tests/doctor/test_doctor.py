@@ -341,7 +341,8 @@ def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install: Install) -> No
     nvrtc_cut_short(install)
     found = install.doctor()
     assert found.code == 2
-    assert "does not work as NVRTC" in found["worker"].detail
+    assert "libnvrtc.so" in found["worker"].detail
+    assert "cut short" in found["worker"].detail
     assert found["compile plain CUDA"].status == "error"
 
 
