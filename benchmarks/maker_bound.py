@@ -50,13 +50,13 @@ source, core, memory = json.load(sys.stdin)
 os.sched_setaffinity(0, {core})
 import rtcompile
 if memory is not None:
-    from rtcompile.compilers import pch_maker as precompiled_maker
-    precompiled_maker._BYTES = memory
+    from rtcompile.compilers import pch_maker
+    pch_maker._BYTES = memory
 code = rtcompile.compile(source, arch="sm_90", options=["-DNDEBUG"])
 print(code.build.hit or "built", hashlib.sha256(code.code).hexdigest())
 """
 
-MAKER = "precompiled_maker.py"
+MAKER = "pch_maker.py"
 
 
 def processes(word: str) -> list[int]:

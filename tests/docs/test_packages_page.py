@@ -160,7 +160,7 @@ def test_a_library_that_looks_elsewhere_for_its_bundle_stops_the_build(
     package.write_text(package.read_text().replace("kernels.rtcb", "rows.rtcb"))
     with pytest.raises(
         AssertionError,
-        match=r"at mypackage/rows\.rtcb, and it is made as mypackage/kernels\.rtcb: name one",
+        match=r"at mypackage/rows\.rtcb, but it is written to mypackage/kernels\.rtcb: name the same path",
     ):
         build(project, backend, "wheel", installed)
 

@@ -118,7 +118,7 @@ def test_what_children_request_is_counted_and_missed(tmp_path):
     assert "2 kernels: 0 from the cache, 2 built" in built.stderr
     assert "2 from the cache" in run("run", script, cache=tmp_path / "cache").stderr
     checked = run("run", "--check", script, cache=tmp_path / "other")
-    assert (checked.returncode, checked.stderr.count("not there:")) == (1, 2), checked.stderr
+    assert (checked.returncode, checked.stderr.count("missing: ")) == (1, 2), checked.stderr
     assert not list(tmp_path.glob("rtcompile-run-*"))
 
 

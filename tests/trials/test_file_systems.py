@@ -29,9 +29,9 @@ ATTACKER = NOBODY + 1
 BUILDS = """
     import json, os, sys, threading, warnings
     import rtcompile
-    from rtcompile.compilers import pch as precompiled, pch_maker as precompiled_maker
+    from rtcompile.compilers import pch, pch_maker
     from rtcompile.inspect import cubin
-    precompiled_maker.NICE = 0  # it is waited for, beside other tests
+    pch_maker.NICE = 0  # it is waited for, beside other tests
     warnings.simplefilter("ignore", rtcompile.RtcompileWarning)
     HEADER = "#include <cuda/std/type_traits>\\n"
 
@@ -46,7 +46,7 @@ BUILDS = """
 
     def join_makers():
         for thread in threading.enumerate():
-            if thread.name == precompiled.MAKER:
+            if thread.name == pch.MAKER:
                 thread.join()
 """
 

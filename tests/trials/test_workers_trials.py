@@ -274,7 +274,7 @@ BUILD = """
 WITH_PCH = """
     from tests.compilers.test_pch import *
     import pathlib, tempfile
-    precompiled_maker.NICE = 0  # it is waited for, beside other tests
+    pch_maker.NICE = 0  # it is waited for, beside other tests
     folder = pathlib.Path(tempfile.mkdtemp())
     (folder / "user").mkdir()
     builder = Builder(folder / "cache", folder / "user")
@@ -341,7 +341,7 @@ def test_without_any_folder_for_temporary_files_the_first_line_says_so() -> None
             assert not os.path.isdir(place) or not os.system(f"mount -t tmpfs -o ro none {place}")
         print(build(1).log.splitlines()[0])
     """
-    covered = (*scratch_places.PLACES, os.environ.get("TMPDIR", "/tmp"))
+    covered = (*scratch_places.PARENTS, os.environ.get("TMPDIR", "/tmp"))
     if f"{ROOT}/".startswith(covered) or sys.prefix.startswith(covered):
         pytest.skip("the checkout lies in a folder that this test covers")
     said = elsewhere("true", script)
