@@ -1,6 +1,6 @@
 """The settings of the environment's variables, read whenever they are needed (some twenty `get`s).
 
-The README's table lists the same variables.
+The table in docs/environment-variables.md lists the same variables.
 """
 
 from __future__ import annotations

@@ -13,11 +13,12 @@ from typing import Any
 from scripts import benchmarks, command, messages, pictures, reference
 
 ROOT = Path(__file__).resolve().parents[2]
-REPOSITORY = "https://github.com/rtcompile/rtcompile/blob/main/"
+# pyproject.toml is the one file that states the repository's address.
+REPOSITORY = re.search(r'^Source = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]  # type: ignore[index]
 
 _MARKER = re.compile(r"^<!-- made: ([\w ]+) -->$", re.MULTILINE)
 _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE_LINK = re.compile(r"\]\((?:\.\./)+([\w./-]+)(#[\w-]*)?\)")
+_LINK = re.compile(r"\]\((\.\.?/[\w./-]+)(#[\w-]*)?\)")
 
 
 def text(name: str) -> str:
@@ -30,22 +31,21 @@ def fill_in(app: Any, page: str, source: list[str]) -> None:
     """Fill in a page, as Sphinx reads it."""
     whole = _MARKER.sub(lambda marker: text(marker[1]), source[0])
     whole = _CHART.sub(lambda chart: pictures.flowchart(chart[1]), whole)
-    source[0] = _FILE_LINK.sub(_to_repository, whole)
+    folder = (ROOT / "docs" / page).parent
+    source[0] = _LINK.sub(lambda link: _to_repository(link, folder), whole)
 
 
-def _to_repository(link: re.Match[str]) -> str:
-    return f"]({REPOSITORY}{link[1]}{link[2] or ''})"
+def _to_repository(link: re.Match[str], folder: Path) -> str:
+    """Return a link of a page in `folder` as it is if it leads to a page, else to the repository."""
+    target = (folder / link[1]).resolve()
+    if target.is_relative_to(ROOT / "docs"):
+        return link[0]
+    return f"]({REPOSITORY}/blob/main/{target.relative_to(ROOT)}{link[2] or ''})"
 
 
 def _changelog(_: str) -> str:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n")[2]
     return text.replace("\n## ", "\n### ")
-
-
-def _variables(_: str) -> str:
-    """Return the README's table of environment variables."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    return readme.partition("## Environment variables\n")[2].partition("\n\n## ")[0].strip()
 
 
 def _architectures(_: str) -> str:
@@ -80,5 +80,4 @@ _KINDS: dict[str, Callable[[str], str]] = {
     "messages": messages.page,
     "picture": pictures.draw,
     "reference": reference.directives,
-    "variables": _variables,
 }

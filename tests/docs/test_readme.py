@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def test_every_environment_variable_is_in_the_table_and_no_other():
         for name in named_by.findall(file.read_text())
         if f'"{name}"' in file.read_text()
     }
-    listed = set(re.findall(r"^\| `((?:RTCOMPILE|CUPY)_\w+)`", README, re.MULTILINE))
+    page = (ROOT / "docs/environment-variables.md").read_text()
+    listed = set(re.findall(r"^\| `((?:RTCOMPILE|CUPY)_\w+)`", page, re.MULTILINE))
     assert listed == read
 
 
@@ -43,18 +45,44 @@ def test_every_dependency_says_what_it_is_for():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    table = (ROOT / "docs/install.md").read_text().partition("## Dependencies, and why")[2]
     for requirement in project["dependencies"]:
         name = re.match(r"[\w-]+", requirement)[0]
-        assert re.search(rf"^\| .*{name}.* \| \S", README, re.MULTILINE), name
+        assert re.search(rf"^\| .*{name}.* \| \S", table, re.MULTILINE), name
     for extra in project["optional-dependencies"]:
         if extra not in ("test", "docs"):
-            assert f"extra `{extra}`" in README or f"[{extra}]" in README, extra
+            assert f"`{extra}`" in table, extra
 
 
-def test_every_link_leads_somewhere_from_the_package_index_too():
-    targets = re.findall(r"\]\(([^)]+)\)", README)
-    assert targets
-    assert [target for target in targets if not target.startswith("https://")] == []
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+def test_links_are_relative_and_lead_to_the_repository_from_the_package_index():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    rule = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"][0]
+    home = project["project"]["urls"]["Source"] + "/blob/main/"
+    written = re.findall(r"\]\(([^)]+)\)", README)
+    published = re.findall(r"\]\(([^)]+)\)", re.sub(rule["pattern"], rule["replacement"], README))
+    assert written
+    assert [target for target in written if target.startswith("https://")] == []
+    assert published == [home + target for target in written]
+
+
+def test_the_repositorys_address_is_stated_where_no_link_could_be_relative():
+    command = ["git", "grep", "-l", "github.com/rtcompile/rtcompile"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode > 1:
+        pytest.skip("this is no git checkout")
+    assert set(done.stdout.split()) == {
+        ".github/ISSUE_TEMPLATE/config.yml",
+        "CITATION.cff",
+        "pyproject.toml",
+        "tests/docs/test_readme.py",
+    }
+
+
+def test_the_readme_is_read_in_a_few_minutes():
+    assert len(README.splitlines()) <= 120
 
 
 def test_the_first_command_installs_this_checkout_with_what_it_needs():

@@ -2,7 +2,7 @@
 
     python -m pytest -p tests.gpu.as_cupy .../cupy/tests/cupy_tests/core_tests/test_raw.py
 
-README, "Where it differs from CuPy", names the tests that are expected to fail, and why.
+docs/cupy.md, "Where they differ", names the tests that are expected to fail, and why.
 """
 
 from __future__ import annotations
