@@ -21,6 +21,7 @@ import pytest
 from rtcompile.cli import main
 from rtcompile.extras.packaging import bundling
 from rtcompile.lookup import find as lookup
+from rtcompile.store.shared import SharedStore, open_store
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers
@@ -194,6 +195,17 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     else:
         with servers.redis() as server:
             yield server.address
+
+
+@pytest.fixture
+def store(address: str) -> SharedStore:
+    return open_store(address)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> str:
+    """The file of a team's key."""
+    return nodes.key_file(tmp_path)
 
 
 @pytest.fixture

@@ -31,7 +31,10 @@ ROOMS = {
         "rtcompile/request",
         "test_request test_options test_options_arch test_key test_arch",
     ),
-    "lookup": ("rtcompile/lookup", "test_lookup test_fileset test_cache_edits test_settings"),
+    "lookup": (
+        "rtcompile/lookup",
+        "test_lookup test_environment test_fileset test_cache_edits test_settings",
+    ),
     "files": ("rtcompile/files/fileset.py", "test_fileset test_cache_edits test_lookup"),
 }
 # An operator on `|` changes annotations alone, which are not evaluated.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from rtcompile.build import pipeline
+from rtcompile.build import pipeline, planned
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.query import query_of
+from rtcompile.lookup.query import Found, query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
+from rtcompile.store.store import Store
 
 CODE = 'extern "C" __global__ void k(float* x) { *x = %s; }'
 WITH_HEADER = '#include "value.h"\n' + CODE % "VALUE"
 CAPABILITY = (8, 0)
+NOTHING = FileSet()
 
 
 def build(code: str, *options: str, **more: object) -> CompileRequest:
@@ -34,3 +38,16 @@ def found(request: CompileRequest, **more: object) -> ObjectCode | None:
     """Look without planning, as a process does that starts anew."""
     environment.forget()
     return look(request, **more)  # type: ignore[arg-type]
+
+
+def kept(request: CompileRequest, read: FileSet = NOTHING, provided: tuple[str, ...] = ()) -> None:
+    """Build a request, and say that it read other files."""
+    settings = environment.current().settings
+    code = pipeline.build(request, settings)
+    store = Store.open(settings)
+    query = query_of(request, settings)
+    plan = planned.plan_of(query)
+    key = store.entry_of(plan.key_inputs, code).object_key
+    search = tuple(SearchDir("", path) for path in provided)
+    query.plan = plan._replace(toolchain=plan.toolchain._replace(search=search))
+    lookup.keep(query, Found(code, read, key), lookup.LEVELS)

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from rtcompile.store.remote import Remote
+from rtcompile.store.shared import RemoteSettings
+
 KEY = b"0123456789abcdef0123456789abcdef"
 
 
@@ -74,3 +77,14 @@ def result(process: subprocess.Popen[str], seconds: float = 120) -> dict[str, ob
 def source(number: int) -> str:
     """Return a small kernel, another one for each number."""
     return f'extern "C" __global__ void k(int* out) {{ out[0] = {number}; }}'
+
+
+def remote(address: str, key_file: str, **more: object) -> Remote:
+    """Return this process's end of a store."""
+    return Remote(RemoteSettings((address,), key_file=key_file, **more))  # type: ignore[arg-type]
+
+
+def pushed(stores: Remote, *entries: tuple[str, str, bytes]) -> None:
+    """Push entries, and wait until they are in the store."""
+    stores.push(lambda tier: entries, lambda shared: None)
+    assert stores.flush(10.0)

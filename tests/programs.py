@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from rtcompile.extras.record import recording
 
 CODE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
@@ -53,3 +60,36 @@ def run(*arguments: str, cache: Path, **more: str) -> subprocess.CompletedProces
         text=True,
         check=False,
     )
+
+
+def written_record(
+    path: Path,
+    headers: Sequence[Any] = (),
+    contents: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Path:
+    """Write a record of one build, as another could have made it; return its path."""
+    raw = {"options": changes.get("options", []), "arch": None, "by cupy": False}
+    build = {
+        "source": CODE,
+        "name": "k.cu",
+        "options": [],
+        "arch": "sm_80",
+        "name expressions": [],
+        "backend": "auto",
+        "target": "cubin",
+        "link": [],
+        "given headers": {},
+        "built by": "nvrtc 12.9.86",
+        "headers": list(headers),
+        "asked": {**raw, "by a module": False, "anywhere": True},
+        **changes,
+    }
+    record = {"format": recording.FORMAT, "builds": [build], "headers": contents or {}}
+    path.write_text(json.dumps(record))
+    return path
+
+
+def packed(text: bytes) -> str:
+    """Return a header's text as a record holds it."""
+    return f"{len(text)}:{base64.b64encode(zlib.compress(text)).decode()}"

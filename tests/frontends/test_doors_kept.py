@@ -11,23 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests import matrix
 from tests.asking import AskedError, Process, answer_of
 from tests.doors import TAKES
-from tests.matrix import (
-    ASKING,
-    DOORS,
-    EDITED,
-    EDITS,
-    KERNEL,
-    KERNELS,
-    MATRIX,
-    NAMES,
-    OPTIONS,
-    SPELLINGS,
-    TEMPLATE,
-    Program,
-    command,
-)
 
 pytest.importorskip("cupy")
 
@@ -36,7 +22,7 @@ pytestmark = pytest.mark.needs_compiler
 OPTIONS_FILE = ("--options-file={root}/value.txt",)
 GIVEN = {"headers": {"given.h": '#define OPTION ""\n'}}
 # A package names what it ships: it has no cells, and CuPy's own classes are none of its objects.
-SHIPPED_DOORS = [door for door in DOORS if door not in NAMES]
+SHIPPED_DOORS = [door for door in matrix.DOORS if door not in matrix.NAMES]
 SHIPPED = """
 import rtcompile
 def shipped(door, source, options=(), **more):
@@ -60,25 +46,25 @@ for name, asked, more in {rows!r}:
 """
 KEPT = {
     "bundle of what a package names": SHIPPED_DOORS,
-    "bundle of a record": DOORS,
-    "warmed from a record": DOORS,
+    "bundle of a record": matrix.DOORS,
+    "warmed from a record": matrix.DOORS,
 }
 
 
 def asked_of(kernels: dict[str, str]) -> dict[tuple[str, str], tuple]:
     """Return what is asked for, by door and name: a source, options and further arguments."""
     asked = {}
-    for door, spelling in MATRIX:
-        options, more = SPELLINGS[spelling]
-        text = TEMPLATE if "name_expressions" in more else KERNEL
+    for door, spelling in matrix.MATRIX:
+        options, more = matrix.SPELLINGS[spelling]
+        text = matrix.TEMPLATE if "name_expressions" in more else matrix.KERNEL
         asked[door, spelling] = ('#include "value.h"' + text, options, more)
-    for door in DOORS:
+    for door in matrix.DOORS:
         for name, source in kernels.items():
-            asked[door, name] = (source, OPTIONS, {})
-        asked[door, "edited"] = (ASKING, EDITED, {})
-        asked[door, "options"] = (KERNEL, OPTIONS_FILE, {})
+            asked[door, name] = (source, matrix.OPTIONS, {})
+        asked[door, "edited"] = (matrix.ASKING, matrix.EDITED, {})
+        asked[door, "options"] = (matrix.KERNEL, OPTIONS_FILE, {})
         if "headers" in TAKES[door]:
-            asked[door, "given"] = ('#include "given.h"' + ASKING, EDITED, GIVEN)
+            asked[door, "given"] = ('#include "given.h"' + matrix.ASKING, matrix.EDITED, GIVEN)
     return asked
 
 
@@ -88,7 +74,7 @@ class Kept:
     def __init__(self, how: str, folder: Path, kernels: dict[str, str], open_: ExitStack) -> None:
         cache = str(folder / "cache")
         builder = open_.enter_context(Process(RTCOMPILE_CACHE_DIR=cache))
-        self.program = Program(folder, [builder, builder], folder)
+        self.program = matrix.Program(folder, [builder, builder], folder)
         self.asked = asked_of(kernels)
         self.doors = KEPT[how]
         self.of_file = folder / "value.txt"
@@ -103,14 +89,14 @@ class Kept:
         environ = {"RTCOMPILE_CACHE_DIR": cache}
         record, bundle = folder / "kernels.json", folder / "kernels.rtcb"
         if template is RECORDED:
-            command("run", "--record", record, "rows.py", cwd=folder, **environ)
+            matrix.command("run", "--record", record, "rows.py", cwd=folder, **environ)
         own = [{"RTCOMPILE_CACHE_DIR": str(folder / name)} for name in ("first", "second")]
         if how == "warmed from a record":
             for each in own:
-                command("warm", record, cwd=folder, **each)
+                matrix.command("warm", record, cwd=folder, **each)
         else:
             of = [record] if template is RECORDED else ["rows", "--arch", "sm_80"]
-            command("bundle", *of, "-o", bundle, cwd=folder, **environ)
+            matrix.command("bundle", *of, "-o", bundle, cwd=folder, **environ)
             own = [{**each, "RTCOMPILE_BUNDLES": str(bundle)} for each in own]
         self.builder = builder
         self.first = open_.enter_context(Process(**own[0], cwd=folder))
@@ -139,7 +125,7 @@ def in_turn(names: str, rows: Iterable[tuple[Any, ...]]) -> pytest.MarkDecorator
     """Give each row to one way to keep builds, the ways in turn; `make test-slow` has the others."""
     cases = []
     for number, row in enumerate(rows):
-        turn = number + DOORS.index(row[0])
+        turn = number + matrix.DOORS.index(row[0])
         ways = [how for how in KEPT if row[0] in KEPT[how]]
         for way in ways:
             marks = [] if way == ways[turn % len(ways)] else [pytest.mark.slow]
@@ -150,7 +136,7 @@ def in_turn(names: str, rows: Iterable[tuple[Any, ...]]) -> pytest.MarkDecorator
 @pytest.fixture(scope="module")
 def keep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Kept]]:
     """Make what is kept in one way, once for all tests of this file."""
-    kernels = {name: source for name, source in KERNELS.items() if name != "CuTe"}
+    kernels = {name: source for name, source in matrix.KERNELS.items() if name != "CuTe"}
     with ExitStack() as open_:
         yield functools.cache(
             lambda how: Kept(how, tmp_path_factory.mktemp("kept"), kernels, open_)
@@ -171,12 +157,15 @@ def check_found(kept: Kept, door: str, name: str) -> None:
     assert kept.ask(kept.first, door, name) == expected
 
 
-@in_turn("door, spelling", MATRIX)
+@in_turn("door, spelling", matrix.MATRIX)
 def test_every_spelling_is_found(door: str, spelling: str, kept: Kept) -> None:
     check_found(kept, door, spelling)
 
 
-@in_turn("door, kernel", itertools.product(DOORS, [name for name in KERNELS if name != "CuTe"]))
+@in_turn(
+    "door, kernel",
+    itertools.product(matrix.DOORS, [name for name in matrix.KERNELS if name != "CuTe"]),
+)
 def test_every_kernel_is_found(door: str, kernel: str, kept: Kept) -> None:
     check_found(kept, door, kernel)
 
@@ -185,7 +174,7 @@ def test_every_kernel_is_found(door: str, kernel: str, kept: Kept) -> None:
 @pytest.mark.parametrize("how", KEPT)
 def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> None:
     with ExitStack() as open_:
-        kept = Kept(how, tmp_path, {"CuTe": KERNELS["CuTe"]}, open_)
+        kept = Kept(how, tmp_path, {"CuTe": matrix.KERNELS["CuTe"]}, open_)
         for door in KEPT[how]:
             check_found(kept, door, "CuTe")
 
@@ -193,8 +182,8 @@ def test_a_kernel_with_cute_is_found_by_every_door(how: str, tmp_path: Path) -> 
 # --- edits ---------------------------------------------------------------------------------------
 
 
-@in_turn("door, edit", itertools.product(DOORS, EDITS))
-def test_an_edit_is_seen(door: str, edit: Callable[[Program], str], kept: Kept) -> None:
+@in_turn("door, edit", itertools.product(matrix.DOORS, matrix.EDITS))
+def test_an_edit_is_seen(door: str, edit: Callable[[matrix.Program], str], kept: Kept) -> None:
     """Who may not compile gets nothing then; after the edit is undone, the same as before."""
     kept.restore()
     try:
@@ -207,7 +196,7 @@ def test_an_edit_is_seen(door: str, edit: Callable[[Program], str], kept: Kept) 
     assert [kept.answer(who, door, "edited") for who in (kept.first, kept.second)] == ["1"] * 2
 
 
-@in_turn("door", zip(DOORS))
+@in_turn("door", zip(matrix.DOORS))
 def test_an_edited_options_file_is_read_again(door: str, kept: Kept) -> None:
     try:
         for value, found in (("2", None), ("none", "none")):
@@ -218,7 +207,7 @@ def test_an_edited_options_file_is_read_again(door: str, kept: Kept) -> None:
         kept.restore()
 
 
-@in_turn("door", zip(door for door in DOORS if "headers" in TAKES[door]))
+@in_turn("door", zip(door for door in matrix.DOORS if "headers" in TAKES[door]))
 def test_an_edit_beside_headers_given_as_texts_is_seen(door: str, kept: Kept) -> None:
     both = (kept.first, kept.second)
     assert [kept.answer(who, door, "given") for who in both] == ["1"] * 2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import py_compile
 import re
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ import rtcompile
 from rtcompile.cli import main
 from rtcompile.files.sealed import content_digest
 from rtcompile.toolkit import remembered
-from tests.programs import CODE, TEMPLATE, program, run
+from tests.programs import CODE, TEMPLATE, packed, program, run, written_record
 
 cupy = pytest.importorskip("cupy")
 
@@ -245,32 +243,10 @@ def test_json_is_one_object_and_nothing_else(tmp_path):
 
 
 def test_a_header_whose_path_is_none_is_an_error_of_the_record(tmp_path, capsys):
-    text = "#define SCALE 3\n"
-    digest = content_digest(text.encode())
-    build = {
-        "source": CODE,
-        "name": "k.cu",
-        "options": [],
-        "arch": "sm_80",
-        "name expressions": [],
-        "backend": "auto",
-        "target": "cubin",
-        "link": [],
-        "given headers": {},
-        "built by": "nvrtc 12.9.86",
-        "headers": [["user0", "scale.cuh", "/a\0b", digest]],
-        "asked": {
-            "options": [],
-            "arch": None,
-            "by cupy": False,
-            "by a module": False,
-            "anywhere": True,
-        },
-    }
-    packed = f"{len(text)}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
-    record = tmp_path / "kernels.json"
-    fields = {"format": "rtcompile record 4", "builds": [build], "headers": {digest: packed}}
-    record.write_text(json.dumps(fields))
+    text = b"#define SCALE 3\n"
+    digest = content_digest(text)
+    headers = [["user0", "scale.cuh", "/a\0b", digest]]
+    record = written_record(tmp_path / "kernels.json", headers, {digest: packed(text)})
 
     assert main(["warm", str(record)]) == 2
     assert "a header of the record is damaged" in capsys.readouterr().err

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
+import functools
 import resource
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,9 +16,8 @@ from rtcompile import toolkit
 from rtcompile.cli import main
 from rtcompile.extras.record import recording
 from rtcompile.files.sealed import content_digest
+from tests.programs import CODE, packed, written_record
 from tests.trials.record import tally
-
-CODE = "__global__ void k(float* x) { *x = 2; }"
 
 # {0}: a program that leaves a mark; {1}: a file that must not be written.
 OPTIONS: tuple[tuple[str, ...], ...] = (
@@ -43,29 +41,7 @@ OPTIONS: tuple[tuple[str, ...], ...] = (
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Return what writes a record of one build, as another made it."""
 
-    def written(headers: Any = (), contents: Any = None, **changes: Any) -> Path:
-        asked = {"options": changes.get("options", []), "arch": None, "by cupy": False}
-        build = {
-            "source": CODE,
-            "name": "k.cu",
-            "options": [],
-            "arch": "sm_80",
-            "name expressions": [],
-            "backend": "auto",
-            "target": "cubin",
-            "link": [],
-            "given headers": {},
-            "built by": "nvrtc 12.9.86",
-            "headers": list(headers),
-            "asked": {**asked, "by a module": False, "anywhere": True},
-            **changes,
-        }
-        path = tmp_path / "kernels.json"
-        record = {"format": recording.FORMAT, "builds": [build], "headers": contents or {}}
-        path.write_text(json.dumps(record))
-        return path
-
-    return written
+    return functools.partial(written_record, tmp_path / "kernels.json")
 
 
 @pytest.fixture
@@ -151,14 +127,14 @@ def bomb(size: int) -> str:
 
 
 def test_a_header_is_decompressed_to_what_the_record_says_and_no_more(write, tmp_path):
-    packed = bomb(1 << 30)
+    gigabyte = bomb(1 << 30)
     cases = {
-        "says nothing": packed,
-        "says less": f"100:{packed}",
-        "says what it is": f"{1 << 30}:{packed}",
-        "says nonsense": f"-1:{packed}",
-        "says all there is": f"{'9' * 4000}:{packed}",
-        "is several": f"{200 << 20}:{packed}",
+        "says nothing": gigabyte,
+        "says less": f"100:{gigabyte}",
+        "says what it is": f"{1 << 30}:{gigabyte}",
+        "says nonsense": f"-1:{gigabyte}",
+        "says all there is": f"{'9' * 4000}:{gigabyte}",
+        "is several": f"{200 << 20}:{gigabyte}",
     }
     digest = content_digest(b"#define X 1\n")
     header = ["user0", "x.h", f"{tmp_path}/nowhere/x.h", digest]
@@ -191,7 +167,7 @@ def test_a_header_is_decompressed_to_what_the_record_says_and_no_more(write, tmp
 def test_a_header_goes_nowhere_but_into_a_folder_of_ours(write, tmp_path, headers, capsys):
     text = b"#define X 1\n"
     digest = content_digest(text)
-    contents = {digest: f"{len(text)}:{base64.b64encode(zlib.compress(text)).decode()}"}
+    contents = {digest: packed(text)}
     headers = [
         [part.replace("{}", str(tmp_path)).replace("{digest}", digest) for part in header]
         for header in headers

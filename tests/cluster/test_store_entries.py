@@ -1,0 +1,107 @@
+"""What is in a shared store: signed with a secret key, and no larger than its kind can be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+from rtcompile.errors import InvalidRequest
+from rtcompile.store import shared as stores
+from rtcompile.store.remote import Remote
+from rtcompile.store.shared import BadEntryError, Envelope, RemoteSettings, read_key
+from tests.nodes import KEY
+
+
+def test_nothing_that_was_tampered_with_is_opened():
+    envelope = Envelope(KEY)
+    entry = envelope.seal("object", "k1", b"code" * 100)
+    chance = random.Random(5)
+    accepted = 0
+    for _ in range(2000):
+        bad = bytearray(entry)
+        bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
+        with contextlib.suppress(BadEntryError):
+            envelope.open("object", "k1", bytes(bad))
+            accepted += 1
+    for kind, key, data in [
+        ("object", "k2", entry),
+        ("manifest", "k1", entry),
+        ("object", "k1", entry[:-1]),
+        ("object", "k1", b""),
+        ("object", "k1", Envelope(KEY[::-1]).seal("object", "k1", b"code")),
+        ("object", "k1", Envelope(None).seal("object", "k1", b"code")),
+    ]:
+        with pytest.raises(BadEntryError):
+            envelope.open(kind, key, data)
+    assert accepted == 0
+    assert envelope.open("object", "k1", entry) == b"code" * 100
+
+
+@pytest.mark.parametrize("states_its_size", [True, False])
+@pytest.mark.parametrize("kind", ["object", "manifest"])
+def test_an_entry_is_not_decompressed_to_more_than_its_kind_can_have(
+    kind, states_its_size, monkeypatch
+):
+    import zstandard
+
+    monkeypatch.setitem(stores.MOST_BYTES, kind, 1000)
+    compressor = zstandard.ZstdCompressor(write_content_size=states_its_size)
+    envelope = Envelope(KEY)
+    bomb = compressor.compress(bytes(1001 if states_its_size else 1000))
+    entry = stores._MAGIC + envelope._mac(kind, "k", bomb) + bomb
+
+    with pytest.raises(BadEntryError, match="larger than any"):
+        envelope.open(kind, "k", entry)
+    assert envelope.open(kind, "k", envelope.seal(kind, "k", bytes(1000))) == bytes(1000)
+
+
+def test_what_no_node_would_take_is_not_written(address, monkeypatch):
+    monkeypatch.setitem(stores.MOST_BYTES, "object", 1000)
+    remote = Remote(RemoteSettings((address,), unsigned=True))
+
+    assert not remote.put(remote.tiers[0], [("object", "k", bytes(1001))])
+    assert remote.tiers[0].store.get("object/k") is None
+    assert remote.put(remote.tiers[0], [("object", "k", bytes(1000))])
+
+
+@pytest.mark.parametrize(
+    ("mode", "data", "what"),
+    [
+        pytest.param(0o644, KEY, "chmod 600", id="readable by others"),
+        pytest.param(0o600, b"short", "at least 16 bytes", id="short"),
+        pytest.param(None, b"", "No such file", id="not there"),
+    ],
+)
+def test_a_key_file_that_is_no_secret_is_refused(tmp_path, mode, data, what):
+    path = tmp_path / "key"
+    if mode is not None:
+        path.write_bytes(data)
+        path.chmod(mode)
+
+    with pytest.raises(InvalidRequest, match=what):
+        read_key(str(path))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has files of root's")
+def test_a_key_file_of_roots_may_be_the_groups_to_read(tmp_path, monkeypatch):
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    path.chmod(0o440)
+    with pytest.raises(InvalidRequest, match="chmod 600"):
+        read_key(str(path))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert read_key(str(path)) == KEY
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_key_file_of_another_users_is_refused(key_file, monkeypatch):
+    os.chown(key_file, 1234, 1234)
+    with pytest.raises(InvalidRequest, match="belongs to user 1234, neither to 0"):
+        read_key(key_file)
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
+    assert read_key(key_file) == KEY

@@ -1,0 +1,295 @@
+"""What a process is started with, the toolchain and the variables, is part of each look-up, or is none of its business."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import rtcompile
+from rtcompile.bundles import index as bundles
+from rtcompile.errors import InvalidRequest
+from rtcompile.lookup import environment
+from rtcompile.lookup import find as lookup
+from rtcompile.lookup import query as device
+from rtcompile.request.request import CompileRequest
+from tests.lookups import CAPABILITY, CODE, build, found, kept, look
+
+pytestmark = pytest.mark.usefixtures("asked")
+
+compute_capability = device.compute_capability  # which the fixture replaces
+
+
+@pytest.mark.needs_compiler
+def test_a_change_in_the_toolchain_is_noticed(tmp_path):
+    part = tmp_path / "part of a toolkit"
+    part.write_text("one")
+    request = build(CODE % 1)
+    here = environment.current()
+    stamps = {str(part): environment.signature(str(part))}
+    here.note(environment.packed(stamps, ""))
+    for file in (tmp_path / "cache/index").iterdir():
+        file.unlink()  # of the toolchain that was found
+    kept(request)
+    assert look(request) is not None
+
+    part.write_text("another")
+    here._checked = float("-inf")  # a second later
+
+    assert look(request) is None
+
+
+@pytest.mark.needs_compiler
+def test_what_another_toolchain_made_is_not_found_in_memory_either(tmp_path):
+    part = tmp_path / "part of a toolkit"
+    part.write_text("one")
+    request = build(CODE % 1)
+    here = environment.current()
+    for file in (tmp_path / "cache/index").iterdir():
+        file.unlink()
+    here.note(environment.packed({str(part): environment.signature(str(part))}, ""))
+    kept(request)
+    part.write_text("another")
+
+    here.note(environment.packed({str(part): environment.signature(str(part))}, ""))
+
+    for file in (tmp_path / "cache/index").iterdir():
+        file.unlink()
+    assert look(request) is None
+
+
+@pytest.mark.needs_compiler
+def test_nothing_is_kept_where_the_toolchain_was_replaced_during_the_build(monkeypatch):
+    from rtcompile.build import miss
+    from rtcompile.toolkit import remembered
+
+    compile_once = miss.compile_once
+
+    def compile_and_replace(*given, **more):
+        code = compile_once(*given, **more)
+        for here, known in remembered._in_this_process.items():
+            stamps = dict.fromkeys(known.signatures, (1, 1))
+            remembered._in_this_process[here] = known._replace(signatures=stamps)
+        return code
+
+    monkeypatch.setattr(miss, "compile_once", compile_and_replace)
+
+    assert found(build(CODE % 1)) is None
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("searched", ["sys.path", "PATH", "LD_LIBRARY_PATH"])
+def test_a_search_in_the_working_directory_is_another_one_elsewhere(
+    tmp_path, monkeypatch, searched
+):
+    if searched == "sys.path":
+        monkeypatch.setattr(sys, "path", ["", *sys.path])
+    else:
+        monkeypatch.setenv(searched, f"/usr/bin:{os.environ.get(searched, '')}:")
+    request = build(CODE % 1)
+    assert look(request) is not None
+
+    (tmp_path / "nvidia").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    assert look(request) is None
+
+
+@pytest.mark.needs_compiler
+def test_a_folder_of_packages_that_appears_is_another_environment(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    request = build(CODE % 1)
+    assert look(request) is not None
+
+    (tmp_path / "nvidia").mkdir()
+    environment.current()._checked = float("-inf")  # a second later
+
+    assert look(request) is None
+    assert found(request) is None
+
+
+@pytest.mark.needs_compiler
+def test_nothing_is_kept_where_a_folder_of_packages_came_after_the_look_up(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    look(CompileRequest(CODE % 1))
+    (tmp_path / "nvidia").mkdir()
+    request = build(CODE % 1)
+    (tmp_path / "nvidia").rmdir()
+
+    assert found(request) is None
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize(
+    "name",
+    [name for name, counts in environment.VARIABLES.items() if counts == "toolchain"],
+)
+def test_another_environment_is_another_query(monkeypatch, name):
+    request = build(CODE % 1)
+
+    monkeypatch.setenv(name, "another")
+
+    assert look(request) is None
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CUPY_COMPILE_WITH_PTX", "1"),
+        ("CUPY_CUDA_COMPILE_WITH_DEBUG", "1"),
+        ("RTCOMPILE_FALLBACK", "never"),
+    ],
+)
+def test_a_setting_that_changes_results_is_part_of_the_query(monkeypatch, name, value):
+    request = build(CODE % 1)
+
+    monkeypatch.setenv(name, value)
+
+    assert found(request) is None
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RTCOMPILE_JIT", "0"),
+        ("RTCOMPILE_JOBS", "3"),
+        ("RTCOMPILE_TIMEOUT", "60"),
+        ("RTCOMPILE_PCH", "0"),
+        ("RTCOMPILE_LOG", "warning"),
+    ],
+)
+def test_what_changes_no_result_is_part_of_no_query(monkeypatch, name, value):
+    request = build(CODE % 1)
+
+    monkeypatch.setenv(name, value)
+
+    assert found(request) is not None
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("name", ["RTCOMPILE_TIMEOUT", "RTCOMPILE_JIT"])
+def test_a_variable_that_cannot_be_understood_is_an_error_of_a_hit_too(monkeypatch, name):
+    request = build(CODE % 1)
+
+    monkeypatch.setenv(name, "soon")
+
+    with pytest.raises(InvalidRequest, match=name):
+        found(request)
+
+
+def test_a_home_in_a_variable_is_the_same_folder_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CUDA_PATH", "~/cuda")
+    (tmp_path / "elsewhere").mkdir()
+    keys = set()
+    for folder in (tmp_path, tmp_path / "elsewhere"):
+        monkeypatch.chdir(folder)
+        environment.forget()
+        keys.add(environment.current().key)
+        assert environment.expanded(os.environ)["CUDA_PATH"] == str(tmp_path / "cuda")
+    assert len(keys) == 1
+
+
+@pytest.mark.needs_compiler
+def test_the_folder_of_a_script_is_part_of_no_query(tmp_path, monkeypatch):
+    request = build(CODE % 1)
+
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert found(request) is not None
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("entry", [Path("/packages"), b"/packages", None], ids=str)
+def test_what_is_no_text_in_the_search_path_is_ignored_as_imports_do(monkeypatch, entry):
+    request = build(CODE % 1)
+    key = environment.current().key
+    monkeypatch.setattr(sys, "path", [*sys.path, entry])
+
+    assert environment.current().key == key
+    assert found(request)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    assert bundles.cuda_major() in (12, 13, None)
+
+
+@pytest.mark.needs_compiler
+def test_a_module_that_another_thread_is_importing_is_not_asked_yet(monkeypatch):
+    request = build(CODE % 1)
+    for name in ("rtcompile.bundles", "cupy"):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        module.__spec__._initializing = True
+        monkeypatch.setitem(sys.modules, name, module)
+
+    assert found(request)
+    assert compute_capability() == CAPABILITY
+    assert bundles.cuda_major() in (12, 13, None)
+
+
+def test_every_variable_that_is_read_anywhere_is_in_the_table():
+    package = Path(lookup.__file__).parents[1]
+    read = {
+        name
+        for file in package.rglob("*.py")
+        for name in re.findall(
+            r'"((?:RTCOMPILE|CUPY|CUDA|NVCC|CUTLASS|CONDA)_[A-Z_]+)"', file.read_text()
+        )
+    }
+    no_variables = {
+        "RTCOMPILE_RUN",
+        "CUDA_CACHE_DISABLE",
+        "CUDA_VERSION",
+        "CUDA_ENVIRONMENT",
+        "CUTLASS_ENVIRONMENT",
+    }
+    assert read - no_variables <= set(environment.VARIABLES)
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("chosen", ["options", "NVCC_APPEND_FLAGS"])
+def test_what_a_compiler_of_the_users_choice_preprocessed_is_planned_each_time(
+    chosen, tmp_path, monkeypatch
+):
+    # Neither an edit of that compiler nor a relative directory in a variable shows in the words.
+    wrapper = tmp_path / "g++"
+    wrapper.write_text('#!/bin/sh\nexec /usr/bin/g++ "$@"\n')
+    wrapper.chmod(0o755)
+    code = "#include <vector>\n" + CODE % 1
+    assert found(build(code)) is not None
+    if chosen == "options":
+        request = build(code, "-ccbin", str(wrapper))
+    else:
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Irelative")
+        request = build(code)
+
+    assert found(request) is None
+
+
+@pytest.mark.needs_compiler
+def test_a_relative_cache_is_another_one_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", "cache")
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        assert rtcompile.compile(CODE % 1, arch="sm_80").build.hit is None
+        assert (tmp_path / folder / "cache" / "index").is_dir()
+
+
+@pytest.mark.parametrize("name", ["RTCOMPILE_CUTLASS_PATH", "CUDA_HOME"])
+def test_a_relative_folder_in_a_variable_is_another_one_elsewhere(tmp_path, monkeypatch, name):
+    for folder in ("one", "two"):
+        (tmp_path / folder / "here").mkdir(parents=True)
+    monkeypatch.setenv(name, "here")
+    keys = set()
+    for folder in ("one", "two"):
+        monkeypatch.chdir(tmp_path / folder)
+        keys.add(environment.current().key)
+    assert len(keys) == 2

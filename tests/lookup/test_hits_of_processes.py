@@ -1,0 +1,95 @@
+"""What a hit costs a process, and how the hits of each process are counted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rtcompile.store.folder import Folder
+
+pytestmark = pytest.mark.usefixtures("asked")
+
+
+@pytest.mark.needs_compiler
+def test_a_forked_child_finds_code_and_counts_its_own_hits_alone(cache):
+    program = """if True:
+        import os, sys, rtcompile
+        find = lambda: rtcompile.compile("__global__ void k() {}", arch="sm_80").build.hit
+        find()
+        hits = [find() for _ in range(3)]
+        from rtcompile.lookup import environment
+        with environment.current().memory._guard:
+            child = os.fork()  # as while another thread looks something up
+        if not child:
+            assert find() == "disk"
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    assert Folder(str(cache)).journal().hits == 3 + 1
+
+
+@pytest.mark.needs_compiler
+def test_no_descriptor_of_the_cache_stays_open(cache):
+    program = """if True:
+        import os, rtcompile
+        for source in ("__global__ void k() {}", "__global__ void k() {}", "#include <nowhere>"):
+            try:
+                rtcompile.compile(source, arch="sm_80")
+            except rtcompile.CompileError:
+                pass
+        links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        print(*(os.readlink(link) for link in links if os.path.lexists(link)))
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert str(cache) not in said.stdout
+
+
+@pytest.mark.needs_compiler
+def test_children_of_multiprocessing_count_their_hits(cache):
+    """They end without calling what `atexit` was given."""
+    program = """if True:
+        import multiprocessing, rtcompile
+        find = lambda: rtcompile.compile("__global__ void k() {}", arch="sm_80").build.hit
+        find(), find()
+        for _ in range(2):
+            child = multiprocessing.get_context("fork").Process(target=find)
+            child.start()
+            child.join()
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    assert Folder(str(cache)).journal().hits == 1 + 2
+
+
+@pytest.mark.takes_seconds
+@pytest.mark.parametrize(
+    ("statement", "most"),
+    [("import rtcompile.frontends.raw_module", 40), ("import rtcompile.api", 32)],
+)
+def test_a_hit_loads_few_modules(statement, most):
+    pytest.importorskip("cupy")
+    code = (
+        f"import {'cupy, ' * ('raw_module' in statement)}sys; before = set(sys.modules); {statement};"
+        "print(*sorted(m for m in set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert len([name for name in loaded if name.startswith("rtcompile")]) <= most
+    heavy = {
+        "typing",
+        "inspect",
+        "dataclasses",
+        "re",
+        "json",
+        "diskcache",
+        "functools",
+        "contextlib",
+    }
+    if "modules" not in statement:
+        assert not loaded & heavy
