@@ -216,6 +216,13 @@ def compared(alone: Side, ours: Side) -> dict[str, Any]:
     }
 
 
+def _copy_logs(side: Side) -> None:
+    """Copy the ends of the logs to $OUT: they say which files were not collected, and why."""
+    if out := os.environ.get("OUT"):
+        for log in side.folder.glob("*.log"):
+            (Path(out) / f"{side.name}-{log.name}").write_text(log.read_text()[-4000:])
+
+
 def main() -> None:
     from benchmarks import _machine
 
@@ -265,11 +272,8 @@ def main() -> None:
                 list(folder.glob("ours/cupy/**/*.cubin"))
             ),
         }
-        out = os.environ.get("OUT")
-        if out:  # what a file that was not collected said
-            for side in (alone, ours):
-                for log in side.folder.glob("*.log"):
-                    (Path(out) / f"{side.name}-{log.name}").write_text(log.read_text()[-4000:])
+        _copy_logs(alone)
+        _copy_logs(ours)
         _machine.save("cupy_tests", {**compared(alone, ours), **kernels})
 
 

@@ -159,7 +159,7 @@ def _number(name: str, value: object) -> str:
             given = repr(float(value))  # type: ignore[arg-type]
         except OverflowError:
             given = "inf"
-        except Exception:  # not a number; an object's own __float__ may raise anything
+        except Exception:  # noqa: BLE001  # an object's own __float__ may raise anything
             given = ""
     if not given:
         raise InvalidRequest(f"{name} must be a number, not {shown(value)}")

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,23 +89,15 @@ def _run_block(block: Block, namespace: dict[str, Any]) -> None:
     expected = block.said.get("fails", "")
     if block.language == "python":
         code = compile("\n" * block.line + block.text, "<page>", "exec")
-        if absent or "file" in block.said:
-            return
-        try:
-            exec(code, namespace)
-        except Exception as error:
-            if not expected or type(error).__name__ != expected:
-                raise
-        else:
-            assert not expected, f"it does not raise {expected}"
+        if not absent and "file" not in block.said:
+            _run_python(code, namespace, expected)
     elif block.language in ("sh", "bash"):
         subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
         if not absent and "file" not in block.said:
             _run_shell(block.text, [int(code) for code in (expected or "0").split()])
     elif block.language == "cuda":
-        if not block.said.keys() & {"part", "needs"} and not block.said.get("file", "x").endswith(
-            "h"
-        ):
+        is_header = block.said.get("file", "x").endswith("h")
+        if not block.said.keys() & {"part", "needs"} and not is_header:
             import rtcompile
 
             rtcompile.compile(block.text, arch="sm_90a", options=["-std=c++17", "-I."])
@@ -118,6 +111,16 @@ def _run_block(block: Block, namespace: dict[str, Any]) -> None:
     else:
         known = ("text", "dockerfile", "yaml", "ipython", "c++", "mermaid", "")
         assert block.language in known or block.language.startswith("{"), block.language
+
+
+def _run_python(code: CodeType, namespace: dict[str, Any], expected: str) -> None:
+    try:
+        exec(code, namespace)
+    except Exception as error:
+        if not expected or type(error).__name__ != expected:
+            raise
+    else:
+        assert not expected, f"it does not raise {expected}"
 
 
 def _run_shell(text: str, expected: list[int]) -> None:

@@ -71,7 +71,7 @@ class BuildFuture(Future[ObjectCode]):
                 self.set_result(found)
             except RtcompileError as error:
                 self.set_exception(alone(error))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # the future keeps whatever was raised
                 self.set_exception(error)
             finally:
                 pool.Cancellation.current.reset(token)

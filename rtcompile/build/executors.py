@@ -59,7 +59,7 @@ class RemoteFuture(Future[ObjectCode]):
         with suppress(concurrent.futures.InvalidStateError):  # it was cancelled meanwhile
             try:
                 answer = theirs.result()
-            except BaseException as error:  # of the engine, or of its worker's Python
+            except BaseException as error:  # noqa: BLE001  # an engine and its worker's Python may raise anything
                 self.set_exception(_lost(error))
                 return
             if isinstance(answer.outcome, RtcompileError):
@@ -88,7 +88,7 @@ def submit(executor: Any, job: Job) -> RemoteFuture:
     """Start a build on an engine."""
     try:
         theirs = executor.submit(_work, job)
-    except Exception as error:  # an engine that was shut down, whatever it raises
+    except Exception as error:  # noqa: BLE001  # an engine that was shut down may raise anything
         theirs = Future()
         theirs.set_exception(error)
     return RemoteFuture(job, theirs)

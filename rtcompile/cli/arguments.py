@@ -425,7 +425,7 @@ def _add(arguments: Iterable[_Argument], to: argparse._ActionsContainer) -> None
 class _Help(argparse.HelpFormatter):
     """Wraps each line of the texts to the terminal, except lines that begin with two blanks."""
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # argparse's signature
         return "\n".join(
             line if line.startswith("  ") else textwrap.fill(line, width, break_on_hyphens=False)
             for line in text.split("\n")

@@ -25,15 +25,7 @@ _NOT_RECORDED = 2
 def run(given: Namespace) -> int:
     """Run a program; return its exit status, or another where ``--check`` or ``--record`` failed."""
     program = _program(given)
-    recorder: Recorder | None = None
-    known: Record | None = None
-    if given.record:
-        from rtcompile.extras.record import recording  # imports much that hits do not need
-
-        if given.check:
-            known = recording.read(given.record, trust_options=True)  # nothing is built
-        else:
-            recorder = recording.Recorder(given.record)
+    recorder, known = _opened(given)
     if given.check:
         os.environ["RTCOMPILE_JIT"] = "0"
     process, signalled = os.getpid(), 0
@@ -58,20 +50,7 @@ def run(given: Namespace) -> int:
         problems: list[str] = []
 
         def finish(status: int) -> int:
-            tally.collect()
-            problems.extend(tally.problems)
-            recorded, problem = _recorded(recorder, given.record)
-            if problem:
-                problems.append(problem)
-            if given.json:
-                _print_json(tally, status, problems)
-            else:
-                _report(given, tally, [*problems, *recorded])
-            if problem:
-                return _NOT_RECORDED
-            if given.check and problems:
-                return _INCOMPLETE  # what CuPy compiled was not checked
-            return _check(given, tally, known) if given.check else 0
+            return _finish(given, status, tally, problems, recorder, known)
 
         status = program.run(
             before_a_signal=lambda number: finish(-number), if_not_installed=problems.append
@@ -82,6 +61,42 @@ def run(given: Namespace) -> int:
     if status < 0:
         signalled = -status
     return failed or (status if status >= 0 else 128 - status)  # 130 where no signal ends it
+
+
+def _opened(given: Namespace) -> tuple[Recorder | None, Record | None]:
+    """Return what will write the record, and the record to check against."""
+    if not given.record:
+        return None, None
+    from rtcompile.extras.record import recording  # imports much that hits do not need
+
+    if given.check:
+        return None, recording.read(given.record, trust_options=True)  # nothing is built
+    return recording.Recorder(given.record), None
+
+
+def _finish(
+    given: Namespace,
+    status: int,
+    tally: Tally,
+    problems: list[str],
+    recorder: Recorder | None,
+    known: Record | None,
+) -> int:
+    """Report what the program built; return the exit status of ``--check`` and ``--record``."""
+    tally.collect()
+    problems.extend(tally.problems)
+    recorded, problem = _recorded(recorder, given.record)
+    if problem:
+        problems.append(problem)
+    if given.json:
+        _print_json(tally, status, problems)
+    else:
+        _report(given, tally, [*problems, *recorded])
+    if problem:
+        return _NOT_RECORDED
+    if given.check and problems:
+        return _INCOMPLETE  # what CuPy compiled was not checked
+    return _check(given, tally, known) if given.check else 0
 
 
 def _program(given: Namespace) -> Program:

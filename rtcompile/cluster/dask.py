@@ -36,6 +36,6 @@ class WarmUp(WorkerPlugin):  # type: ignore[misc]
     def __init__(self, builds: Any, **overrides: Any) -> None:
         self._warming = warming_of(builds, overrides)
 
-    async def setup(self, worker: Any) -> None:
+    async def setup(self, worker: Any) -> None:  # noqa: ARG002  # Dask's signature
         """Build what is not in this worker's cache; the scheduler hears from it meanwhile."""
         await asyncio.to_thread(self._warming)

@@ -36,7 +36,7 @@ _PRINTED_ERROR = re.compile(r"^(?:@E@)?(?:error|fatal)\s*:", re.MULTILINE)
 _INPUT_TOO_NEW = re.compile(r"Unsupported \.version|may need newer version of nvJitLink")
 
 
-def link(
+def link(  # noqa: C901, PLR0912  # one linker after another, each with its reasons
     inputs: Sequence[LinkInput],
     arch: Arch,
     flags: Sequence[str],

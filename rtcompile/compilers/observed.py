@@ -50,7 +50,7 @@ def headers_read(reply: Mapping[str, Any]) -> tuple[str, ...] | None:
     return None if reply["trace"] is None else parse_trace(reply["trace"])
 
 
-def file_set(
+def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of observation
     asked: Mapping[str, Any],
     search: Sequence[SearchDir],
     *,

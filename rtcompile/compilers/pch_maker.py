@@ -212,6 +212,6 @@ class _Maker:
 if __name__ == "__main__":
     try:
         main()
-    except Exception:
+    except Exception:  # noqa: BLE001  # nobody reads an error of this process
         # Nobody reads an error: the next build finds no header and does without it.
         sys.exit(1)

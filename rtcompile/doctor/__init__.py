@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from rtcompile.doctor.checks import Check
 from rtcompile.errors import RtcompileError
@@ -34,18 +35,19 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         settings = Settings.from_environ({})
     toolchain = toolkit.current(settings)
     parts = {
-        "toolkit": checks.toolkit_parts,
-        "device": checks.devices,
-        "packages": checks.packages,
-        "cache": checks.cache_checks,
-        "shared stores": checks.shared_stores,
+        "toolkit": partial(checks.toolkit_parts, toolchain),
+        "device": partial(checks.devices, toolchain),
+        "packages": partial(checks.packages, toolchain),
+        "cache": partial(checks.cache_checks, settings),
+        "shared stores": partial(checks.shared_stores, settings),
     }
     if probes:
-        parts |= {"workers": probing.workers, "probes": probing.probes}
+        parts["workers"] = partial(probing.workers, settings, toolchain)
+        parts["probes"] = partial(probing.probes, settings, toolchain)
     for name, check in parts.items():
         try:
-            yield from check(settings, toolchain)
-        except Exception as error:  # a broken installation can raise anything
+            yield from check()
+        except Exception as error:  # noqa: BLE001  # a broken installation can raise anything
             yield Check(name, "error", f"the check itself failed: {error!r}")
 
 

@@ -96,7 +96,7 @@ def system() -> Iterator[Check]:
         yield Check("system", "error", here, "rtcompile compiles on Linux x86-64 and aarch64.")
 
 
-def devices(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+def devices(toolchain: Toolchain) -> Iterator[Check]:
     """Report the driver and each device, with the architecture that is compiled for it."""
     try:
         driver = Driver()
@@ -149,7 +149,7 @@ def _device(driver: Driver, ordinal: int, toolchain: Toolchain) -> Check:
     return Check(label, status, f"{detail}: compiled for {choice.arch} ({choice.why})")
 
 
-def packages(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+def packages(toolchain: Toolchain) -> Iterator[Check]:
     """Report CuPy and cuda-python: installed only once, importable, of NVRTC's CUDA version."""
     yield _cupy(toolchain)
     try:
@@ -219,7 +219,7 @@ _SEVERITY = {
 }
 
 
-def toolkit_parts(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+def toolkit_parts(toolchain: Toolchain) -> Iterator[Check]:
     """Report every part, then every other problem."""
     reported = []
     for part, severity in _SEVERITY.items():
@@ -288,7 +288,7 @@ _LOW_SPACE = 1 << 30
 _MOST_VERIFIED = 2000
 
 
-def cache_checks(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+def cache_checks(settings: Settings) -> Iterator[Check]:
     """Report the cache directory and its contents."""
     path = settings.cache_dir
     if not settings.cache_on_disk:
@@ -389,7 +389,7 @@ _MOST_SECONDS = 5.0  # for all requests to one store
 _MOST_SKEW_SECONDS = 2.0  # leases in files and objects expire by the nodes' clocks
 
 
-def shared_stores(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+def shared_stores(settings: Settings) -> Iterator[Check]:
     """Try each store: round trip, clock, lease, rights."""
     try:
         found = RemoteSettings.from_environ()
@@ -425,14 +425,14 @@ def _try(store: SharedStore, mode: str) -> Check:
         begin = time.monotonic()  # the first request also opened the connection
         store.get(probe)
         seconds = min(seconds, time.monotonic() - begin)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         return _unreachable(store, first_line(error))
     detail = f"{store.name}: {seconds * 1e3:.1f} ms a round trip; reads"
     if mode != "rw":
         return Check(name, "ok", f"{detail} (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)")
     try:
         store.put(probe, b"probe")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         step = "Grant the right, or set RTCOMPILE_REMOTE_MODE=ro."
         return Check(name, "warning", f"{detail}, cannot write: {first_line(error)}", step)
     if not isinstance(store, LeasingStore):
@@ -448,7 +448,7 @@ def _try(store: SharedStore, mode: str) -> Check:
         store.release(leased, token)
     except LeasesUnsupportedError as error:
         return Check(name, "warning", detail, f"{error}.")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         details = f"{detail}; {first_line(error)}"
         return Check(name, "warning", details, "It does not always respond.")
     finally:

@@ -31,9 +31,9 @@ def cache_dir(env: Mapping[str, str]) -> str:
     if home:
         return os.path.join(home, ".cache", "rtcompile")
     temporary = env.get("TMPDIR", "")
-    return os.path.join(
-        temporary if os.path.isabs(temporary) else "/tmp", f"rtcompile-cache-{os.geteuid()}"
-    )
+    if not os.path.isabs(temporary):
+        temporary = "/tmp"  # noqa: S108  # the folder in it is trusted only if it is the user's
+    return os.path.join(temporary, f"rtcompile-cache-{os.geteuid()}")
 
 
 def import_folders() -> list[str]:

@@ -318,7 +318,7 @@ def code_of(*given: Any) -> LazyCode:
     )
     try:
         cell = _cells(*shown)
-    except Exception:  # what cannot be hashed, or raises where it is compared
+    except Exception:  # noqa: BLE001  # a value without a hash, or one whose comparison raises
         return LazyCode(**dict(zip(ARGUMENTS, given, strict=True)))
     lazy: LazyCode | None = cell[0]
     if lazy is None or not lazy.is_valid():
@@ -331,10 +331,10 @@ def code_of(*given: Any) -> LazyCode:
 
 # The entries live in a memo of CuPy's, so cupy.clear_memo() empties it like CuPy's own. Each
 # entry is a list of one element, because a memo's entry itself cannot be replaced.
-_cells = cupy.memoize()(lambda *arguments: [None])
+_cells = cupy.memoize()(lambda *_: [None])
 
 
-def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | None]:
+def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | None]:  # noqa: C901  # one check after another
     """Return the arguments in normal form, and their request: None for a file."""
     code, path, names = given["code"], given["path"], given["name_expressions"]
     if (code is None) == (path is None):

@@ -202,10 +202,10 @@ class _Kernels(dict[str, Any]):
         super().__init__()
         self._code = code
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ARG002  # a dict's signature
         return self.setdefault(name)
 
-    def setdefault(self, name: str, default: Any = None) -> Any:
+    def setdefault(self, name: str, default: Any = None) -> Any:  # noqa: ARG002  # a dict's signature
         if name not in self:
             self[name] = _Functions(self._code)
         return self[name]

@@ -128,7 +128,7 @@ def _packing(kind: type, size: int) -> tuple[str, Callable[[Any], Any]] | None:
     if kind is float and size == 8:
         return "d", float
     if kind is type(None) and size == 8:
-        return "Q", lambda value: 0
+        return "Q", lambda _: 0
     if issubclass(kind, np.generic) and kind not in (np.void, np.object_):
         return (f"{size}s", kind.tobytes) if np.dtype(kind).itemsize == size else None
     return None

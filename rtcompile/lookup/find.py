@@ -60,7 +60,7 @@ def report(
 def _tell(listen: Callable[..., object], *what: object) -> None:
     try:
         listen(*what)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # a listener may raise anything; builds go on
         from rtcompile import logs
 
         logs.warn_once(error)

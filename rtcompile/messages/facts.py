@@ -68,7 +68,7 @@ class BuildContext:
     versions: Mapping[str, str] = field(default_factory=dict)
     search: tuple[SearchDir, ...] = ()
     source: str = ""
-    package_of: Callable[[str], HeaderAdvice | None] = lambda header: None
+    package_of: Callable[[str], HeaderAdvice | None] = lambda _: None
 
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""

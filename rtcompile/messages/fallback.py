@@ -61,7 +61,7 @@ class _Rule(NamedTuple):
     pattern: str
     action: str
     reason: str
-    applies: _Test = lambda m, case: True
+    applies: _Test = lambda *_: True
     flags: tuple[str, ...] = ()
 
     def apply(self, case: _Case) -> Decision | None:
@@ -164,14 +164,14 @@ _RULES = (
         _NO_MEMBER,
         "add-flags",
         "std::{0} is in <{std_header}>, which is not included",
-        lambda m, case: m[1] in facts.STD,
+        lambda m, _: m[1] in facts.STD,
         ("-include={std_header}",),
     ),
     _Rule(
         _UNKNOWN.format(r"\w+"),
         "add-flags",
         "{0} is in <{global_header}>, which is not included",
-        lambda m, case: m[1] in facts.GLOBAL,
+        lambda m, _: m[1] in facts.GLOBAL,
         ("-include={global_header}",),
     ),
     _Rule(
@@ -252,7 +252,7 @@ def decide(
     source: str = "",
     name: str = "kernel.cu",
     options: Iterable[str] = (),
-    package_of: Callable[[str], object] = lambda header: None,
+    package_of: Callable[[str], object] = lambda _: None,
     declared: Declared,
 ) -> Decision:
     """Decide what to do about a source that NVRTC rejected.

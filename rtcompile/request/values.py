@@ -143,7 +143,7 @@ def whole(name: str, value: object, least: int, most: int) -> int:
     """Return an argument that must be an integer within limits."""
     try:
         number = index(value)  # type: ignore[arg-type]
-    except Exception:  # TypeError, and whatever an object's own __index__ raises
+    except Exception:  # noqa: BLE001  # an object's own __index__ may raise anything
         number = least - 1
     if not least <= number <= most:
         raise InvalidRequest(
@@ -169,7 +169,7 @@ def truth(name: str, value: object) -> bool:
     """Return an argument that is used as true or false."""
     try:
         return bool(value)
-    except Exception:  # whatever an array or another class raises there
+    except Exception:  # noqa: BLE001  # an object's own __bool__ may raise anything
         raise InvalidRequest(f"{name} must be True or False, not {shown(value)}") from None
 
 
@@ -310,5 +310,5 @@ def _meant(value: object) -> str:
         elif isinstance(value, bytes):
             value = value.decode()
         return str(Arch.parse(str(value)))
-    except Exception:  # whatever an object's own methods raise
+    except Exception:  # noqa: BLE001  # an object's own methods may raise anything
         return "sm_90a"

@@ -204,7 +204,7 @@ def _lock_file(descriptor: int, path: str) -> bool:
 
 
 def _lock_range(
-    start: int, taken: dict[tuple[int, str], int], here: tuple[int, str], descriptor: int, path: str
+    start: int, taken: dict[tuple[int, str], int], here: tuple[int, str], descriptor: int, _: str
 ) -> bool:
     global _ranges_work
     try:

@@ -333,7 +333,7 @@ class _Watched:
         if _COMPUTED_OUTWARD.search(_NAME.sub("", text)):
             self.doubt("a macro may ask for a file outside of the folders that are searched")
 
-    def _walk(self, root: str, text: str) -> None:
+    def _walk(self, root: str, text: str) -> None:  # noqa: C901  # one walk, a branch for each kind of entry
         """Note the entries of a folder, and of those below it whose names a text mentions.
 
         If the texts use ``##``, a folder's name may be pasted together, and all folders count.

@@ -163,7 +163,7 @@ def within(
     def run() -> None:
         try:
             answers.append(ask())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the thread that waits raises it
             errors.append(error)
         done.set()
 
@@ -327,7 +327,7 @@ class Remote:
         while True:
             try:
                 self._pending.get()()
-            except Exception as error:  # the next build is pushed whatever became of this one
+            except Exception as error:  # noqa: BLE001  # the next build is pushed whatever became of this one
                 text = f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}."
                 with suppress(RtcompileWarning):  # an error where the caller's filter says so
                     warnings.warn(text, RtcompileWarning, stacklevel=2)
@@ -379,7 +379,7 @@ class Remote:
                         return found
                     # The random factor spreads the questions of many waiting nodes; the pause grows
                     # with time.
-                    time.sleep(pause * random.uniform(0.75, 1.25))
+                    time.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311  # no secret
                     pause = min(max(pause, (time.monotonic() - begin) * _PART_PAUSED), _MOST_PAUSE)
             except LeasesUnsupportedError as error:
                 tier.problem = str(error)

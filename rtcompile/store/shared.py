@@ -235,7 +235,7 @@ def open_store(address: str, settings: RemoteSettings | None = None) -> SharedSt
         )
     try:
         store: SharedStore = entries[scheme].load()(address, settings or RemoteSettings((address,)))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # a company's own store may raise anything
         raise InvalidRequest(f"{shown}: {first_line(error)}") from None
     return store
 

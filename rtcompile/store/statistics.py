@@ -49,17 +49,17 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
             raise _PlantedError("a key that is not text")
         return key
 
-    def store(self, value: Any, read: bool, key: Any = None) -> tuple[int, int, None, Any]:
+    def store(self, value: Any, read: bool, key: Any = None) -> tuple[int, int, None, Any]:  # noqa: ARG002  # diskcache's signature
         if type(value) is not bytes:
             raise TypeError(f"statistics are bytes, not {type(value).__name__}")
         return 0, diskcache.core.MODE_RAW, None, sqlite3.Binary(value)
 
-    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:
+    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:  # noqa: ARG002  # diskcache's signature
         if mode != diskcache.core.MODE_RAW or filename is not None or type(value) is not bytes:
             raise _PlantedError("a value that is not bytes")
         return value
 
-    def remove(self, file_path: str) -> None:
+    def remove(self, file_path: str) -> None:  # noqa: ARG002  # diskcache's signature
         raise _PlantedError("a value that is a file")
 
 
@@ -103,7 +103,7 @@ class Statistics:
         except (diskcache.Timeout, sqlite3.OperationalError) as error:
             if isinstance(error, diskcache.Timeout) or "locked" in str(error):
                 raise StatisticsError("database is locked") from error
-        except Exception:  # a damaged or planted database can make diskcache raise anything
+        except Exception:  # noqa: BLE001, S110  # a damaged or planted database can raise anything
             pass
         try:
             for name, _ in self._folder.listing("statistics"):

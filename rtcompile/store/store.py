@@ -487,7 +487,7 @@ class Store:
             return ask(Statistics(self._folder))
         except OSError as error:
             self._degrade(error)
-        except Exception as error:  # diskcache is missing or broken, which no build needs
+        except Exception as error:  # noqa: BLE001  # diskcache may be missing or broken; no build needs it
             self._warn(
                 f"its statistics cannot be written ({error}): hits and builds are not counted"
             )

@@ -45,7 +45,7 @@ def find(
     shims: str | None = None,
     last_steps: Sequence[Step] = LAST_STEPS,
     prefix: str = "",
-    unpack: Callable[[Hit], str | None] = lambda nvrtc: None,
+    unpack: Callable[[Hit], str | None] = lambda _: None,
 ) -> Toolchain:
     """Search for a toolkit; the arguments are all that the result depends on.
 

@@ -247,7 +247,7 @@ def become(
         os._exit(status)
 
 
-def _serve(channel: _socket.socket) -> int:
+def _serve(channel: _socket.socket) -> int:  # noqa: C901  # one loop, an exit for each end of a job
     """Do jobs until one is not reusable; return the exit status."""
     size = 0
     for served in range(_MOST_JOBS):
@@ -275,7 +275,7 @@ def _serve(channel: _socket.socket) -> int:
             if served and value.pop("doubtful"):
                 return RETRY
             answer = protocol.pack(value)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # the caller gets the traceback of whatever was raised
             if served:
                 return RETRY
             import traceback

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Folders for the user's folder, tried in this order where TMPDIR is not set or cannot be used.
-PARENTS = ("/tmp", "/var/tmp", "/dev/shm")
+PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # the folder in it is of mode 0700, and its owner is checked
 
 _NAME = "rtcompile-workers-"
 _NAMES = 8  # names that are tried where other users have taken the first ones

@@ -85,13 +85,13 @@ class Zygote:
         """Prepare in advance, while the caller still plans its build."""
         try:
             self.prepare()
-        except Exception:
-            pass  # Each job tries again, and reports the error.
+        except Exception:  # noqa: BLE001, S110  # each job tries again, and reports the error
+            pass
 
     def prepare(self) -> scratch.Scratch:
         """Make the folder, load what every child needs, and return the folder."""
         if self.scratch is not None and not self.scratch.is_there():
-            self._dismiss(lambda child: True)  # Their folders were in it.
+            self._dismiss(lambda _: True)  # Their folders were in it.
             self.scratch.close()
             self.scratch = None
         if self.scratch is None:
@@ -141,8 +141,8 @@ class Zygote:
         if self._wants_one_ahead():
             try:
                 self._fork(self.prepare())
-            except Exception:
-                self.ahead = False  # The job that needs one gets the reason.
+            except Exception:  # noqa: BLE001  # the job that needs a child gets the reason
+                self.ahead = False
         if idle >= _KEEP:
             self._dismiss(lambda child: child.served > 0)
 
@@ -240,10 +240,10 @@ class Zygote:
             order.reusable = order.reusable and self.roomy
             fit = [c for c in self.children.values() if not anew and c.may_take(order)]
             child = max(fit, key=lambda c: c.served) if fit else self._fork(folder)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the job gets whatever was raised
             if isinstance(error, BlockingIOError) and self.children:
                 # `ulimit -u`: the job starts when a child has ended
-                self._dismiss(lambda child: True)
+                self._dismiss(lambda _: True)
                 self.postponed.append(order)
                 return
             # The text of other errors than the system's does not say enough without their type.
@@ -416,7 +416,7 @@ def _isolate() -> None:
     if soft == unlimited:
         # Linux then lays memory out from the bottom, where `heap.pin` does not work, so start
         # again.
-        os.execv(sys.executable, sys.orig_argv)
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606  # this same command line
     # Some four descriptors a job.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))

@@ -111,7 +111,7 @@ def test_a_push_that_cannot_be_says_which_setting(on, tmp_path, capsys, changes,
 
 
 def looked_at() -> Check:
-    (check,) = checks.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = checks.shared_stores(Settings.from_environ())
     return check
 
 

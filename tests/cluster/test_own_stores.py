@@ -68,7 +68,7 @@ def test_any_error_of_the_store_costs_one_warning(on, address, monkeypatch):
 
 def test_doctor_says_that_it_gives_no_leases(on, address):
     on("a", address)
-    [check] = checks.shared_stores(Settings.from_environ(), None)
+    [check] = checks.shared_stores(Settings.from_environ())
     assert (check.status, "no leases" in check.detail) == ("ok", True)
 
 

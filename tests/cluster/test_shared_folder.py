@@ -195,7 +195,7 @@ def test_a_server_that_is_gone_costs_a_second_one_warning_and_no_build(on, tmp_p
 @pytest.mark.takes_seconds
 def test_doctor_names_a_server_that_is_gone(on, tmp_path, gone):
     on("a", f"file://{tmp_path}/shared")
-    (check,) = checks.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = checks.shared_stores(Settings.from_environ())
     assert (check.status, "no answer" in check.detail) == ("error", True)
 
 
@@ -267,7 +267,7 @@ def test_stores_without_links_say_that_they_give_no_leases(store, monkeypatch):
 @pytest.mark.parametrize("address", ["", "redis://127.0.0.1:1/0"], ids=["none", "redis"])
 def test_a_shared_setting_without_a_shared_folder_is_said(on, address):
     on("a", address, RTCOMPILE_CACHE_SHARED="1", RTCOMPILE_REMOTE_UNSIGNED="1")
-    said = str(next(checks.shared_stores(Settings.from_environ(), None)))  # type: ignore[arg-type]
+    said = str(next(checks.shared_stores(Settings.from_environ())))
     assert "RTCOMPILE_REMOTE=file:///shared/folder" in said
     if address:
         with pytest.warns(rtcompile.RtcompileWarning, match="for a file:// store"):

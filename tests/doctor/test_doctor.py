@@ -19,7 +19,6 @@ import pytest
 from rtcompile.doctor import checks as machine
 from rtcompile.doctor import verdict
 from rtcompile.doctor.checks import Check
-from rtcompile.settings import Settings
 from rtcompile.toolkit import find
 from tests.toolkits import Wheels, program
 
@@ -359,10 +358,7 @@ def test_the_verdict_is_that_of_the_worst_check() -> None:
 def test_a_part_that_shares_a_folder_is_shown_with_it(tmp_path: Path) -> None:
     site = Wheels(tmp_path).cuda13().site
     toolchain = find({"PATH": ""}, [str(site)], usual_roots=(), last_steps=())
-    shown = {
-        check.name: check.detail
-        for check in machine.toolkit_parts(Settings(cache_dir=""), toolchain)
-    }
+    shown = {check.name: check.detail for check in machine.toolkit_parts(toolchain)}
     folder = str(site / "nvidia/cu13/include")
     assert shown["cudart"].endswith(folder)
     assert shown["crt"].endswith(folder)

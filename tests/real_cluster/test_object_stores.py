@@ -146,7 +146,7 @@ def test_nodes_share_builds_by_a_store_without_leases(careless: SharedStore, on)
     assert build(2) is None
     on("b")
     assert build(2) == "remote"
-    (check,) = checks.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = checks.shared_stores(Settings.from_environ())
     assert (check.status, "ignores conditions" in check.hint) == ("warning", True)
 
 
@@ -161,7 +161,7 @@ def test_without_credentials_a_public_store_is_read_and_never_written(
     on("b")
     assert build(5) == "remote"
     assert build(6) is None
-    (check,) = checks.shared_stores(Settings.from_environ(), None)  # type: ignore[arg-type]
+    (check,) = checks.shared_stores(Settings.from_environ())
     assert (check.status, "anonymous: nothing is written" in check.detail) == ("ok", True)
 
 

@@ -11,7 +11,6 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.doctor import checks
 from rtcompile.files.headers import SearchDir
-from rtcompile.settings import Settings
 from rtcompile.toolkit import assemble
 from tests.toolkits import Wheels, write
 
@@ -126,7 +125,7 @@ def test_a_providers_folder_keeps_its_name_in_every_environment(tmp_path: Path):
 def test_doctor_shows_providers_and_what_is_wrong_with_them(tmp_path: Path):
     include = provider(tmp_path)
     provider(tmp_path, "broken", said="broken.nowhere")
-    reports = list(checks.toolkit_parts(Settings.from_environ(), search(tmp_path)))
+    reports = list(checks.toolkit_parts(search(tmp_path)))
     shown = {report.name: report.detail for report in reports}
     assert shown["headers:mylib"] == f"1.2, mylib, {include}"
     assert any("broken 1.2 says that its headers are in" in report.detail for report in reports)

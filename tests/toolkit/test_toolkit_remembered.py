@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 
 import rtcompile.lookup.environment as environments
-import rtcompile.toolkit.remembered as remembered
-import rtcompile.toolkit.search as search
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.files import sealed as files
 from rtcompile.request import arch as archs
@@ -25,6 +23,7 @@ from rtcompile.settings import Settings
 from rtcompile.store import evict, inventory
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit import programs as unpacking
+from rtcompile.toolkit import remembered, search
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current, remember_build
 from tests.toolkits import Wheels, needs_host_compiler, program, write

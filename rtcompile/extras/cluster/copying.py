@@ -93,7 +93,7 @@ def _pull(stores: Remote, tier: Tier, folder: Folder) -> Copied:
     copied = there = 0
     try:
         keys = [key for key, _ in listing(tier.store, "manifest")]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         return Copied(tier.store.name, 0, 0, first_line(error))
     for key in keys:
         manifest = stores.get("manifest", key, tier, waiting=False)
@@ -125,7 +125,7 @@ def kept(stores: Remote) -> list[Kept]:
         try:
             builds = list(listing(tier.store, "manifest"))
             objects = list(listing(tier.store, "object"))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
             found.append(Kept(name, problem=first_line(error)))
         else:
             found.append(Kept(name, len(objects), sum(size for _, size in [*builds, *objects])))

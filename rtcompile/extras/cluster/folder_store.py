@@ -171,7 +171,7 @@ class FolderStore:
         if self._group:
             with suppress(PermissionError):  # a group that we are not in: ours then
                 os.chown(folder, -1, os.stat(above).st_gid)
-            os.chmod(folder, 0o2770)
+            os.chmod(folder, 0o2770)  # noqa: S103  # shared with the folder's group on purpose
 
 
 def _open_folder(path: str, *, sync: bool = False) -> None:

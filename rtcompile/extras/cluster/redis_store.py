@@ -75,7 +75,7 @@ class RedisStore:
                 yield key.decode().partition("/")[2], self._redis.strlen(key)
 
     @_errors()
-    def clock(self, key: str) -> float:
+    def clock(self, key: str) -> float:  # noqa: ARG002  # the port's signature
         seconds, microseconds = self._redis.time()
         return float(seconds + microseconds / 1e6)
 

@@ -140,7 +140,7 @@ class CellTemplate:
             self.kernels[expression] = self._build(expression)
         return self.kernels[expression]
 
-    def __call__(self, *args: Any, **options: Any) -> None:
+    def __call__(self, *_args: Any, **_options: Any) -> None:
         """Raise an error: an instance must be chosen first."""
         raise InvalidRequest(f"{self.signature}: choose its arguments first: {self.name}['float']")
 

@@ -306,5 +306,5 @@ def load(shell: Any) -> None:
     ):
         formatters["text/html"].for_type_by_name(module, name, show.as_html)
         formatters["text/plain"].for_type_by_name(
-            module, name, lambda shown, printer, cycle: printer.text(show.as_text(shown))
+            module, name, lambda shown, printer, _cycle: printer.text(show.as_text(shown))
         )

@@ -294,17 +294,9 @@ def _works(target: Any) -> Iterator[Work]:
     elif isinstance(target, CompileRequest):
         yield Work(target)
     elif _is_library(target):
-        for module in getattr(target, "modules", [target]):
-            kernels = tuple(module[name] for name in module)
-            for kernel in kernels:
-                _ = kernel.parameters  # a wrong signature is reported before anything is built
-            yield Work(module.request, kernels=kernels)
+        yield from map(_of_module, getattr(target, "modules", [target]))
     elif _is_raw(target):
-        if target._build.path is not None:
-            raise InvalidRequest(f"{target!r} is a compiled file: there is nothing to build")
-        given = target._build.arguments
-        overrides = tuple(given[name] for name in _OVERRIDES)
-        yield Work(target._build.request, overrides)
+        yield _of_raw(target)
     elif isinstance(target, (list, tuple)):
         for item in target:
             yield from _works(item)
@@ -313,6 +305,20 @@ def _works(target: Any) -> Iterator[Work]:
             f"{shown(target)} cannot be bundled; a KernelLibrary, RawModule, RawKernel or "
             "CompileRequest can"
         )
+
+
+def _of_module(module: Any) -> Work:
+    kernels = tuple(module[name] for name in module)
+    for kernel in kernels:
+        _ = kernel.parameters  # a wrong signature is reported before anything is built
+    return Work(module.request, kernels=kernels)
+
+
+def _of_raw(target: Any) -> Work:
+    if target._build.path is not None:
+        raise InvalidRequest(f"{target!r} is a compiled file: there is nothing to build")
+    given = target._build.arguments
+    return Work(target._build.request, tuple(given[name] for name in _OVERRIDES))
 
 
 def _is_target(value: Any) -> bool:

@@ -31,7 +31,7 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
             table.build(self.root, path)
         build_data["force_include"][path] = table.bundle
 
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  # Hatchling's signature
         """Test the wheel without a compiler, and remove it if it does not work."""
         if self.target_name != "wheel" or version == "editable":
             return

@@ -127,10 +127,10 @@ class Tally:
 
 def _new_file() -> str:
     """Return the path of a new file that other processes can write, whatever their working directory."""
-    folders = (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm")
+    folders = (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # the name is random
     usable = (f for f in folders if os.path.isabs(f) and os.access(f, os.W_OK | os.X_OK))
     name = f"{_PREFIX}{os.getpid()}-{os.urandom(12).hex()}"
-    return os.path.join(next(usable, "/tmp"), name)
+    return os.path.join(next(usable, "/tmp"), name)  # noqa: S108
 
 
 def _remove_abandoned(folder: str) -> None:

@@ -64,7 +64,7 @@ class Program(NamedTuple):
         except KeyboardInterrupt:
             _show(sys.exc_info())
             return -signal.SIGINT
-        except BaseException:
+        except BaseException:  # noqa: BLE001  # a program may raise anything, and its traceback is shown
             _show(sys.exc_info())
             return 1
         return 0
@@ -86,7 +86,7 @@ class Program(NamedTuple):
             run_module("__main__", alter_argv=False)
         else:
             _search_first(os.path.dirname(os.path.realpath(self.target)))
-            exec(_code(main, os.path.join(os.getcwd(), self.target), script), main.__dict__)
+            exec(_code(main, os.path.join(os.getcwd(), self.target), script), main.__dict__)  # noqa: S102  # the program that the user asks to run
 
 
 def _read(path: str) -> bytes:
@@ -156,7 +156,7 @@ def _is_ours(frame: FrameType) -> bool:
 def _before_a_signal_ends_it(act: Callable[[int], object]) -> Iterator[None]:
     """Call `act` before a signal ends the process; the process then ends by the same signal."""
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
         act(number)
         end_by(number)
 
