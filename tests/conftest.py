@@ -285,7 +285,6 @@ def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rtcompile.lookup.query.compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.query.confirmed_compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.environment._environment", None)
-    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
 
 
 @pytest.fixture

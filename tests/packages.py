@@ -9,10 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from rtcompile.bundles import index as bundles
-from rtcompile.lookup import environment
-from rtcompile.store import store
-from rtcompile.toolkit import remembered
+from tests.processes import forget_process
 
 DECLARATION = """
 from rtcompile.extras.packaging.library import KernelLibrary
@@ -71,14 +68,6 @@ class Package:
             del sys.modules[loaded]
         importlib.invalidate_caches()
         return importlib.import_module(self.name)
-
-
-def forget_process() -> None:
-    """Forget what this process keeps in memory, as a fresh process would have it."""
-    store._stores.clear()
-    environment.forget()
-    bundles._bundles.clear()
-    remembered._in_this_process.clear()
 
 
 def edit_header(package: Package) -> None:

@@ -216,11 +216,11 @@ class Batch:
                     self._waiting.appendleft(build)
                     break
                 found.append(build)
-                if len(found) >= self._most_together():
+                if len(found) >= self.most_together():
                     break
             return found
 
-    def _most_together(self) -> int:
+    def most_together(self) -> int:
         """Return how many builds a worker gets: few enough to take little time and to leave some to others."""
         if not self._seconds:
             return 1

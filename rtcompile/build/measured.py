@@ -282,7 +282,7 @@ def measure(
         return reply.log
     if reply["error"]:
         return f"the headers do not compile with marks at their ends: {reply['log'].strip()[:300]}"
-    return _frames_of_events(reply, searched, folder)
+    return frames_of_events(reply, searched, folder)
 
 
 def _copied(
@@ -319,7 +319,7 @@ def _copied(
     return searched, unit._replace(name=name, flags=flags)
 
 
-def _frames_of_events(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Frame:
+def frames_of_events(reply: dict[str, Any], searched: Sequence[str], folder: str) -> Frame:
     root = Frame("", reply["begin"], reply["end"])
     stack = [root]
     marked = [False]  # whether the header at the same index in `stack` has a mark at its end

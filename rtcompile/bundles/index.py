@@ -251,14 +251,14 @@ def _checked_files(
         return known
     now = known.refreshed()
     if now is not None:
-        now.packed(_folder_of_cupy())
+        now.packed(folder_of_cupy())
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known[checks[2], folders] = now
     return now
 
 
-def _folder_of_cupy() -> tuple[str, ...]:
+def folder_of_cupy() -> tuple[str, ...]:
     """Return CuPy's header folder, which counts as a toolkit's: its kernels share a hundred headers."""
     folder = getattr(loaded("cupy._core.core"), "_get_header_dir_path", None)
     return (f"{folder()}/",) if folder is not None else ()
@@ -282,7 +282,7 @@ def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
     if shape == ():
         if len(_shapes) >= _MAX_KNOWN:
             _shapes.clear()
-        shape = _shapes[request.options] = _shape_of(request.options)
+        shape = _shapes[request.options] = shape_of(request.options)
     if not shape:
         return None
     options, folders = shape
@@ -299,7 +299,7 @@ def _words(option: str) -> list[str]:
     return [option]
 
 
-def _shape_of(options: tuple[str, ...]) -> _Shape | None:
+def shape_of(options: tuple[str, ...]) -> _Shape | None:
     """Return the options with each folder replaced by its position in the others, and the folders."""
     options = tuple([word for option in options for word in _words(option)])
     folders = [option[2:] for option in options if option.startswith("-I/")]

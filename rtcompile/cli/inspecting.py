@@ -149,7 +149,7 @@ def _beside_source(
 
 def disassembled(code: ObjectCode | bytes, *options: str) -> dict[str, str]:
     """Return the machine code of each kernel, by its symbol, as nvdisasm shows it."""
-    program = _disassembler()
+    program = disassembler()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code.code if isinstance(code, ObjectCode) else code)
         file.flush()
@@ -162,7 +162,7 @@ def disassembled(code: ObjectCode | bytes, *options: str) -> dict[str, str]:
     return {name[0][6:]: text for name, text in named if name and name[0].startswith(".text.")}
 
 
-def _disassembler() -> str:
+def disassembler() -> str:
     """Return nvdisasm's path: beside nvcc, in a wheel, in the toolkit that CUDA_PATH names, on PATH."""
     toolchain = toolkit.current()
     folders = [os.path.dirname(toolchain.nvcc.binary)] if toolchain.nvcc else []

@@ -73,7 +73,7 @@ def precompile_ahead(request: CompileRequest, settings: Settings) -> None:
     global _begun
     if _begun or not (settings.pch and settings.cache_on_disk) or request.backend == "nvcc":
         return
-    if not request.source.startswith(_own_includes()):
+    if not request.source.startswith(own_includes()):
         return
     with _guard:
         if _begun:
@@ -93,17 +93,17 @@ def _make(request: CompileRequest, settings: Settings, cores: int) -> None:
     from rtcompile.build import miss
 
     with suppress(RtcompileError, OSError):  # the builds meet the same error and report it
-        for source, options in _openings(cores):
+        for source, options in openings(cores):
             opening = request.replace(source=source, options=options, name_expressions=())
             miss.precompile(planned.plan(opening, settings), settings)
 
 
-def _openings(cores: int) -> list[tuple[str, tuple[str, ...]]]:
+def openings(cores: int) -> list[tuple[str, tuple[str, ...]]]:
     """Return the leading includes of CuPy's kernels, and the options that it gives them."""
     from cupy import _environment
     from cupy._core import _accelerator
 
-    own = _own_includes()
+    own = own_includes()
     found = [(own, _assembled(()))]
     by_cub = _accelerator.ACCELERATOR_CUB in _accelerator.get_reduction_accelerators()
     if cores >= _CORES_FOR_CUB and by_cub and _environment.get_cub_path() == "<bundle>":
@@ -117,7 +117,7 @@ def _assembled(options: tuple[str, ...]) -> tuple[str, ...]:
     return (*core.assemble_cupy_compiler_options(options), "-ftz=true")
 
 
-def _own_includes() -> str:
+def own_includes() -> str:
     from cupy._core import core
 
     return "".join(f"#include <{header}>\n" for header in core._cupy_header_list)

@@ -29,7 +29,7 @@ def request_of_cupy(
     ptx: bool,
 ) -> CompileRequest:
     """Return the request for CuPy's arguments; `arch_flag` is ``"-arch=sm_80"``, `kind` ``"cubin"``."""
-    source, options = _with_pass_in_text(source, tuple(options))
+    source, options = with_pass_in_text(source, tuple(options))
     return CompileRequest(
         source,
         options=(*options, "-ftz=true"),
@@ -48,7 +48,7 @@ def program_name(source: str) -> str:
     return f"{kernel[1]}.cu" if kernel else "cupy.cu"
 
 
-def _with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return a CUB reduction of CuPy's with the macro for its pass in the text, not in the options.
 
     No header of CuPy or CUB uses the macro. A definition in the blank line after the headers means the

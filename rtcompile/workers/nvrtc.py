@@ -53,11 +53,11 @@ def load(argument: str) -> Any:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call("Version", ctypes.byref(major), ctypes.byref(minor))
     _always[:] = [_NO_CACHE] if (major.value, minor.value) >= _FIRST_WITH_CACHE else []
-    _is_observed = probes.install(path) and _probes_see_all()
+    _is_observed = probes.install(path) and probes_see_all()
     return improve
 
 
-# What `_probes_see_all` compiles. It asks, in every way that a source can, for a header in memory, for
+# What `probes_see_all` compiles. It asks, in every way that a source can, for a header in memory, for
 # paths that do not exist, and for this file, which exists.
 _TEXT = probes.MEMORY + b"check/text.h"
 _ABSENT = (b"/nonexistent/asked.h", b"/nonexistent/pasted.h")
@@ -74,7 +74,7 @@ _CHECK = b"""
 """
 
 
-def _probes_see_all() -> bool:
+def probes_see_all() -> bool:
     """Compile a source that ends in an error, and say whether all that it asks for was observed."""
     here = os.fsencode(os.path.abspath(__file__))
     source = _CHECK % (_TEXT, *_ABSENT, here, _SEEN_ALL)
@@ -391,7 +391,7 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     before = len(protocol.stderr_text())
     reply = _with_texts(job, [*options, *_include_trace_options()])
     trace: bytes | None = protocol.stderr_text()[before:]
-    if _include_trace_refused(reply, trace or b""):
+    if include_trace_refused(reply, trace or b""):
         reply, trace = _with_texts(job, options), None
     return {**reply, "asked": None, "trace": trace}
 
@@ -399,7 +399,7 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
 def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     """Compile with the headers that are given as texts, without a record of what was read."""
     if not (job.get("texts") and _is_observed):
-        return _compile(job, _with_text_files(job, options))
+        return _compile(job, with_text_files(job, options))
     probes.begin(job, tells=False)
     try:
         return _compile(job, options)
@@ -407,7 +407,7 @@ def _with_texts(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         probes.end()
 
 
-def _with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
+def with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
     """Write headers that are given as texts to files of this job; return the options that find them."""
     top = os.environb[b"TMPDIR"]
     for path, text in job.get("texts", {}).items():
@@ -422,13 +422,13 @@ def _with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
 def _include_trace_options() -> list[bytes]:
     """Return the options that make NVRTC's front end list each header it opens on stderr.
 
-    Undocumented; seen from 12.4 to 13.5. The check is `_include_trace_refused`, the fallback a
+    Undocumented; seen from 12.4 to 13.5. The check is `include_trace_refused`, the fallback a
     build without: its result is good, but what it read is unknown, and the reply says so.
     """
     return [b"-Xcudafe", b"--trace_includes"]
 
 
-def _include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
+def include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
     # A trace always names NVRTC's own built-in header. If there is no trace, and no error before the
     # first line, this NVRTC has no such option.
     return "trace_includes" in reply["log"] or not (trace or reply["error"])

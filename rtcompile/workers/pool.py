@@ -148,7 +148,7 @@ class Pool:
         self._slots_lock = threading.Lock()
         self._freed: SimpleQueue[None] = SimpleQueue()  # wakes those who wait for a slot
         self._lock = threading.Lock()
-        self._zygotes: dict[tuple[str, str], ZygoteProcess] = {}
+        self.zygotes: dict[tuple[str, str], ZygoteProcess] = {}
 
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
@@ -276,7 +276,7 @@ class Pool:
 
     def _zygote(self, prepare: str, argument: str) -> ZygoteProcess:
         with self._lock:
-            found = self._zygotes.get((prepare, argument))
+            found = self.zygotes.get((prepare, argument))
             deadline = time.monotonic() + _ENDING_SECONDS
             while found is None:
                 try:
@@ -289,20 +289,20 @@ class Pool:
                         raise
                     time.sleep(0.01)
                 else:
-                    self._zygotes[prepare, argument] = found
+                    self.zygotes[prepare, argument] = found
             return found
 
     def _forget(self, job: Job, worker: ZygoteProcess) -> None:
         with self._lock:
             key = (job.prepare, job.argument)
-            if self._zygotes.get(key) is worker:
-                del self._zygotes[key]
+            if self.zygotes.get(key) is worker:
+                del self.zygotes[key]
         worker.close()
 
     def close(self) -> None:
         """End every zygote, and with it its jobs."""
         with self._lock:
-            zygotes, self._zygotes = self._zygotes, {}
+            zygotes, self.zygotes = self.zygotes, {}
         for worker in zygotes.values():
             worker.close()
 
@@ -404,7 +404,7 @@ _pool: Pool | None = None
 _pool_lock = threading.Lock()
 
 
-def _shared() -> Pool:
+def shared() -> Pool:
     global _pool
     with _pool_lock:
         if _pool is None:
@@ -416,22 +416,22 @@ def run(
     job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
 ) -> Answer | Crash:
     """Run a job in the process's pool: `Pool.run`."""
-    return _shared().run(job, limits, meanwhile)
+    return shared().run(job, limits, meanwhile)
 
 
 def parts(job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | None]:
     """Run a job with an answer in parts in the process's pool: `Pool.parts`."""
-    return _shared().parts(job, cancellations)
+    return shared().parts(job, cancellations)
 
 
 def slots() -> int:
     """Return how many jobs the process's pool runs at once."""
-    return _shared().jobs
+    return shared().jobs
 
 
 def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Crash:
     """Run a job in the process's pool without waiting for a slot: `Pool.run_beside`."""
-    return _shared().run_beside(job, limits, leftovers)
+    return shared().run_beside(job, limits, leftovers)
 
 
 def _forget_after_fork() -> None:

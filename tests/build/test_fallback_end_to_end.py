@@ -14,8 +14,7 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.inspect import cubin
-from rtcompile.lookup import environment
-from rtcompile.store import store
+from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_nvcc
 
@@ -53,11 +52,6 @@ def compile(source=HOST, *, arch="sm_90a", **arguments):
     return rtcompile.compile(source, arch=arch, **arguments)
 
 
-def forget_process():
-    store._stores.clear()
-    environment.forget()
-
-
 def test_what_nvrtc_cannot_build_nvcc_builds_and_the_log_says_why(runs, caplog):
     caplog.set_level(logging.INFO, "rtcompile")
 
@@ -79,7 +73,7 @@ def test_what_nvrtc_cannot_build_nvcc_builds_and_the_log_says_why(runs, caplog):
 
 def test_the_next_process_goes_straight_to_the_code(runs):
     first = compile()
-    forget_process()
+    forget_caches()
 
     second = compile()
 
@@ -278,7 +272,7 @@ def test_a_refusal_is_remembered_when_the_code_is_gone(runs):
     compile(target="ptx")
     for folder in ("objects", "manifests", "portable"):
         shutil.rmtree(os.path.join(os.environ["RTCOMPILE_CACHE_DIR"], folder))
-    forget_process()
+    forget_caches()
     code = compile(target="ptx")
 
     assert runs == ["nvrtc", "nvcc", "nvcc"]

@@ -183,7 +183,7 @@ def test_a_compiler_that_cannot_be_observed_gets_files(tmp_path, monkeypatch):
     """Where the probes do not work, the worker writes them into its own folder."""
     job = {"texts": {b"/rtcompile-headers/ab/x/v.h": b"text"}}
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    options = workers_nvrtc._with_text_files(job, [b"-I/rtcompile-headers/ab", b"-I/usr"])
+    options = workers_nvrtc.with_text_files(job, [b"-I/rtcompile-headers/ab", b"-I/usr"])
     assert options == [b"-I" + os.fsencode(tmp_path) + b"/rtcompile-headers/ab", b"-I/usr"]
     assert (tmp_path / "rtcompile-headers/ab/x/v.h").read_text() == "text"
 

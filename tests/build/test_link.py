@@ -10,8 +10,7 @@ import rtcompile
 from rtcompile import CompileRequest, toolkit
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.inspect import cubin
-from rtcompile.lookup import environment
-from rtcompile.store import store
+from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -151,8 +150,7 @@ def test_the_key_covers_what_every_input_holds(tmp_path, runs):
     builds = []
     for factor in ("3.0f", "5.0f", "3.0f"):
         path.write_bytes(compile(LIBRARY.replace("3.0f", factor), target="ltoir").code)
-        store._stores.clear()
-        environment.forget()
+        forget_caches()
         builds.append(compile(link=[path]))
 
     assert [build.build.hit for build in builds] == [None, None, "disk"]

@@ -65,7 +65,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 6
 
     monkeypatch.setattr(planned, "compile_batch", note)
-    monkeypatch.setattr(batch.Batch, "_most_together", six)
+    monkeypatch.setattr(batch.Batch, "most_together", six)
     return given
 
 
@@ -193,7 +193,7 @@ def test_other_options_go_to_another_worker(together: list[list[str]]) -> None:
 def test_a_build_that_takes_long_holds_up_no_other(
     together: list[list[str]], two_slots: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch.Batch, "_most_together", lambda self: 6)
+    monkeypatch.setattr(batch.Batch, "most_together", lambda self: 6)
     endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
     assert all(future.result(60) for future in others)
     assert len(together[0]) == 6
@@ -258,7 +258,7 @@ def test_few_go_together_where_a_build_takes_long_or_few_are_left() -> None:
     def most(seconds: float, left: int) -> int:
         made = batch.Batch([])
         made._seconds, made._left = seconds, left
-        return made._most_together()
+        return made.most_together()
 
     slots = batch.pool.slots()
     assert [most(0.0, 1000), most(0.02, 1000 * slots), most(0.2, 1000 * slots)] == [1, 7, 1]
@@ -381,7 +381,7 @@ def test_where_processes_are_few_builds_share_a_worker_still(together: list[list
         resource.setrlimit(resource.RLIMIT_NPROC, (1500, hard))
         import rtcompile
         from rtcompile.build import batch
-        batch.Batch._most_together = lambda self: 6
+        batch.Batch.most_together = lambda self: 6
         from tests.build.test_many_together import kernel
         codes = rtcompile.compile_many([kernel(number) for number in range(12)], progress=False)
         print(len({code.code for code in codes}))

@@ -16,9 +16,9 @@ import pytest
 import rtcompile
 from rtcompile import toolkit
 from rtcompile.inspect import cubin
-from rtcompile.lookup import environment, query
+from rtcompile.lookup import query
 from rtcompile.store import store
-from rtcompile.toolkit import remembered
+from tests.processes import forget_caches, forget_toolkit
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -42,12 +42,6 @@ TEMPLATE = "template <class T, int N> __global__ void scale(T* x) { x[threadIdx.
 
 def compile(source=PLAIN, *, arch="sm_80", **arguments):
     return rtcompile.compile(source, arch=arch, **arguments)
-
-
-def forget_process():
-    """Forget what this process keeps in memory, as a fresh process would have it."""
-    store._stores.clear()
-    environment.forget()
 
 
 def files_below(folder) -> set[str]:
@@ -157,7 +151,7 @@ def test_the_second_build_is_a_hit_from_memory_and_in_the_next_process_from_disk
     assert first.build.hit is None
     memory = compile(TEMPLATE, name_expressions=["scale<float, 3>"])
     assert memory.build.hit == "memory"
-    forget_process()
+    forget_caches()
     disk = compile(TEMPLATE, name_expressions=["scale<float, 3>"])
     assert disk.build.hit == "disk"
     assert (disk.code, disk.lowered_names) == (first.code, first.lowered_names)
@@ -261,7 +255,7 @@ def test_threads_that_want_one_kernel_compile_it_once():
 
 
 def test_a_build_has_its_compilers_identity_whatever_other_threads_remember(monkeypatch):
-    remembered._in_this_process.clear()
+    forget_toolkit()
     monkeypatch.setattr(
         toolkit, "remember_build", lambda *_: None
     )  # as replaced by another's search
@@ -273,7 +267,7 @@ def test_a_build_has_its_compilers_identity_whatever_other_threads_remember(monk
 def test_jit_can_be_forbidden(monkeypatch):
     compile()
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
-    forget_process()
+    forget_caches()
     assert compile().build.hit == "disk"
     with pytest.raises(rtcompile.JitDisabled, match="sm_90a is not in the cache"):
         compile(arch="sm_90a")
@@ -297,7 +291,7 @@ def test_cupys_in_memory_switch_writes_nothing(monkeypatch):
 def test_an_unwritable_cache_costs_a_warning_and_no_build(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "file/cache"))
-    forget_process()
+    forget_caches()
     with pytest.warns(UserWarning, match="builds are kept in memory"):
         compile()
     assert compile(arch="sm_86").code  # and does not warn again: warnings are errors here
@@ -308,7 +302,7 @@ def test_a_cache_that_could_not_be_written_is_used_once_it_can(tmp_path, monkeyp
     disk = tmp_path / "disk"
     disk.write_text("")
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(disk / "cache"))
-    forget_process()
+    forget_caches()
     with pytest.warns(UserWarning, match="builds are kept in memory until it can"):
         compile()
     compile(arch="sm_86")  # no second warning

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.lookup import environment
-from rtcompile.store import store
+from tests.processes import forget_caches
 from tests.toolkits import needs_host_compiler
 
 pytestmark = pytest.mark.needs_compiler
@@ -28,8 +27,7 @@ def value_of(folder: Path, *extra: str) -> tuple[int, str | None]:
     #endif
     extern "C" __global__ void k(int* out) { *out = VALUE + EXTRA; }
     """
-    store._stores.clear()  # as in a fresh process
-    environment.forget()
+    forget_caches()
     options = (f"-I{folder}/first", f"-I{folder}/second", *extra)
     code = rtcompile.compile(source, arch="sm_80", options=options, target="ptx")
     stored = [

@@ -31,7 +31,6 @@ WITH_HEADER = '#include "scale.cuh"\n__device__ int n = SCALE; __global__ void k
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
     monkeypatch.setattr(environment, "_environment", None)
     monkeypatch.setattr(function, "Module", Module)
     monkeypatch.setattr(compiler, "_get_arch", lambda: "80")
@@ -349,5 +348,5 @@ def test_each_way_to_ask_for_one_build_is_found(program):
 )
 def test_one_string_of_options_is_the_same_as_each_alone(one, other, is_same):
     """Only where it is certain: None is for a string that has to be planned."""
-    one_shape, other_shape = index._shape_of(one), index._shape_of(other)
+    one_shape, other_shape = index.shape_of(one), index.shape_of(other)
     assert (one_shape == other_shape) if is_same else (one_shape is None)

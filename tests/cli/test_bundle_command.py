@@ -14,6 +14,7 @@ from rtcompile.cli import main
 from rtcompile.extras.packaging import bundling
 from rtcompile.extras.record import recording
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
+from tests.processes import forget_bundles
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -157,7 +158,7 @@ def test_a_bundle_without_them_names_what_it_lacks(record, capsys):
 
 def test_a_program_that_lacks_what_was_left_out_is_reported_with_the_reason(record, monkeypatch):
     run(record, "-o", "k.rtc", "--skip-unshippable")
-    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
+    forget_bundles()
     monkeypatch.setenv("RTCOMPILE_BUNDLES", os.path.abspath("k.rtc"))
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", os.path.abspath("empty"))
     monkeypatch.setenv("RTCOMPILE_JIT", "0")

@@ -132,7 +132,7 @@ def test_machine_code_is_compared_without_its_addresses(
         'printf "//--------------------- .text.k ------\\n/*$b*/  EXIT ;\\n/*0030*/  $a ;\\n"\n'
     )
     program.chmod(0o755)
-    monkeypatch.setattr("rtcompile.cli.inspecting._disassembler", lambda: str(program))
+    monkeypatch.setattr("rtcompile.cli.inspecting.disassembler", lambda: str(program))
     out = watched(PLAIN, writing(SHARED), more=("--sass",))[1]
     lines = out.split("k before", 1)[1].splitlines()
     assert [line.split() for line in lines if line[:1] in "+-" and line[1:2] == " "] == [

@@ -11,11 +11,11 @@ import rtcompile
 from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.compilers import nvcc
-from rtcompile.lookup import environment as lookup_environment
 from rtcompile.request import units
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store import store
+from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_nvcc
 
@@ -37,11 +37,6 @@ def build(
     )
     (stored,) = re.findall(rb"mov\.[bu]32\s+%r\d+, (\d+);", code.code)
     return int(stored), code.build.hit
-
-
-def forget_process() -> None:
-    store._stores.clear()
-    lookup_environment.forget()
 
 
 # --- headers -----------------------------------------------------------------------------------
@@ -191,7 +186,7 @@ def test_what_nvcc_built_is_found_where_there_is_no_nvcc(
     without = toolkit.current()._replace(**{lacks: None})
     monkeypatch.setattr(toolkit, "current", lambda settings=None: without)
     monkeypatch.setenv("RTCOMPILE_JIT", jit)
-    forget_process()
+    forget_caches()
     assert build(source, backend="auto") == (1, "disk")
 
 

@@ -191,7 +191,7 @@ def test_a_library_that_cannot_be_loaded_is_an_error_that_says_why(tmp_path: Pat
 
 def test_a_header_trace_that_never_comes_is_noticed() -> None:
     # The fallback of an undocumented option: a build without it.
-    refused = worker_side._include_trace_refused
+    refused = worker_side.include_trace_refused
     assert refused({"log": "", "error": ""}, b"")
     assert refused({"log": "unrecognized option --trace_includes found", "error": "error"}, b"")
     assert not refused({"log": "", "error": ""}, b"__nv_nvrtc_builtin_header.h\n")
@@ -202,7 +202,7 @@ def test_workers_load_no_driver(library: Library, monkeypatch: pytest.MonkeyPatc
     own = Pool(1)
     monkeypatch.setattr(nvrtc.pool, "run", own.run)
     compiled(library, KERNEL)
-    (zygote,) = own._zygotes.values()
+    (zygote,) = own.zygotes.values()
     maps = Path(f"/proc/{zygote.pid}/maps").read_text()
     own.close()
     assert "libnvrtc.so" in maps

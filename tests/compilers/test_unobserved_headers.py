@@ -13,8 +13,8 @@ import pytest
 
 import rtcompile
 from rtcompile.compilers import observed
-from rtcompile.lookup import environment
-from rtcompile.store import manifests, store
+from rtcompile.store import manifests
+from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -64,8 +64,7 @@ class Project:
 
     def value(self, asked: str = ASKED["plain"], *options: str) -> tuple[int | None, str | None]:
         """Build; return the value in the code (None: it cannot be compiled), and where it was found."""
-        store._stores.clear()  # as another process
-        environment.forget()
+        forget_caches()
         folders = (f"-I{self.root}/first", f"-I{self.root}/second", "-include=forced.h")
         option = "-DBY_OPTION=__has_include(<sub/opt.h>)"
         try:

@@ -273,7 +273,7 @@ def test_frames_close_where_their_marks_are():
     ]
     opened = [(float(at), f"{line}\n".encode()) for at, line in lines]
     reply = {"begin": 0.0, "end": 10.0, "opened": opened}
-    root = measured._frames_of_events(reply, ["/inc"], "/t")
+    root = measured.frames_of_events(reply, ["/inc"], "/t")
     a, x = root.included
     (b,) = a.included
     assert [(f.path, f.begin, f.end) for f in (a, b, x)] == [

@@ -222,16 +222,16 @@ def test_a_cupy_without_a_name_that_only_saves_time_builds_all_the_same(
 ):
     monkeypatch.setattr(cupy_builds, "_begun", False)
     monkeypatch.setattr(cupy_builds, "_make", lambda *_: pytest.fail("headers were made ahead"))
-    opening = cupy_builds._own_includes()
+    opening = cupy_builds.own_includes()
     take_away(monkeypatch, cupy, name)
     assert installed(f"{opening}{CODE}").code
 
 
 def test_a_cupy_without_a_folder_of_headers_has_bundles_all_the_same(monkeypatch):
-    assert bundle_index._folder_of_cupy()
+    assert bundle_index.folder_of_cupy()
     name = cupy_hook.NEEDED_BY_BUNDLES.rpartition(".")[2]
     monkeypatch.setitem(sys.modules, "cupy._core.core", Without(core, name))
-    assert bundle_index._folder_of_cupy() == ()
+    assert bundle_index.folder_of_cupy() == ()
 
 
 def test_every_private_name_of_cupy_that_is_used_is_in_the_table():
@@ -297,7 +297,7 @@ def without_planning(monkeypatch: pytest.MonkeyPatch, ask):
 
 
 # As CuPy gives it to the compiler, in two passes.
-CUB = cupy_builds._own_includes() + cupy_requests.CUB_INCLUDES + "\n" + CODE
+CUB = cupy_builds.own_includes() + cupy_requests.CUB_INCLUDES + "\n" + CODE
 OF_CUB = (*core.assemble_cupy_compiler_options(cupy_builds._CUB_OPTIONS), "-DFIRST_PASS=1")
 
 

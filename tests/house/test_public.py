@@ -86,7 +86,6 @@ WITH_EXAMPLES = [
 def test_its_example_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Lines that need a GPU are marked ``# doctest: +SKIP``."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
     text = inspect.getdoc(getattr(rtcompile, name)) or ""
     example = doctest.DocTestParser().get_doctest(text, {"rtcompile": rtcompile}, name, None, None)
     assert example.examples

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.lookup import environment
-from rtcompile.store import store
+from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -37,8 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 def build(folder: Path, source: str = SOURCE, *options: str) -> rtcompile.ObjectCode:
     """Build as a new process would, to PTX, in which the answer can be read."""
-    store._stores.clear()
-    environment.forget()
+    forget_caches()
     directories = [f"-I{folder / name}" for name in ("first", "second")]
     return rtcompile.compile(source, options=[*directories, *options], arch="sm_80", target="ptx")
 

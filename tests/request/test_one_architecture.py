@@ -114,11 +114,11 @@ def test_a_record_is_warmed_for_devices_and_not_for_ptx() -> None:
     request = CompileRequest(SOURCE)
     entry = recording.describe(request, rtcompile.compile(SOURCE, arch="sm_80"))
     with pytest.raises(InvalidRequest, match="give a device's architecture, sm_90"):
-        list(warming._for_archs(entry, recording.request_of(entry), ["compute_90"]))
+        list(warming.for_archs(entry, recording.request_of(entry), ["compute_90"]))
 
 
 def test_a_record_whose_options_name_an_architecture_keeps_it() -> None:
     request = CompileRequest(SOURCE, options=("-arch=sm_80",))
     entry = recording.describe(request, rtcompile.compile(SOURCE, options=("-arch=sm_80",)))
-    ((again, _),) = warming._for_archs(entry, recording.request_of(entry), ["sm_90a", "sm_75"])
+    ((again, _),) = warming.for_archs(entry, recording.request_of(entry), ["sm_90a", "sm_75"])
     assert again.arch == Arch(8, 0)

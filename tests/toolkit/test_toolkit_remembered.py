@@ -26,6 +26,7 @@ from rtcompile.toolkit import programs as unpacking
 from rtcompile.toolkit import remembered, search
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.remembered import current, remember_build
+from tests.processes import forget_toolkit
 from tests.toolkits import Wheels, needs_host_compiler, program, write
 from tests.toolkits import bundle as fake_bundle
 
@@ -48,7 +49,7 @@ class Environment:
         self.searches = 0
 
     def as_a_new_process(self) -> Toolchain:
-        remembered._in_this_process.clear()
+        forget_toolkit()
         environments.forget()
         return current(self.settings)
 
@@ -200,7 +201,7 @@ def test_no_flipped_bit_is_believed(environment):
         flipped = bytearray(data)
         flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         file.write_bytes(flipped)
-        remembered._in_this_process.clear()
+        forget_toolkit()
         key = environments.current().toolchain_key
         assert remembered._read(environment.settings, key) is None
     assert environment.as_a_new_process() == answer
@@ -274,7 +275,7 @@ def test_folder_and_file_are_the_users_alone(environment):
 
 def test_without_a_place_to_write_the_answer_is_the_same(environment, tmp_path):
     answer = current(environment.settings)
-    remembered._in_this_process.clear()
+    forget_toolkit()
     not_a_folder = tmp_path / "file"
     not_a_folder.touch()
     assert current(Settings(cache_dir=str(not_a_folder / "cache"))) == answer

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.store import store
+from tests.processes import forget_caches
 from tests.trials.record import tally, times
 
 pytestmark = pytest.mark.skipif(
@@ -48,7 +48,7 @@ def mounted(source: Path, folder: Path, options: str) -> Iterator[Path]:
 
 
 def build(folder: Path) -> rtcompile.ObjectCode:
-    store._stores.clear()  # as another process
+    forget_caches()
     return rtcompile.compile(KERNEL, arch="sm_80", options=(f"-I{folder}",), target="ptx")
 
 

@@ -160,9 +160,9 @@ def test_another_user_plants_what_he_likes_in_the_temporary_folder(
                 for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/zygote-*"):
                     if used.lstat().st_uid == os.getuid() != used.parent.stat().st_uid:
                         said = "worked in another user's folder"
-            for worker in list(pool._shared()._zygotes.values()):
+            for worker in list(pool.shared().zygotes.values()):
                 os.kill(worker.pid, signal.SIGKILL)
-            pool._shared().close()  # clears up after it
+            pool.shared().close()  # clears up after it
             print(said, flush=True)
     """
     count = times(20, 500)
@@ -297,9 +297,9 @@ def test_a_file_system_without_locks(python_without_locks: Path, tmp_path: Path)
         for number in range(count):  # every second kernel is built by one process alone
             said.append(build(number + own * count if number % 2 else number))
             if number % 2:
-                (worker,) = pool._shared()._zygotes.values()
+                (worker,) = pool.shared().zygotes.values()
                 os.kill(worker.pid, signal.SIGKILL)
-                pool._shared().close()
+                pool.shared().close()
         print(json.dumps(said))
     """
     temporary = tmp_path / "tmp"

@@ -31,6 +31,7 @@ from rtcompile.files import sealed
 from rtcompile.inspect.report import report
 from rtcompile.settings import Settings
 from tests.packages import Package
+from tests.processes import forget_bundles
 from tests.trials.odd_values import ENVIRONMENT, OPTIONS, VERBS, WORDS, values
 from tests.trials.record import record, times
 
@@ -316,7 +317,7 @@ class Calls:
         path.write_bytes(HEAD.pack(MAGIC, len(index)) + index + data[HEAD.size + size :])
 
         def crafted_bundle() -> object:
-            bundles._bundles.clear()
+            forget_bundles()
             try:
                 rtcompile.use_bundle(path)
                 found = bundles.in_use()[0]
@@ -324,7 +325,7 @@ class Calls:
                     found.load(row, ())
                 return rtcompile.compile(**KNOWN)
             finally:
-                bundles._bundles.clear()
+                forget_bundles()
 
         return crafted_bundle, {"index": fields[at]}
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.lookup import environment
-from rtcompile.store import store
+from tests.processes import forget_caches
 from tests.trials.record import tally, times
 
 pytestmark = pytest.mark.needs_nvcc
@@ -127,8 +126,7 @@ def test_every_change_of_what_an_nvcc_build_reads_is_noticed(
         for _ in range(times(12, 120)):
             changed = project.change(chance)
             if chance.random() < 0.3:
-                store._stores.clear()
-                environment.forget()
+                forget_caches()
             with trial():
                 value, hit = project.built()
                 hits += hit is not None

@@ -12,7 +12,7 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileRequest, RtcompileError
-from rtcompile.bundles import index as bundle_index
+from tests.processes import forget_bundles
 from tests.trials.odd_values import values
 from tests.trials.record import record, times
 
@@ -71,7 +71,7 @@ def test_an_exported_callable_raises_errors_of_ours_alone(
             given = arguments(name, chance, odd)
         except ValueError:  # a NamedTuple of C's, without a signature
             continue
-        bundle_index._bundles.clear()  # `use_bundle` may have taken one
+        forget_bundles()  # `use_bundle` may have taken one
         try:
             getattr(rtcompile, name)(**given)
         except RtcompileError as error:
@@ -80,6 +80,6 @@ def test_an_exported_callable_raises_errors_of_ours_alone(
         except Exception:
             said = ", ".join(f"{key}: {type(value).__name__}" for key, value in given.items())
             bad.append(f"{name}({said}): {traceback.format_exc(limit=-2)}")
-    bundle_index._bundles.clear()
+    forget_bundles()
     record("exported callable with an odd argument", CALLS, len(bad))
     assert not bad, "\n".join(bad[:8])

@@ -79,9 +79,9 @@ def children(pid: int) -> list[int]:
 
 def zygote(pool: Pool) -> int:
     """Wait until the pool has a zygote; return its process id."""
-    while not pool._zygotes:
+    while not pool.zygotes:
         threading.Event().wait(0.0005)
-    return next(iter(pool._zygotes.values())).pid
+    return next(iter(pool.zygotes.values())).pid
 
 
 def child_of(pid: int, stop: Callable[[], bool]) -> int:
@@ -171,9 +171,7 @@ def test_a_caller_killed_at_any_moment(scratch: Path) -> None:
         threads = [threading.Thread(target=build, args=(i,)) for i in range(8)]
         [thread.start() for thread in threads]
         from rtcompile.workers import pool as workers
-        while not workers._pool:
-            pass
-        print(zygote(workers._pool), flush=True)
+        print(zygote(workers.shared()), flush=True)
         [thread.join() for thread in threads]
         print("done", flush=True)
         sys.stdin.read()
@@ -405,7 +403,7 @@ def test_no_more_processes_is_an_error_that_says_so(scratch: Path) -> None:
 
 def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
     script = """
-        workers._pool = Pool(jobs=4)
+        os.environ["RTCOMPILE_JOBS"] = "4"
         outcomes = []
         threads = [threading.Thread(target=lambda: outcomes.append(build(7))) for _ in range(4)]
         [thread.start() for thread in threads]
@@ -419,7 +417,7 @@ def test_few_processes_make_builds_slower_and_no_worse(scratch: Path) -> None:
 def test_a_build_waits_for_a_thread_that_is_ending(scratch: Path) -> None:
     script = """
         import time
-        workers._pool = Pool(jobs=1)
+        os.environ["RTCOMPILE_JOBS"] = "1"
         threading.Thread(target=time.sleep, args=(0.2,)).start()
         print(is_right(build(7), 7))
     """
@@ -434,7 +432,7 @@ def test_few_processes_make_batches_slower_and_no_worse(scratch: Path, processes
         source = 'extern "C" __global__ void k() { __nanosleep(N); }'
         requests = [rtcompile.CompileRequest(source, options=(f"-DN={i}",), arch="sm_80")
                     for i in range(8)]
-        workers._pool = Pool(jobs=4)
+        os.environ["RTCOMPILE_JOBS"] = "4"
         print(len({code.code for code in rtcompile.compile_many(requests, progress=False)}))
     """
     assert as_nobody(script, scratch, processes) == "8"

@@ -18,12 +18,12 @@ from rtcompile import toolkit
 from rtcompile.compilers import nvrtc, observed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
-from rtcompile.lookup import environment
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.store import manifests, store
+from rtcompile.store import manifests
 from rtcompile.workers import nvrtc as worker
 from rtcompile.workers import probes
+from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -361,8 +361,7 @@ def test_a_build_that_saw_what_is_no_more_is_not_kept(
     source = f"#if __has_include(<new.h>)\n#error\n#endif\n{READS[reads]}{KERNEL}"
 
     def build() -> rtcompile.ObjectCode:
-        store._stores.clear()  # as another process
-        environment.forget()
+        forget_caches()
         options = (f"-I{folder}",)
         return rtcompile.compile(source, options=options, arch="sm_80", fallback="never")
 
@@ -476,4 +475,4 @@ def test_probes_that_miss_anything_are_not_used(
     log = f"#error {worker._SEEN_ALL.decode()}"
     monkeypatch.setattr(worker, "_compile", lambda *given: {"error": "error", "log": log})
     monkeypatch.setattr(probes, "end", lambda: seen)
-    assert worker._probes_see_all() is (not lost)
+    assert worker.probes_see_all() is (not lost)

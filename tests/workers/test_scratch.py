@@ -70,7 +70,7 @@ def run_and_kill(pool: Pool) -> None:
     """Run a job, kill the zygote, and let the caller clear up after it."""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
     assert isinstance(pool.run(Job("rtcompile.workers.child:run", job), Limits()), Answer)
-    (worker,) = pool._zygotes.values()
+    (worker,) = pool.zygotes.values()
     os.kill(worker.pid, 9)
     pool.close()
 

@@ -74,7 +74,7 @@ def said(reply: Any) -> dict[str, Any]:
 
 def children(pool: Pool) -> list[int]:
     """The processes that the pool's only zygote has."""
-    (zygote,) = pool._zygotes.values()
+    (zygote,) = pool.zygotes.values()
     path = f"/proc/{zygote.pid}/task/{zygote.pid}/children"
     return [int(pid) for pid in Path(path).read_text().split()]
 
@@ -191,7 +191,7 @@ def test_beside_a_reusable_job_no_process_is_forked_ahead(pool: Pool) -> None:
     thread.start()
     most = 0
     while thread.is_alive():
-        if pool._zygotes:
+        if pool.zygotes:
             most = max(most, len(children(pool)))
         time.sleep(0.001)
     assert most == 1
@@ -200,7 +200,7 @@ def test_beside_a_reusable_job_no_process_is_forked_ahead(pool: Pool) -> None:
 def test_two_reusable_jobs_at_once_have_a_process_each(pool: Pool) -> None:
     thread = threading.Thread(target=pool.run, args=(job(ENDLESS), Limits()))
     thread.start()
-    assert within_seconds(60, lambda: pool._zygotes and computing(pool))
+    assert within_seconds(60, lambda: pool.zygotes and computing(pool))
     (first,) = computing(pool)
     assert answer(pool, KERNEL % 1)["pid"] != first
     os.kill(first, signal.SIGKILL)

@@ -77,7 +77,6 @@ def test_one_that_was_killed_meanwhile_is_replaced() -> None:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("rtcompile.bundles.index._bundles", {})
     monkeypatch.setattr("rtcompile.lookup.query.compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.query.confirmed_compute_capability", lambda: CAPABILITY)
 

@@ -162,7 +162,7 @@ def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
     work = [
         w
         for target in items("targets", targets, "objects or names")
-        for w in _for_archs(_works(target), archs)
+        for w in for_archs(_works(target), archs)
     ]
     if not work:
         raise InvalidRequest("nothing to bundle: the targets declare no kernels")
@@ -232,7 +232,7 @@ def _digest(request: CompileRequest, work: Work, row: Row) -> str:
     return found[0] if is_exact and len(found[1]) == own else ""
 
 
-def _for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
+def for_archs(works: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
     for work in works:
         request = with_headers(work.request)
         work = replace(work, request=request, requested=work.requested or work.request)

@@ -89,7 +89,7 @@ def _wanted(record: Record, archs: Sequence[str], folder: str) -> list[Wanted]:
             (_number(entry.get("milliseconds")), len(entry["headers"])),
         )
         for entry in record.builds
-        for request, by_program in _for_archs(entry, relocated.request(entry), archs)
+        for request, by_program in for_archs(entry, relocated.request(entry), archs)
     ]
 
 
@@ -97,7 +97,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def _for_archs(
+def for_archs(
     entry: Mapping[str, Any], request: CompileRequest, archs: Sequence[str]
 ) -> Iterator[tuple[CompileRequest, ProgramRequest | None]]:
     named = compiler_options.parse(request.options).arch and request.allow_fixups
