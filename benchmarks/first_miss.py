@@ -39,7 +39,7 @@ else:
 from rtcompile import RawKernel
 from rtcompile.frontends import lazy_code
 if len(sys.argv) > 2:
-    from rtcompile.lookup import query as device
+    from rtcompile.lookup import find as device
     def confirmed():
         import cuda.bindings.driver
         return 9, 0

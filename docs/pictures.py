@@ -21,7 +21,7 @@ _JOINED = (
     "cli, doctor",
     "extras, cluster",
     "settings, logs, tracing",
-    "errors, diagnostic, forks, styling",
+    "errors, diagnostic, styling",
 )
 _SHARED = {room: box for box in _JOINED for room in box.split(", ")}
 

@@ -7,8 +7,16 @@ CUDA nor a compiler: each public name is imported when it is first used (PEP 562
 
 from __future__ import annotations
 
-from rtcompile import forks as _forks  # noqa: F401 - before another thread can import the rest
+import os
+import sys
+import time
+from _thread import get_ident
+
 from rtcompile._version import __version__ as __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 # The public names, by the module that defines them.
 _NAMES = {
@@ -87,6 +95,44 @@ def _is_from_import() -> bool:
     other callers need an `AttributeError`. The name of Python's function is undocumented; if it
     changes, the statement fails with "cannot import name".
     """
-    import sys
-
     return sys._getframe(2).f_code.co_name == "_handle_fromlist"
+
+
+# --- Forks: no import of ours is cut in two --------------------------------------------------------
+
+# A child of ``os.fork`` has the forking thread alone. What another thread was importing stays locked in
+# the child for ever, and the child would hang at its first build, which imports the same. A thread may
+# itself wait for the one that forks: then the fork goes ahead after this time.
+_MAX_WAIT_SECONDS = 10.0
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Say whether a thread is inside an import of this package, or inside one that this package does.
+
+    Not documented: the names of `importlib`'s frames. Elsewhere the answer is no, and a fork waits for
+    nothing.
+    """
+    inside = False
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            inside = True
+            if str(frame.f_locals.get("name", "")).startswith("rtcompile"):
+                return True
+        elif inside and str(frame.f_globals.get("__name__", "")).startswith("rtcompile"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _wait_for_imports() -> None:
+    """Wait until no other thread is inside an import of ours."""
+    own, until = get_ident(), time.monotonic() + _MAX_WAIT_SECONDS
+    # Whoever has slept has Python's lock for the next milliseconds, in which it looks and forks.
+    time.sleep(0)
+    while time.monotonic() < until and any(
+        thread != own and _is_importing(frame) for thread, frame in sys._current_frames().items()
+    ):
+        time.sleep(0.001)
+
+
+os.register_at_fork(before=_wait_for_imports)

@@ -282,8 +282,8 @@ def bundled(package: Package, built: Path) -> Package:
 def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that is not there asks an empty cache, in a process that has asked nothing yet."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache))
-    monkeypatch.setattr("rtcompile.lookup.query.compute_capability", lambda: CAPABILITY)
-    monkeypatch.setattr("rtcompile.lookup.query.confirmed_compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.find.compute_capability", lambda: CAPABILITY)
+    monkeypatch.setattr("rtcompile.lookup.find.confirmed_compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.environment._environment", None)
 
 

@@ -169,7 +169,7 @@ def pretend() -> None:
 
     import rtcompile.frontends.lazy_code
     import rtcompile.frontends.raw_kernel
-    from rtcompile.lookup import query
+    from rtcompile.lookup import find as lookup
 
     def module(self: Any) -> _Loaded:
         code = self.object_code()
@@ -188,7 +188,7 @@ def pretend() -> None:
     rtcompile.frontends.lazy_code.current_device = rtcompile.frontends.raw_kernel.current_device = (
         lambda: 0
     )
-    query.compute_capability = query.confirmed_compute_capability = lambda: (9, 0)
+    lookup.compute_capability = lookup.confirmed_compute_capability = lambda: (9, 0)
     for name in (
         "empty",
         "empty_like",

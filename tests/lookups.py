@@ -7,7 +7,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.query import Found, query_of
+from rtcompile.lookup.find import Found, query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings

@@ -16,7 +16,7 @@ from typing import Any
 from rtcompile.build import pipeline, planned
 from rtcompile.build.plan import Plan
 from rtcompile.errors import RtcompileError, alone, public
-from rtcompile.lookup.query import Query
+from rtcompile.lookup.find import Query
 from rtcompile.request import sources
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest

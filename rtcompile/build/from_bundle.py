@@ -14,7 +14,7 @@ from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.errors import JitDisabled, RtcompileError
 from rtcompile.files.sealed import content_digest
-from rtcompile.lookup import query
+from rtcompile.lookup import find as lookup
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
 from rtcompile.request.key import KeyInputs
@@ -114,7 +114,7 @@ class _Search:
         rows = list(self._rows())
         if not rows or self._asked() is not None or self._request.target != "cubin":
             return None
-        capability = query.compute_capability()
+        capability = lookup.compute_capability()
         usable = [
             (row.kind == "cubin", row.arch, position)
             for position, (_, row) in enumerate(rows)
@@ -150,12 +150,12 @@ class _Search:
         target = self._request.target
         if self._settings.ptx and target == "cubin":
             target = "ptx"
-        capability = query.compute_capability()
+        capability = lookup.compute_capability()
         return [(arch, target) for arch in exact(capability)]
 
     def _asked(self) -> tuple[Arch, str] | None:
         options = effective_options(self._request, self._settings)
-        choice = plans.asked_architecture(self._request, options, query.compute_capability)
+        choice = plans.asked_architecture(self._request, options, lookup.compute_capability)
         return None if choice is None else (choice.arch, choice.target)
 
     # --- for messages --------------------------------------------------------------------
@@ -165,7 +165,7 @@ class _Search:
         names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
         try:
             asked = self._asked()
-            arch = asked[0] if asked is not None else Arch(*query.compute_capability())
+            arch = asked[0] if asked is not None else Arch(*lookup.compute_capability())
         except RtcompileError:  # there is no device, which another message is about
             return f"{request.name}{names}"
         return f"{request.name}{names} for {arch}"

@@ -6,7 +6,7 @@ from rtcompile.build import pipeline
 from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, public, shown
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.query import query_of
+from rtcompile.lookup.find import query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import items, one_of

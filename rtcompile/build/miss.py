@@ -20,7 +20,7 @@ from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, Tool
 from rtcompile.files import clocks, fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.headers import SearchDir
-from rtcompile.lookup import query
+from rtcompile.lookup import find as lookup
 from rtcompile.request import command_lines
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
@@ -201,7 +201,7 @@ class Miss:
         """Check CuPy's capability against cuda-python, whose import takes 20 ms, while NVRTC runs."""
         if _for_this_device(self.plan) and not self.confirmed:
             self.confirmed = True
-            if query.confirmed_compute_capability() != query.compute_capability():
+            if lookup.confirmed_compute_capability() != lookup.compute_capability():
                 raise AnotherCapabilityError
 
     def _decide(self, failure: CompileFailure) -> Decision:
@@ -262,7 +262,7 @@ class Miss:
 
         self._confirm()
         program = self.plan.toolchain.require_nvcc()
-        if _for_this_device(self.plan) and (driver := query.driver_version()):
+        if _for_this_device(self.plan) and (driver := lookup.driver_version()):
             problem = nvcc.driver_problem(program.version_pair, driver)
             if problem:
                 raise ToolkitNotFound(problem)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.query import query_of
+from rtcompile.lookup.find import query_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rtcompile.lookup.query import Query
+    from rtcompile.lookup.find import Query
     from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.settings import Settings

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import toolkit
 from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
-from rtcompile.files import folders, headers, sealed
+from rtcompile.files import headers, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
-from rtcompile.lookup import query
+from rtcompile.lookup import find as lookup
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
 from rtcompile.request.arch import Choice
@@ -22,7 +22,7 @@ from rtcompile.request.key import KeyInputs
 from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
-from rtcompile.settings import Settings
+from rtcompile.settings import Settings, absolute
 from rtcompile.toolkit.model import Toolchain
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def plan(
     toolchain = toolkit.current(settings)
     backend = _backend(request, settings, toolchain)
     version = _version(backend, toolchain, settings)
-    capability = capability or query.compute_capability
+    capability = capability or lookup.compute_capability
     choice = choose_architecture(request, options, version, settings.ptx, capability)
     links = () if inputs is None else inputs(choice.arch)
     if links and not (options.rdc or options.lto):
@@ -146,10 +146,10 @@ def for_this_device(request: CompileRequest, settings: Settings) -> CompileReque
     except ToolkitNotFound:  # a bundle may have the code
         return request
     try:
-        choose_architecture(request, options, version, settings.ptx, query.compute_capability)
+        choose_architecture(request, options, version, settings.ptx, lookup.compute_capability)
         return request
     except UnsupportedArch as unsupported:
-        capability = _capability_if_any(query.compute_capability)
+        capability = _capability_if_any(lookup.compute_capability)
         if capability is None:
             raise
         problem = str(unsupported).partition(";")[0]
@@ -184,7 +184,7 @@ def asked_architecture(
 def own_directories(options: Options) -> tuple[SearchDir, ...]:
     """Return the user's directories to search before all others, labelled by position."""
     return tuple(
-        SearchDir(headers.label(directory) or f"user{index}", folders.absolute(directory))
+        SearchDir(headers.label(directory) or f"user{index}", absolute(directory))
         for index, directory in enumerate(options.include_dirs)
     )
 
@@ -192,7 +192,7 @@ def own_directories(options: Options) -> tuple[SearchDir, ...]:
 def last_directories(options: Options) -> tuple[SearchDir, ...]:
     """Return the user's directories to search after all others, the toolkit's included."""
     return tuple(
-        SearchDir(f"user-last{index}", folders.absolute(directory))
+        SearchDir(f"user-last{index}", absolute(directory))
         for index, directory in enumerate(options.last_dirs)
     )
 

@@ -14,9 +14,9 @@ from rtcompile.build.plan import Plan, for_this_device
 from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
+from rtcompile.lookup import find as device
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup import query as device
-from rtcompile.lookup.query import Found, Query, query_of
+from rtcompile.lookup.find import Found, Query, query_of
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers

@@ -23,10 +23,10 @@ from rtcompile.files import headers, sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.files.sealed import content_digest
-from rtcompile.request import sources
+from rtcompile.request import object_code, sources
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch, replace
-from rtcompile.store import manifests, objects
+from rtcompile.store import manifests
 
 
 class Row(NamedTuple):
@@ -230,7 +230,7 @@ class Bundle:
         if entry is None:
             raise UnusableError("it was replaced while in use")
         _, code, record, _ = entry
-        decoded = objects.decode(row.sealed_key(), self._sections.blob(code))
+        decoded = object_code.decode(row.sealed_key(), self._sections.blob(code))
         if decoded is None:
             raise UnusableError("it holds builds of another format, or under another's key")
         return decoded[1], *self._dependencies(row, record, own)
@@ -284,7 +284,7 @@ def contents_of(
     key = row.sealed_key()
     return Contents(
         row,
-        objects.encode(key, timeless, row.program),
+        object_code.encode(key, timeless, row.program),
         manifests.encode(key, builds, search),
         _checks(checked, own),
         tuple(queries),

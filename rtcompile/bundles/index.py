@@ -12,23 +12,18 @@ from __future__ import annotations
 import os
 
 from rtcompile.bundles.sections import Extent, Sections, UnusableError, number, read_checks
-from rtcompile.files import folders as import_paths
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import digest
-from rtcompile.lookup.query import (
-    WITHOUT_PATH,
-    Found,
-    Query,
-    depends_on_directory,
-    loaded,
-)
-from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directory, loaded
+from rtcompile.request import object_code
+from rtcompile.request.object_code import hit
 from rtcompile.request.values import SUFFIXES
-from rtcompile.store import objects
+from rtcompile.settings import import_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from rtcompile.bundles.file import Bundle
     from rtcompile.files.fileset import FileSet
@@ -121,7 +116,7 @@ def cuda_major() -> int | None:
     cupy = loaded("cupy")
     if cupy is not None:
         return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
-    path = tuple(import_paths.import_folders())
+    path = tuple(import_folders())
     if path not in _installed:
         _installed[path] = next(filter(None, map(_cuda_of_wheel, path)), None)
     return _installed[path]
@@ -206,21 +201,11 @@ def _find_in(
             key, arch, kind = fields[:3]
             name = b" ".join((key, arch, kind, fields[5])).decode("utf-8", "surrogateescape")
             data = sections.blob(_extent(fields[8:11]))
-            decoded = objects.decode(name, data)
+            decoded = object_code.decode(name, data)
             if decoded is None:
                 raise UnusableError("it holds builds of another format, or under another's key")
-            obj, files = decoded[1], _Files(checked, (sections, row, folders))
-            build = obj.build
-            info = BuildInfo(
-                build.backend,
-                build.log,
-                files,  # type: ignore[arg-type]
-                hit="bundle",
-                why=build.why,
-                compiler=build.compiler,
-            )
-            code = ObjectCode(obj.code, obj.kind, obj.arch, obj.lowered_names, info)
-            return Found(code, files)  # type: ignore[arg-type]
+            files: Any = _Files(checked, (sections, row, folders))
+            return Found(hit(decoded[1], files, "bundle"), files)
     except (IndexError, ValueError) as error:
         raise UnusableError(f"its index cannot be understood ({error})") from None
     return None

@@ -1,1 +1,1 @@
-"""Files: whether they changed, who could have written them, and where they are."""
+"""Files: whether they changed, and who could have written them."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from rtcompile.build import planned
 from rtcompile.errors import CompileError, RtcompileError, RtcompileWarning, ToolkitNotFound
 from rtcompile.frontends.cupy_requests import CUB_INCLUDES
-from rtcompile.lookup.query import Query
+from rtcompile.lookup.find import Query
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings

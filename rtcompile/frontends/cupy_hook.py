@@ -17,11 +17,11 @@ from typing import IO, Any
 
 from rtcompile.build import pipeline
 from rtcompile.errors import RtcompileWarning, public
-from rtcompile.files import folders
 from rtcompile.frontends.cupy_requests import request_of_cupy
 from rtcompile.lookup import environment
-from rtcompile.lookup.query import query_of
+from rtcompile.lookup.find import query_of
 from rtcompile.request.values import text, truth
+from rtcompile.settings import working_directory
 
 _NAME = "_compile_module_with_cache"
 _MAJOR, _KNOWN = "14", "14.0 to 14.2"  # 14.2 is tested
@@ -203,7 +203,7 @@ def _compile(
         raise NotImplementedError  # as CuPy does
     searched: tuple[str, ...] = ()
     if jitify:  # it also searches the working directory, last of all
-        searched = ("-idirafter", folders.working_directory("jitify=True"))
+        searched = ("-idirafter", working_directory("jitify=True"))
     flag, kind = compiler._get_arch_for_options_for_nvrtc(str(arch or compiler._get_arch()))
     settings = environment.current().settings
     request = request_of_cupy(

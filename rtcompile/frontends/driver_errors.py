@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile.errors import DriverError, InvalidRequest, RtcompileError
 from rtcompile.inspect import cubin
-from rtcompile.lookup import query
+from rtcompile.lookup import find as lookup
 from rtcompile.messages import catalogue
 from rtcompile.messages.facts import BuildContext
 from rtcompile.request.values import Arch
@@ -26,7 +26,7 @@ def load_error(error: Any, program: str, code: bytes | str = b"") -> DriverError
     """Return the error for a program that the driver did not load; `code` is its code, or its path."""
     capability = None
     with suppress(RtcompileError):
-        capability = query.compute_capability()
+        capability = lookup.compute_capability()
     if isinstance(code, str):
         path, code = code, b""
         with suppress(RtcompileError):  # the driver's message names a file that does not exist

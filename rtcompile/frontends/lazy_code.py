@@ -13,16 +13,15 @@ from cupy.cuda.function import Module
 
 from rtcompile.build import pipeline
 from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
-from rtcompile.files import folders
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup import query
+from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import Environment
-from rtcompile.lookup.query import depends_on_directory
+from rtcompile.lookup.find import depends_on_directory
 from rtcompile.request.object_code import files_of
 from rtcompile.request.request import DEFAULT_NAME, CompileRequest, refuse_two_architectures
 from rtcompile.request.values import one_of, text, truth
 from rtcompile.request.values import path as checked_path
-from rtcompile.settings import Settings
+from rtcompile.settings import Settings, working_directory
 
 if TYPE_CHECKING:
     from rtcompile.build.profile import Profile
@@ -402,7 +401,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         options = (*options, *_CUPY_HEADERS)
     if jitify:
         # Jitify searches the working directory too, after all other directories.
-        options = (*options, "-idirafter", folders.working_directory("jitify=True"))
+        options = (*options, "-idirafter", working_directory("jitify=True"))
     if translate or jitify:
         options_files = request._memo.get("files")
         request = request.replace(source=source, options=options)
@@ -444,7 +443,7 @@ def ordinal(loading: bool = False) -> int:
     try:
         return int(current_device())
     except CUDARuntimeError as error:
-        raise query.no_device(str(error), loading) from None
+        raise lookup.no_device(str(error), loading) from None
 
 
 def _loaded(load: Callable[..., Any], *given: Any, program: str | None) -> Any:

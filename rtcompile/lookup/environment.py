@@ -14,17 +14,22 @@ import time
 
 from rtcompile._version import __version__
 from rtcompile.errors import InvalidRequest
-from rtcompile.files import folders, sealed
+from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.settings import Settings
-from rtcompile.store.folder import Folder
+from rtcompile.settings import (
+    Settings,
+    absolute,
+    has_folder,
+    import_folders,
+    named_folder,
+    site_folders,
+)
+from rtcompile.store.folder import Folder, Memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
-
-    from rtcompile.lookup.query import Memory
 
 # Every environment variable that rtcompile reads to make a build, and how it counts:
 # - "toolchain": it decides which compilers and headers are found, or what they do;
@@ -134,7 +139,7 @@ class Environment:
             self._settings = Settings.from_environ()
         except InvalidRequest as error:
             self._problem = error
-        self.site_dirs = folders.site_folders()
+        self.site_dirs = site_folders()
         self._folders = _package_folders()
         given = {n: os.fsdecode(v) for n, v in zip(VARIABLES, values, strict=True) if v}
         listed = [path for name in _LISTS for path in given.get(name, "/").split(os.pathsep)]
@@ -143,7 +148,7 @@ class Environment:
         relative += [path for path in (*listed, *self._folders) if path[:1] != "/"]
         # A relative entry of sys.path, as in an interactive session, becomes a folder of packages
         # where the working directory has some.
-        placed = relative or [path for path in folders.import_folders() if path[:1] != "/"]
+        placed = relative or [path for path in import_folders() if path[:1] != "/"]
         self._where = _working_directory() if placed else None
         counted = [f"{name}={given[name]}" for name in _TOOLCHAIN if name in given]
         counted += [sys.prefix, *self._folders, (self._where or "") if relative else ""]
@@ -309,7 +314,7 @@ def expanded(environ: Mapping[str, str]) -> dict[str, str]:
     for name in _FOLDERS:
         if found.get(name, "")[:1] == "~":
             try:
-                found[name] = folders.named_folder(name, found[name], environ)
+                found[name] = named_folder(name, found[name], environ)
             except InvalidRequest:  # there is no home; nothing is found there
                 pass
     return found
@@ -326,7 +331,7 @@ def _toolchain_key(given: Mapping[str, str], site_dirs: Sequence[str]) -> str:
 
 
 def _absolute(value: str, is_folder: bool) -> str:
-    return folders.absolute(value) if value and is_folder else value
+    return absolute(value) if value and is_folder else value
 
 
 # The variables that the search for the toolchain reads besides PATH.
@@ -359,9 +364,9 @@ def _package_folders() -> list[str]:
     another folder built is found. Without a CuPy in one of them, a CuPy that only an import hook
     finds may count, so all entries do.
     """
-    found = folders.site_folders()
-    has_cupy = any(folders.has_folder(folder, "cupy") for folder in found)
-    return found if has_cupy else folders.import_folders()
+    found = site_folders()
+    has_cupy = any(has_folder(folder, "cupy") for folder in found)
+    return found if has_cupy else import_folders()
 
 
 def _working_directory() -> str:

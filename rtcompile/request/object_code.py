@@ -1,10 +1,11 @@
-"""The result of a build: code, and how it came to be."""
+"""The result of a build: code, and how it came to be; and the format of the file that holds both."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, RtcompileError, shown
+from rtcompile.files import sealed
 from rtcompile.request.values import Arch, Value, one_of
 
 TYPE_CHECKING = False
@@ -45,18 +46,6 @@ class BuildInfo(Value):
         Milliseconds that the compiler took when the code was made, on whatever machine.
     """
 
-    __slots__ = (
-        "_files",
-        "_headers",
-        "backend",
-        "compiled_in",
-        "compiler",
-        "hit",
-        "log",
-        "milliseconds",
-        "notes",
-        "why",
-    )
     _fields = (
         "backend",
         "log",
@@ -68,6 +57,7 @@ class BuildInfo(Value):
         "notes",
         "compiled_in",
     )
+    __slots__ = ("_files", "_headers", *(name for name in _fields if name != "headers"))
 
     backend: str
     log: str
@@ -153,8 +143,7 @@ class ObjectCode(Value):
     '_Z1fIfEvPT_'
     """
 
-    __slots__ = ("arch", "build", "code", "kind", "lowered_names")
-    _fields = ("code", "kind", "arch", "lowered_names", "build")
+    __slots__ = ("code", "kind", "arch", "lowered_names", "build")  # noqa: RUF023 - in their order
 
     code: bytes
     kind: str
@@ -207,3 +196,75 @@ def _object_code(
     code: bytes, kind: str, arch: Arch, lowered_names: dict[str, str], build: BuildInfo
 ) -> ObjectCode:
     return ObjectCode(code, kind, arch, MappingProxyType(lowered_names), build)
+
+
+def hit(obj: ObjectCode, files: FileSet, where: str, milliseconds: float = 0.0) -> ObjectCode:
+    """Return a code as its caller gets it: with its files, and where and how fast it was found."""
+    build = obj.build
+    info = BuildInfo(
+        build.backend,
+        build.log,
+        files,
+        milliseconds,
+        where,
+        _lasting_why(build),
+        build.compiler,
+        build.notes,
+        build.compiled_in,
+    )
+    return ObjectCode(obj.code, obj.kind, obj.arch, obj.lowered_names, info)
+
+
+def _lasting_why(build: BuildInfo) -> str:
+    # The reason for using NVCC still holds on a hit; the reason for the miss does not.
+    return build.why if build.backend == "nvcc" else ""
+
+
+# --- The file of an object: the code with everything needed to use and describe it, no pickle -------
+
+
+def encode(
+    key: str,
+    obj: ObjectCode,
+    name: str,
+    asked: Mapping[str, str] = MappingProxyType({}),
+    manifest_key: str = "",
+) -> bytes:
+    """Return the file of a program's build; one without a manifest file names its portable manifest."""
+    build = obj.build
+    texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
+    texts += [_lasting_why(build), "\0".join(f"{label}\0{value}" for label, value in asked.items())]
+    # Two, since `decode` expects pairs from here on.
+    texts += [f"{build.compiled_in:.1f}", manifest_key]
+    for expression, symbol in obj.lowered_names.items():
+        texts += [expression, symbol]
+    fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]
+    return sealed.seal("object", key, fields)
+
+
+def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
+    """Return (program name, object) of the file found under `key`; None if it does not verify."""
+    fields = sealed.unseal("object", key, data)
+    if fields is None or len(fields) < 11 or not len(fields) % 2:
+        return None
+    texts = [f.decode("utf-8", "surrogateescape") for f in fields[1:]]
+    name, kind, arch, backend, compiler, log, why = texts[:7]
+    try:
+        return name, ObjectCode(
+            code=fields[0],
+            kind=kind,
+            arch=Arch.parse(arch),
+            lowered_names=MappingProxyType(dict(zip(texts[10::2], texts[11::2], strict=True))),
+            build=BuildInfo(backend, log, why=why, compiler=compiler, compiled_in=float(texts[8])),
+        )
+    except (ValueError, RtcompileError):  # whole, but written by another version of rtcompile
+        return None
+
+
+def asked(key: str, data: bytes) -> dict[str, str]:
+    """Return `KeyInputs.summary` from a file; empty if it is damaged."""
+    fields = sealed.unseal("object", key, data)
+    if fields is None or len(fields) < 11 or not fields[8]:
+        return {}
+    texts = fields[8].decode("utf-8", "surrogateescape").split("\0")
+    return dict(zip(texts[::2], texts[1::2], strict=False))

@@ -95,20 +95,6 @@ class CompileRequest(Value):
     ('-DN=4',)
     """
 
-    __slots__ = (
-        "_memo",
-        "allow_fixups",
-        "arch",
-        "backend",
-        "headers",
-        "link",
-        "may_pass_over_arch",
-        "name",
-        "name_expressions",
-        "options",
-        "source",
-        "target",
-    )
     _fields = (
         "source",
         "options",
@@ -122,6 +108,7 @@ class CompileRequest(Value):
         "allow_fixups",
         "may_pass_over_arch",
     )
+    __slots__ = ("_memo", *_fields)
 
     source: str
     options: tuple[str, ...]
@@ -200,9 +187,14 @@ def _architecture(given: str) -> tuple[Arch, bool]:
     return arch, kind == "compute"
 
 
+def names_architecture(request: CompileRequest) -> bool:
+    """Say whether an option may name an architecture."""
+    return any("arch" in option or "code" in option for option in request.options)
+
+
 def refuse_two_architectures(request: CompileRequest) -> None:
     """Raise InvalidRequest where the options name another architecture, or another kind of code."""
-    if not any("arch" in option or "code" in option for option in request.options):
+    if not names_architecture(request):
         return
     from rtcompile.request import options as compiler_options
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import time
+from _thread import allocate_lock
 
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
+from rtcompile.request import object_code
 
-__all__ = [
-    "FOLDERS",
-    "JOURNAL",
-    "Folder",
-    "UntrustedError",
-    "count_hit",
-    "take_hits",
-]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from rtcompile.request.object_code import ObjectCode
 
 JOURNAL = ("statistics", "journal")
 FOLDERS = (
@@ -42,6 +43,8 @@ FOLDERS = (
 _MOST_TRIES = 4  # to append a record, while others take the journal
 # To wait for a process that still writes to a journal that is being taken, and may wait for a processor.
 _MOST_WAITED_SECONDS = 1.0
+_MAX_BYTES = 128 << 20  # of a `Memory`
+_OVERHEAD = 2048  # bytes of an entry besides its code and texts
 _RECORD = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
@@ -117,6 +120,14 @@ class Folder:
                 return self._read(folder, name)
         except OSError:
             return None
+
+    def object(self, key: str) -> ObjectCode | None:
+        """Return the object under a key; None if there is none, and remove a damaged one."""
+        data = self.read("objects", key)
+        decoded = None if data is None else object_code.decode(key, data)
+        if data is not None and decoded is None:
+            self.discard("objects", key)
+        return None if decoded is None else decoded[1]
 
     def _read(self, folder: int, name: str) -> bytes | None:
         try:
@@ -252,6 +263,29 @@ class Folder:
         self.check()
 
 
+class Memory:
+    """What a process keeps by key; where it has become too large, the oldest is dropped."""
+
+    __slots__ = ("_bytes", "_guard", "_kept")
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, tuple[Any, int]] = {}
+        self._bytes = 0
+        self._guard = allocate_lock()
+
+    def find(self, key: object) -> Any:
+        """Return what was kept, or None; whether it still holds is the caller's to check."""
+        return self._kept.get(key, (None, 0))[0]
+
+    def keep(self, key: object, value: object, size: int) -> None:
+        """Keep a value of so many bytes in place of what was kept before."""
+        with self._guard:
+            self._bytes += size + _OVERHEAD - self._kept.pop(key, (None, 0))[1]
+            self._kept[key] = value, size + _OVERHEAD
+            while self._bytes > _MAX_BYTES and len(self._kept) > 1:
+                self._bytes -= self._kept.pop(next(iter(self._kept)))[1]
+
+
 # Objects that the look-ups of this process found and that are not in the journal yet, by the cache's path.
 _hits: dict[str, int] = {}
 
@@ -259,11 +293,20 @@ _hits: dict[str, int] = {}
 def count_hit(folder: Folder) -> None:
     """Count an object that was found, for the cache's statistics."""
     if not _hits:
-        from rtcompile.forks import at_end
-
         at_end(_write_hits)
     if folder.writable:
         _hits[folder.path] = _hits.get(folder.path, 0) + 1
+
+
+def at_end(function: Callable[[], object]) -> None:
+    """Call a function when this process ends, also in multiprocessing's children, which skip `atexit`."""
+    import atexit
+
+    atexit.register(function)
+    # A child forgets what its parent registered here, before it does its work.
+    multiprocessing = sys.modules.get("multiprocessing.util")
+    if multiprocessing is not None:
+        multiprocessing.Finalize(None, function, exitpriority=0)
 
 
 def take_hits(path: str) -> int:

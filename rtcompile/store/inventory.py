@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from rtcompile.files import sealed
 from rtcompile.files.sealed import USE_RESOLUTION
+from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store import evict, locks, objects
+from rtcompile.store import evict, locks
 from rtcompile.store.evict import HEADERS
 from rtcompile.store.folder import FOLDERS, JOURNAL, Folder
 
@@ -117,10 +118,10 @@ def entries(folder: Folder) -> Iterator[Entry]:
     for path, status in stored(folder):
         kind, key = path.split("/")
         data = looking.read(kind, key) if kind == "objects" else None
-        decoded = objects.decode(key, data) if data is not None else None
+        decoded = object_code.decode(key, data) if data is not None else None
         if decoded is not None:
             assert data is not None
-            asked = objects.asked(key, data)
+            asked = object_code.asked(key, data)
             yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], asked)
 
 

@@ -19,8 +19,6 @@ import os
 import re
 import stat
 import struct
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,9 +27,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir
 from rtcompile.files.sealed import stat_of
 from rtcompile.request import sources
-from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.sources import relative_to
-from rtcompile.request.values import replace
 
 if TYPE_CHECKING:
     from rtcompile.request.sources import Mentions
@@ -49,14 +45,6 @@ class ManifestEntry(NamedTuple):
     compiler: str
     object_key: str
     dependencies: FileSet
-
-
-def hit(obj: ObjectCode, build: ManifestEntry, where: str) -> ObjectCode:
-    """Return an object as a caller gets it: with its headers, and where it was found."""
-    # The reason for using NVCC still holds on a hit; the reason for the miss does not.
-    why = obj.build.why if obj.build.backend == "nvcc" else ""
-    read = build.dependencies
-    return replace(obj, build=replace(obj.build, headers=read, hit=where, why=why))
 
 
 def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]) -> bytes:
@@ -85,6 +73,16 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
     except (struct.error, IndexError, ValueError):
         return None
     return builds
+
+
+def portable_entry(key: str, data: bytes) -> tuple[str, ManifestEntry] | None:
+    """Return the manifest that `object_code.encode` named: its key and what is in it; None if it named none."""
+    fields = sealed.unseal("object", key, data)
+    if fields is None or len(fields) < 11 or not fields[10]:
+        return None
+    backend, compiler, manifest = (fields[at].decode("utf-8", "replace") for at in (4, 5, 10))
+    compiler = compiler.removeprefix(f"{backend} ")
+    return manifest, ManifestEntry(backend, compiler, key, FileSet())
 
 
 _COLUMNS = 11
@@ -177,48 +175,6 @@ def _join(texts: Iterable[str]) -> bytes:
 
 def _split(data: bytes) -> list[str]:
     return data.decode("utf-8", "surrogateescape").split("\0")[:-1]
-
-
-# --- The builds of this process whose objects are in memory ---------------------------------------
-
-_MOST_BYTES = 128 << 20
-
-Known = tuple[ManifestEntry, ObjectCode]
-
-
-class Memory:
-    """Builds by lookup key, the latest first."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._known: OrderedDict[str, list[Known]] = OrderedDict()
-        self._held = 0  # bytes of code in it
-
-    def find(self, key: str) -> Sequence[Known]:
-        """Return the builds under `key`."""
-        return self._known.get(key, [])
-
-    def remember(self, key: str, build: ManifestEntry, obj: ObjectCode) -> None:
-        """Add a build; drop others where there are too many."""
-        with self._guard:
-            before = self._known.pop(key, [])
-            others = [known for known in before if known[0].object_key != build.object_key]
-            now = [(build, obj), *others][:MOST_BUILDS]
-            self._known[key] = now
-            self._held += _weight(now) - _weight(before)
-            while self._held > _MOST_BYTES and len(self._known) > 1:
-                _, dropped = self._known.popitem(last=False)
-                self._held -= _weight(dropped)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        with self._guard:
-            self._known.clear()
-            self._held = 0
-
-
-def _weight(known: Sequence[Known]) -> int:
-    return sum(len(obj.code) for _, obj in known)
 
 
 # --- Records what a build read --------------------------------------------------------------------

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.forks import at_end
+from rtcompile.store.folder import at_end
 from rtcompile.store.shared import (
     ANSWER_SECONDS,
     MOST_BYTES,

@@ -14,9 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.request import key as admission
+from rtcompile.request import object_code
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store import manifests, objects
+from rtcompile.store import manifests
 from rtcompile.store.manifests import ManifestEntry
 from rtcompile.store.remote import Entry, Remote, Tier, remote
 
@@ -127,7 +128,7 @@ def pack_with(
     key = inputs.portable_key()
     program = inputs.name.rpartition("/")[2]
     alone = key if build.dependencies.is_empty else ""
-    data = objects.encode(build.object_key, obj, program, inputs.summary(), alone)
+    data = object_code.encode(build.object_key, obj, program, inputs.summary(), alone)
     own = manifests.encode(key, [build], inputs.search)
     return Packed(build.object_key, data, manifests.merged(key, own, before))
 

@@ -21,14 +21,14 @@ from rtcompile.files import clocks
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import UntrustedError
-from rtcompile.forks import at_end
+from rtcompile.request import object_code
 from rtcompile.request.key import KeyInputs, linked_by
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.settings import Settings
-from rtcompile.store import manifests, objects
-from rtcompile.store.folder import Folder
+from rtcompile.store import manifests
+from rtcompile.store.folder import Folder, Memory, at_end
 from rtcompile.store.journal import Upkeep
-from rtcompile.store.manifests import ManifestEntry, Memory, hit
+from rtcompile.store.manifests import MOST_BUILDS, ManifestEntry
 
 if TYPE_CHECKING:
     from rtcompile.store.inventory import Entry, Usage
@@ -111,7 +111,7 @@ class Store:
 
     def appeared(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
         """Return what `search` would, but for a source that reads no file check the object alone."""
-        if self._without_files(inputs) is None or self._memory.find(inputs.lookup_key()):
+        if self._without_files(inputs) is None or self._known(inputs):
             return self.search(inputs)
         found = self._find_without_files(inputs)
         if found is not None:
@@ -120,17 +120,17 @@ class Store:
 
     def _search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
         key = inputs.lookup_key()
-        known = self._memory.find(key)
+        known = self._known(inputs)
         for build, obj in known:
             if inputs.serves(build.backend, build.compiler) and build.dependencies.is_unchanged():
-                return hit(obj, build, "memory")
+                return hit(obj, build.dependencies, "memory")
         if (entry := self._find_without_files(inputs)) is not None:
             return entry
         builds = self._builds(key, inputs.search)
         for build in [b for b in builds if inputs.serves(b.backend, b.compiler)]:
             if build.dependencies.is_unchanged() and (read := self._object(build.object_key)):
-                self._memory.remember(key, build, read)
-                return hit(read, build, "disk")
+                self._remember(key, build, read)
+                return hit(read, build.dependencies, "disk")
         # No build's files are unchanged by their stat. Compare contents, also with the portable manifest.
         objects_in_memory = {build.object_key: obj for build, obj in known}
         builds += [build for build, _ in known]
@@ -147,11 +147,11 @@ class Store:
             found = objects_in_memory.get(build.object_key) or self._object(build.object_key)
             if found is not None:
                 build = build._replace(dependencies=fresh)
-                self._memory.remember(key, build, found)
+                self._remember(key, build, found)
                 if written := self._publish_manifest(key, build, inputs.search):
                     self._upkeep.wrote(written)
                 where = "memory" if build.object_key in objects_in_memory else "disk"
-                return hit(found, build, where)
+                return hit(found, fresh, where)
         return partial(self._reason, inputs, builds, usable)
 
     def _without_files(self, inputs: KeyInputs) -> ManifestEntry | None:
@@ -171,8 +171,8 @@ class Store:
         obj = self._object(entry.object_key) if entry is not None else None
         if entry is None or obj is None:
             return None
-        self._memory.remember(inputs.lookup_key(), entry, obj)
-        return hit(obj, entry, "disk")
+        self._remember(inputs.lookup_key(), entry, obj)
+        return hit(obj, entry.dependencies, "disk")
 
     def _reason(
         self, inputs: KeyInputs, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
@@ -208,14 +208,7 @@ class Store:
         return builds
 
     def _object(self, key: str) -> ObjectCode | None:
-        data = self._folder.read("objects", key) if self._readable else None
-        if data is None:
-            return None
-        decoded = objects.decode(key, data)
-        if decoded is None:
-            self._folder.discard("objects", key)
-            return None
-        return decoded[1]
+        return self._folder.object(key) if self._readable else None
 
     # --- keeping -------------------------------------------------------------------------
 
@@ -241,7 +234,7 @@ class Store:
         entry = self._without_files(inputs) if portable else None
         no_dependencies = entry is not None and entry.object_key == object_key
         key = inputs.portable_key() if no_dependencies else ""
-        data = objects.encode(object_key, obj, program, inputs.summary(), key)
+        data = object_code.encode(object_key, obj, program, inputs.summary(), key)
         self._keep(
             inputs, build, obj, data, built=True, no_dependencies=no_dependencies, portable=portable
         )
@@ -254,10 +247,10 @@ class Store:
 
     def adopt(self, inputs: KeyInputs, build: ManifestEntry, data: bytes) -> ObjectCode | None:
         """Keep a build of another machine and return it; None if `data` is not that build's object."""
-        decoded = objects.decode(build.object_key, data)
+        decoded = object_code.decode(build.object_key, data)
         if decoded is None:
             return None
-        no_dependencies = objects.portable_entry(build.object_key, data) is not None
+        no_dependencies = manifests.portable_entry(build.object_key, data) is not None
         self._keep(
             inputs,
             build,
@@ -267,12 +260,22 @@ class Store:
             no_dependencies=no_dependencies,
             portable=True,
         )
-        return hit(decoded[1], build, "remote")
+        return hit(decoded[1], build.dependencies, "remote")
 
     def entry_of(self, inputs: KeyInputs, obj: ObjectCode) -> ManifestEntry | None:
         """Return the entry of a build that was just made or found; None if it is not in memory."""
-        known = self._memory.find(inputs.lookup_key())
-        return next((build for build, kept in known if kept.code is obj.code), None)
+        return next((build for build, kept in self._known(inputs) if kept.code is obj.code), None)
+
+    def _known(self, inputs: KeyInputs) -> list[tuple[ManifestEntry, ObjectCode]]:
+        """Return the builds of these inputs whose objects are in memory, the latest first."""
+        return self._memory.find(inputs.lookup_key()) or []
+
+    def _remember(self, key: str, build: ManifestEntry, obj: ObjectCode) -> None:
+        with self._guard:
+            before = self._memory.find(key) or []
+            others = [known for known in before if known[0].object_key != build.object_key]
+            now = [(build, obj), *others][:MOST_BUILDS]
+            self._memory.keep(key, now, sum(len(kept.code) for _, kept in now))
 
     def _keep(
         self,
@@ -286,7 +289,7 @@ class Store:
         portable: bool,
     ) -> None:
         key = inputs.lookup_key()
-        self._memory.remember(key, build, obj)
+        self._remember(key, build, obj)
         written = self._write("objects", build.object_key, data)
         if written:
             if not no_dependencies:
@@ -467,7 +470,7 @@ class Store:
         from rtcompile.store import inventory
 
         with self._guard:
-            self._memory.clear()
+            self._memory = Memory()
             self.__dict__.pop("negative", None)
         inventory.empty(self._folder)
 

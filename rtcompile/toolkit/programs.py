@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rtcompile.errors import limit_reached
-from rtcompile.files import folders
 from rtcompile.request.units import nvcc_environ, worker_environ
-from rtcompile.settings import Settings
+from rtcompile.settings import Settings, temporary_folder
 from rtcompile.store import inventory
 from rtcompile.toolkit import model
 from rtcompile.toolkit.model import Library, Program, version_pair
@@ -75,7 +74,7 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
             with suppress(OSError):  # read-only, full or another's: the process's own will do
                 if found := inventory.publish(settings.cache_dir, name, write):
                     return found
-        folder = folders.temporary_folder("headers")
+        folder = temporary_folder("headers")
         write(folder)
         return folder
     return None

@@ -21,7 +21,7 @@ import rtcompile
 from rtcompile.build import batch, planned
 from rtcompile.build.many import compile_many, submit_many
 from rtcompile.errors import CompileError, CompilerCrashed, JitDisabled
-from rtcompile.lookup.query import Query
+from rtcompile.lookup.find import Query
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings

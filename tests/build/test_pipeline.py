@@ -16,7 +16,7 @@ import pytest
 import rtcompile
 from rtcompile import toolkit
 from rtcompile.inspect import cubin
-from rtcompile.lookup import query
+from rtcompile.lookup import find as lookup
 from rtcompile.store import store
 from tests.processes import forget_caches, forget_toolkit
 
@@ -57,8 +57,8 @@ def test_code_is_for_the_architecture_asked_for(arch):
 
 
 def test_cuda_python_has_the_last_word_on_the_device(monkeypatch):
-    monkeypatch.setattr(query, "compute_capability", lambda: (8, 0))
-    monkeypatch.setattr(query, "confirmed_compute_capability", lambda: (9, 0))
+    monkeypatch.setattr(lookup, "compute_capability", lambda: (8, 0))
+    monkeypatch.setattr(lookup, "confirmed_compute_capability", lambda: (9, 0))
 
     assert str(compile(arch=None).arch) == "sm_90a"
 

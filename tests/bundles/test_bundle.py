@@ -22,7 +22,7 @@ from rtcompile.errors import (
     ToolkitNotFound,
 )
 from rtcompile.extras.packaging import bundling
-from rtcompile.lookup import query
+from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
 from rtcompile.toolkit.model import Toolchain
 from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header, forget_process
@@ -42,7 +42,7 @@ def elsewhere(bundled: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def on_device(monkeypatch: pytest.MonkeyPatch, *capability: int) -> None:
     for name in ("compute_capability", "confirmed_compute_capability"):
-        monkeypatch.setattr(query, name, lambda: capability)
+        monkeypatch.setattr(lookup, name, lambda: capability)
 
 
 # --- found ---------------------------------------------------------------------------------------

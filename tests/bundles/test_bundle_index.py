@@ -18,7 +18,7 @@ from rtcompile.bundles.file import Bundle  # noqa: E402
 from rtcompile.extras.packaging import bundling, proof  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
-from rtcompile.lookup.query import Query, query_of  # noqa: E402
+from rtcompile.lookup.find import Query, query_of  # noqa: E402
 from rtcompile.request.object_code import files_of  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from tests.programs import CODE, TEMPLATE, Module  # noqa: E402

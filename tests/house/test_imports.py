@@ -16,7 +16,7 @@ PACKAGE = Path(rtcompile.__file__).parent
 
 # A room may import those in the lines above its own, and modules of its own room.
 ROOMS = (
-    "_version diagnostic errors forks styling",
+    "_version diagnostic errors styling",
     "files",
     "request",
     "settings logs tracing",
@@ -40,7 +40,7 @@ FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.spl
 # What the extras import from the core besides what `rtcompile` exports and the two ports. None may be
 # added; an entry goes when its import does.
 FROM_CORE = {
-    "cluster": "files.sealed store.folder store.manifests store.objects store.remote",
+    "cluster": "files.sealed store.folder store.manifests store.remote",
     "devtools": "files.sealed request.options request.request settings toolkit",
     "notebook": (
         "build.many build.progress errors frontends.arguments frontends.raw_kernel frontends.raw_module "
@@ -49,14 +49,14 @@ FROM_CORE = {
     ),
     "packaging": (
         "build.from_bundle build.pipeline build.planned bundles.file bundles.index errors "
-        "files.fileset files.folders files.headers files.sealed frontends.arguments "
-        "frontends.raw_kernel frontends.raw_module inspect.cubin inspect.signature lookup.query "
+        "files.fileset files.headers files.sealed frontends.arguments "
+        "frontends.raw_kernel frontends.raw_module inspect.cubin inspect.signature lookup.find "
         "request.arch request.object_code request.options request.request request.values settings "
-        "store.manifests store.objects workers.pool"
+        "store.manifests workers.pool"
     ),
     "record": (
-        "build.links build.many build.pipeline build.planned errors files.folders files.sealed "
-        "frontends.cupy_hook lookup.query request.options request.units request.values "
+        "build.links build.many build.pipeline build.planned errors files.sealed settings "
+        "frontends.cupy_hook lookup.find request.options request.units request.values "
         "toolkit.remembered"
     ),
 }

@@ -15,8 +15,8 @@ import rtcompile
 from rtcompile.bundles import index as bundles
 from rtcompile.errors import InvalidRequest
 from rtcompile.lookup import environment
+from rtcompile.lookup import find as device
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup import query as device
 from rtcompile.request.request import CompileRequest
 from tests.lookups import CAPABILITY, CODE, build, found, kept, look
 

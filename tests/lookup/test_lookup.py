@@ -13,12 +13,14 @@ from rtcompile.build import pipeline
 from rtcompile.extras.record import recording, warming
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
-from rtcompile.lookup import environment, query
+from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.query import Found, Memory, query_of
+from rtcompile.lookup.find import Found, query_of
 from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
+from rtcompile.settings import Settings
+from rtcompile.store import folder as caches
 from tests.lookups import CODE, WITH_HEADER, build, found, kept, look
 
 pytestmark = pytest.mark.usefixtures("asked")
@@ -288,11 +290,12 @@ def test_a_read_only_entry_that_was_not_used_for_hours_is_found(cache, monkeypat
 
 @pytest.mark.takes_seconds
 def test_what_is_remembered_of_large_sources_is_limited_too():
-    kept = Memory()
     found = Found(ObjectCode(b"", "cubin", Arch(8, 0)), FileSet())
+    sources = [str(number) * (caches._MAX_BYTES // 3) for number in range(5)]
+    queries = [query_of(CompileRequest(source), Settings.from_environ()) for source in sources]
 
-    for number in range(5):
-        kept.keep((str(number) * (query._MAX_BYTES // 3), ("-DN=1",)), found)
+    for query in queries:
+        lookup.keep(query, found, lookup.LEVELS[:1])
 
-    assert kept.find(("0" * (query._MAX_BYTES // 3), ("-DN=1",))) is None
-    assert kept.find(("4" * (query._MAX_BYTES // 3), ("-DN=1",))) is found
+    kept = [query.environment.memory.find(query.identity) for query in queries]
+    assert (kept[0], kept[-1]) == (None, found)

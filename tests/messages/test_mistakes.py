@@ -154,7 +154,7 @@ def test_code_for_another_device_is_told_with_both(device) -> None:
     )
     module = rtcompile.RawModule(code=text, arch="sm_90a")
     with (
-        mock.patch("rtcompile.lookup.query.compute_capability", return_value=(8, 0)),
+        mock.patch("rtcompile.lookup.find.compute_capability", return_value=(8, 0)),
         pytest.raises(rtcompile.DriverError) as caught,
     ):
         module.get_function("k")

@@ -9,7 +9,7 @@ import pytest
 import rtcompile
 from rtcompile.build import plan as plans
 from rtcompile.errors import RtcompileWarning, UnsupportedArch
-from rtcompile.lookup import query
+from rtcompile.lookup import find as lookup
 from rtcompile.request.values import Arch
 
 lazy_code = pytest.importorskip("rtcompile.frontends.lazy_code")
@@ -20,7 +20,7 @@ SOURCE = 'extern "C" __global__ void k(float* x) { *x = 1; }'
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "compute_capability", lambda: (9, 0))
+    monkeypatch.setattr(lookup, "compute_capability", lambda: (9, 0))
     monkeypatch.setattr(lazy_code, "current_device", lambda: 0)
     monkeypatch.setattr(plans, "_passed_over", set())
 

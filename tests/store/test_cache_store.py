@@ -16,7 +16,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import KeyInputs
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
-from rtcompile.store import manifests
+from rtcompile.store import folder, manifests
 from rtcompile.store.store import Store
 from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open_store
 
@@ -365,7 +365,7 @@ def test_a_manifest_keeps_the_latest_builds(cache: Path, tree: HeaderTree) -> No
 
 
 def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "_MOST_BYTES", 250)
+    monkeypatch.setattr(folder, "_MAX_BYTES", 250 + 2 * folder._OVERHEAD)
     kept = open_store(cache, on_disk=False)
     several = [make_key_inputs(source=str(i)) for i in range(4)]
     for inputs in several:

@@ -15,7 +15,8 @@ import pytest
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
-from rtcompile.store import manifests, objects
+from rtcompile.request import object_code as objects
+from rtcompile.store import manifests
 from tests.key_inputs import HeaderTree, make_key_inputs, make_object, open_store
 from tests.trials.record import record, times
 

@@ -103,7 +103,7 @@ def test_folders_with_similar_names_are_left_alone(place: Path, name: str) -> No
 def test_a_temporary_folder_goes_with_the_process_that_made_it(place: Path) -> None:
     script = """
         import os
-        from rtcompile.files import folders as temporary
+        from rtcompile import settings as temporary
         folder = temporary.temporary_folder("notebook")
         if os.fork() == 0:
             raise SystemExit

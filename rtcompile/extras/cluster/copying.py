@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
-from rtcompile.store import manifests, objects
+from rtcompile.store import manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.remote import Remote, Tier
 from rtcompile.store.shared import RemoteSettings, first_line, listing
@@ -77,7 +77,7 @@ def _manifests(folder: Folder) -> Iterator[tuple[str, bytes]]:
             yield key, own
     for key, _ in folder.listing(_OBJECTS[0]):
         data = folder.read(_OBJECTS[0], key)
-        found = objects.portable_entry(key, data) if data is not None else None
+        found = manifests.portable_entry(key, data) if data is not None else None
         if found is not None:
             manifest, build = found
             yield manifest, manifests.encode(manifest, [build], ())

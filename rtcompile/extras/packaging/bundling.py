@@ -19,7 +19,7 @@ from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, contents_of, 
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import content_digest
-from rtcompile.lookup.query import query_of
+from rtcompile.lookup.find import query_of
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.request import CompileRequest, with_headers

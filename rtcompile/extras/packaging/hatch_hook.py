@@ -13,7 +13,7 @@ from hatchling.plugin import hookimpl
 
 from rtcompile.errors import RtcompileError
 from rtcompile.extras.packaging.build_hooks import Table
-from rtcompile.files import folders
+from rtcompile.settings import temporary_folder
 
 
 class BundleHook(BuildHookInterface):  # type: ignore[misc]
@@ -27,7 +27,7 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
             return
         with self._errors_end_the_build():
             table = self._table()
-            path = os.path.join(folders.temporary_folder("bundle"), os.path.basename(table.bundle))
+            path = os.path.join(temporary_folder("bundle"), os.path.basename(table.bundle))
             table.build(self.root, path)
         build_data["force_include"][path] = table.bundle
 
@@ -35,7 +35,7 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
         """Test the wheel without a compiler, and remove it if it does not work."""
         if self.target_name != "wheel" or version == "editable":
             return
-        files = folders.temporary_folder("wheel")
+        files = temporary_folder("wheel")
         with zipfile.ZipFile(artifact_path) as wheel:
             wheel.extractall(files)
         with self._errors_end_the_build(artifact_path):

@@ -407,9 +407,9 @@ def _unpacked(package: str, name: str) -> str:
     """Copy a resource of a zipped package to a temporary folder of this process."""
     from importlib import resources
 
-    from rtcompile.files import folders as temporary
+    from rtcompile.settings import temporary_folder
 
-    target = os.path.join(temporary.temporary_folder("unpacked"), os.path.basename(name))
+    target = os.path.join(temporary_folder("unpacked"), os.path.basename(name))
     _copy(resources.files(package).joinpath(name), target)
     return target
 

@@ -14,8 +14,9 @@ from rtcompile.extras.packaging import bundling
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import arch as archs
+from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store import manifests, objects
+from rtcompile.store import manifests
 from rtcompile.workers import pool
 
 Version = tuple[int, int]
@@ -103,7 +104,7 @@ def provenance(bundle: Bundle) -> list[dict[str, Any]]:
 def _contents(bundle: Bundle) -> list[tuple[Row, ObjectCode, list[Any]]]:
     found = []
     for row, data, record, *_ in bundle.contents():
-        decoded = objects.decode(row.sealed_key(), data)
+        decoded = object_code.decode(row.sealed_key(), data)
         folders = [SearchDir(label, f"<{label}>") for label in row.labels]
         read = manifests.decode(row.sealed_key(), record, folders)
         if decoded is None or read is None:

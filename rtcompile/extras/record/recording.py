@@ -22,15 +22,15 @@ from typing import Any
 from rtcompile._version import __version__
 from rtcompile.build import links
 from rtcompile.errors import InvalidRequest, RtcompileError
-from rtcompile.files import folders, sealed
+from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.lookup.find import listeners
-from rtcompile.lookup.query import depends_on_directory
+from rtcompile.lookup.find import depends_on_directory, listeners
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
+from rtcompile.settings import absolute
 
 FORMAT = "rtcompile record 4"
 MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
@@ -189,7 +189,7 @@ def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
         "name": request.name,
         "source": request.source,
         # Relative directories become absolute: they refer to the recorded program's working directory.
-        "options": list(compiler_options.with_directories(request.options, folders.absolute)),
+        "options": list(compiler_options.with_directories(request.options, absolute)),
         "arch": str(code.arch),
         "follows device": request.arch is None or not request.allow_fixups,
         "name expressions": list(request.name_expressions),
