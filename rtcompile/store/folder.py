@@ -43,8 +43,8 @@ FOLDERS = (
 _MOST_TRIES = 4  # to append a record, while others take the journal
 # To wait for a process that still writes to a journal that is being taken, and may wait for a processor.
 _MOST_WAITED_SECONDS = 1.0
-_MAX_BYTES = 128 << 20  # of a `Memory`
-_OVERHEAD = 2048  # bytes of an entry besides its code and texts
+MAX_BYTES = 128 << 20  # of a `Memory`
+OVERHEAD = 2048  # bytes of an entry besides its code and texts
 _RECORD = struct.Struct("<4q")  # hits, builds, fetched builds, bytes written
 
 
@@ -280,9 +280,9 @@ class Memory:
     def keep(self, key: object, value: object, size: int) -> None:
         """Keep a value of so many bytes in place of what was kept before."""
         with self._guard:
-            self._bytes += size + _OVERHEAD - self._kept.pop(key, (None, 0))[1]
-            self._kept[key] = value, size + _OVERHEAD
-            while self._bytes > _MAX_BYTES and len(self._kept) > 1:
+            self._bytes += size + OVERHEAD - self._kept.pop(key, (None, 0))[1]
+            self._kept[key] = value, size + OVERHEAD
+            while self._bytes > MAX_BYTES and len(self._kept) > 1:
                 self._bytes -= self._kept.pop(next(iter(self._kept)))[1]
 
 

@@ -291,7 +291,7 @@ def test_a_read_only_entry_that_was_not_used_for_hours_is_found(cache, monkeypat
 @pytest.mark.takes_seconds
 def test_what_is_remembered_of_large_sources_is_limited_too():
     found = Found(ObjectCode(b"", "cubin", Arch(8, 0)), FileSet())
-    sources = [str(number) * (caches._MAX_BYTES // 3) for number in range(5)]
+    sources = [str(number) * (caches.MAX_BYTES // 3) for number in range(5)]
     queries = [query_of(CompileRequest(source), Settings.from_environ()) for source in sources]
 
     for query in queries:

@@ -365,7 +365,7 @@ def test_a_manifest_keeps_the_latest_builds(cache: Path, tree: HeaderTree) -> No
 
 
 def test_memory_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_MAX_BYTES", 250 + 2 * folder._OVERHEAD)
+    monkeypatch.setattr(folder, "MAX_BYTES", 250 + 2 * folder.OVERHEAD)
     kept = open_store(cache, on_disk=False)
     several = [make_key_inputs(source=str(i)) for i in range(4)]
     for inputs in several:
