@@ -32,7 +32,7 @@ _NAMES = {
     ),
     "build.profile": "HeaderCost Profile TemplateCost",
     "extras.notebook": "load_ipython_extension",
-    "extras.packaging.library": "Kernel KernelLibrary KernelModule",
+    "frontends.library": "Kernel KernelLibrary KernelModule",
     "inspect.signature": "Parameter",
     "files.headers": "Header",
     "frontends.cupy_hook": "Installation install uninstall",

@@ -29,13 +29,13 @@ from rtcompile.errors import RtcompileWarning as RtcompileWarning
 from rtcompile.errors import ToolkitNotFound as ToolkitNotFound
 from rtcompile.errors import UnsupportedArch as UnsupportedArch
 from rtcompile.extras.notebook import load_ipython_extension as load_ipython_extension
-from rtcompile.extras.packaging.library import Kernel as Kernel
-from rtcompile.extras.packaging.library import KernelLibrary as KernelLibrary
-from rtcompile.extras.packaging.library import KernelModule as KernelModule
 from rtcompile.files.headers import Header as Header
 from rtcompile.frontends.cupy_hook import Installation as Installation
 from rtcompile.frontends.cupy_hook import install as install
 from rtcompile.frontends.cupy_hook import uninstall as uninstall
+from rtcompile.frontends.library import Kernel as Kernel
+from rtcompile.frontends.library import KernelLibrary as KernelLibrary
+from rtcompile.frontends.library import KernelModule as KernelModule
 from rtcompile.frontends.raw_kernel import RawKernel as RawKernel
 from rtcompile.frontends.raw_module import RawModule as RawModule
 from rtcompile.frontends.tensors import tensor_map as tensor_map
@@ -51,4 +51,5 @@ from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch
 from rtcompile.store.shared import SharedStore as SharedStore
 
+_HOME: dict[str, str]
 _STORES: dict[str, str]

@@ -301,7 +301,7 @@ _VERBS = (
         do the same while a wheel is built. `rtcompile bundle verify FILE` reads every byte of one;
         `rtcompile bundle verify FILE TARGET… --rebuild` compiles it again and compares. If a build
         cannot be bundled (link= with sources, a header that no -I leads to) nothing is written, and
-        the exit code is 2. With --skip-unshippable the rest is written; the exit code is 0 then, but
+        the exit code is 2. With --skip-unbundleable the rest is written; the exit code is 0 then, but
         the bundle names what it lacks, and `rtcompile bundle verify` of it ends with 1.""",
         "rtcompile bundle mykernels --arch sm_80,sm_90a,compute_80 -o mykernels/kernels.rtcb",
         (
@@ -317,7 +317,7 @@ _VERBS = (
             _arg("--update", "keep the file's other builds"),
             _NAMES,
             _arg(
-                "--skip-unshippable",
+                "--skip-unbundleable --skip-unshippable",
                 "write the rest if some builds cannot be bundled; --list and verify name what is left out",
             ),
             _arg("--list", "show what is in a bundle: TARGET"),

@@ -9,10 +9,12 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
+from rtcompile.build import proof
+from rtcompile.build.to_bundle import Work
 from rtcompile.bundles.file import Bundle
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.packaging import bundling, proof
+from rtcompile.extras.packaging import bundling
 from rtcompile.request.request import CompileRequest
 
 
@@ -41,7 +43,7 @@ def run(given: Namespace) -> int:
             archs=archs,
             update=given.update,
             progress=False if given.json else None,
-            skip_unshippable=given.skip_unshippable,
+            skip_unbundleable=given.skip_unbundleable,
         )
     rows = [
         (
@@ -113,7 +115,7 @@ def _verify(given: Namespace) -> int:
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
         targets = [target for name in names for target in _targets(given, name, archs, stack)]
-        rebuilt = proof.rebuild(bundle, targets)
+        rebuilt = proof.rebuild(bundle, bundling.works(targets, proof.architectures(bundle)))
     _show(given, path, ("program", "arch", "kind", "outcome"), rebuilt)
     same = sum(row.outcome == "same" for row in rebuilt)
     if not given.json:
@@ -145,7 +147,7 @@ def _targets(
         mention_differences(name, record)
         for wanted in stack.enter_context(warming.requests(record, archs)):
             requested, requested_by = wanted.by_program or (None, None)
-            yield bundling.Work(
+            yield Work(
                 wanted.request, requested=requested, requested_by=requested_by, origin=wanted.origin
             )
         return

@@ -133,7 +133,7 @@ def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, caps
 
     told = " ".join(capsys.readouterr().err.split())
     assert "2 of 4 builds cannot be bundled; no bundle was written" in told
-    assert "--skip-unshippable" in told
+    assert "--skip-unbundleable" in told
     assert "beside.cu, requested by test_bundle_command.py:" in told
     assert "own.cuh by its path on this machine" in told
     assert "linked.cu, requested by test_bundle_command.py:" in told
@@ -142,7 +142,7 @@ def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, caps
 
 
 def test_a_bundle_without_them_names_what_it_lacks(record, capsys):
-    assert run(record, "-o", "k.rtc", "--skip-unshippable") == 0
+    assert run(record, "-o", "k.rtc", "--skip-unbundleable") == 0
     assert "incomplete, 2 left out" in capsys.readouterr().out
 
     assert run("--list", "k.rtc") == 0
@@ -157,7 +157,7 @@ def test_a_bundle_without_them_names_what_it_lacks(record, capsys):
 
 
 def test_a_program_that_lacks_what_was_left_out_is_reported_with_the_reason(record, monkeypatch):
-    run(record, "-o", "k.rtc", "--skip-unshippable")
+    run(record, "-o", "k.rtc", "--skip-unbundleable")
     forget_bundles()
     monkeypatch.setenv("RTCOMPILE_BUNDLES", os.path.abspath("k.rtc"))
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", os.path.abspath("empty"))
@@ -169,7 +169,7 @@ def test_a_program_that_lacks_what_was_left_out_is_reported_with_the_reason(reco
 
 
 def test_what_an_update_makes_is_left_out_no_more(record):
-    run(record, "-o", "k.rtc", "--skip-unshippable")
+    run(record, "-o", "k.rtc", "--skip-unbundleable")
     source = f'#include "{os.getcwd()}/own.cuh"\n' + PLAIN
     request = rtcompile.CompileRequest(source, options=(f"-I{os.getcwd()}",))
     bundling.bundle([request], "k.rtc", archs=["sm_80"], update=True, progress=False)
@@ -180,7 +180,7 @@ def test_what_an_update_makes_is_left_out_no_more(record):
 
 
 def test_an_update_of_another_build_of_its_source_leaves_it_left_out(record):
-    run(record, "-o", "k.rtc", "--skip-unshippable")
+    run(record, "-o", "k.rtc", "--skip-unbundleable")
     source = f'#include "{os.getcwd()}/own.cuh"\n' + PLAIN
     other = rtcompile.CompileRequest(source, options=(f"-I{os.getcwd()}", "-DOTHER"))
     bundling.bundle([other], "k.rtc", archs=["sm_80"], update=True, progress=False)
@@ -206,6 +206,6 @@ def test_a_bundle_of_nothing_is_not_written(record):
             "k.rtc",
             archs=["sm_80"],
             progress=False,
-            skip_unshippable=True,
+            skip_unbundleable=True,
         )
     assert not os.path.exists("k.rtc")

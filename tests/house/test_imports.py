@@ -43,21 +43,14 @@ FROM_CORE = {
     "cluster": "files.sealed store.folder store.manifests store.remote",
     "devtools": "files.sealed request.options request.request settings toolkit",
     "notebook": (
-        "build.many build.progress errors frontends.arguments frontends.raw_kernel frontends.raw_module "
-        "inspect.cubin inspect.report inspect.signature inspect.symbols messages.diagnostics "
-        "messages.rendering request.cxx request.object_code request.options styling"
+        "build.many build.progress errors frontends.arguments inspect.cubin inspect.report "
+        "inspect.signature inspect.symbols messages.diagnostics messages.rendering request.cxx "
+        "request.options styling"
     ),
-    "packaging": (
-        "build.from_bundle build.pipeline build.planned bundles.file bundles.index errors "
-        "files.fileset files.headers files.sealed frontends.arguments "
-        "frontends.raw_kernel frontends.raw_module inspect.cubin inspect.signature lookup.find "
-        "request.arch request.object_code request.options request.request request.values settings "
-        "store.manifests workers.pool"
-    ),
+    "packaging": "build.to_bundle errors request.values settings",
     "record": (
-        "build.links build.many build.pipeline build.planned errors files.sealed settings "
-        "frontends.cupy_hook lookup.find request.options request.units request.values "
-        "toolkit.remembered"
+        "build.many build.pipeline build.portable errors files.sealed frontends.cupy_hook "
+        "request.values"
     ),
 }
 # The ports: `SharedStore` and what stores of ours share; what a build tells its listeners.

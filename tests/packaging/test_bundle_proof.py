@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rtcompile.build import proof
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.cli import main
-from rtcompile.extras.packaging import proof
 from rtcompile.request.arch import first_release, generations
 from rtcompile.request.values import Arch
 from tests.packages import SOURCE, Package

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from rtcompile.errors import CompileError, InvalidRequest
-from rtcompile.extras.packaging.library import KernelLibrary
+from rtcompile.frontends.library import KernelLibrary
 from rtcompile.inspect import signature
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 

@@ -9,8 +9,8 @@ import pytest
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, InvalidRequest
+from rtcompile.build import portable
 from rtcompile.extras.packaging import bundling
-from rtcompile.extras.record import recording, warming
 
 SOURCE = 'extern "C" __global__ void g() {}'
 
@@ -106,19 +106,19 @@ def test_a_bundle_has_ptx_for_a_virtual_architecture(tmp_path: Path, monkeypatch
 
 def test_a_record_of_ptx_is_built_again_as_ptx() -> None:
     request = CompileRequest(SOURCE, options=("-arch=compute_80",))
-    entry = recording.describe(request, rtcompile.compile(SOURCE, options=("-arch=compute_80",)))
-    assert recording.request_of(entry).target == "ptx"
+    entry = portable.describe(request, rtcompile.compile(SOURCE, options=("-arch=compute_80",)))
+    assert portable.request_of(entry).target == "ptx"
 
 
 def test_a_record_is_warmed_for_devices_and_not_for_ptx() -> None:
     request = CompileRequest(SOURCE)
-    entry = recording.describe(request, rtcompile.compile(SOURCE, arch="sm_80"))
+    entry = portable.describe(request, rtcompile.compile(SOURCE, arch="sm_80"))
     with pytest.raises(InvalidRequest, match="give a device's architecture, sm_90"):
-        list(warming.for_archs(entry, recording.request_of(entry), ["compute_90"]))
+        list(portable.for_archs(entry, portable.request_of(entry), ["compute_90"]))
 
 
 def test_a_record_whose_options_name_an_architecture_keeps_it() -> None:
     request = CompileRequest(SOURCE, options=("-arch=sm_80",))
-    entry = recording.describe(request, rtcompile.compile(SOURCE, options=("-arch=sm_80",)))
-    ((again, _),) = warming.for_archs(entry, recording.request_of(entry), ["sm_90a", "sm_75"])
+    entry = portable.describe(request, rtcompile.compile(SOURCE, options=("-arch=sm_80",)))
+    ((again, _),) = portable.for_archs(entry, portable.request_of(entry), ["sm_90a", "sm_75"])
     assert again.arch == Arch(8, 0)

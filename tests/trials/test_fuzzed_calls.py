@@ -22,12 +22,13 @@ import pytest
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, cli
+from rtcompile.build import portable
 from rtcompile.bundles import index as bundles
 from rtcompile.bundles.sections import HEAD, INDEX, MAGIC
 from rtcompile.extras.packaging import bundling
-from rtcompile.extras.packaging.library import KernelLibrary
 from rtcompile.extras.record import recording, warming
 from rtcompile.files import sealed
+from rtcompile.frontends.library import KernelLibrary
 from rtcompile.inspect.report import report
 from rtcompile.settings import Settings
 from tests.packages import Package
@@ -331,7 +332,7 @@ class Calls:
 
     def crafted_record(self) -> Call:
         """A program's record with values in it that `rtcompile run --record` does not write."""
-        build = recording.describe(CompileRequest(**KNOWN), self.known)
+        build = portable.describe(CompileRequest(**KNOWN), self.known)
         build["headers"] = [["user0", "a.cuh", str(self.folder / "../a.cuh"), "0" * 64]]
         document: dict[str, Any] = {"format": recording.FORMAT, "headers": {}, "builds": [build]}
         odd = [None, 3, -1, "", "x", "\0", "/proc/nowhere", [], {}, ["x"], [3], "user0", True, "é"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from rtcompile import styling
+from rtcompile import _HOME, styling
 from rtcompile.build.many import found, submit_many
 from rtcompile.build.progress import changing_line
 from rtcompile.errors import CompileError, CompilerCrashed, InvalidRequest, RtcompileError, public
@@ -300,9 +300,7 @@ def load(shell: Any) -> None:
         ("rtcompile.extras.notebook.kernels", "CellModule"),
         ("rtcompile.extras.notebook.kernels", "CellKernel"),
         ("rtcompile.extras.notebook.kernels", "CellTemplate"),
-        ("rtcompile.request.object_code", "ObjectCode"),
-        ("rtcompile.frontends.raw_module", "RawModule"),
-        ("rtcompile.frontends.raw_kernel", "RawKernel"),
+        *((f"rtcompile.{_HOME[name]}", name) for name in ("ObjectCode", "RawModule", "RawKernel")),
     ):
         formatters["text/html"].for_type_by_name(module, name, show.as_html)
         formatters["text/plain"].for_type_by_name(

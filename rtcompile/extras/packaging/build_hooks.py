@@ -108,8 +108,7 @@ def missing_builds(
     files: str, bundle: str, targets: Sequence[str], archs: Sequence[str], advice: str
 ) -> str | None:
     """Return why a wheel's bundle lacks a build, and what to do; None if it has every build."""
-    from rtcompile.build import pipeline
-    from rtcompile.bundles import index as bundles
+    from rtcompile.bundles.index import use_bundle
     from rtcompile.extras.packaging import bundling
 
     made = os.path.join(files, bundle)
@@ -120,8 +119,8 @@ def missing_builds(
             if not os.path.exists(used):
                 there = os.path.relpath(used, files)
                 return f"{library} has its bundle at {there}, but it is written to {bundle}: name the same path"
-            bundles.use_bundle(used)
-            pipeline.build(work.request, work.settings())
+            use_bundle(used)
+            work.build()
     except RtcompileError as error:
         return f"{error}\n{advice}"
     return None

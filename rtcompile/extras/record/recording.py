@@ -20,17 +20,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rtcompile._version import __version__
-from rtcompile.build import links
+from rtcompile.build.portable import compiler_versions, describe, distrusted
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.lookup.find import depends_on_directory, listeners
-from rtcompile.request import options as compiler_options
+from rtcompile.lookup.find import listeners
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.units import LinkInput
-from rtcompile.request.values import Arch
-from rtcompile.settings import absolute
 
 FORMAT = "rtcompile record 4"
 MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
@@ -85,7 +81,7 @@ class Recorder:
         try:
             # CuPy is not loaded yet when recording starts.
             self._append_once({"format": FORMAT, **loaded_versions()})
-            entry = describe(request, code)
+            entry = {**describe(request, code), "asked by": _caller()}
             for header in code.build.headers:
                 if header.label.startswith("user"):
                     self._keep(header.path, header.digest)
@@ -174,58 +170,6 @@ class Record:
         return data
 
 
-def describe(request: CompileRequest, code: ObjectCode) -> dict[str, Any]:
-    """Return a request, and the dependencies of its build, as plain values."""
-    named = compiler_options.parse(request.options).arch and not request.may_pass_over_arch
-    return {
-        "asked": {
-            "options": list(request.options),
-            "arch": None if request.arch is None else str(request.arch),
-            "by cupy": not request.allow_fixups,
-            "by a module": request.may_pass_over_arch,
-            # False if an option has a relative path, which names another file in another directory.
-            "anywhere": not depends_on_directory(request),
-        },
-        "name": request.name,
-        "source": request.source,
-        # Relative directories become absolute: they refer to the recorded program's working directory.
-        "options": list(compiler_options.with_directories(request.options, absolute)),
-        "arch": str(code.arch),
-        "follows device": request.arch is None or not request.allow_fixups,
-        "name expressions": list(request.name_expressions),
-        "backend": request.backend,
-        # ``-arch=compute_90`` made PTX, and the entry has the architecture besides.
-        "target": code.kind if request.arch is None and named else request.target,
-        "link": [_link(item, index) for index, item in enumerate(request.link)],
-        "given headers": dict(request.headers),
-        "built by": code.build.compiler,
-        "headers": [[h.label, h.relative, h.path, h.digest] for h in code.build.headers],
-        "asked by": _caller(),
-    }
-
-
-def request_of(entry: Mapping[str, Any]) -> CompileRequest:
-    """Return the request that an entry describes, for the architecture it was built for."""
-    try:
-        return CompileRequest(
-            entry["source"],
-            options=tuple(entry["options"]),
-            arch=Arch.parse(entry["arch"]),
-            name_expressions=tuple(entry["name expressions"]),
-            name=entry["name"],
-            backend=entry["backend"],
-            target=entry["target"],
-            link=tuple(_linked(item) for item in entry["link"]),
-            headers=entry["given headers"],
-            allow_fixups=not entry["asked"]["by cupy"],
-            may_pass_over_arch=entry["asked"]["by a module"],
-        )
-    except InvalidRequest as error:
-        raise InvalidRequest(f"a build of the record is damaged: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidRequest(f"a build of the record is damaged: {error!r}") from None
-
-
 def read(path: str, *, trust_options: bool = False) -> Record:
     """Return the record in a file, a finished one or the ``.part`` of a program that was killed.
 
@@ -243,9 +187,7 @@ def read(path: str, *, trust_options: bool = False) -> Record:
         record = _from_lines(path, text.splitlines())
     for build in () if trust_options else record.builds:
         try:
-            links = [item["options"] for item in build["link"] if "source" in item]
-            given = (build["options"], build["asked"]["options"], *links)
-            why = [each for words in given for each in compiler_options.distrusted(words)]
+            why = distrusted(build)
         except InvalidRequest as error:
             raise InvalidRequest(f"{path}: a build of the record is damaged: {error}") from None
         except (KeyError, TypeError, AttributeError):
@@ -359,16 +301,13 @@ def differences(record: Record) -> list[str]:
     """Return a sentence for each version that differs here, without importing CuPy."""
     from importlib import metadata
 
-    from rtcompile.toolkit import remembered
-
     cupys = [
         distribution.version
         for distribution in metadata.distributions()
         if re.fullmatch(r"cupy(-cuda\d+x)?", str(distribution.metadata["Name"]).lower())
     ]
-    toolchain = remembered.current()
-    compilers = [each.version for each in (toolchain.nvrtc, toolchain.nvcc) if each is not None]
-    here = {"rtcompile": [__version__], "cupy": cupys, "cuda": [_release(v) for v in compilers]}
+    compilers = [_release(version) for version in compiler_versions()]
+    here = {"rtcompile": [__version__], "cupy": cupys, "cuda": compilers}
     titles = {"rtcompile": "rtcompile", "cupy": "CuPy", "cuda": "CUDA"}
     return [
         f"recorded with {titles[name]} {then}, and here is {titles[name]} {found[0]}"
@@ -395,17 +334,3 @@ def _caller() -> str:
             return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
-
-
-def _link(item: Any, index: int) -> dict[str, Any]:
-    given = links.given(item, index)
-    if isinstance(given, LinkInput):
-        data = base64.b64encode(given.data).decode()
-        return {"kind": given.kind, "name": given.name, "data": data}
-    return {"source": given.source, "options": list(given.options), "name": given.name}
-
-
-def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
-    if "source" in item:
-        return CompileRequest(item["source"], options=tuple(item["options"]), name=item["name"])
-    return LinkInput(item["kind"], item["name"], base64.b64decode(item["data"], validate=True))

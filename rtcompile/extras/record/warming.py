@@ -6,40 +6,30 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from rtcompile.build import planned
 from rtcompile.build.many import compile_many
 from rtcompile.build.many import request_of as build_of
+from rtcompile.build.portable import ProgramRequest, for_archs, request_of, with_directories
 from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, RtcompileWarning, shown
-from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, read, request_of
+from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, read
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch, items, replace
+from rtcompile.request.values import items
 
 _FOLDER = "rtcompile-warm-"
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
-
-
-class ProgramRequest(NamedTuple):
-    """A request as the program makes it; `capability` is None if it names its architecture."""
-
-    request: CompileRequest
-    capability: tuple[int, int] | None
 
 
 class Wanted(NamedTuple):
     """A build of a record."""
 
     request: CompileRequest
-    by_program: (
-        ProgramRequest | None
-    )  # None if the program's request depends on more than the device
+    by_program: ProgramRequest | None  # None if it depends on more than the device
     origin: str  # the line of the program: ``"train.py:12"``
     cost: tuple[float, int]  # milliseconds if recorded, and headers
 
@@ -60,7 +50,9 @@ def warm(
         done = compile_many([wanted[i] for i in order], progress=progress, errors="return")
     for index, outcome in zip(order, done, strict=True):
         outcomes[index] = outcome
-    _index([each.by_program for each in found])
+    for each in found:
+        if each.by_program is not None:
+            each.by_program.add_to_index()
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
@@ -97,50 +89,6 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def for_archs(
-    entry: Mapping[str, Any], request: CompileRequest, archs: Sequence[str]
-) -> Iterator[tuple[CompileRequest, ProgramRequest | None]]:
-    named = compiler_options.parse(request.options).arch and request.allow_fixups
-    if not archs or not entry.get("follows device") or (named and not request.may_pass_over_arch):
-        yield request, _by_program(entry, request, None)
-        return
-    for name in archs:
-        try:
-            arch = Arch.parse(name)
-        except ValueError as error:
-            raise InvalidRequest(f"--arch: {error}") from None
-        if name.startswith("compute_"):
-            raise InvalidRequest(f"--arch {name}: give a device's architecture, {arch}")
-        if entry["asked"]["by cupy"]:
-            # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
-            arch = replace(arch, suffix="")
-        yield request.replace(arch=arch), _by_program(entry, request, arch)
-
-
-def _by_program(
-    entry: Mapping[str, Any], request: CompileRequest, arch: Arch | None
-) -> ProgramRequest | None:
-    """Return the request that the program will make; None if it depends on more than the device."""
-    recorded = entry["asked"]
-    request = request.replace(options=tuple(recorded["options"]))  # with the program's own folders
-    fixed = not recorded["by cupy"] and any("arch" in o or "code" in o for o in request.options)
-    if not recorded["anywhere"] or fixed:
-        return None
-    if recorded["arch"] is not None:
-        return ProgramRequest(request if arch is None else request.replace(arch=arch), None)
-    built = request.arch if arch is None else arch
-    assert built is not None
-    return ProgramRequest(request.replace(arch=None), (built.major, built.minor))
-
-
-def _index(requests: Sequence[ProgramRequest | None]) -> None:
-    """Add index entries for the program's own requests, valid in the same environment."""
-    for each in requests:
-        if each is not None:
-            with suppress(RtcompileError):  # its build failed
-                planned.index(each.request, each.capability)
-
-
 class _Relocated:
     """Folders for a record's headers: several if a program rewrites a header during its run."""
 
@@ -174,7 +122,7 @@ class _Relocated:
             os.makedirs(target, exist_ok=True)
             return target
 
-        return request.replace(options=compiler_options.with_directories(request.options, moved))
+        return with_directories(request, moved)
 
     def _state_with(self, own: Mapping[str, str]) -> tuple[int, dict[str, str]]:
         """Return the number and headers of a folder that has no other contents for the given headers."""

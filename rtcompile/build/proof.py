@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from rtcompile.build import from_bundle, pipeline
+from rtcompile.build import from_bundle
+from rtcompile.build.to_bundle import Work
 from rtcompile.bundles import index as bundles
 from rtcompile.bundles.file import Bundle, Row
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.packaging import bundling
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import arch as archs
@@ -145,14 +145,18 @@ class Rebuilt(NamedTuple):
     outcome: str
 
 
-def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
+def architectures(bundle: Bundle) -> list[str]:
+    """Return the names of the architectures that a bundle has code for."""
+    rows = bundle.rows()
+    names = (row.arch.virtual if row.kind == "ptx" else str(row.arch) for row in rows)
+    return list(dict.fromkeys(names))
+
+
+def rebuild(bundle: Bundle, works: Iterable[Work]) -> list[Rebuilt]:
     """Compile every build of a bundle again, past all caches, and compare the code byte by byte."""
     wanted = _contents(bundle)
-    names = dict.fromkeys(
-        row.arch.virtual if row.kind == "ptx" else str(row.arch) for row, _, _ in wanted
-    )
     work = {}
-    for each in bundling.works(targets, list(names)):
+    for each in works:
         inputs = from_bundle.key_inputs(each.request, each.settings())
         if inputs is not None:
             arch, kind = each.request.arch, each.request.target
@@ -164,11 +168,8 @@ def rebuild(bundle: Bundle, targets: Iterable[Any]) -> list[Rebuilt]:
         chosen.append((row, code, headers, exact or work.get((row.key, None, row.kind))))
     known = [each for *_, each in chosen if each is not None]
 
-    def build(work: bundling.Work) -> ObjectCode:
-        return pipeline.build(work.request, work.settings().override(recompile=True))
-
     with bundles.out_of_use(), ThreadPoolExecutor(pool.slots()) as executor:
-        again = executor.map(build, known)
+        again = executor.map(lambda work: work.build(recompile=True), known)
         return [
             Rebuilt(
                 row.program,

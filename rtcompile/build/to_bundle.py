@@ -1,0 +1,224 @@
+"""Builds requests for several architectures, in parallel, and writes them into one bundle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rtcompile.build import from_bundle, pipeline, planned
+from rtcompile.build.many import compile_many
+from rtcompile.bundles import index as bundles
+from rtcompile.bundles.file import Bundle, Contents, LeftOut, Row, contents_of, listed, write
+from rtcompile.errors import InvalidRequest
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.sealed import content_digest
+from rtcompile.lookup.find import query_of
+from rtcompile.request import options as compiler_options
+from rtcompile.request.object_code import ObjectCode, files_of
+from rtcompile.request.request import CompileRequest, with_headers
+from rtcompile.request.values import path as checked_path
+from rtcompile.request.values import strings
+from rtcompile.settings import Settings
+
+OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """One build in a bundle: its request and its result."""
+
+    request: CompileRequest
+    code: ObjectCode
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A build, the further arguments of its `RawModule`, and the kernels that it declares."""
+
+    request: CompileRequest
+    overrides: tuple[Any, ...] = (None,) * len(OVERRIDES)
+    kernels: tuple[Any, ...] = ()  # a library's `Kernel`s, which check the code by their signatures
+    # The request that programs make, if it is not `request`, and the compute capability of their
+    # devices; None for that of the build's architecture.
+    requested: CompileRequest | None = None
+    requested_by: tuple[int, int] | None = None
+    origin: str = ""  # the line of a recorded program that requested it, "train.py:12"
+
+    def label(self) -> str:
+        """Return the build's name in messages."""
+        names = ", ".join(self.request.name_expressions)
+        requested_at = f", requested by {self.origin}" if self.origin else ""
+        return f"{self.request.name}{f' ({names})' if names else ''}{requested_at}"
+
+    def settings(self) -> Settings:
+        return Settings.from_environ().override(**self.arguments())
+
+    def build(self, **overrides: Any) -> ObjectCode:
+        """Return the code as a program gets it."""
+        return pipeline.build(self.request, self.settings().override(**overrides))
+
+    def arguments(self) -> dict[str, Any]:
+        return dict(zip(OVERRIDES, self.overrides, strict=True))
+
+
+def bundle(
+    work: Sequence[Work],
+    path: str | os.PathLike[str],
+    *,
+    update: bool = False,
+    progress: bool | Callable[[int, int, Any], Any] | None = None,
+    skip_unbundleable: bool = False,
+) -> list[Built]:
+    """Build `work` and write it into a bundle; after an error the file is unchanged.
+
+    `update` keeps what the file already has for other architectures, sources and CUDA versions.
+    """
+    target = checked_path("path", path)
+    if os.path.isdir(target):
+        raise InvalidRequest(f"{target} is a folder; a bundle is one file, as kernels.rtcb")
+    with bundles.out_of_use():
+        codes = _compile(work, progress)
+        for w, code in zip(work, codes, strict=True):
+            for kernel in w.kernels:
+                kernel.check(code)
+        contents: list[Contents] = []
+        built: list[Built] = []
+        unbundleable: list[LeftOut] = []
+        for w, code in zip(work, codes, strict=True):
+            try:
+                contents.append(_contents(w, code))
+            except UnbundleableError as error:
+                unbundleable.append(_left_out(w, code, str(error)))
+            else:
+                built.append(Built(w.request, code))
+    if unbundleable and not (skip_unbundleable and contents):
+        raise InvalidRequest(_unbundleable_message(unbundleable, len(work)))
+    before = Bundle(target) if update else None
+    kept = before.contents() if before is not None else []
+    # Builds that were left out before and are in the bundle now are removed from the list.
+    unmade = [
+        each
+        for each in (before.left_out() if before is not None else ())
+        if not any(each.is_row(c.row) for c in contents)
+    ]
+    try:
+        write(target, [*kept, *contents], [*unmade, *unbundleable])
+    except OSError as error:
+        raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
+    return built
+
+
+class UnbundleableError(Exception):
+    """A build cannot be part of a bundle; the message says why."""
+
+
+def _left_out(work: Work, code: ObjectCode, reason: str) -> LeftOut:
+    request = work.request
+    options = from_bundle.effective_options(request, work.settings()).key_fields()
+    return LeftOut(
+        work.label(),
+        str(code.arch),
+        content_digest(request.source.encode()),
+        reason,
+        listed(_texts(options)),
+        listed(request.name_expressions),
+    )
+
+
+def _texts(options: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(f"{label} {value}".strip() for label, value in options)
+
+
+def _unbundleable_message(unbundleable: Sequence[LeftOut], count: int) -> str:
+    builds = dict.fromkeys(
+        f"{each.program} cannot be bundled: {each.reason}" for each in unbundleable
+    )
+    if count == 1:
+        return next(iter(builds))
+    lines = "".join(f"\n  {build}" for build in builds)
+    rest = (
+        "no bundle was written. To bundle the rest: rtcompile bundle … --skip-unbundleable"
+        if len(unbundleable) < count
+        else "no bundle was written"
+    )
+    return f"{len(unbundleable)} of {count} builds cannot be bundled; {rest}{lines}"
+
+
+def _compile(work: Sequence[Work], progress: Any) -> list[ObjectCode]:
+    codes: dict[int, ObjectCode] = {}
+    for overrides in dict.fromkeys(w.overrides for w in work):  # usually there is just one
+        batch = [index for index, w in enumerate(work) if w.overrides == overrides]
+        requests = [work[index].request for index in batch]
+        built = compile_many(requests, progress=progress, **work[batch[0]].arguments())
+        codes.update(zip(batch, built, strict=True))
+    return [codes[index] for index in range(len(work))]
+
+
+def _contents(work: Work, code: ObjectCode) -> Contents:
+    """Return what a bundle stores of a build; raise `UnbundleableError` if it cannot be bundled."""
+    request, name = work.request, work.request.name
+    settings = work.settings()
+    inputs = from_bundle.key_inputs(request, settings)
+    if inputs is None:
+        raise UnbundleableError("link= holds sources; compile them and link the results")
+    plan = planned.plan(request, settings)
+    read = files_of(code.build) or FileSet(code.build.headers)
+    if read.uncacheable and not read.headers:
+        raise UnbundleableError(read.uncacheable)
+    if read.current() is None:
+        raise InvalidRequest(f"{name}: a header changed while it was bundled; try again")
+    if code.build.backend == "nvrtc" and (strays := [h for h in read.headers if not h.label]):
+        raise UnbundleableError(
+            f"it includes {strays[0].path} by its path on this machine; give its folder by -I"
+        )
+    row = Row(
+        key=inputs.bundle_key(),
+        arch=code.arch,
+        kind=code.kind,
+        backend=code.build.backend,
+        compiler=code.build.compiler,
+        cuda=int(code.build.compiler.split()[1].partition(".")[0]),
+        program=os.path.basename(name),
+        source=content_digest(request.source.encode()),
+        options=_texts(inputs.options),
+        names=request.name_expressions,
+        labels=tuple(directory.label for directory in plan.search),
+    )
+    return contents_of(row, code, read, plan.search, _request_digests(work, row))
+
+
+def _request_digests(work: Work, row: Row) -> list[str]:
+    """Return the digests of the requests that a build serves, on a device and for its architecture."""
+    request = work.request if work.requested is None else work.requested
+    forms = [request, request.replace(arch=row.arch, target=row.kind)]
+    return list(dict.fromkeys(filter(None, (_digest(each, work, row) for each in forms))))
+
+
+def _digest(request: CompileRequest, work: Work, row: Row) -> str:
+    """Return the digest of a request; "" if it may need another build than this one."""
+    settings = work.settings()
+    query = query_of(request, settings, work.requested_by or (row.arch.major, row.arch.minor))
+    found = bundles.digest_of(query)
+    inputs = from_bundle.key_inputs(request, settings)
+    if found is None or inputs is None or inputs.bundle_key() != row.key:
+        return ""
+    own = sum(label.startswith("user") for label in row.labels) - bool(request.headers)
+    is_exact = request.arch in (None, row.arch) and request.target == row.kind
+    return found[0] if is_exact and len(found[1]) == own else ""
+
+
+def for_archs(work: Iterable[Work], archs: Sequence[str]) -> Iterator[Work]:
+    """Yield builds for architectures; one whose options or ``arch=`` fix its own, once."""
+    archs = strings("archs", archs)
+    for each in work:
+        request = with_headers(each.request)
+        own = replace(each, request=request, requested=each.requested or each.request)
+        if request.arch is not None or compiler_options.parse(request.options).arch:
+            yield own
+            continue
+        if not archs:
+            raise InvalidRequest(f"{request.name}: no architecture to build for; give one, sm_90a")
+        for name in archs:
+            yield replace(own, request=request.replace(arch=name))
