@@ -29,6 +29,17 @@ from tests.gpu import async_tiles
 pytestmark = pytest.mark.needs_compiler
 
 
+@pytest.fixture(scope="module")
+def cache_of_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.fixture(autouse=True)
+def one_cache(cache_of_examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test compiled, the others find."""
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache_of_examples))
+
+
 def require_header(name: str) -> None:
     search = toolkit.current().search
     if not any(os.path.exists(os.path.join(place.path, name)) for place in search):
@@ -49,8 +60,20 @@ def require_header(name: str) -> None:
         pytest.param(
             "cutlass_gemm", "sm_90a", "cutlass/cutlass.h", id="cutlass", marks=pytest.mark.slow
         ),
-        pytest.param("layout_conversion", "sm_80", "cute/tensor.hpp", id="layout_conversion"),
-        pytest.param("pipelined_matmul", "sm_80", "rtcompile/async_copy.cuh", id="pipelined-sm_80"),
+        pytest.param(
+            "layout_conversion",
+            "sm_80",
+            "cute/tensor.hpp",
+            id="layout_conversion",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "pipelined_matmul",
+            "sm_80",
+            "rtcompile/async_copy.cuh",
+            id="pipelined-sm_80",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("pipelined_matmul", "sm_75", "rtcompile/async_copy.cuh", id="pipelined-sm_75"),
         pytest.param("reductions", "sm_90a", "cub/block/block_reduce.cuh", id="reductions"),
         pytest.param("complex_numbers", "sm_80", "cupy/complex.cuh", id="complex"),

@@ -85,5 +85,6 @@ def test_cutes_get_is_taken_and_not_cccls(errors):
     assert errors(GET + USE, "shims") == ""
 
 
+@pytest.mark.slow  # tests/toolkit/test_shims.py has CuTe with the shims beside CUDA's own CCCL too
 def test_the_shims_change_nothing_beside_an_older_cccl(errors):
     assert errors(USE) == errors(USE, "shims") == ""

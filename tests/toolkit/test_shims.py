@@ -19,6 +19,9 @@ SHIMS = Path(__file__).parents[2] / "include_shims/std"
 # What libcu++ 2.8 (CUDA 12.9) has not: the shim is there, the header is not.
 LATER = {"charconv", "linalg", "numbers", "random", "string_view"}
 HEADERS = sorted(path.name for path in SHIMS.iterdir() if not path.name.startswith("rtcompile_"))
+# Most shims are these three lines; what each of them compiles to is libcu++'s header of its name.
+FORWARD = '#pragma once\n#include <cuda/std/{0}>\n#include "rtcompile_std.h"\n'
+FORWARDS = [name for name in HEADERS if (SHIMS / name).read_text() == FORWARD.format(name)]
 
 KERNEL = 'extern "C" __global__ void k(float* a, uint32_t* b, int n) {{\n{body}\n}}\n'
 
@@ -163,11 +166,26 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
     return made
 
 
-@pytest.mark.parametrize("header", [header for header in HEADERS if header not in LATER])
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(header, marks=[pytest.mark.slow] * (header in FORWARDS[1:]))
+        for header in HEADERS
+        if header not in LATER
+    ],
+)
 def test_each_header_compiles_alone(compiler12, header):
     assert compiler12.errors(including([header])) == ""
 
 
+def test_headers_that_forward_compile_in_either_order(compiler12):
+    names = [name for name in FORWARDS if name not in LATER]
+    assert len(names) > 20
+    assert compiler12.errors(including([*names, *reversed(names)])) == ""
+    assert compiler12.errors(including(names[::-1])) == ""
+
+
+@pytest.mark.in_turn("compiler")
 @pytest.mark.parametrize(
     ("arch", "std"), [("sm_80", "c++17"), ("sm_90a", "c++20"), ("sm_120a", "c++17")]
 )
@@ -229,6 +247,7 @@ def test_using_namespace_std_leaves_math_unambiguous(compiler):
     assert compiler.errors(source + KERNEL.format(body=use)) == ""
 
 
+@pytest.mark.in_turn("compiler")
 def test_the_prelude_gives_cutlass_the_std_that_it_does_not_include(compiler):
     source = "#include <cutlass/epilogue/collective/collective_builder.hpp>\n"
     assert 'namespace "std" has no member' in compiler.errors(source)
@@ -269,7 +288,7 @@ def test_no_shim_is_found_before_the_header_of_one_who_ships_it(compiler12, tmp_
 
 # --- <cccl/X> ------------------------------------------------------------------------------------
 
-FORWARDS = Path(__file__).parents[2] / "include_shims/cccl"
+CCCL_SHIMS = Path(__file__).parents[2] / "include_shims/cccl"
 
 
 def test_every_public_header_of_libcuxx_and_cubs_collectives_is_forwarded(compiler):
@@ -281,7 +300,7 @@ def test_every_public_header_of_libcuxx_and_cubs_collectives_is_forwarded(compil
         if path.is_file() and "_" not in (path.name[0], path.name[-1])
     ]
     assert len(public) > 60
-    assert [name for name in public if not (FORWARDS / "cccl" / name).is_file()] == []
+    assert [name for name in public if not (CCCL_SHIMS / "cccl" / name).is_file()] == []
 
 
 def test_what_is_spelled_cccl_is_the_chosen_one_whatever_lies_beside_the_runtime_headers(
