@@ -16,18 +16,18 @@ from rtcompile.compilers import nvrtc, pch, pch_files
 from rtcompile.store import evict
 from rtcompile.store.folder import Folder
 from tests.compilers.test_pch import (
-    EXPENSIVE,
     KERNEL,
+    PREFIX,
     Builder,
     builder,
-    impatient,
+    hastened,
     join_makers,
     used,
 )
 
 pytestmark = pytest.mark.needs_compiler
 
-__all__ = ["builder", "impatient"]
+__all__ = ["builder", "hastened"]
 
 
 def test_a_damaged_one_is_not_used(builder: Builder) -> None:
@@ -36,13 +36,13 @@ def test_a_damaged_one_is_not_used(builder: Builder) -> None:
     status = file.stat()
     os.truncate(file, status.st_size // 2)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert not used(builder.compiled(EXPENSIVE + KERNEL))
+    assert not used(builder.compiled(PREFIX + KERNEL))
     assert builder.files(".pch") == []
 
 
 def test_another_file_in_its_place_is_not_used(builder: Builder) -> None:
     header = builder.user / "mine.h"
-    source = EXPENSIVE + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
+    source = PREFIX + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
 
     def precompiled_with(value: int) -> bytes:
         header.write_text(f"#define VALUE {value}\n")
@@ -64,12 +64,12 @@ def test_a_full_disk_refuses_no_prefix_for_good(builder: Builder) -> None:
         import resource
         from pathlib import Path
         from tests.compilers.test_pch import *
-        pch_maker.NICE = 0
+        hasten(pytest.MonkeyPatch())
         limit = 256 << 10
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         builder = Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r}))
         for _ in range(2):
-            builder.compiled(EXPENSIVE + KERNEL)
+            builder.compiled(PREFIX + KERNEL)
             join_makers()
         assert builder.files(".pch") == []
     """
@@ -86,7 +86,7 @@ def test_what_is_no_file_in_its_place_costs_no_build(
     (file,) = builder.files(".pch")
     file.unlink()
     plant(file)
-    assert not used(builder.compiled(EXPENSIVE + KERNEL))
+    assert not used(builder.compiled(PREFIX + KERNEL))
 
 
 def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
@@ -96,7 +96,7 @@ def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
     builder.ready()
     (file,) = builder.files(".pch")
     os.truncate(file, file.stat().st_size // 2)
-    assert not used(builder.compiled(EXPENSIVE + KERNEL))
+    assert not used(builder.compiled(PREFIX + KERNEL))
     assert builder.files(".pch") == []
     builder.ready()  # that one was damaged; the next need not be
 
@@ -106,10 +106,10 @@ def test_one_that_fails_undamaged_is_not_made_again(
 ) -> None:
     builder.ready()
     monkeypatch.setattr(nvrtc, "_trust_result", lambda outcome, unit: False)
-    builder.compiled(EXPENSIVE + KERNEL)
+    builder.compiled(PREFIX + KERNEL)
     monkeypatch.undo()
     for _ in range(2):
-        assert not used(builder.compiled(EXPENSIVE + KERNEL))
+        assert not used(builder.compiled(PREFIX + KERNEL))
     join_makers()
     assert builder.files(".pch") == []
 
@@ -162,12 +162,12 @@ def test_none_is_kept_or_begun_that_the_limit_leaves_no_room_for(
 ) -> None:
     monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "6M")
     for _ in range(3):
-        builder.compiled(EXPENSIVE + KERNEL)
+        builder.compiled(PREFIX + KERNEL)
         join_makers()
     assert not list(builder.cache.rglob("*.pch"))
     monkeypatch.setenv("RTCOMPILE_CACHE_SIZE", "2M")
     monkeypatch.setattr(pch.maker, "start", lambda *_: pytest.fail("one was begun"))
-    builder.compiled(EXPENSIVE + KERNEL)
+    builder.compiled(PREFIX + KERNEL)
 
 
 def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_one_that_vanishes_between_the_look_and_its_use_is_made_again(
     look = pch.Prefix.find
     with monkeypatch.context() as patch:
         patch.setattr(pch.Prefix, "find", lambda self: found.append(look(self)) or found[0])
-        assert used(builder.compiled(EXPENSIVE + KERNEL))
+        assert used(builder.compiled(PREFIX + KERNEL))
         for file in builder.files(".pch"):
             file.unlink()
-        assert not used(builder.compiled(EXPENSIVE + KERNEL))  # told of one that is gone
+        assert not used(builder.compiled(PREFIX + KERNEL))  # told of one that is gone
     builder.ready()
-    assert used(builder.compiled(EXPENSIVE + KERNEL))
+    assert used(builder.compiled(PREFIX + KERNEL))

@@ -24,17 +24,19 @@ from rtcompile.workers import pool
 from tests.compilers.test_pch import (
     EXPENSIVE,
     KERNEL,
+    PREFIX,
     Builder,
     at_once,
     builder,
-    impatient,
+    built,
+    hastened,
     join_makers,
     used,
 )
 
 pytestmark = pytest.mark.needs_compiler
 
-__all__ = ["builder", "impatient"]
+__all__ = ["builder", "hastened"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,44 +130,43 @@ def test_it_is_made_after_a_program_that_has_ended(builder: Builder) -> None:
     script = f"""
         from pathlib import Path
         from tests.compilers.test_pch import *
-        pch_maker.NICE = 0
-        Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
+        hasten(pytest.MonkeyPatch())
+        Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(PREFIX + KERNEL)
         os._exit(0)
     """
     for _ in range(2):
         assert builder.files(".pch") == []
         subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
     wait_until(lambda: record(builder).state == READY)
-    assert used(builder.compiled(EXPENSIVE + KERNEL))
+    assert used(builder.compiled(PREFIX + KERNEL))
 
 
 def test_a_mistake_in_the_users_text_counts_as_a_build(builder: Builder) -> None:
     for _ in range(2):
-        assert isinstance(builder.run(EXPENSIVE + "mistake;\n"), CompileFailure)
+        assert isinstance(builder.run(PREFIX + "mistake;\n"), CompileFailure)
     join_makers()
-    assert used(builder.compiled(EXPENSIVE + KERNEL))
+    assert used(builder.compiled(PREFIX + KERNEL))
 
 
 def test_a_prefix_of_less_than_a_tenth_of_a_second_is_made_when_it_is_used_often(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = pch.Prefix.built
     monkeypatch.setattr(pch.Prefix, "built", lambda self, trace, _: built(self, trace, 0.08))
     outcomes = []
     for _ in range(4):
-        outcomes.append(used(builder.compiled(EXPENSIVE + KERNEL)))
+        outcomes.append(used(builder.compiled(PREFIX + KERNEL)))
         join_makers()
     assert outcomes == [False, False, False, True]
 
 
 def test_one_is_made_at_a_time(builder: Builder, makers: list[int]) -> None:
     for _ in range(2):
-        builder.compiled(EXPENSIVE + KERNEL)
+        builder.compiled(PREFIX + KERNEL)
     script = f"""
         from pathlib import Path
         from tests.compilers.test_pch import *
         pch_maker.start = None
-        Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
+        Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(PREFIX + KERNEL)
     """
     os.kill(makers[0], signal.SIGSTOP)
     try:
@@ -185,13 +186,13 @@ def test_without_locks_none_is_made(
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     for _ in range(3):
-        builder.compiled(EXPENSIVE + KERNEL)
+        builder.compiled(PREFIX + KERNEL)
     assert makers == []
 
 
 def test_switched_off_none_is_counted_or_made(builder: Builder, makers: list[int]) -> None:
     for _ in range(3):
-        builder.without().compiled(EXPENSIVE + KERNEL)
+        builder.without().compiled(PREFIX + KERNEL)
     assert makers == []
     assert not (builder.cache / "pch").exists()
 
@@ -204,7 +205,7 @@ def test_with_no_process_to_be_had_the_build_is_right(
 
     monkeypatch.setattr(pch_maker, "start", refuse)
     for _ in range(2):
-        builder.compiled(EXPENSIVE + KERNEL)
+        builder.compiled(PREFIX + KERNEL)
     assert names(builder) == [".record"]
 
 
@@ -276,7 +277,7 @@ def test_a_batch_does_not_wait_again_where_a_making_came_to_nothing(
     monkeypatch.setattr(pch_maker, "NICE_WHEN_AWAITED", "awaited")
     monkeypatch.setattr(pool, "slots", lambda: 1)
     for _ in range(2):
-        at_once(builder, 2, siblings=2)
+        at_once(builder, 2, siblings=8)
         assert [order["nice"] for order in orders].count("awaited") == 1
 
 
@@ -288,7 +289,7 @@ def test_beyond_its_limits_it_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(pch_maker, limit, value)
     for _ in range(2):
-        builder.compiled(EXPENSIVE + KERNEL)
+        builder.compiled(PREFIX + KERNEL)
     join_makers()
     assert names(builder) == [".record"]
     assert record(builder).state == state
@@ -299,6 +300,6 @@ def test_another_version_of_it_makes_nothing(
 ) -> None:
     monkeypatch.setattr(pch_maker, "__version__", "0.0")
     for _ in range(2):
-        builder.compiled(EXPENSIVE + KERNEL)
+        builder.compiled(PREFIX + KERNEL)
     join_makers()
     assert names(builder) == [".record"]
