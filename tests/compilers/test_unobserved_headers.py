@@ -157,6 +157,7 @@ CHANGES: dict[Change, int | None] = {
 }
 
 
+@pytest.mark.in_turn("project")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_between_two_builds_is_noticed(project: Project, change: Change) -> None:
     assert project.value() == (11, None)
@@ -165,6 +166,7 @@ def test_a_change_between_two_builds_is_noticed(project: Project, change: Change
     assert project.value() == (CHANGES[change], None)
 
 
+@pytest.mark.in_turn("project")
 @pytest.mark.parametrize("how", ASKED)
 def test_what_has_include_looks_for_is_noticed_in_any_spelling(project: Project, how: str) -> None:
     opt = project.root / "second/sub/opt.h"
@@ -234,6 +236,7 @@ DURING: tuple[Change, ...] = (
 )
 
 
+@pytest.mark.in_turn("project")
 @pytest.mark.parametrize("change", DURING)
 def test_a_build_during_which_something_changed_is_not_kept(
     project: Project, at_the_end: list[Callable[[], object]], change: Change
