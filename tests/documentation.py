@@ -206,5 +206,21 @@ def pretend() -> None:
     cupy.cuda.Stream = cupy.cuda.Device = cupy.cuda.Event = mock.MagicMock()
 
 
+def run_each(pages: list[Path]) -> dict[str, str]:
+    """Run pages one after the other, each in a folder of its own; return what failed, by page."""
+    failed = {}
+    start = Path.cwd()
+    for page in pages:
+        folder = start / "-".join(page.relative_to(ROOT).with_suffix("").parts)
+        folder.mkdir(exist_ok=True)
+        os.chdir(folder)
+        try:
+            run(page)
+        except AssertionError as error:
+            failed[str(page.relative_to(ROOT))] = f"{error}"
+    os.chdir(start)
+    return failed
+
+
 if __name__ == "__main__":
-    run(Path(sys.argv[1]))
+    print(json.dumps(run_each([Path(page).resolve() for page in sys.argv[1:]])))

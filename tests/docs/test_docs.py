@@ -46,22 +46,45 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+RECIPES = [page for page in RUN if page.parent.name == "recipes"]
+
+
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [page for page in RUN if page not in RECIPES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_a_pages_code_does_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    if not any(block.language for block in blocks(page)):
-        return
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")}
+    if any(block.language for block in blocks(page)):
+        assert _failed([page], tmp_path) == {}
+
+
+@pytest.mark.needs_compiler
+def test_the_recipes_code_does_what_they_say(tmp_path: Path) -> None:
+    """All of them run in one process: they are short, and depend on nothing but themselves."""
+    assert _failed(RECIPES, tmp_path) == {}
+
+
+def test_a_recipe_fits_a_screen() -> None:
+    assert len(RECIPES) == 25
+    lengths = {page.stem: len(page.read_text(encoding="utf-8").splitlines()) for page in RECIPES}
+    assert [name for name, lines in lengths.items() if lines > 50 and name != "index"] == []
+
+
+def _failed(pages: list[Path], tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "reader"
     folder.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.documentation", str(page)],
+        [sys.executable, "-m", "tests.documentation", *map(str, pages)],
         cwd=folder,
-        env=environ,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
