@@ -34,6 +34,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
 
 html_theme = "furo"
+html_search_scorer = str(HERE / "scripts/static/scorer.js")
 html_title = "rtcompile"
 html_copy_source = False
 html_show_sourcelink = False
