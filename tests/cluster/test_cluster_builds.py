@@ -214,13 +214,14 @@ def test_a_local_hit_asks_no_store_and_loads_no_client(tmp_path):
     assert found["loaded"] == found["warnings"] == []
 
 
-def test_a_compiler_that_refuses_gives_the_lease_back(on, address):
+def test_a_compiler_that_refuses_gives_the_lease_back(on, address, monkeypatch):
     on("a", address)
+    monkeypatch.setattr("rtcompile.store.remote.LEASE_SECONDS", 600.0)
     for _ in range(2):
         begin = time.monotonic()
         with pytest.raises(rtcompile.CompileError):
             rtcompile.compile("__global__ void k() { nothing(); }", arch="sm_80")
-        assert time.monotonic() - begin < 5.0
+        assert time.monotonic() - begin < 60.0
 
 
 @pytest.mark.needs_redis

@@ -107,7 +107,7 @@ def test_a_lease_whose_holder_takes_too_long_is_taken_over(address, key_file, mo
     begin = time.monotonic()
     slow.lease("k", lambda: None)
     assert isinstance(ours.lease("k", lambda: None, 30.0), Lease)
-    assert 0.4 < time.monotonic() - begin < 5.0
+    assert 0.4 < time.monotonic() - begin < 30.0
 
 
 def test_nobody_waits_for_what_its_builder_does_not_share(address, key_file):

@@ -135,7 +135,7 @@ def missing_runtime_headers(install: Install) -> None:
 
 
 def cuda_path_to_nowhere(install: Install) -> None:
-    install.environ["CUDA_PATH"] = "/nowhere/cuda"
+    install.environ["CUDA_PATH"] = "/proc/nowhere/cuda"
 
 
 def cccl_of_cuda_13(install: Install) -> None:
@@ -264,7 +264,7 @@ def libcuda(install: Install, *, version: int, init: int) -> None:
         (missing_crt, 2, "crt", "not found", "nvidia-cuda-nvcc-cu12"),
         (missing_nvrtc, 2, "nvrtc", "NVRTC not found", "pip install"),
         (missing_runtime_headers, 2, "cudart", "not found", "nvidia-cuda-runtime-cu12"),
-        (cuda_path_to_nowhere, 1, "toolkit", "CUDA_PATH=/nowhere/cuda", ""),
+        (cuda_path_to_nowhere, 1, "toolkit", "CUDA_PATH=/proc/nowhere/cuda", ""),
         (cccl_of_cuda_13, 2, "cccl", "does not go with NVRTC 12.9", "nvidia-cuda-cccl-cu12"),
         (runtime_of_another_release, 2, "cudart", "12.4", "nvidia-cuda-runtime-cu12"),
         (crt_of_another_release, 2, "crt", "version 12.8.93", "nvidia-cuda-nvcc-cu12==12.9.*"),

@@ -291,4 +291,4 @@ def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_p
 def test_sets_are_equal_where_they_state_the_same_and_both_or_neither_can_be_cached(files):
     assert files == files.replaced(newest_ns=7)
     assert files != files.replaced(uncacheable="__TIME__")
-    assert files != files.replaced(absent=(*files.absent, "/nowhere"))
+    assert files != files.replaced(absent=(*files.absent, "/proc/nowhere"))

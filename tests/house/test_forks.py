@@ -56,4 +56,4 @@ def test_a_child_that_was_forked_in_the_midst_of_an_import_builds(module: str, b
 
 def test_an_import_that_does_not_concern_us_delays_no_fork() -> None:
     begin = "globals().get('child') == 0 or __import__('colorsys')"
-    assert forks_while("colorsys", begin, seconds=60) < 8
+    assert forks_while("colorsys", begin, seconds=600) < 60

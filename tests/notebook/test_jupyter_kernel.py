@@ -49,7 +49,7 @@ def test_interrupting_a_cell_ends_its_compiler(kernel: Any):
 
     cell = f"%%cuda --arch sm_80\n{ENDLESS}__global__ void k(F40) {{}}"
     reply = client.execute_interactive(cell, timeout=60, output_hook=on_output)
-    assert time.monotonic() - begin < 10
+    assert 0 < time.monotonic() - begin < 60  # of which a type without end takes hours
     assert reply["content"]["ename"] == "KeyboardInterrupt"
     assert "Interrupted: nothing is being compiled" in reply["content"]["traceback"][0]
     assert any(message["header"]["msg_type"] == "clear_output" for message in messages)

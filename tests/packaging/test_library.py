@@ -295,7 +295,7 @@ def test_threads_share_one_module(package: Package, monkeypatch):
 
     class Slow:
         def __init__(self, **arguments):
-            all_started.wait(5)
+            all_started.wait(60)
             made.append(arguments["name"])
 
     monkeypatch.setattr(rtcompile.frontends.raw_module, "RawModule", Slow)

@@ -30,7 +30,7 @@ BY_NVCC = [
         "host-compiler-missing",
         "Failed to preprocess host compiler properties",
         "Install g++",
-        options="-ccbin=/nonexistent/g++",
+        options="-ccbin=/proc/nowhere/g++",
     ),
     case(
         "host-call",

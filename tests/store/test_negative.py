@@ -448,7 +448,7 @@ def test_who_waited_for_a_failing_build_of_another_process_does_not_try_it_too(
     with store.building(inputs):
         other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(4)
+            other.wait(1.5)
         store.negative.remember(inputs, remembered())
     assert json.loads(other.communicate(timeout=60)[0])["cached"] is True
 

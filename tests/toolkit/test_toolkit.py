@@ -369,10 +369,10 @@ def test_our_variable_to_nowhere_is_an_error_and_no_other_cutlass_is_taken(tmp_p
 def test_everybodys_variable_to_nowhere_is_ignored_aloud(tmp_path):
     site = Wheels(tmp_path).cuda12().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
-    toolchain = search(site, environ={"CUTLASS_PATH": "/nowhere"})
+    toolchain = search(site, environ={"CUTLASS_PATH": "/proc/nowhere"})
     assert "cutlass" in directories(toolchain)
     (problem,) = toolchain.problems
-    assert "CUTLASS_PATH=/nowhere" in problem
+    assert "CUTLASS_PATH=/proc/nowhere" in problem
 
 
 @pytest.mark.parametrize(
@@ -434,5 +434,5 @@ def test_condas_cutlass_is_searched_after_all_others(tmp_path):
 
 def test_a_cutlass_path_to_nowhere_is_a_problem(tmp_path):
     site = Wheels(tmp_path).cuda12().site
-    (problem,) = search(site, environ={"CUTLASS_PATH": "/nowhere/cutlass"}).problems
-    assert "CUTLASS_PATH=/nowhere/cutlass" in problem
+    (problem,) = search(site, environ={"CUTLASS_PATH": "/proc/nowhere/cutlass"}).problems
+    assert "CUTLASS_PATH=/proc/nowhere/cutlass" in problem

@@ -176,7 +176,12 @@ assert "libcudart" not in pathlib.Path("/proc/self/maps").read_text()
 """
     root = toolkit(tmp_path, "12.4.131")
     write(root / "include/cuda_runtime.h")
-    environ = {**os.environ, "CUDA_PATH": str(root), "CUDA_HOME": "/nowhere", "CONDA_PREFIX": ""}
+    environ = {
+        **os.environ,
+        "CUDA_PATH": str(root),
+        "CUDA_HOME": "/proc/nowhere",
+        "CONDA_PREFIX": "",
+    }
     command = [sys.executable, "-I", "-S", "-W", "error", "-c", source]
     said = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert said.stdout == f"[({str(root)!r}, 'cuda.pathfinder')]\n", said.stderr

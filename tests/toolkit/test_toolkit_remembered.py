@@ -137,7 +137,7 @@ def test_a_change_of_what_the_answer_stands_on_means_a_new_search(
 )
 def test_another_value_of_a_variable_is_another_answer(environment, monkeypatch, variable):
     current(environment.settings)
-    monkeypatch.setenv(variable, "/nowhere")
+    monkeypatch.setenv(variable, "/proc/nowhere")
     current(environment.settings)
     assert environment.searches == 2
     monkeypatch.undo()
@@ -215,7 +215,7 @@ def test_another_path_to_the_same_programs_costs_no_search_and_no_build(environm
     current(environment.settings)
     remember_build("nvcc", "its own word", environment.settings)
     searches = environment.searches
-    for before in ("/nowhere", str(environment.wheels.site.parent)):
+    for before in ("/proc/nowhere", str(environment.wheels.site.parent)):
         monkeypatch.setenv("PATH", f"{before}:{os.environ['PATH']}:/sbin")
         assert environment.as_a_new_process().require_nvcc().build == "its own word"
     assert environment.searches == searches
@@ -228,7 +228,7 @@ def test_where_a_program_is_missing_another_path_without_it_costs_no_search(
     monkeypatch.setenv("PATH", str(tmp_path / "of this shell"))
     current(environment.settings)
     (tmp_path / "of this shell").rmdir()
-    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("PATH", "/proc/nowhere")
     environment.as_a_new_process()
     assert environment.searches == 1
 
@@ -262,7 +262,7 @@ def test_a_compiler_that_does_not_answer_is_asked_again(environment, monkeypatch
 def test_old_answers_are_forgotten(environment, monkeypatch):
     monkeypatch.setattr(remembered, "_MOST_REMEMBERED", 3)
     for i in range(5):
-        monkeypatch.setenv("CUDA_HOME", f"/nowhere/{i}")
+        monkeypatch.setenv("CUDA_HOME", f"/proc/nowhere/{i}")
         environment.as_a_new_process()
     assert len(list(Path(environment.settings.cache_dir, "toolchains").iterdir())) == 3
 

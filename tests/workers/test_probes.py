@@ -454,7 +454,7 @@ def test_a_library_without_such_slots_is_not_observed(
 @pytest.mark.parametrize(
     "lost",
     [
-        pytest.param({"absent": [b"/nonexistent/asked.h"]}, id="a pasted inputs"),
+        pytest.param({"absent": [b"/proc/nowhere/asked.h"]}, id="a pasted inputs"),
         pytest.param({"opened": []}, id="an open"),
         pytest.param({"texts": []}, id="a text"),
         pytest.param({"problem": "an unknown call"}, id="a problem"),
