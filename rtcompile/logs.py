@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from _thread import _local as local
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning, shown
 
@@ -26,7 +27,19 @@ def check_stream(stream: IO[str] | None) -> None:
         ) from None
 
 
+held = local()  # `texts`: a list that takes the warnings of a thread, for who asks for its results
 _has_warned = False
+
+
+def warn(text: str, stacklevel: int = 3) -> None:
+    """Warn with a `RtcompileWarning`, or keep its text in `held`."""
+    texts = getattr(held, "texts", None)
+    if texts is None:
+        import warnings  # takes 4 ms, which only a warning needs
+
+        warnings.warn(text, RtcompileWarning, stacklevel=stacklevel)
+    else:
+        texts.append(text)
 
 
 def warn_once(error: Exception) -> None:

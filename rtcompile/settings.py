@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from _thread import _local as local
 
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.request import values
@@ -24,6 +25,9 @@ _JOBS_MAX = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
+# The working directory that a thread goes by, where `directory` is set: the program may change its own.
+own = local()
+
 _DEFAULTS: dict[str, Any] = {
     "cache_size": 4 << 30,
     "cache_on_disk": True,
@@ -35,6 +39,8 @@ _DEFAULTS: dict[str, Any] = {
     "trace": None,
     "log": None,
     "jit": True,
+    "ahead": True,
+    "progress": True,
     "debug": False,
     "save_source": False,
     "dump_source_on_error": False,
@@ -61,6 +67,8 @@ class Settings(Value):
     trace: str | None
     log: str | None
     jit: bool
+    ahead: bool
+    progress: bool
     debug: bool
     save_source: bool
     dump_source_on_error: bool
@@ -99,6 +107,8 @@ class Settings(Value):
             trace=env.get("RTCOMPILE_TRACE") or None,
             log=_log_level(env.get("RTCOMPILE_LOG")),
             jit=flag(env, "RTCOMPILE_JIT", True),
+            ahead=flag(env, "RTCOMPILE_AHEAD", True),
+            progress=flag(env, "RTCOMPILE_PROGRESS", True),
             debug=flag(env, "CUPY_CUDA_COMPILE_WITH_DEBUG", False),
             save_source=flag(env, "CUPY_CACHE_SAVE_CUDA_SOURCE", False),
             dump_source_on_error=flag(env, "CUPY_DUMP_CUDA_SOURCE_ON_ERROR", False),
@@ -261,7 +271,7 @@ def absolute(path: str) -> str:
 def working_directory(needed_by: str) -> str:
     """Return the working directory; if it was removed, the error names what needs it."""
     try:
-        return os.getcwd()
+        return getattr(own, "directory", None) or os.getcwd()
     except OSError:
         raise InvalidRequest(
             f"{shown(needed_by)} is looked up in the working directory, which was removed; change to "

@@ -42,9 +42,9 @@ _SLOW_FACTOR = (
 class BuildFuture(Future[ObjectCode]):
     """A build under way. ``asyncio.wrap_future`` makes it awaitable."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gives_way: bool = False) -> None:
         super().__init__()
-        self._cancellation = pool.Cancellation()
+        self._cancellation = pool.Cancellation(gives_way=gives_way)
 
     def cancel(self) -> bool:
         """Cancel the build, also while a compiler runs, which is killed. False if it is done."""
@@ -81,16 +81,18 @@ class BuildFuture(Future[ObjectCode]):
 class Planner:
     """Plans the builds of a batch, once for all that differ only in source and name expressions.
 
-    A plan is reused for a second, as long as the toolchain is not checked again either.
+    A plan is reused for a second, as long as the toolchain is not checked again either. `capability`
+    is asked in place of the current device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capability: Callable[[], tuple[int, int]] | None = None) -> None:
+        self._capability = capability
         self._known: dict[tuple[object, ...], tuple[float, Plan]] = {}
 
     def __call__(self, request: CompileRequest, settings: Settings) -> Plan:
         """Return the plan of a build; raises as `planned.plan`."""
         if request.link or request.headers:
-            return planned.plan(request, settings)
+            return planned.plan(request, settings, self._capability)
         common = (
             request.options,
             request.arch,
@@ -104,7 +106,7 @@ class Planner:
         if known is not None and now - since < _PLANNED_SECONDS:
             key_inputs = known.key_inputs.variant(request.source, request.name_expressions)
             return known._replace(request=request, key_inputs=key_inputs)
-        made = planned.plan(request, settings)
+        made = planned.plan(request, settings, self._capability)
         nvrtc = made.toolchain.nvrtc
         # Not reused: line information names a source by its contents, and a compiler whose build is
         # not known yet is asked for it once.
@@ -138,19 +140,19 @@ class Task:
 
 
 @dataclass
-class _Build:
+class Build:
     """A build of a batch that needs a compiler, or that was not looked for."""
 
     future: BuildFuture
     task: Task
-    was_looked_for: bool
+    was_looked_for: bool = False
 
     @cached_property
     def may_share(self) -> bool:
         """Whether a worker may compile it with others."""
         return self.was_looked_for and planned.may_share(self.task.query)
 
-    def is_like(self, other: _Build) -> bool:
+    def is_like(self, other: Build) -> bool:
         """Say whether both differ in their sources alone, and one worker may compile them."""
         own, its = self.task.query, other.task.query
         if own.plan is None or its.plan is None:
@@ -179,10 +181,9 @@ class Batch:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks
         self.futures = [BuildFuture() for _ in tasks]
-        self._unseen = iter(list(zip(self.futures, tasks, strict=True)))
-        self._left = len(tasks)
+        self._unseen = deque(Build(*each) for each in zip(self.futures, tasks, strict=True))
         self._seconds = 0.0  # of compiling a build, a moving average; 0 while it is unknown
-        self._waiting: deque[_Build] = deque()
+        self._waiting: deque[Build] = deque()
         self._looking = threading.Lock()
 
     @cached_property
@@ -191,7 +192,7 @@ class Batch:
 
     def start(self) -> None:
         """Start the builds; if no thread can be started, do them here."""
-        if self.futures and not _start_threads(1, self._begin):
+        if self.futures and not start_threads(1, self._begin):
             contextvars.copy_context().run(self._begin)
 
     def _begin(self) -> None:
@@ -199,7 +200,7 @@ class Batch:
         builds = self._next()
         if builds:
             threads = _THREADS_PER_SLOT * pool.slots() + _THREADS_BESIDE
-            _start_threads(min(self._left, threads - 1), self._help)
+            start_threads(min(len(self._unseen), threads - 1), self._help)
             self._do(builds)
             self._help()
 
@@ -207,10 +208,10 @@ class Batch:
         while builds := self._next():
             self._do(builds)
 
-    def _next(self) -> list[_Build]:
+    def _next(self) -> list[Build]:
         """Return the next builds that need a compiler: one, or some that one worker may do."""
         with self._looking:
-            found: list[_Build] = []
+            found: list[Build] = []
             while build := self._next_one():
                 if found and not build.is_like(found[0]):
                     self._waiting.appendleft(build)
@@ -224,7 +225,7 @@ class Batch:
         """Return how many builds a worker gets: few enough to take little time and to leave some to others."""
         if not self._seconds:
             return 1
-        left = (self._left + len(self._waiting)) // (2 * pool.slots())
+        left = (len(self._unseen) + len(self._waiting)) // (2 * pool.slots())
         return max(1, min(_MOST_TOGETHER, left, int(_TOGETHER_SECONDS / self._seconds)))
 
     def _note(self, code: ObjectCode) -> None:
@@ -232,35 +233,39 @@ class Batch:
         seconds = code.build.compiled_in / 1000
         self._seconds = (self._seconds + seconds) / 2 if self._seconds else seconds
 
-    def _next_one(self) -> _Build | None:
+    def _next_one(self) -> Build | None:
         while self._waiting:
             build = self._waiting.popleft()
             if not build.future.cancelled():
                 return build
-        for future, task in self._unseen:
-            self._left -= 1
+        while self._unseen:
+            build = self._unseen.popleft()
             # Planning may have to compile the sources in link=.
-            is_linked = bool(task.query.request.link)
-            if is_linked or future._run(task.look):
-                return _Build(future, task, not is_linked)
+            build.was_looked_for = not build.task.query.request.link
+            if not build.was_looked_for or build.future._run(partial(self._look, build)):
+                return build
         return None
 
-    def _do(self, builds: Sequence[_Build]) -> None:
+    def _look(self, build: Build) -> ObjectCode | None:
+        return build.task.look()
+
+    def _do(self, builds: Sequence[Build]) -> None:
         if len(builds) > 1:
             builds = self._do_together(builds)
         for build in builds:
             # All that may fail is inside `_run`, which sets the future; else its reader would wait for ever.
             build.future._run(partial(self._compiled, build))
-            if not build.future.cancelled() and build.future.exception() is None:
-                self._note(build.future.result())
+            future = build.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._note(future.result())
 
-    def _compiled(self, build: _Build) -> ObjectCode:
+    def _compiled(self, build: Build) -> ObjectCode:
         from rtcompile.compilers import pch  # takes 5 ms, which a batch of hits does not need
 
         pch.siblings.set(self._groups[build.task.group])
         return planned.compile(build.task.query) if build.was_looked_for else build.task.build()
 
-    def _do_together(self, builds: Sequence[_Build]) -> Sequence[_Build]:
+    def _do_together(self, builds: Sequence[Build]) -> Sequence[Build]:
         """Have one worker do builds; return the first that it did not, and let others do the rest."""
         queries = [build.task.query for build in builds]
         futures = [build.future for build in builds]
@@ -284,11 +289,11 @@ class Batch:
         if rest:
             with self._looking:
                 self._waiting.extendleft(reversed(rest))
-            _start_threads(1, self._help)  # the others may have ended
+            start_threads(1, self._help)  # the others may have ended
         return first
 
 
-def _start_threads(count: int, work: Callable[[], None]) -> int:
+def start_threads(count: int, work: Callable[[], None]) -> int:
     """Start threads that do the work; return how many the system allowed.
 
     Threads count as processes (``ulimit -u``). Where no more can be started, most of the started

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rtcompile import toolkit, tracing
+from rtcompile import logs, toolkit, tracing
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
-from rtcompile.errors import CompileTimeout, JitDisabled, RtcompileWarning, ToolkitNotFound
+from rtcompile.errors import CompileTimeout, JitDisabled, ToolkitNotFound
 from rtcompile.files import clocks, fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.headers import SearchDir
@@ -392,7 +391,7 @@ class Miss:
         from rtcompile.inspect.cubin import check_code
 
         for problem in check_code(code, plan.choice.arch):
-            warnings.warn(f"{plan.request.name}: {problem}", RtcompileWarning, stacklevel=2)
+            logs.warn(f"{plan.request.name}: {problem}")
             log += f"{plan.request.name}: warning: {problem}\n"
         key_inputs = replace(key_inputs, fixups=tuple(self.added))
         if self.store.changed_meanwhile(key_inputs, dependencies):

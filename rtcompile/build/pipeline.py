@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
 
@@ -25,7 +26,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
     if found is not None:
         return found
     if not query.failed:
-        _start_compiler(settings)
+        start_compiler(settings)
     from rtcompile.build import planned
 
     return planned.build(query)
@@ -34,8 +35,12 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
 def find(query: Query) -> ObjectCode | None:
     """Return the code of a request if it is found without a plan, and notify the listeners."""
     request, settings = query.request, query.settings
-    found = None if settings.recompile else in_levels(query)
+    ahead = lookup.builds_ahead
+    found = None if ahead is None else ahead.take(query, waits=False)
     if found is not None:
+        return found
+    found = None if settings.recompile else in_levels(query)
+    if found is not None and not query.quiet:
         if settings.trace or "rtcompile.tracing" in sys.modules:
             _trace(request, found)
         lookup.report(request, found, settings.log)
@@ -44,12 +49,16 @@ def find(query: Query) -> ObjectCode | None:
 
 def in_levels(query: Query, *, counts: bool = True) -> ObjectCode | None:
     """Return what the levels have for a request; the bundles of ``RTCOMPILE_BUNDLES`` become one."""
+    _use_bundles(query)
+    return lookup.find(query, counts=counts)
+
+
+def _use_bundles(query: Query) -> None:
     if query.settings.bundles:
         from rtcompile.bundles import index
 
         for path in query.settings.bundles:
             index.use(path)
-    return lookup.find(query, counts=counts)
 
 
 def is_cached(request: CompileRequest, settings: Settings) -> bool:
@@ -71,13 +80,17 @@ def _trace(request: CompileRequest, found: ObjectCode) -> None:
     tracing.add("cache", now - found.build.milliseconds / 1e3, now, program=request.name)
 
 
-def _start_compiler(settings: Settings) -> None:
+def start_compiler(settings: Settings) -> None:
     """Start the process that compiles before a miss is imported, if only NVRTC can give the code."""
-    from rtcompile.lookup import environment
-
-    here = environment.current()
+    here = environments.current()
     by_others = settings.remote or settings.bundles or settings.fallback != "auto"
     if here.loads and settings.jit and not by_others:
         from rtcompile.workers import process
 
         process.start(here.loads)
+
+
+def is_found(query: Query) -> bool:
+    """Say whether a level has the code, or knows that it does not compile; no level keeps it."""
+    _use_bundles(query)
+    return any(find_in(query) is not None for _, find_in, _ in lookup.LEVELS) or query.failed

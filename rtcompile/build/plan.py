@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile import toolkit
-from rtcompile.errors import InvalidRequest, RtcompileWarning, ToolkitNotFound, UnsupportedArch
+from rtcompile.errors import InvalidRequest, ToolkitNotFound, UnsupportedArch
 from rtcompile.files import headers, sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
@@ -130,7 +130,11 @@ def choose_architecture(
     return choice
 
 
-def for_this_device(request: CompileRequest, settings: Settings) -> CompileRequest:
+def for_this_device(
+    request: CompileRequest,
+    settings: Settings,
+    capability: Callable[[], tuple[int, int]] | None = None,
+) -> CompileRequest:
     """Return a `RawModule`'s request without an ``-arch`` option that the device cannot run.
 
     CuPy appends the device's ``-arch`` to the options, which wins. So with CuPy a project with
@@ -140,30 +144,29 @@ def for_this_device(request: CompileRequest, settings: Settings) -> CompileReque
     if request.arch is not None or not any("arch" in o or "code" in o for o in request.options):
         return request
     options = compiler_options.parse(request.options)
+    ask = capability or lookup.compute_capability
     try:
         toolchain = toolkit.current(settings)
         version = _version(_backend(request, settings, toolchain), toolchain, settings)
     except ToolkitNotFound:  # a bundle may have the code
         return request
     try:
-        choose_architecture(request, options, version, settings.ptx, lookup.compute_capability)
+        choose_architecture(request, options, version, settings.ptx, ask)
         return request
     except UnsupportedArch as unsupported:
-        capability = _capability_if_any(lookup.compute_capability)
-        if capability is None:
+        known = _capability_if_any(ask)
+        if known is None:
             raise
         problem = str(unsupported).partition(";")[0]
     without = options._replace(arch=())
-    own = choose_architecture(request, without, version, settings.ptx, lambda: capability)
+    own = choose_architecture(request, without, version, settings.ptx, lambda: known)
     if (problem, own.arch) not in _passed_over:
-        import warnings  # takes 4 ms, which only a warning needs
+        from rtcompile import logs
 
         _passed_over.add((problem, own.arch))
-        warnings.warn(
+        logs.warn(
             f"{problem}; {request.name} is compiled for {own.arch} instead. Leave the architecture out "
-            "of the options, or give arch= where it must be another one than the device's",
-            RtcompileWarning,
-            stacklevel=2,
+            "of the options, or give arch= where it must be another one than the device's"
         )
     return request.replace(arch=own.arch, target=own.target)
 

@@ -42,6 +42,10 @@ def search(query: Query) -> ObjectCode | None:
 
 def compile(query: Query) -> ObjectCode:
     """Return the code, which `search` did not find, from a compiler or a shared store."""
+    ahead = lookup.builds_ahead
+    taken = None if ahead is None else ahead.take(query, waits=True)
+    if taken is not None:
+        return taken
     code = _reported(query, _compiled)
     assert code is not None
     return code
@@ -153,12 +157,14 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
 
             code = from_bundle.compatible(query.request, query.settings, lacking)
     except RtcompileError as error:
-        lookup.report(query.request, error)
+        if not query.quiet:
+            lookup.report(query.request, error)
         raise
     if code is not None:
         milliseconds = (time.perf_counter() - query.begun) * 1e3
         code = replace(code, build=replace(code.build, milliseconds=milliseconds))
-        lookup.report(query.request, code, query.settings.log)
+        if not query.quiet:
+            lookup.report(query.request, code, query.settings.log)
     return code
 
 
@@ -259,7 +265,8 @@ def _compiled(query: Query) -> ObjectCode:
 
         query.plan = miss.identified(decided, settings)
         try:
-            code = miss.compile_once(query.plan, settings, store)
+            # For a build ahead the program has not initialised the driver, and nothing here may.
+            code = miss.compile_once(query.plan, settings, store, confirmed=query.quiet)
         except miss.AnotherCapabilityError:
             decided = plan(query.request, settings, device.confirmed_compute_capability)
             query.plan = miss.identified(decided, settings)
@@ -337,7 +344,7 @@ def plan(
     if request.headers:
         request = with_headers(request)
     if request.may_pass_over_arch:
-        request = for_this_device(request, settings)
+        request = for_this_device(request, settings, capability)
     if not request.link:
         return plans.plan(request, settings, capability)
     from rtcompile.build import links

@@ -75,7 +75,7 @@ class LazyCode:
 
     `arguments` are what the class was given, in normal form, and `for_cupy` those for CuPy's class.
     `functions` are by kernel name and device; `modules` and `objects` are by device, where None
-    stands for ``arch=``.
+    stands for ``arch=``. `used` says whether a build was begun.
     """
 
     __slots__ = (
@@ -93,6 +93,7 @@ class LazyCode:
         "modules",
         "objects",
         "path",
+        "used",
     )
 
     def __init__(self, **given: Any) -> None:
@@ -110,6 +111,7 @@ class LazyCode:
         self._made_in: Environment | None = None  # of the objects
         self._toolchain = ""  # its signature then
         self._is_shared = True
+        self.used = False
         self._settings: Settings | None = None
         request = self._request
         # The working directory, if the request depends on it.
@@ -211,6 +213,12 @@ class LazyCode:
         """The name of the module or kernel in messages."""
         return self.path or str(self.arguments["name"])
 
+    def expected(self) -> tuple[CompileRequest, Settings] | None:
+        """Return what the first use will build; None once that has begun, and for a file."""
+        if self._request is None or self.used or self.arguments["recompile"]:
+            return None
+        return self._request, self.settings
+
     def is_cached(self) -> bool:
         """Say whether the code for the current device needs no build: it is loaded, cached or bundled."""
         request = self.request
@@ -223,6 +231,7 @@ class LazyCode:
     def compiled(self, request: CompileRequest) -> ObjectCode:
         """Return the code of this request, or of one derived from it."""
         settings = self.settings
+        self.used = True
         try:
             return pipeline.build(request, settings)
         except CompileError as error:

@@ -7,11 +7,16 @@ Both subclass CuPy's, so ``isinstance`` holds and a launch is CuPy's own: `kerne
 from __future__ import annotations
 
 import functools
+import os
+import time
+from _thread import allocate_lock, start_new_thread
+from _weakref import ref
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
+from rtcompile.build import pipeline
 from rtcompile.errors import RtcompileError, public
 from rtcompile.frontends.lazy_code import (
     CUDADriverError,
@@ -21,6 +26,9 @@ from rtcompile.frontends.lazy_code import (
     current_device,
     ordinal,
 )
+from rtcompile.lookup import environment as environments
+from rtcompile.lookup import find as lookup
+from rtcompile.lookup.find import query_of
 from rtcompile.request.request import DEFAULT_NAME
 from rtcompile.request.values import text
 
@@ -96,7 +104,8 @@ def _launching() -> Any:
 class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
     """A kernel from CUDA C++ source: `cupy.RawKernel`, built by rtcompile.
 
-    Nothing is compiled before the first call. Each device gets its own build.
+    What is not cached is compiled from the construction on, beside the program; the first call waits
+    for it, and has its errors. Each device gets its own build.
 
     Parameters
     ----------
@@ -180,6 +189,8 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
             DEFAULT_NAME,
         )
         self._bind(build, name if type(name) is str else text("name", name))
+        if not build.used:
+            expect(ref(self), build)
 
     def _bind(self, build: LazyCode, name: str) -> None:
         code, options, backend, more = build.for_cupy
@@ -365,4 +376,90 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
 def _restore_kernel(cls: type[RawKernel], arguments: dict[str, Any], name: str) -> RawKernel:
     kernel = cls.__new__(cls)
     kernel._bind(LazyCode(**arguments), name)
+    expect(ref(kernel), kernel._build)
     return kernel
+
+
+# --- what a program has constructed ----------------------------------------------------------------
+
+_FIRST_SECONDS = 0.002  # a kernel that is launched at once is not looked up twice
+_TICK = 0.01
+_IDLE_SECONDS = 1.0  # after which the thread ends
+# While all is cached, looking ahead takes a fiftieth of the time.
+_PAUSES = 50
+
+# The object that the program holds, as a weak reference, and its code.
+
+_expected: list[tuple[Callable[[], object | None], LazyCode]] = []
+_watching = False
+_guard = allocate_lock()
+
+
+def expect(owner: Callable[[], object | None], code: LazyCode) -> None:
+    """Have code looked up, and compiled where it is lacking, for as long as `owner` returns an object."""
+    global _watching
+    if not environments.current().looks_ahead:
+        return
+    _expected.append((owner, code))
+    if _watching:
+        return
+    with _guard:
+        if not _watching:
+            try:
+                start_new_thread(_watch, ())
+                _watching = True
+            except RuntimeError:  # no more threads, or the interpreter is shutting down
+                _expected.clear()
+
+
+def _watch() -> None:
+    """Look up what was constructed, and tend the builds of what is lacking, until there is neither."""
+    global _watching
+    pause, last = _FIRST_SECONDS, time.monotonic()
+    while True:
+        time.sleep(pause)
+        began = time.perf_counter()
+        pause = _TICK
+        while _expected and time.perf_counter() - began < _TICK:
+            last = time.monotonic()
+            _look_ahead(*_expected.pop(0))
+            if lookup.builds_ahead is None:
+                pause = _PAUSES * (time.perf_counter() - began)
+                break
+        ahead: Any = lookup.builds_ahead  # only a program that lacks code imports `build.ahead`
+        if ahead is not None and ahead.tend():
+            last = time.monotonic()
+        if not _expected and time.monotonic() - last > _IDLE_SECONDS:
+            with _guard:
+                if not _expected:
+                    _watching = False
+                    return
+
+
+def _look_ahead(owner: Callable[[], object | None], code: LazyCode) -> None:
+    try:
+        wanted = code.expected() if owner() is not None else None
+        if wanted is None:
+            return
+        request, settings = wanted
+        capability = environments.current().capability
+        if request.arch is not None or len(capability) == 2:
+            query = query_of(request, settings, capability or None)  # type: ignore[arg-type]
+            if pipeline.is_found(query):
+                return
+            pipeline.start_compiler(settings)  # it comes up while modules are imported
+        from rtcompile.build import ahead
+
+        ahead.add(owner, request, settings)
+    except Exception:  # noqa: BLE001, S110 - whoever uses it gets the error
+        pass
+
+
+def _forget_after_fork() -> None:
+    # The thread is the parent's, which compiles what it has constructed.
+    global _watching, _guard
+    _watching, _guard = False, allocate_lock()
+    _expected.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

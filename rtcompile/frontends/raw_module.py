@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _weakref import ref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import cupy
 
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.frontends.lazy_code import LazyCode, code_of
-from rtcompile.frontends.raw_kernel import Built, RawKernel
+from rtcompile.frontends.raw_kernel import Built, RawKernel, expect
 from rtcompile.request.request import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
     """A module of CUDA kernels: `cupy.RawModule`, built by rtcompile.
 
-    Nothing is compiled before the first use. Each device gets its own build.
+    What is not cached is compiled from the construction on, beside the program; the first use waits
+    for it, and has its errors. Each device gets its own build.
 
     Parameters
     ----------
@@ -98,6 +100,8 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
             name,
         )
         self._hand_to_cupy()
+        if not self._build.used:
+            expect(ref(self), self._build)
 
     @classmethod
     @public
@@ -199,4 +203,5 @@ def _restore_module(cls: type[RawModule], arguments: dict[str, Any]) -> RawModul
     module = cls.__new__(cls)
     module._build = LazyCode(**arguments)
     module._hand_to_cupy()
+    expect(ref(module), module._build)
     return module

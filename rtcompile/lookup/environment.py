@@ -55,6 +55,7 @@ VARIABLES = {
     "NVCC_CCBIN": "toolchain",
     "NVCC_PREPEND_FLAGS": "toolchain",
     "PATH": "toolchain",
+    "RTCOMPILE_AHEAD": "settings",
     "RTCOMPILE_BUNDLES": "settings",
     "RTCOMPILE_CACHE_DIR": "settings",
     "RTCOMPILE_CACHE_SHARED": "settings",
@@ -66,6 +67,7 @@ VARIABLES = {
     "RTCOMPILE_LOG": "settings",
     "RTCOMPILE_MEMORY_LIMIT": "settings",
     "RTCOMPILE_PCH": "settings",
+    "RTCOMPILE_PROGRESS": "settings",
     "RTCOMPILE_REMOTE": "settings",
     "RTCOMPILE_REMOTE_KEY_FILE": "settings",
     "RTCOMPILE_REMOTE_MIN_SECONDS": "settings",
@@ -121,9 +123,11 @@ class Environment:
         "_sys_path",
         "_values",
         "_where",
+        "capability",
         "folder",
         "key",
         "loads",
+        "looks_ahead",
         "memory",
         "site_dirs",
         "toolchain_key",
@@ -139,6 +143,8 @@ class Environment:
             self._settings = Settings.from_environ()
         except InvalidRequest as error:
             self._problem = error
+        settings = self._settings
+        self.looks_ahead = self._problem is None and settings.ahead and settings.jit
         self.site_dirs = site_folders()
         self._folders = _package_folders()
         given = {n: os.fsdecode(v) for n, v in zip(VARIABLES, values, strict=True) if v}
@@ -161,6 +167,7 @@ class Environment:
         self.folder = Folder(self._settings.cache_dir, writable=self._settings.jit)
         self.memory: Memory | None = None
         self.loads = ""
+        self.capability: tuple[int, ...] = ()
         self._record: Sequence[bytes] | None = None
         self._path_folders: dict[str, Signature] | None = None
         self._signature = self._noted = ""
@@ -216,6 +223,7 @@ class Environment:
             self.memory = None  # what another toolchain made is not found any more
         self._signature = self._noted = noted
         self.loads = os.fsdecode(fields[2])
+        self.capability = tuple(fields[4]) if len(fields) > 4 else ()
         self._path_folders = None
         self._checked = float("-inf")
 
@@ -261,11 +269,11 @@ os.register_at_fork(after_in_child=forget)
 def looked_again() -> Environment:
     """Return the current environment after the folders of packages and PATH were searched again."""
     global _environment
-    before = current()
-    forget()
-    now = current()
+    before, everything = current(), _all_variables()
+    now = Environment(_values(everything), everything)
     if now.key == before.key:
-        now = _environment = before
+        return before  # Another thread may be at a build with it.
+    _environment = now
     return now
 
 

@@ -9,23 +9,23 @@ the build's lock held (`miss.compile_once`), so that one process of a machine fe
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
-from rtcompile.errors import ToolkitNotFound, UnsupportedArch
+from rtcompile.errors import InvalidRequest, ToolkitNotFound, UnsupportedArch
 from rtcompile.files import sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, digest
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.request.request import names_architecture
+from rtcompile.settings import working_directory
 from rtcompile.store.folder import Memory, count_hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, Protocol
 
     from rtcompile.errors import RtcompileError
     from rtcompile.request.request import CompileRequest
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     Find = Callable[["Query"], "Found | None"]
     Keep = Callable[["Query", "Found"], None]
     Level = tuple[str, Find, Keep | None]
+
+    class Ahead(Protocol):
+        """Builds that were begun before anybody asked for them."""
+
+        def take(self, query: Query, *, waits: bool) -> ObjectCode | None:
+            """Return the code of such a build; None if the caller has to look or build."""
 
 
 # --- The compute capability of the current device, as cuda-python says; CuPy, if loaded, saves 20 ms ---
@@ -172,7 +178,8 @@ class Query:
     `capability` is None where the request names its architecture, or there is no device. With
     `recent`, the toolkit's headers that were found unchanged within the last second count as
     unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` says whether
-    the index states that the last build failed; the negative cache then has its error.
+    the index states that the last build failed; the negative cache then has its error. Nobody is
+    notified of a `quiet` one, which the program has not asked for yet.
     """
 
     __slots__ = (
@@ -183,6 +190,7 @@ class Query:
         "identity",
         "plan",
         "planner",
+        "quiet",
         "recent",
         "request",
         "settings",
@@ -201,7 +209,7 @@ class Query:
         self.environment = environment
         self.capability = capability
         self.recent = False
-        self.failed = False
+        self.failed = self.quiet = False
         self.begun = 0.0  # when it was planned
         self.plan: Any = None  # a `build.plan.Plan`
         self.planner: Callable[[CompileRequest, Settings], Any] | None = None  # returns such a plan
@@ -209,8 +217,8 @@ class Query:
         if links is None:
             return
         try:
-            directory = os.getcwd() if depends_on_directory(request) else ""
-        except OSError:  # the working directory was removed
+            directory = working_directory("") if depends_on_directory(request) else ""
+        except InvalidRequest:  # the working directory was removed
             return
         arch = request.arch
         gives_way = request.may_pass_over_arch and arch is None and names_architecture(request)
@@ -304,6 +312,8 @@ class Found:
 
 SEAL = "index entry"  # the kind of the files in it
 
+
+builds_ahead: Ahead | None = None  # set by `build.ahead`
 
 # Functions that are called with each request and its result, in the thread of the request.
 listeners: list[Listener] = []

@@ -8,9 +8,18 @@
 from __future__ import annotations
 
 from rtcompile.toolkit.model import Library, Program, Toolchain
-from rtcompile.toolkit.remembered import current, remember_build
+from rtcompile.toolkit.remembered import current, remember_build, remember_device
 
-__all__ = ["Library", "Program", "Toolchain", "current", "find", "missing_header", "remember_build"]
+__all__ = [
+    "Library",
+    "Program",
+    "Toolchain",
+    "current",
+    "find",
+    "missing_header",
+    "remember_build",
+    "remember_device",
+]
 
 
 def __getattr__(name: str) -> object:

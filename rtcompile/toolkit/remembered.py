@@ -11,13 +11,14 @@ import contextlib
 import os
 import sys
 import time
+from _thread import allocate_lock
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Signature, signature
+from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Environment, Signature, signature
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Library, Program, Toolchain
@@ -41,6 +42,15 @@ class Known(NamedTuple):
 
 
 _in_this_process: dict[tuple[str, str], Known] = {}  # by toolchain key and PATH
+_searching = allocate_lock()
+
+
+def _forget_after_fork() -> None:
+    global _searching
+    _searching = allocate_lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def current(settings: Settings | None = None) -> Toolchain:
@@ -50,6 +60,11 @@ def current(settings: Settings | None = None) -> Toolchain:
     environment = environments.current()
     settings = settings or environment.settings
     here = environment.toolchain_key, os.environ.get("PATH", "")
+    with _searching:  # two searches give two results, and a build with the first is not indexed
+        return _current(environment, here, settings)
+
+
+def _current(environment: Environment, here: tuple[str, str], settings: Settings) -> Toolchain:
     known = _in_this_process.get(here)
     if known is not None and known.is_valid():
         if not environment.knows_toolchain:  # such as with another cache
@@ -94,6 +109,15 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     toolchain = known.toolchain._replace(**{part: compiler})
     known = _in_this_process[here] = known._replace(toolchain=toolchain)
     _write(settings, here[0], known)
+
+
+def remember_device(capability: tuple[int, int], settings: Settings) -> None:
+    """Remember the compute capability of this machine's devices, also for later processes."""
+    environment = environments.current()
+    known = _in_this_process.get((environment.toolchain_key, os.environ.get("PATH", "")))
+    if environment.capability != capability and known is not None:
+        environment.capability = capability
+        _write(settings, environment.toolchain_key, known)
 
 
 def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
@@ -182,6 +206,7 @@ def _write(settings: Settings, key: str, known: Known) -> None:
     library = known.toolchain.nvrtc
     fields = environments.packed(signatures, "" if library is None else library.to_load())
     fields.append(_as_json(known.toolchain).encode("utf-8", "surrogateescape"))
+    fields.append(bytes(environments.current().capability))
     environments.note_toolchain(key, fields)
     if not (settings.cache_on_disk and settings.jit):
         return

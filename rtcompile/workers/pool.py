@@ -95,7 +95,8 @@ class Cancellation:
         "rtcompile_cancellation", default=None
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, gives_way: bool = False) -> None:
+        self.gives_way = gives_way  # another job may have the slots of its jobs
         self._lock = threading.Lock()
         self._sockets: set[_socket.socket] = set()
         self._cancelled = False
@@ -138,13 +139,26 @@ class Cancellation:
             self._sockets.discard(socket)
 
 
+class _Taker:
+    """A job that has a slot or waits for one."""
+
+    __slots__ = ("cancellations",)
+
+    def __init__(self, cancellations: Sequence[Cancellation]) -> None:
+        self.cancellations = cancellations
+
+    @property
+    def gives_way(self) -> bool:
+        return bool(self.cancellations) and all(each.gives_way for each in self.cancellations)
+
+
 class Pool:
     """Limits the number of jobs that run at once, and owns the zygotes that they are forked from."""
 
     def __init__(self, jobs: int | None = None, idle: float = IDLE_SECONDS) -> None:
         self.jobs = jobs or default_jobs()
         self._idle = idle
-        self._slots: dict[object, int] = {}  # those that are taken, by `_take_slot`'s `taker`
+        self._slots: dict[_Taker, int] = {}  # those that are taken
         self._slots_lock = threading.Lock()
         self._freed: SimpleQueue[None] = SimpleQueue()  # wakes those who wait for a slot
         self._lock = threading.Lock()
@@ -161,9 +175,9 @@ class Pool:
         """
         begin = time.monotonic()
         cancellation = Cancellation.current.get()
-        taker = object()
+        taker = _Taker(() if cancellation is None else (cancellation,))
         try:
-            slot = self._take_slot(taker, () if cancellation is None else (cancellation,))
+            slot = self._take_slot(taker)
             started = time.monotonic()
             tracing.add("queue", begin, started)
             outcome = self.run_beside(job() if callable(job) else job, limits, meanwhile=meanwhile)
@@ -183,10 +197,10 @@ class Pool:
         """
         begin = time.monotonic()
         with ExitStack() as stack:
-            taker = object()
+            taker = _Taker(cancellations)
             stack.callback(self._give_back, taker)
             try:
-                slot = self._take_slot(taker, cancellations)
+                slot = self._take_slot(taker)
             except Cancelled:
                 return
             queued = time.monotonic() - begin
@@ -222,24 +236,29 @@ class Pool:
                 yield Answer(reply[0][1], queued, slot)
                 queued = 0.0
 
-    def _take_slot(self, taker: object, cancellations: Sequence[Cancellation]) -> int:
+    def _take_slot(self, taker: _Taker) -> int:
         """Wait for a slot, and return its number; it is taken until `taker` is removed.
 
-        The caller arranges for that first, so Ctrl-C right after it was taken does not lose it.
+        The caller arranges for that first, so Ctrl-C right after it was taken does not lose it. Jobs
+        that give way leave one slot free, if there are two; another job takes theirs from them.
         """
         while True:
             with self._slots_lock:
-                if len(self._slots) < self.jobs:
+                most = max(1, self.jobs - 1) if taker.gives_way else self.jobs
+                if len(self._slots) < most:
                     free = {*range(1, self.jobs + 1)}.difference(self._slots.values())
                     slot: int = min(free)
                     self._slots[taker] = slot
                     return slot
+                others = [] if taker.gives_way else [t for t in list(self._slots) if t.gives_way]
+                for cancellation in others[-1].cancellations if others else ():
+                    cancellation.cancel()
             with suppress(Empty):
                 self._freed.get(timeout=MAX_WAIT_SECONDS)
-            for cancellation in cancellations:
+            for cancellation in taker.cancellations:
                 cancellation.check()
 
-    def _give_back(self, taker: object) -> None:
+    def _give_back(self, taker: _Taker) -> None:
         self._slots.pop(taker, None)
         self._wake()
 

@@ -257,7 +257,7 @@ def test_a_result_that_cannot_be_kept_is_told(
 def test_few_go_together_where_a_build_takes_long_or_few_are_left() -> None:
     def most(seconds: float, left: int) -> int:
         made = batch.Batch([])
-        made._seconds, made._left = seconds, left
+        made._seconds, made._unseen = seconds, range(left)
         return made.most_together()
 
     slots = batch.pool.slots()

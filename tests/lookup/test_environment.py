@@ -245,6 +245,7 @@ def test_every_variable_that_is_read_anywhere_is_in_the_table():
     no_variables = {
         "RTCOMPILE_RUN",
         "CUDA_CACHE_DISABLE",
+        "CUDA_VISIBLE_DEVICES",
         "CUDA_VERSION",
         "CUDA_ENVIRONMENT",
         "CUTLASS_ENVIRONMENT",

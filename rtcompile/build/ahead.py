@@ -1,0 +1,293 @@
+"""Compiles what a program has constructed and the cache lacks, from its construction on.
+
+The builds are a `Batch` that grows, in the order of construction. Its jobs give way to those that
+somebody waits for. A program that uses what was built ahead takes the result, or waits for it. Errors and
+warnings are kept until then, and nobody else sees them. What the program no longer holds is given up.
+
+A program may construct far more than it uses. Each build costs processor time until it is used, and
+the sum of that is limited: see `Ahead._allowed`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rtcompile import logs, toolkit
+from rtcompile.build import batch, pipeline, planned
+from rtcompile.build.batch import Batch, BuildFuture, Planner, Task
+from rtcompile.errors import CompileError, LinkError
+from rtcompile.lookup import devices
+from rtcompile.lookup import find as lookup
+from rtcompile.lookup.find import Query, query_of
+from rtcompile.request.object_code import ObjectCode, files_of
+from rtcompile.request.request import CompileRequest
+from rtcompile.settings import Settings
+from rtcompile.settings import own as thread
+from rtcompile.store.folder import at_end
+from rtcompile.store.store import Store
+from rtcompile.workers import pool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Seconds of compiling for code that is not used yet.
+_MOST_SECONDS = 60.0
+_FEW = 128  # builds; a program that constructs more is not believed to use all of them
+_SECONDS_OF_MANY = 1.5
+_USED_OF_MANY = 8  # from here on it has shown that it does
+_EARNED = 4  # seconds that each second of compiling used code then allows
+
+
+@dataclass(eq=False)
+class _Constructed(batch.Build):
+    """A build of something that the program has constructed, and holds while `owner` returns it."""
+
+    owner: Callable[[], object | None] = lambda: None
+    directory: str | None = None  # the working directory, when it was queued
+    is_wanted: bool = False
+    began: float = 0.0  # 0 while it does not run
+    seconds: float = 0.0  # that it ran before
+    name: str = ""  # of the index entry: what it was built with
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keep warnings, and the working directory, while this thread works on the build."""
+        logs.held.texts, thread.directory = self.warnings, self.directory
+        self.began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds, self.began = self.spent(), 0.0
+            logs.held.texts = thread.directory = None
+
+    def spent(self) -> float:
+        """Return the seconds that it has taken so far."""
+        began = self.began
+        return self.seconds + (time.monotonic() - began if began else 0.0)
+
+
+class Ahead(Batch):
+    """The builds ahead of a process."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self._guard = threading.Lock()
+        self._kept: dict[object, _Constructed] = {}  # by identity, until they are used
+        self._planners: dict[object, Planner] = {}
+        self._threads = self._constructed = self._used = 0
+        self._lost = self._earned = 0.0  # seconds, of builds that were given up, and of used ones
+        self._has_ended = False
+
+    def add(self, owner: Callable[[], object | None], query: Query) -> None:
+        """Queue a build that no level has."""
+        known = query.capability
+        directory = thread.directory
+        query.quiet = True
+        query.planner = self._planners.setdefault(
+            (known, directory), Planner(None if known is None else lambda: known)
+        )
+        build = _Constructed(
+            BuildFuture(gives_way=True), Task(query, {}), owner=owner, directory=directory
+        )
+        with self._guard:
+            if self._has_ended or query.identity in self._kept:
+                return
+            self._kept[query.identity] = build
+            self._constructed += 1
+            self._groups[build.task.group] += 1
+            self._unseen.append(build)
+        self._start_threads()
+
+    def tend(self) -> bool:
+        """Give up what is not held any more, keep to the limit; return whether anything is built."""
+        with self._guard:
+            for identity, build in [*self._kept.items()]:
+                if build.owner() is None:
+                    self._give_up(identity)
+            if self._spent() > self._allowed():
+                for build in self._kept.values():
+                    if build.began:
+                        build.future._cancellation.cancel()  # it waits, in `_do`
+        self._start_threads()
+        return self._threads > 0
+
+    def take(self, query: Query, *, waits: bool) -> ObjectCode | None:
+        """Return the code of a request that was built ahead; None if the caller has to look or build.
+
+        With `waits` a build that runs is waited for, and one that has not begun is the caller's.
+        """
+        build = None if query.quiet else self._kept.get(query.identity)
+        if build is None or not (waits or build.future.done()):
+            return None
+        with self._guard:
+            if self._kept.get(query.identity) is not build:
+                return None  # another thread has just taken it
+            self._used += 1
+            self._earned += max(build.spent(), self._seconds)
+            if (
+                not (build.began or build.future.done())
+                or query.settings != build.task.query.settings
+            ):
+                self._give_up(query.identity)
+                return None
+            build.is_wanted = True
+            build.future._cancellation.gives_way = False
+            del self._kept[query.identity]
+        try:
+            while not build.future.done():
+                concurrent.futures.wait([build.future], pool.MAX_WAIT_SECONDS)
+        except BaseException:  # Ctrl-C: the program may ask again
+            self._kept[query.identity] = build
+            raise
+        self._start_threads()
+        return _outcome(build, query)
+
+    def end(self) -> None:
+        """Cancel all builds, at the end of the process."""
+        with self._guard:
+            self._has_ended = True
+            for identity in [*self._kept]:
+                self._give_up(identity)
+
+    def _give_up(self, identity: object) -> None:
+        build = self._kept.pop(identity)
+        self._lost += build.spent()
+        build.future.cancel()
+
+    def _spent(self) -> float:
+        """Return the seconds of compiling that nobody has used."""
+        return self._lost + sum(build.spent() for build in self._kept.values())
+
+    def _allowed(self) -> float:
+        """Return how many seconds of compiling may be unused."""
+        if self._constructed <= _FEW:
+            return _MOST_SECONDS
+        return _SECONDS_OF_MANY + (_EARNED * self._earned if self._used >= _USED_OF_MANY else 0.0)
+
+    # --- the batch -------------------------------------------------------------------------------
+
+    def _start_threads(self) -> None:
+        """Have threads at the builds that are left: as many as jobs that may give way."""
+        with self._guard:
+            if self._has_ended or self._spent() > self._allowed():
+                return
+            left = len(self._unseen) + len(self._waiting)
+            missing = min(left, max(1, pool.slots() - 1) - self._threads)
+            if missing <= 0:
+                return
+            self._threads += missing
+        started = batch.start_threads(missing, self._work)
+        with self._guard:
+            self._threads -= missing - started
+            self._has_ended = self._has_ended or not (started or self._threads)
+
+    def _work(self) -> None:
+        try:
+            self._help()
+        finally:
+            with self._guard:
+                self._threads -= 1
+
+    def most_together(self) -> int:
+        return 1  # a launch waits for its own build
+
+    def _next_one(self) -> batch.Build | None:
+        with self._guard:
+            goes_on = self._spent() <= self._allowed()
+        is_wanted = any(isinstance(b, _Constructed) and b.is_wanted for b in list(self._waiting))
+        return super()._next_one() if goes_on or is_wanted else None
+
+    def _look(self, build: batch.Build) -> ObjectCode | None:
+        assert isinstance(build, _Constructed)
+        with build.running():
+            return super()._look(build)
+
+    def _compiled(self, build: batch.Build) -> ObjectCode:
+        assert isinstance(build, _Constructed)
+        with build.running():
+            try:
+                return super()._compiled(build)
+            finally:
+                build.name = build.task.query.name()
+
+    def _do(self, builds: Sequence[batch.Build]) -> None:
+        super()._do(builds)
+        for build in builds:
+            assert isinstance(build, _Constructed)
+            if not build.future.done():  # another job has its slot, or too much is unused
+                build.future._cancellation = pool.Cancellation(gives_way=not build.is_wanted)
+                with self._looking:
+                    self._waiting.appendleft(build)
+
+
+def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:
+    """Return the code or raise the error of a build; None if it does not hold any more."""
+    future = build.future
+    if future.cancelled() or not build.name or build.name != query.name():
+        return None
+    error = future.exception()
+    if isinstance(error, CompileError) and type(error) in (CompileError, LinkError):
+        # A failure that depends on files is in the negative cache for as long as these are unchanged.
+        key_inputs = planned.plan_of(build.task.query).key_inputs
+        if Store.open(query.settings).negative.find(key_inputs) is None:
+            return None
+    elif error is None:
+        files = files_of(future.result().build)
+        if files is None or files.uncacheable or not (files.is_empty or files.is_unchanged()):
+            return None
+    else:
+        return None  # The next attempt may go well.
+    for text in build.warnings:
+        logs.warn(text)
+    lookup.report(query.request, error or future.result(), query.settings.log)
+    return future.result()
+
+
+queue: Ahead | None = None
+
+
+def add(
+    owner: Callable[[], object | None],
+    request: CompileRequest,
+    settings: Settings,
+) -> None:
+    """Queue the build of what a program has constructed, unless a level has it for these devices."""
+    global queue
+    if request.link:
+        return  # planning may have to compile what is linked
+    capability = None
+    if request.arch is None:
+        capability = devices.capability()
+        if capability is None:
+            return
+        pipeline.start_compiler(settings)
+        toolkit.current(settings)
+        toolkit.remember_device(capability, settings)
+    try:
+        thread.directory = os.getcwd()
+        query = query_of(request, settings, capability)
+        if query.identity is None or pipeline.is_found(query):
+            return
+        if queue is None:
+            queue = lookup.builds_ahead = Ahead()
+            at_end(queue.end)
+        queue.add(owner, query)
+    finally:
+        thread.directory = None
+
+
+def _forget_after_fork() -> None:
+    # The threads are the parent's, which compiles what it has constructed.
+    global queue
+    queue = lookup.builds_ahead = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,373 @@
+"""What a program has constructed is compiled before it is used, beside what somebody waits for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cupy")
+
+from rtcompile import CompileError, RawKernel, RawModule, RtcompileWarning
+from rtcompile.build import ahead, batch, pipeline
+from rtcompile.frontends import raw_kernel
+from rtcompile.lookup import devices, environment
+from rtcompile.lookup import find as lookup
+from rtcompile.workers import pool
+
+pytestmark = pytest.mark.needs_compiler
+
+SOURCE = 'extern "C" __global__ void k(int* p) { *p = %d; }'
+# The mangled name of the parameter doubles with each typedef.
+ENDLESS = (
+    "typedef int (*F0)(int);\n"
+    + "".join(f"typedef F{i} (*F{i + 1})(F{i}, F{i});\n" for i in range(40))
+    + "__global__ void k(F40 f) {}"
+)
+
+
+def made(number: int, **more: Any) -> RawKernel:
+    return RawKernel(SOURCE % number, "k", **{"arch": "sm_80", **more})
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def built() -> list[Any]:
+    """Return the builds that are done and that nobody has used."""
+    queue = ahead.queue
+    return [] if queue is None else [b for b in list(queue._kept.values()) if b.future.done()]
+
+
+@pytest.fixture(autouse=True)
+def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RTCOMPILE_AHEAD", "1")
+    until(lambda: not raw_kernel._expected)
+    monkeypatch.setattr(ahead, "queue", None)
+    monkeypatch.setattr(lookup, "builds_ahead", None)
+    yield
+    if ahead.queue is not None:
+        ahead.queue.end()
+
+
+def test_what_was_constructed_is_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch):
+    kernels = [made(number) for number in range(5)]
+    until(lambda: len(built()) == 5)
+    monkeypatch.setattr(batch.Batch, "_compiled", None)
+
+    builds = [kernel.build for kernel in kernels]
+
+    assert [build.hit for build in builds] == [None] * 5
+    assert ahead.queue is not None
+    assert not ahead.queue._kept
+
+
+def test_a_listener_is_notified_once_and_when_it_is_used(monkeypatch: pytest.MonkeyPatch):
+    notified: list[Any] = []
+    monkeypatch.setattr(lookup, "listeners", [lambda request, outcome: notified.append(outcome)])
+    kernel = made(1)
+    until(built)
+    assert notified == []
+
+    code = kernel.object_code
+
+    assert notified == [code]
+
+
+def test_where_all_is_cached_nothing_is_imported_and_nothing_queued(tmp_path: Path):
+    program = f"""
+        import sys, time
+        from rtcompile import RawKernel
+        kernels = [RawKernel({SOURCE!r} % n, "k", arch="sm_80") for n in range(5)]
+        time.sleep(float(sys.argv[1]))
+        before = set(sys.modules)
+        hits = [kernel.build.hit for kernel in kernels]
+        print(hits, "rtcompile.build.ahead" in before, "rtcompile.build.batch" in before)
+    """
+    first = run(program, "0")
+    second = run(program, "0.5")
+
+    assert first.startswith("[None, None, None, None, None]")
+    assert second == "['disk', 'disk', 'disk', 'disk', 'disk'] False False"
+
+
+def run(program: str, *arguments: str, **environ: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("variable", [("RTCOMPILE_AHEAD", "0"), ("RTCOMPILE_JIT", "0")])
+def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]):
+    monkeypatch.setenv(*variable)
+
+    _kernel = made(1)
+
+    assert not raw_kernel._expected
+    assert ahead.queue is None
+
+
+def test_an_error_is_raised_where_the_kernel_is_used_and_nowhere_else(
+    capfd: pytest.CaptureFixture[str],
+):
+    wrong = RawKernel("mistake;", "k", arch="sm_80")
+    right = made(1)
+    until(lambda: len(built()) == 2)
+    assert right.build.hit is None
+    assert capfd.readouterr() == ("", "")
+
+    with pytest.raises(CompileError, match="mistake") as raised:
+        _ = wrong.object_code
+
+    assert not raised.value.cached
+    with pytest.raises(CompileError, match="mistake"):
+        _ = RawKernel("mistake;", "k", arch="sm_80").object_code
+
+
+def test_a_header_that_was_written_or_edited_since_counts(tmp_path: Path):
+    source = '#include "value.h"\nextern "C" __global__ void k(int* p) { *p = VALUE; }'
+    kernels = [
+        RawKernel(source, "k", (f"-I{tmp_path}", f"-DN={n}"), arch="sm_80") for n in range(2)
+    ]
+    until(lambda: len(built()) == 2)  # without the header
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+    assert kernels[0].build.hit is None
+
+    (tmp_path / "value.h").write_text("#define VALUE 10\n")
+    edited = [RawKernel(source, "k", (f"-I{tmp_path}", "-DN=2"), arch="sm_80")]
+    until(lambda: any(b.future.exception() is None for b in built()))
+    before = next(b for b in built() if b.future.exception() is None).future.result()
+    time.sleep(0.02)
+    (tmp_path / "value.h").write_text("#define VALUE 2000\n")
+
+    assert edited[0].object_code.code != before.code
+    assert (
+        kernels[1].object_code.code
+        == RawKernel(source, "k", (f"-I{tmp_path}",), arch="sm_80").object_code.code
+    )
+
+
+def test_warnings_are_given_to_who_uses_it(recwarn: pytest.WarningsRecorder):
+    kernel = made(1)
+    until(built)
+    [build] = built()
+    build.warnings.append("look out")
+    assert not recwarn.list
+
+    with pytest.warns(RtcompileWarning, match="look out"):
+        _ = kernel.build
+
+
+def test_what_the_program_no_longer_holds_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    endless = RawKernel(ENDLESS, "k", arch="sm_80")
+    until(lambda: ahead.queue is not None and any(b.began for b in ahead.queue._kept.values()))
+
+    del endless
+    gc.collect()
+
+    queue = ahead.queue
+    assert queue is not None
+    until(lambda: not queue._kept and not queue._threads)
+
+
+def test_a_launched_kernel_goes_first_and_waits_for_its_own_build_only(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(pool, "_pool", pool.Pool(1))
+    endless = [RawKernel(ENDLESS + f"// {n}", "k", arch="sm_80") for n in range(3)]
+    wanted = made(1)
+    queue = lambda: ahead.queue  # noqa: E731
+    until(lambda: queue() and any(b.began for b in queue()._kept.values()))
+
+    assert wanted.build.hit is None
+
+    until(lambda: any(b.began for b in queue()._kept.values()))  # it goes on with the others
+    assert len(queue()._kept) == len(endless)
+
+
+def test_ctrl_c_leaves_the_wait_and_the_build(monkeypatch: pytest.MonkeyPatch):
+    kernel = RawKernel(ENDLESS, "k", ("-DINTERRUPTED",), arch="sm_80")
+    until(lambda: ahead.queue and any(b.began for b in ahead.queue._kept.values()))
+    time.sleep(0.3)
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), 2)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        _ = kernel.object_code
+
+    assert ahead.queue is not None
+    assert len(ahead.queue._kept) == 1
+
+
+def test_of_many_only_a_few_are_compiled_until_some_are_used(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ahead, "_FEW", 10)
+    monkeypatch.setattr(ahead, "_SECONDS_OF_MANY", 0.3)
+    monkeypatch.setattr(ahead, "_USED_OF_MANY", 3)
+    kernels = [made(number) for number in range(60)]
+    until(lambda: not raw_kernel._expected)
+    queue = ahead.queue
+    assert queue is not None
+    until(lambda: queue._constructed == 60 and not queue._threads)
+    assert len(built()) < 50
+
+    for kernel in kernels[:30]:
+        assert kernel.build.hit is None
+
+    until(lambda: len(built()) == 30)
+
+
+def test_running_builds_are_stopped_where_too_much_is_unused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ahead, "_MOST_SECONDS", 0.5)
+    _endless = RawKernel(ENDLESS, "k", ("-DSTOPPED",), arch="sm_80")
+    until(lambda: ahead.queue is not None)
+    queue = ahead.queue
+    assert queue is not None
+    until(lambda: queue._waiting and not queue._threads)
+    assert 0.5 <= queue._spent() < 5
+
+
+def test_the_device_is_asked_without_a_context(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "_of_nvml", lambda: {(8, 0)})
+    _kernel = RawKernel(SOURCE % 3, "k")
+    until(built)
+    assert str(built()[0].future.result().arch) == "sm_80"
+    assert environment.current().capability == (8, 0)
+
+    # The program finds it once its own device is known.
+    monkeypatch.setattr("rtcompile.lookup.find.compute_capability", lambda: (8, 0))
+    monkeypatch.setattr("rtcompile.lookup.find.confirmed_compute_capability", lambda: (8, 0))
+    request = _kernel._build.request
+    assert pipeline.build(request, environment.current().settings).build.hit is None
+
+
+@pytest.mark.parametrize(
+    ("found", "visible"),
+    [
+        pytest.param({(8, 0), (9, 0)}, "0", id="devices that differ"),
+        pytest.param({(8, 0)}, "-1", id="hidden devices"),
+        pytest.param(set(), "0", id="no device"),
+    ],
+)
+def test_without_one_known_device_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, found: set[tuple[int, int]], visible: str
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(devices, "_of_nvml", lambda: found)
+    _kernel = RawKernel(SOURCE % 4, "k")
+    until(lambda: not raw_kernel._watching)
+    assert ahead.queue is None
+
+
+ENDS = """
+    import os, sys, time
+    from rtcompile import RawKernel
+    from rtcompile.build import ahead
+    kernels = [RawKernel(%r + "// %%d" %% n, "k", arch="sm_80") for n in range(20)]
+    while not (ahead.queue and ahead.queue._threads):
+        time.sleep(0.01)
+    time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(0)", "os._exit(0)"])
+def test_a_program_ends_at_once(ending: str):
+    program = textwrap.dedent(ENDS % ENDLESS) + "began = time.time()\nprint(began)\n" + ending
+    began = (
+        float(run(program + ("\n" if not ending.startswith("os") else "")) or "0")
+        if not (ending.startswith("os"))
+        else time.time() - 1
+    )
+    if ending.startswith("os"):
+        run(program.replace("print(began)", ""))
+    assert time.time() - began < 30
+
+
+def test_a_forked_child_compiles_for_itself():
+    program = textwrap.dedent(ENDS % ENDLESS) + textwrap.dedent(f"""
+        pid = os.fork()
+        if pid == 0:
+            assert ahead.queue is None
+            kernel = RawKernel({SOURCE % 5!r}, "k", arch="sm_80")
+            os._exit(0 if kernel.build.hit is None else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """)
+    assert run(program) == "0"
+
+
+def test_children_by_spawn_import_the_program_again(tmp_path: Path):
+    (tmp_path / "main.py").write_text(
+        textwrap.dedent(f"""
+            import multiprocessing
+            from rtcompile import RawKernel
+            kernels = [RawKernel({SOURCE!r} % n, "k", arch="sm_80") for n in range(8)]
+
+            def size(number):
+                return len(kernels[number].object_code.code)
+
+            if __name__ == "__main__":
+                with multiprocessing.get_context("spawn").Pool(2) as pool:
+                    print(len(pool.map(size, range(8))))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "main.py"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
+
+
+def test_a_failed_constructor_queues_nothing():
+    class Picky(RawModule):
+        def __init__(self, code: str) -> None:
+            super().__init__(code=code, arch="sm_80")
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        Picky(SOURCE % 1)
+    gc.collect()
+    until(lambda: not raw_kernel._watching)
+    assert ahead.queue is None or not ahead.queue._kept
+
+
+def test_options_that_are_none_are_an_error_at_the_use():
+    kernel = RawKernel(SOURCE % 1, "k", ("--no-such-option=1",), arch="sm_80")
+    until(lambda: not raw_kernel._expected)
+    with pytest.raises(CompileError, match="no-such-option"):
+        _ = kernel.object_code
+
+
+def test_a_relative_directory_is_that_of_the_construction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in (("one", 1), ("two", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "value.h").write_text(f"#define VALUE {value}\n")
+    source = '#include "value.h"\nextern "C" __global__ void k(int* p) { *p = VALUE; }'
+    monkeypatch.chdir(tmp_path / "one")
+    kernel = RawKernel(source, "k", ("-I.",), arch="sm_80")
+    until(built)
+    monkeypatch.chdir(tmp_path / "two")  # a build is of the directory where it is first used
+
+    code = kernel.object_code.code
+
+    two = RawKernel(source, "k", (f"-I{tmp_path / 'two'}",), arch="sm_80").object_code.code
+    assert code == two
