@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -47,30 +47,25 @@ def _arch_of(code: bytes) -> Arch | None:
         return Arch.parse(target[1].decode()) if target else None
 
 
-def launch_error(
-    message: str, status: int, kernel: str, block: Any, shared: Any, limits: Mapping[str, int]
-) -> DriverError:
-    """Return the error for a launch that the driver refused with `message`.
-
-    `limits` has the kernel's "threads" in a block, and bytes of "dynamic" and "static" shared
-    memory. It is empty where the driver gives none.
-    """
+def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -> DriverError:
+    """Return the error for a launch of a `RawKernel` that the driver rejected with `message`."""
     problems = []
-    threads = _product(block)
-    most, dynamic, static = (limits.get(name, 0) for name in ("threads", "dynamic", "static"))
-    if limits and isinstance(shared, int) and shared > dynamic:
-        problems.append(
-            f"shared_mem={shared} is more than the {dynamic} bytes of dynamic shared memory that "
-            f"the kernel may have now ({static} are static); set "
-            f"kernel.max_dynamic_shared_size_bytes = {shared} first."
-        )
-    if limits and threads > most:
-        problems.append(
-            f"{threads} threads in a block are more than the {most} that the kernel's registers "
-            "and __launch_bounds__ allow; take smaller blocks."
-        )
+    with suppress(Exception):  # every query fails in a context that an earlier error destroyed
+        threads, most = _product(block), kernel.max_threads_per_block
+        static, dynamic = kernel.shared_size_bytes, kernel.max_dynamic_shared_size_bytes
+        if isinstance(shared, int) and shared > dynamic:
+            problems.append(
+                f"shared_mem={shared} is more than the {dynamic} bytes of dynamic shared memory "
+                f"that the kernel may have now ({static} are static); set "
+                f"kernel.max_dynamic_shared_size_bytes = {shared} first."
+            )
+        if threads > most:
+            problems.append(
+                f"{threads} threads in a block are more than the {most} that the kernel's registers "
+                "and __launch_bounds__ allow; take smaller blocks."
+            )
     hint = " ".join(problems) or catalogue.hint_for(message)
-    first = f"the launch of {kernel} was refused: {message}"
+    first = f"the launch of {kernel.name} was refused: {message}"
     return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
 
 

@@ -125,24 +125,9 @@ def explain_failure(kernel: RawKernel, error: Any, block: Any, shared: Any) -> A
             return error
     if isinstance(error, RtcompileError):
         return alone(error)
-    return _launch_error(kernel, str(error), error.status, block, shared)
+    from rtcompile.frontends.driver_errors import of_launch
 
-
-def _launch_error(
-    kernel: RawKernel, message: str, status: int, block: Any, shared: Any
-) -> DriverError:
-    from contextlib import suppress
-
-    from rtcompile.frontends.driver_errors import launch_error
-
-    limits = {}
-    with suppress(Exception):  # every query fails in a context that an earlier error destroyed
-        limits = {
-            "threads": kernel.max_threads_per_block,
-            "static": kernel.shared_size_bytes,
-            "dynamic": kernel.max_dynamic_shared_size_bytes,
-        }
-    return launch_error(message, status, kernel.name, block, shared, limits)
+    return of_launch(kernel, str(error), error.status, block, shared)
 
 
 # --- The kernel on the current device, and the stream ------------------------------------------------
@@ -381,7 +366,9 @@ class _Call:
         failed, text = self.driver.cuGetErrorString(status)
         if not int(failed) and text:
             message += f": {text.decode() if isinstance(text, bytes) else text}"
-        return _launch_error(self.kernel, message, int(status), self.threads, self.shared_mem)
+        from rtcompile.frontends.driver_errors import of_launch
+
+        return of_launch(self.kernel, message, int(status), self.threads, self.shared_mem)
 
     def allow_shared_memory(self) -> None:
         """Raise the kernel's limit of dynamic shared memory if the launch needs more."""

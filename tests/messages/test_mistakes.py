@@ -14,7 +14,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
-from rtcompile.frontends.driver_errors import launch_error  # noqa: E402
+from rtcompile.frontends.driver_errors import of_launch  # noqa: E402
 from tests.mistakes import MISTAKES, Mistake, pretended_device  # noqa: E402
 
 PACKAGE = os.path.dirname(rtcompile.__file__)
@@ -192,9 +192,11 @@ def test_errors_of_the_driver_are_cupys_and_pickle() -> None:
     ],
 )
 def test_a_rejected_launch_says_which_limit_it_broke(block, shared, says) -> None:
-    limits = {"threads": 256, "static": 1024, "dynamic": 49152}
-    said = "CUDA_ERROR_INVALID_VALUE: invalid argument"
-    error = launch_error(said, 1, "k", block, shared, limits)
+    kernel = mock.Mock(
+        max_threads_per_block=256, shared_size_bytes=1024, max_dynamic_shared_size_bytes=49152
+    )
+    kernel.name = "k"
+    error = of_launch(kernel, "CUDA_ERROR_INVALID_VALUE: invalid argument", 1, block, shared)
     assert str(error).startswith("the launch of k was refused: CUDA_ERROR_INVALID_VALUE")
     assert says in str(error)
 
