@@ -70,11 +70,7 @@ def write(
     folder: Folder,
     memory: Mapping[str, str] = MappingProxyType({}),
 ) -> str | None:
-    """Write a self-contained reproducer and return its path; None where it cannot be written.
-
-    The oldest beyond twenty in `folder` are removed. `compiler` is the path of libnvrtc or of nvcc,
-    and `memory` has the headers that were given as texts, by their paths.
-    """
+    """Write a self-contained reproducer, remove the oldest, and return its path; None if it cannot be written."""
     key = content_digest(
         "\0".join((source, *failure.command, *name_expressions)).encode("utf-8", "surrogateescape")
     )
@@ -136,11 +132,7 @@ def _program(name: str) -> str:
 
 
 def _copies(trace: Sequence[str], search: Sequence[SearchDir]) -> list[tuple[str, str]]:
-    """Return pairs of an original folder and its copy in the reproducer, the longest first.
-
-    The tree of folders is kept, so ``#include "../x.h"`` leads to the same file. No name leads
-    out of the reproducer, since the paths are normalised.
-    """
+    """Return original folders and their copies below the reproducer, the longest first."""
     before = dict.fromkeys([*(directory.path.rstrip("/") for directory in search), *trace])
     copies = [
         (path, "include" + os.path.normpath("/" + path.lstrip("/"))) for path in before if path
@@ -228,10 +220,7 @@ _KINDS: dict[str, type[CompileError]] = {
 def as_error(
     failure: CompileFailure, plan: Plan, *, then: str = "", cached: bool = False
 ) -> CompileError:
-    """Return the error for a failed build.
-
-    `then` is a sentence on what else was tried; `cached` says that the negative cache gave the failure.
-    """
+    """Return the error for a failed build; `then` says what else was tried."""
     request = plan.request
     name = plan.key_inputs.name
     context = BuildContext(

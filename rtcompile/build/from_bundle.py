@@ -34,13 +34,7 @@ def find(request: CompileRequest, settings: Settings) -> ObjectCode | None:
 
 
 def compatible(request: CompileRequest, settings: Settings, lacking: RtcompileError) -> ObjectCode:
-    """Return a bundled build for another architecture that the device runs too.
-
-    It is used where nothing can be compiled: on a machine without a toolkit, or with
-    ``RTCOMPILE_JIT=0``. As the driver does with a fatbin, machine code of the same generation is
-    preferred to PTX. If there is none, `lacking`, why nothing can be compiled, is raised with what
-    is bundled.
-    """
+    """Return a bundled build for another architecture that the device runs too; raise `lacking` without one."""
     search = _Search(request, settings)
     code = search.compatible()
     if code is not None:

@@ -186,11 +186,8 @@ def compile_many(
 
 
 def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCode]]:
-    """Yield futures as they are done, like `concurrent.futures.as_completed`, but react to Ctrl-C.
-
-    A Ctrl-C that arrives just before Python begins to wait is only handled when that wait ends,
-    which was seen to take until the next build was done. So each wait here is short.
-    """
+    """Yield futures as they are done, like `concurrent.futures.as_completed`, but react to Ctrl-C."""
+    # Python handles a Ctrl-C that arrives just before a wait when that wait ends: each one here is short.
     import queue
 
     from rtcompile.workers import pool
@@ -251,10 +248,7 @@ def found(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[ObjectCod
 def _requests(
     builds: Sequence[Any], overrides: Mapping[str, Any]
 ) -> Iterator[tuple[CompileRequest, Settings, Mapping[str, Any]]]:
-    """Yield the request, the settings and the given settings of each item of a batch.
-
-    An item's own settings take precedence over the batch's.
-    """
+    """Yield each item's request, settings and given settings; an item's own precede the batch's."""
     environment = environments.current().settings
     common = environment.override(**overrides)
     for index, item in enumerate(builds):

@@ -32,11 +32,7 @@ _passed_over: set[tuple[str, Arch]] = set()  # the ignored options that were war
 
 
 class Plan(NamedTuple):
-    """All decisions about one build: the inputs of the cache key, and the compiler's input.
-
-    Decisions made later (`options` that errors ask for, a compiler's build that becomes known)
-    replace a field. Planning is never repeated.
-    """
+    """All decisions about one build; what errors ask for later replaces a field."""
 
     request: CompileRequest
     options: Options
@@ -135,12 +131,7 @@ def for_this_device(
     settings: Settings,
     capability: Callable[[], tuple[int, int]] | None = None,
 ) -> CompileRequest:
-    """Return a `RawModule`'s request without an ``-arch`` option that the device cannot run.
-
-    CuPy appends the device's ``-arch`` to the options, which wins. So with CuPy a project with
-    ``-arch=sm_70`` runs on every device. Here such an option is used if the device runs its code
-    and the compiler knows it; otherwise it is ignored with one warning. ``arch=`` is never ignored.
-    """
+    """Return a `RawModule`'s request without an ``-arch`` option that the device cannot run."""
     if request.arch is not None or not any("arch" in o or "code" in o for o in request.options):
         return request
     options = compiler_options.parse(request.options)

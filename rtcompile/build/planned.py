@@ -52,11 +52,7 @@ def compile(query: Query) -> ObjectCode:
 
 
 def may_share(query: Query) -> bool:
-    """Say whether one worker may compile a build after others of the same options.
-
-    Such a build reads no file, its options have no effect on the next one, it needs nothing but
-    NVRTC, it has no limit of its own, and it is not known to fail.
-    """
+    """Say whether one worker may compile a build after others of the same options: it reads no file."""
     plan, settings = query.plan, query.settings
     if plan is None:
         return False

@@ -78,12 +78,8 @@ def matrix(bundle: Bundle) -> list[Served]:
 
 
 def _least_driver(row: Row, capability: Version) -> Version:
-    """Return the CUDA release whose driver is the oldest that runs a build on a device.
-
-    Machine code of CUDA 12.x runs on every driver for CUDA 12 (NVIDIA's minor version compatibility);
-    PTX is compiled by the driver, which must be as new as the compiler that wrote it. And the driver must
-    know the device.
-    """
+    """Return the CUDA release whose driver is the oldest that runs a build on a device."""
+    # Machine code runs on every driver for its major version of CUDA; PTX needs one as new as its compiler.
     words = row.compiler.split()
     release = tuple(int(part) for part in words[1].split(".")[:2]) if len(words) > 1 else (0, 0)
     made_by = (release[0], release[1] if row.kind == "ptx" else 0)

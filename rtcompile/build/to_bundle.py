@@ -71,10 +71,7 @@ def bundle(
     progress: bool | Callable[[int, int, Any], Any] | None = None,
     skip_unbundleable: bool = False,
 ) -> list[Built]:
-    """Build `work` and write it into a bundle; after an error the file is unchanged.
-
-    `update` keeps what the file already has for other architectures, sources and CUDA versions.
-    """
+    """Build `work` and write it into a bundle, with `update` beside its other builds."""
     target = checked_path("path", path)
     if os.path.isdir(target):
         raise InvalidRequest(f"{target} is a folder; a bundle is one file, as kernels.rtcb")

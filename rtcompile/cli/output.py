@@ -120,11 +120,7 @@ _LOCATION = re.compile(r"\S[^:\n]*(?::\d+|\(\d+\)):")
 
 
 def failure(error: Exception, given: Namespace, file: str = "") -> None:
-    """Print why the command ended: on stderr as text, or on stdout as JSON.
-
-    A first line that begins with a file and line is unchanged, so that editors can jump to it. All
-    others begin with the command's name, and the `file` if there is one.
-    """
+    """Print why the command ended, on stderr or as JSON on stdout."""
     if given.json:
         try:
             print_json({"ok": False, "error": error_fields(error)})

@@ -19,11 +19,7 @@ _VERDICTS = {"error": 2, "warning": 1}
 
 
 def examine(*, probes: bool = True) -> Iterator[Check]:
-    """Yield each check of this environment when it is done. A broken part is reported, not raised.
-
-    `probes` also compile: plain CUDA, WMMA, CuTe, CUB, cooperative groups, NVCC, a link; and launch
-    a kernel where there is a device.
-    """
+    """Yield each check of this environment when it is done; `probes` also compile, and launch a kernel."""
     from rtcompile import toolkit
     from rtcompile.doctor import checks, probing
 

@@ -20,10 +20,7 @@ _warned_of_missing_toolkit = False
 
 
 def build(query: Query, *, ahead: bool) -> ObjectCode | None:
-    """Return the code for a request of CuPy's, or None; `query` is the look-up that found nothing.
-
-    `ahead` says whether the headers of CuPy's kernels may be precompiled.
-    """
+    """Return the code of a CuPy request that was not found; None where CuPy has to compile it itself."""
     settings = query.settings
     try:
         found = planned.search(query)

@@ -120,11 +120,7 @@ def advise(
     shared_mem: int | Callable[[int], int] = 0,
     source: str = "",
 ) -> list[Advice]:
-    """Advise how to launch the kernels of a build, or one kernel by its name expression or symbol.
-
-    `shared_mem` is bytes of dynamic shared memory, or a function of the threads in a block. If it is
-    0, `source` is searched for a declaration of dynamic shared memory.
-    """
+    """Advise how to launch kernels; `shared_mem` is bytes, or a function of the threads in a block."""
     found = report(code, kernel=kernel)
     if limits_of(found.arch) is None:
         raise InvalidRequest(
@@ -178,11 +174,8 @@ def of_source(
 
 
 def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileRequest:
-    """Return the request with these launch bounds for every kernel, in place of the source's own.
-
-    ptxas obeys bounds on its command line only if the source states none, so the macro that states
-    them is redefined as empty.
-    """
+    """Return the request with these launch bounds for every kernel, in place of the source's own."""
+    # ptxas obeys its command line only if the source states no bounds: the macro that states them is emptied.
     threads, blocks = bounds
     options = [f"-Xptxas=-maxntid={threads}"]
     options += [f"-Xptxas=-minnctapersm={blocks}"] if blocks else []

@@ -267,11 +267,7 @@ _STATIC_SHARED_LIMIT = 48 << 10
 
 
 def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
-    """Warn of code that compiled silently and does not run as intended.
-
-    Examples are instructions that CuTe or CUTLASS replaced by a trap, since the architecture lacks
-    them, and more static shared memory than a kernel may have. Only a cubin is examined.
-    """
+    """Warn of traps for instructions that the architecture lacks, and of too much static shared memory."""
     return (*_traps(code, arch), *_oversized(code))
 
 
@@ -389,12 +385,8 @@ def misfit(given: LinkInput, arch: Arch, log: str) -> str:
 
 
 def from_newer_toolkit(given: LinkInput, linker: tuple[int, int]) -> bool:
-    """Whether this is machine code of a newer toolkit than the linker's.
-
-    Undocumented: the ABI version in a device ELF's header is 7 from CUDA 12 and 8 from CUDA 13.
-    nvJitLink 12.9 accepts the newer one and silently drops the sections that it does not know. A
-    linker of a major version without a row is assumed to know every ABI version.
-    """
+    """Whether this is machine code of a newer toolkit than the linker's, which may drop sections of it."""
+    # Undocumented: the ABI version in a device ELF is 7 from CUDA 12 and 8 from CUDA 13.
     known = {12: 7, 13: 8}.get(linker[0])
     return known is not None and kind_of(given.data) == "cubin" and given.data[8] > known
 

@@ -131,12 +131,7 @@ def occupancy(limits: Limits, *, block: int, registers: int, shared: int) -> Occ
 def best_blocks(
     limits: Limits, *, registers: int, shared: Callable[[int], int], max_threads: int
 ) -> tuple[Occupancy, Occupancy] | None:
-    """Return the largest and the smallest block of highest occupancy; None if no block fits.
-
-    The largest is that of ``cuOccupancyMaxPotentialBlockSize``: like it, this counts resident
-    threads and tries `max_threads` and the multiples of 32 below. `shared` gives the bytes, static
-    and dynamic, of a block of so many threads.
-    """
+    """Return the largest and the smallest block of highest occupancy; None if no block fits."""
     sizes = sorted({max_threads, *range(_WARP, max_threads + 1, _WARP)}, reverse=True)
     found = [
         occupancy(limits, block=block, registers=registers, shared=shared(block)) for block in sizes
@@ -267,11 +262,7 @@ def report(
     block: int | None = None,
     dynamic_shared: int = 0,
 ) -> Report:
-    """Report the resources of a build's kernels, or of one name expression or symbol.
-
-    `block` is the number of threads to compute the occupancy for; ``__launch_bounds__`` sets its
-    default. PTX is an error, since registers are assigned later.
-    """
+    """Report the resources of a cubin's kernels, or of one; the launch bounds set the default of `block`."""
     data = code.code if isinstance(code, ObjectCode) else code
     if not isinstance(data, bytes):
         raise InvalidRequest(f"code must be an ObjectCode or a cubin's bytes, not {shown(code)}")

@@ -105,12 +105,8 @@ _FRAME_END = re.compile(r" at line (?P<line>\d{1,9})(?: of (?P<file>.+))?$")
 
 
 def parse(log: str) -> tuple[Diagnostic, ...]:
-    """Read a log of compilers and linkers, or its two ends beyond 8 MiB. Anything may be in it.
-
-    Errors come first, then warnings, then remarks, each in the log's order. An error that another
-    one caused follows its cause. Text in no known format comes last, unchanged, in one note.
-    Only the first thousand errors and the first thousand warnings are read.
-    """
+    """Read a log of compilers and linkers: errors first, then warnings, then remarks, then other text."""
+    # Only the two ends of more than 8 MiB are read, and the first thousand errors and warnings.
     drafts: list[_Draft] = []
     context: list[Diagnostic] = []
     loose: list[str] = []
@@ -280,11 +276,8 @@ def _unparsed(loose: Sequence[str]) -> tuple[Diagnostic, ...]:
 
 
 def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
-    """Return the line of a source that a message is about, from 1, or 0 where there is none.
-
-    ``#line`` may give several lines one number. The one whose text the compiler printed is chosen,
-    otherwise the last.
-    """
+    """Return the line of a source that a message is about, from 1; 0 where there is none."""
+    # ``#line`` may give several lines one number: the text that the compiler printed chooses, else the last.
     if diagnostic.line <= 0:
         return 0
     changes = {line: (number, file) for line, number, file in cxx.renumbered(source)}

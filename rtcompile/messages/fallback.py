@@ -52,11 +52,7 @@ _Test = Callable[[re.Match[str], _Case], bool]
 
 
 class _Rule(NamedTuple):
-    """A pattern of messages, and the action to take where `applies` is true of the error.
-
-    In `reason` and `flags` ``{0}`` is the pattern's group, a name, and ``{std_header}`` and
-    ``{global_header}`` are the standard headers that bring it.
-    """
+    """A pattern of messages, and the action to take where `applies`; ``{0}`` is the name that was found."""
 
     pattern: str
     action: str
@@ -255,12 +251,8 @@ def decide(
     package_of: Callable[[str], object] = lambda _: None,
     declared: Declared,
 ) -> Decision:
-    """Decide what to do about a source that NVRTC rejected.
-
-    One error that is a limit of NVRTC sends the whole source to NVCC, since only NVCC can report
-    the other mistakes. Without such an error the first error decides. Code that is wrong in a device
-    function may be right in host code; `declared` has the names that NVCC would know.
-    """
+    """Decide what to do about a source that NVRTC rejected."""
+    # One limit of NVRTC sends the source to NVCC, which alone can report the other mistakes.
     given = tuple(options)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
     decisive = errors[: max(1, _MOST_SEARCHED // (len(source) + 1))]
@@ -306,12 +298,7 @@ _SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
 
 
 def is_device_code(source: str, line: int, column: int = 0) -> bool:
-    """Whether the declaration around a line and column (from 1) is marked for the device.
-
-    The declaration is the innermost function or variable outside of other functions. A macro of the
-    source that expands to a mark counts as the mark. Without a column the first declaration that
-    reaches the line is taken.
-    """
+    """Whether the outermost declaration around a line and column (from 1) is marked for the device."""
     lines = source.split("\n")
     begin = sum(len(text) + 1 for text in lines[: line - 1])
     begin, end = (

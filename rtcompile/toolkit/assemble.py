@@ -165,11 +165,7 @@ def _headers(draft: _Draft, chosen: Toolset, where: SearchContext, shims: str) -
 
 
 def _the_only_cccl(chosen: Toolset) -> Hit | None:
-    """Return the CCCL in the runtime headers' own folder, if there is one, else the set's.
-
-    Toolkits before 13 keep CCCL and the runtime headers in one folder. A second CCCL in another
-    folder would be mixed with it header by header.
-    """
+    """Return the CCCL in the runtime headers' own folder, if there is one, else the set's."""
     cudart, cccl = chosen.hits.get("cudart"), chosen.hits.get("cccl")
     if cudart and cccl and cccl.directory != cudart.directory:
         path = os.path.join(cudart.directory, _PART["cccl"].markers[0])
@@ -353,11 +349,7 @@ def _nvcc_in(root: Root) -> Iterator[tuple[str, str, Root]]:
 
 
 def _out_of_step(nvcc: Program, root: Root | None, nvrtc: Hit | None) -> str:
-    """Return what is wrong with the toolkit around an nvcc, which must be of one version.
-
-    pip can install other versions of its parts (``nvidia-cuda-nvcc`` allows any ``nvidia-nvvm``),
-    and nvcc 13.5 then fails with ``invalid option: --simt-only``.
-    """
+    """Return what is wrong with the toolkit around an nvcc, whose parts pip can install in other versions."""
     if root is None:
         return ""
     own = Hit(_PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)

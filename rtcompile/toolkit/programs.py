@@ -85,11 +85,8 @@ def _query(*words: str) -> list[str]:
 
 
 def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:
-    """Return the binary that a wrapper script runs, since the script survives an upgrade unchanged.
-
-    nvcc prints its own folder in a dry run (``#$ _HERE_=``; the format is not documented). Where
-    that folder has no nvcc, the script itself is returned.
-    """
+    """Return the binary that a wrapper script runs, which an upgrade changes and the script not."""
+    # nvcc prints its own folder in a dry run; the format is not documented.
     with open(path, "rb") as file:
         if file.read(2) != b"#!":
             return path

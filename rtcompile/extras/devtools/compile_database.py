@@ -282,10 +282,7 @@ class Entry(NamedTuple):
 def write(
     root: str, paths: Sequence[str], options: Sequence[str], arch: Arch, settings: Settings
 ) -> list[Entry]:
-    """Write a project's ``compile_commands.json``, and a file for each kernel that is a string.
-
-    Entries of other files that are already in one are kept. Code for `arch` is shown as active.
-    """
+    """Write a project's ``compile_commands.json``, and a file for each kernel that is a string."""
     root = os.path.abspath(root)
     entries = []
     kept = _existing(os.path.join(root, _DATABASE))

@@ -51,10 +51,7 @@ class KernelText:
 
 
 def find(text: str, code: str) -> tuple[KernelText, ...]:
-    """Return the kernels that a text defines, in order; of each name only the first.
-
-    Both are without comments, and `code` has blanks for string and character literals.
-    """
+    """Return the kernels of a text without comments, the first of each name; `code` has blanks for literals."""
     found: dict[str, KernelText] = {}
     scopes: list[str | None] = []  # open braces: a namespace's name, None for others
     branches: list[list[str | None]] = []  # the scopes in which each open #if began
@@ -136,11 +133,7 @@ def _template_parameters(declaration: str) -> tuple[str, ...] | None:
 def own_variables(
     symbols: Iterable[Symbol], text: str, kernels: Iterable[str] = ()
 ) -> frozenset[str]:
-    """Return the variables that a text defines and that are not constant, by their C++ names.
-
-    Left out are variables of headers, variables on lines with ``const``, and static variables of
-    `kernels`, which no other kernel can use.
-    """
+    """Return the variables that a text defines and that kernels share and can change, by their C++ names."""
     words: set[str] = set()
     for line in text.split("\n"):
         if not _CONSTANT_LINE.search(line):

@@ -64,11 +64,7 @@ class Table:
             bundling.bundle(self.targets, path, archs=self.archs, progress=True)
 
     def check(self, root: str, files: str, advice: str) -> None:
-        """Find every build with a wheel's files alone, in another process that may not compile.
-
-        `files` is the folder with the wheel's files, including the bundle. `advice` says
-        how a file is added to the wheel with this build backend.
-        """
+        """Find every build with a wheel's files alone; `advice` says how to add files to the wheel."""
         source = os.path.realpath(os.path.join(root, self.source))
         # The project's own folder is left out, since it has files that the wheel may lack.
         path = [folder for folder in sys.path if os.path.realpath(folder) != source]

@@ -22,11 +22,7 @@ from rtcompile.request.values import items
 def bundle(
     targets: Iterable[Any], path: str | os.PathLike[str], *, archs: Sequence[str], **options: Any
 ) -> list[Built]:
-    """Build targets, objects or names for `resolve`, into a bundle; `options` as `to_bundle.bundle`.
-
-    ``"compute_90"`` gives PTX, which later devices run too. A target whose options or ``arch=`` fix
-    an architecture is built for that one alone.
-    """
+    """Build targets, objects or names for `resolve`, into a bundle; `options` as `to_bundle.bundle`."""
     return to_bundle.bundle(works(targets, archs), path, **options)
 
 

@@ -25,11 +25,7 @@ _ABANDONED_SECONDS = 24 * 3600.0
 
 
 class KernelUse(NamedTuple):
-    """One kernel or module that a program requested.
-
-    `milliseconds` is the time of this call. `spared` is the compile time in milliseconds that a hit
-    saved, 0 if the kernel was built in this run.
-    """
+    """One kernel that a program requested, with the times that it took and that a hit spared."""
 
     name: str
     arch: str

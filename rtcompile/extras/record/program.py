@@ -37,12 +37,7 @@ class Program(NamedTuple):
     def run(
         self, before_a_signal: Callable[[int], object], if_not_installed: Callable[[str], object]
     ) -> int:
-        """Run it as ``python`` would; return its exit status, negative for a signal.
-
-        An exception that it does not catch is shown as Python shows it, without frames of ours.
-        `before_a_signal` is called with the number of a signal that is about to end the process,
-        `if_not_installed` with the reason if CuPy has to compile its kernels itself.
-        """
+        """Run it as ``python`` would; return its exit status, negative for a signal."""
         script = None if self.is_module or _is_searchable(self.target) else _read(self.target)
         _install_when_cupy_is_imported(if_not_installed)
         with _before_a_signal_ends_it(before_a_signal):

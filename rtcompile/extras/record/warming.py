@@ -62,11 +62,7 @@ def warm(
 
 @contextmanager
 def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]]:
-    """Yield the builds of a record; the headers that they need exist in the body of ``with``.
-
-    A header of the user that is missing or different here is written below a temporary folder,
-    under the path that it had. Keys contain no paths, so the program will find these builds.
-    """
+    """Yield the builds of a record; the headers that they need exist in the body of ``with``."""
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
         yield _wanted(record, archs, folder)
 
