@@ -126,7 +126,7 @@ class Settings(Value):
         memory_limit: int | str | None = None,
         recompile: bool = False,
     ) -> Settings:
-        """Return these settings with the arguments that are not None in their place."""
+        """Return these settings, changed by the arguments that are not None."""
         changes: dict[str, Any] = {}
         if recompile is not False and truth("recompile", recompile):
             changes["recompile"] = True

@@ -80,19 +80,19 @@ class Program:
         """Make the folders of headers as they are before any edit."""
         shutil.rmtree(self.folder.with_name("before"), ignore_errors=True)
         for name, value in FOLDERS.items():
-            place = self.folder.parent / name
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir()
+            tree = self.folder.parent / name
+            shutil.rmtree(tree, ignore_errors=True)
+            tree.mkdir()
             if value:
-                (place / "value.h").write_text(f'#define VALUE "{value}"\n')
+                (tree / "value.h").write_text(f'#define VALUE "{value}"\n')
         self.options_file.write_text(" ".join(OPTIONS).format(folder=self.folder))
 
     def options(self, door: str, options: Any) -> Any:
         """Return options as the door takes them: those of a cell are a line."""
-        places = {"folder": self.folder, "root": self.folder.parent}
+        paths = {"folder": self.folder, "root": self.folder.parent}
         if isinstance(options, str):
-            return options.format(**places)
-        filled = type(options)(option.format(**places) for option in options)
+            return options.format(**paths)
+        filled = type(options)(option.format(**paths) for option in options)
         return shlex.join(filled) if door == "cell" else filled
 
     def ask(

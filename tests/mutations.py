@@ -48,7 +48,7 @@ MUTATIONS = (
         "rtcompile/build/miss.py",
         "        self._remember(refused, reason)\n",
         "",
-        "tests/build/test_fallback_end_to_end.py::test_a_refusal_is_remembered_when_the_code_is_gone",
+        "tests/build/test_fallback_end_to_end.py::test_a_failure_is_remembered_when_the_code_is_gone",
     ),
     Mutation(
         "a failure is remembered by this process alone",
@@ -70,7 +70,7 @@ MUTATIONS = (
         "rtcompile/compilers/pch.py",
         "if now is None or not is_unchanged:",
         "if now is None:",
-        "tests/compilers/test_pch_files.py::test_another_file_in_its_place_is_not_used",
+        "tests/compilers/test_pch_files.py::test_another_file_under_its_path_is_not_used",
     ),
     Mutation(
         "a worker is not what the kernel kills first when memory runs out",

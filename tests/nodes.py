@@ -41,13 +41,13 @@ def environment(folder: Path, node: str, address: str, **more: str) -> dict[str,
 # Builds what its argument lists, and prints for each where it came from; and what was warned of.
 _PROGRAM = """
 import json, sys, time, warnings
-told = json.loads(sys.argv[1])
+reported = json.loads(sys.argv[1])
 import rtcompile
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    time.sleep(max(0, told["at"] - time.time()))
+    time.sleep(max(0, reported["at"] - time.time()))
     begin = time.monotonic()
-    codes = [rtcompile.compile(source, arch="sm_80") for source in told["sources"]]
+    codes = [rtcompile.compile(source, arch="sm_80") for source in reported["sources"]]
     seconds = time.monotonic() - begin
 print(json.dumps({
     "hits": [code.build.hit for code in codes], "seconds": seconds,
@@ -59,9 +59,9 @@ print(json.dumps({
 
 def start(env: Mapping[str, str], sources: list[str], at: float = 0.0) -> subprocess.Popen[str]:
     """Start a process that builds sources, from the time `at` on."""
-    told = json.dumps({"sources": sources, "at": at})
+    reported = json.dumps({"sources": sources, "at": at})
     # The store's machine is another one: it does not wait for a processor here.
-    command = ["nice", "-n", "10", sys.executable, "-c", _PROGRAM, told]
+    command = ["nice", "-n", "10", sys.executable, "-c", _PROGRAM, reported]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env={**os.environ, **env}, stdout=pipe, stderr=pipe, text=True)
 

@@ -109,7 +109,7 @@ class Planner:
         made = planned.plan(request, settings, self._capability)
         nvrtc = made.toolchain.nvrtc
         # Not reused: line information names a source by its contents, and a compiler whose build is
-        # not known yet is asked for it once.
+        # not known yet reports it once.
         if not made.key_inputs.paths_matter and (nvrtc is None or nvrtc.build):
             self._known[common] = now, made
         return made

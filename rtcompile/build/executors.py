@@ -2,7 +2,7 @@
 
 An engine is anything with `concurrent.futures`' ``submit``: its own executors, mpi4py's, a Dask
 client, `rtcompile.cluster.ray.RayExecutor`. A task compiles where it runs, with that machine's
-settings and cache; its result is kept in the cache of the machine that asked, too.
+settings and cache; its result is kept in the cache of the machine that submitted it, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Job(NamedTuple):
 
 class _Answer(NamedTuple):
     outcome: ObjectCode | RtcompileError
-    packed: Packed | None  # for the cache of who asked
+    packed: Packed | None  # for the cache of the machine that submitted it
 
 
 class RemoteFuture(Future[ObjectCode]):

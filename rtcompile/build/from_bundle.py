@@ -106,7 +106,7 @@ class _Search:
 
     def compatible(self) -> ObjectCode | None:
         rows = list(self._rows())
-        if not rows or self._asked() is not None or self._request.target != "cubin":
+        if not rows or self._requested() is not None or self._request.target != "cubin":
             return None
         capability = lookup.compute_capability()
         usable = [
@@ -138,18 +138,18 @@ class _Search:
 
     def _wanted(self) -> list[tuple[Arch, str]]:
         """Return the architectures and kinds that a compiler of any version would compile for."""
-        asked = self._asked()
-        if asked is not None:
-            return [asked]
+        requested = self._requested()
+        if requested is not None:
+            return [requested]
         target = self._request.target
         if self._settings.ptx and target == "cubin":
             target = "ptx"
         capability = lookup.compute_capability()
         return [(arch, target) for arch in exact(capability)]
 
-    def _asked(self) -> tuple[Arch, str] | None:
+    def _requested(self) -> tuple[Arch, str] | None:
         options = effective_options(self._request, self._settings)
-        choice = plans.asked_architecture(self._request, options, lookup.compute_capability)
+        choice = plans.requested_architecture(self._request, options, lookup.compute_capability)
         return None if choice is None else (choice.arch, choice.target)
 
     # --- for messages --------------------------------------------------------------------
@@ -158,8 +158,8 @@ class _Search:
         request = self._request
         names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
         try:
-            asked = self._asked()
-            arch = asked[0] if asked is not None else Arch(*lookup.compute_capability())
+            requested = self._requested()
+            arch = requested[0] if requested is not None else Arch(*lookup.compute_capability())
         except RtcompileError:  # there is no device, which another message is about
             return f"{request.name}{names}"
         return f"{request.name}{names} for {arch}"

@@ -119,7 +119,7 @@ def compile_many(
         requests name (``-I`` directories, files to link) has to be there as well.
     errors : {"raise", "return"}
         Whether errors are gathered in one `BatchError` once all builds are done, or stand in the
-        list in the place of results.
+        list instead of results.
     trace : path-like, optional
         File for a Chrome trace of the whole; ``RTCOMPILE_TRACE`` sets the default.
     fallback, pch, timeout, memory_limit

@@ -246,14 +246,14 @@ class Miss:
         self.why = self.why_missed()
         return self._finish("nvrtc", compiled, self.plan.search)
 
-    def _instead_of(self, refused: CompileFailure, reason: str) -> ObjectCode:
+    def _instead_of(self, rejected: CompileFailure, reason: str) -> ObjectCode:
         try:
             code = self._with_nvcc(reason)
         except ToolkitNotFound as missing:
             raise _error(
-                refused, self.plan, then=f"NVCC could build it ({reason}): {missing}"
+                rejected, self.plan, then=f"NVCC could build it ({reason}): {missing}"
             ) from None
-        self._remember(refused, reason)
+        self._remember(rejected, reason)
         return code
 
     def _with_nvcc(self, why: str) -> ObjectCode:

@@ -116,10 +116,10 @@ def choose_architecture(
     capability: Callable[[], tuple[int, int]],
 ) -> Choice:
     """Fix the architecture: ``arch=``, else the options, else the current device (needs a GPU)."""
-    asked = asked_architecture(request, options, capability)
-    if asked is not None:
-        archs.check(asked.arch, asked.target, compiler)
-        return asked
+    requested = requested_architecture(request, options, capability)
+    if requested is not None:
+        archs.check(requested.arch, requested.target, compiler)
+        return requested
     choice = archs.choose(capability(), compiler, virtual=virtual)
     if request.target != "cubin":
         return choice._replace(target=request.target)
@@ -162,17 +162,17 @@ def for_this_device(
     return request.replace(arch=own.arch, target=own.target)
 
 
-def asked_architecture(
+def requested_architecture(
     request: CompileRequest, options: Options, capability: Callable[[], tuple[int, int]]
 ) -> Choice | None:
     """Return the architecture that the caller chose; None where the device decides."""
     if request.arch is not None:
-        return Choice(request.arch, request.target, "asked for by arch=")
-    asked = options.arch_for(_capability_if_any(capability)) if options.arch else None
-    if asked is None:
+        return Choice(request.arch, request.target, "requested by arch=")
+    requested = options.arch_for(_capability_if_any(capability)) if options.arch else None
+    if requested is None:
         return None
-    target = "ptx" if asked.virtual and request.target == "cubin" else request.target
-    return Choice(asked.arch, target, "asked for by the options")
+    target = "ptx" if requested.virtual and request.target == "cubin" else request.target
+    return Choice(requested.arch, target, "requested by the options")
 
 
 def own_directories(options: Options) -> tuple[SearchDir, ...]:
@@ -238,7 +238,7 @@ def for_nvcc(options: Options) -> Options:
         before, after = (compiler_options.parse(each) for each in words)
     except (InvalidRequest, ValueError) as error:
         raise InvalidRequest(f"NVCC_PREPEND_FLAGS or NVCC_APPEND_FLAGS: {error}") from None
-    # Only the request's architecture is kept, since NVCC refuses two.
+    # Only the request's architecture is kept, since NVCC rejects two.
     return before.merged(options).merged(after)._replace(arch=options.arch)
 
 

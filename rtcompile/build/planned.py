@@ -144,7 +144,7 @@ def is_cached(query: Query) -> bool:
 
 
 def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> ObjectCode | None:
-    """Return what `find` finds; where a compiler is lacking, what a bundle has in its place."""
+    """Return what `find` finds; where a compiler is lacking, what a bundle has instead."""
     try:
         try:
             code = find(query)
@@ -185,7 +185,7 @@ def _in_manifests(query: Query) -> Found | None:
 
 
 def _in_shared_stores(query: Query) -> Found | None:
-    """Return what shared stores have, if nothing may be compiled, so that no lease is needed."""
+    """Return what shared stores have, if nothing may be compiled: then no lease is needed."""
     settings = query.settings
     if settings.jit:
         return None
@@ -302,7 +302,7 @@ def start_compiler() -> None:
 
 
 def _start_compiler(decided: Plan, settings: Settings) -> None:
-    # If a shared store may have the code, no compiler is started before it was asked.
+    # If a shared store may have the code, no compiler is started before it has answered.
     if decided.backend != "nvcc" and settings.jit and not settings.remote:
         from rtcompile.workers import process
 

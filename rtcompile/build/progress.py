@@ -47,7 +47,7 @@ def shown(
 
 @contextmanager
 def changing_line(*, keep: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line in place of the previous one; the last may be kept."""
+    """Yield a function that replaces the line before; the last may be kept."""
     if in_notebook():
         with _line_below_cell(keep) as write:
             yield write

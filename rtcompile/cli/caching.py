@@ -136,7 +136,7 @@ def _show(entry: Entry) -> tuple[dict[str, Any], str]:
     fields = {**_fields(entry), "log": entry.obj.build.log}
     fields["report"] = kernels and kernels.as_dict()
     lines = [entry.key, f"built by {entry.obj.build.backend} ({entry.obj.build.compiler})"]
-    lines += [f"  {label}: {value}" for label, value in entry.asked.items() if value]
+    lines += [f"  {label}: {value}" for label, value in entry.key_inputs.items() if value]
     lines += [f"  {expression} is {name}" for expression, name in entry.obj.lowered_names.items()]
     if kernels is not None:
         lines += ["", str(kernels)]
@@ -179,7 +179,7 @@ def _fields(entry: Entry) -> dict[str, Any]:
         "backend": entry.obj.build.backend,
         "compiler": entry.obj.build.compiler,
         "lowered_names": dict(entry.obj.lowered_names),
-        "asked": dict(entry.asked),
+        "key_inputs": dict(entry.key_inputs),
     }
 
 
@@ -209,11 +209,13 @@ def _nearest(fields: Mapping[str, str], store: Store) -> dict[str, Any] | None:
     """Return the most similar entry and the fields that differ; None in an empty cache."""
 
     def differences(entry: Entry) -> dict[str, tuple[str, str]]:
-        labels = sorted({*fields, *entry.asked})
-        pairs = {label: (entry.asked.get(label, ""), fields.get(label, "")) for label in labels}
+        labels = sorted({*fields, *entry.key_inputs})
+        pairs = {
+            label: (entry.key_inputs.get(label, ""), fields.get(label, "")) for label in labels
+        }
         return {label: pair for label, pair in pairs.items() if pair[0] != pair[1]}
 
-    candidates = [(differences(entry), entry) for entry in store.entries() if entry.asked]
+    candidates = [(differences(entry), entry) for entry in store.entries() if entry.key_inputs]
     if not candidates:
         return None
     different, entry = min(candidates, key=lambda found: (len(found[0]), -found[1].used))

@@ -157,7 +157,7 @@ def packages(toolchain: Toolchain) -> Iterator[Check]:
     except metadata.PackageNotFoundError:
         step = "`pip install cuda-python`, or give arch= everywhere."
         yield Check(
-            "cuda-python", "note", "not installed: no device can be asked for its arch", step
+            "cuda-python", "note", "not installed: no device reports its architecture", step
         )
 
 

@@ -9,14 +9,14 @@ The contents of a cache are run: as code on the device, or as libraries in this 
   writable by others before: files that they made still belong to them, and a file of this user that
   they linked into it has two links. Hard links are allowed where folder and file are root's and
   this user is not root, since container images share files in that way.
-- A named pipe or a device in place of a file is refused and not read, since that may never end.
+- A named pipe or a device instead of a file is rejected and not read, since that may never end.
 
 One case is not noticed: a file of this user that others could write to, and changed, before its
 mode was corrected.
 
 `open_folder` with ``private=False`` is for the folder that holds such folders. It must belong to
 this user or root, but may have any mode. Users who can write to it can remove the folders in it;
-folders that they make instead belong to them, and are refused.
+folders that they make instead belong to them, and are rejected.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _is_open_to_others(status: os.stat_result, *, above: bool) -> bool:
 def open_regular(
     path: str, *, dir_fd: int | None = None, follow: bool = True
 ) -> tuple[int, os.stat_result]:
-    """Return a regular file's descriptor and status; a pipe, whose reading may never end, is refused."""
+    """Return a regular file's descriptor and status; a pipe, whose reading may never end, is an error."""
     flags = _FILE if follow else _FILE | os.O_NOFOLLOW
     descriptor = os.open(path, flags, dir_fd=dir_fd)
     try:
@@ -296,7 +296,7 @@ def publish(
 
 
 def discard(path: str, *, dir_fd: int | None = None) -> None:
-    """Remove what is there if it can be removed: a file, or an empty folder in its place."""
+    """Remove what is there if it can be removed: a file, or an empty folder instead."""
     try:
         os.unlink(path, dir_fd=dir_fd)
     except IsADirectoryError:

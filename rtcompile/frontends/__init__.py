@@ -1,1 +1,1 @@
-"""What programs call in place of CuPy's classes: `RawModule`, `RawKernel`, launches, the hook."""
+"""What programs call instead of CuPy's classes: `RawModule`, `RawKernel`, launches, the hook."""

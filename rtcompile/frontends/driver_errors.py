@@ -65,7 +65,7 @@ def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -
                 "and __launch_bounds__ allow; take smaller blocks."
             )
     hint = " ".join(problems) or catalogue.hint_for(message)
-    first = f"the launch of {kernel.name} was refused: {message}"
+    first = f"the launch of {kernel.name} was rejected: {message}"
     return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
 
 

@@ -381,7 +381,7 @@ class _Call:
         (status,) = driver.cuFuncSetAttribute(function, name, self.shared_mem)
         if int(status):
             raise DriverError(
-                f"the launch of {self.kernel.name} was refused: {status.name}\n  hint: "
+                f"the launch of {self.kernel.name} was rejected: {status.name}\n  hint: "
                 f"shared_mem={self.shared_mem} and the kernel's static shared memory are more "
                 "than a block of this device can have; kernel.advise(shared_mem=…) tells what fits",
                 int(status),

@@ -142,7 +142,7 @@ class LazyCode:
 
     @property
     def settings(self) -> Settings:
-        """The environment's current settings, with the arguments in their place."""
+        """The environment's current settings, changed by the arguments."""
         here = environments.current()
         if self._settings is None or self._environment is not here:
             self._settings = here.settings.override(**self._overrides)

@@ -241,7 +241,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         Raises
         ------
         DriverError
-            The driver refuses the launch, for example for too many threads or too much shared memory.
+            The driver rejects the launch, for example for too many threads or too much shared memory.
         """
         __tracebackhide__ = True
         # Every launch runs this. It repeats the property `kernel` to save the time of a call.
@@ -297,7 +297,7 @@ class RawKernel(Built, cupy.RawKernel):  # type: ignore[misc]
         InvalidRequest
             An argument does not fit its parameter; the device has no such cluster or priority.
         DriverError
-            The driver refuses the launch; a stream is captured and the kernel is not loaded yet.
+            The driver rejects the launch; a stream is captured and the kernel is not loaded yet.
         """
         _launching().launch(
             self,

@@ -36,7 +36,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         something to a linker (``-maxrregcount``, ``-lineinfo``, ``-G``, ``-Xptxas``); of other
         files they are ignored.
     name_expressions : iterable of str
-        C++ names, ``"f<float>"``, that `get_function` and `get_global` will be asked for.
+        C++ names, ``"f<float>"``, that `get_function` and `get_global` will look up.
     backend, translate_cucomplex, enable_cooperative_groups, jitify, arch
         As `RawKernel` takes them.
     link, headers, fallback, pch, timeout, memory_limit, recompile, name

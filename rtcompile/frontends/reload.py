@@ -52,7 +52,7 @@ class ReloadedCode(LazyCode):
         self._given = {**ARGUMENTS, **given}
         super().__init__(**{**self._given, "code": source, "name": self._name})
         self.functions = _Kernels(self)
-        # A kernel's symbol to the expression that asked for it: an edit may change the symbol.
+        # A kernel's symbol to the expression that named it: an edit may change the symbol.
         self._names: dict[str, str] = {}
         self._polled = time.monotonic()
         self._gone_since: float | None = None

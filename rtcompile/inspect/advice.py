@@ -174,7 +174,7 @@ def of_source(
 
 
 def _with_bounds(request: CompileRequest, bounds: tuple[int, int]) -> CompileRequest:
-    """Return the request with these launch bounds for every kernel, in place of the source's own."""
+    """Return the request with these launch bounds for every kernel, instead of the source's own."""
     # ptxas obeys its command line only if the source states no bounds: the macro that states them is emptied.
     threads, blocks = bounds
     options = [f"-Xptxas=-maxntid={threads}"]

@@ -165,7 +165,7 @@ def _round_up(number: int, unit: int) -> int:
 # --- The report of a build's kernels ---------------------------------------------------------------
 
 REPORT_SPILLS = "-Xptxas=-v"  # the option with which ptxas reports spills
-SHARED_MAX = 1 << 30  # bytes; sizes that do not fit a block may be asked about too
+SHARED_MAX = 1 << 30  # bytes; sizes that do not fit a block may be given too
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def _asm_line(first: Diagnostic, source: list[str]) -> int:
 def _column_in(text: str, diagnostic: Diagnostic) -> int:
     """Return the caret's column in the user's line: nvcc prints it with macros expanded."""
     printed = diagnostic.excerpt.partition("\n")[0]
-    # gcc's columns are right, but it prints the "#line" that rtcompile adds in place of the line.
+    # gcc's columns are right, but it prints the "#line" that rtcompile adds instead of the line.
     if printed in ("", text) or printed.startswith("#line "):
         return diagnostic.column
     after = printed[diagnostic.column - 1 :]

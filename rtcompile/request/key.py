@@ -176,7 +176,7 @@ class KeyInputs:
             "program": self.name.rpartition("/")[2],
             "arch": str(self.arch),
             "target": self.target,
-            "compiler asked for": self.backend,
+            "requested compiler": self.backend,
             "name expressions": ", ".join(sorted(set(self.name_expressions))),
             "link": ", ".join(self.links),
             "header directories": ", ".join(directory.label for directory in self.search),

@@ -97,7 +97,7 @@ class BuildInfo(Value):
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """Every header that was read; those of a hit are decoded when they are first asked for."""
+        """Every header that was read; those of a hit are decoded when they are first read."""
         if self._headers is None:
             assert self._files is not None
             object.__setattr__(self, "_headers", tuple(self._files.headers))
@@ -227,13 +227,16 @@ def encode(
     key: str,
     obj: ObjectCode,
     name: str,
-    asked: Mapping[str, str] = MappingProxyType({}),
+    key_inputs: Mapping[str, str] = MappingProxyType({}),
     manifest_key: str = "",
 ) -> bytes:
     """Return the file of a program's build; one without a manifest file names its portable manifest."""
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
-    texts += [_lasting_why(build), "\0".join(f"{label}\0{value}" for label, value in asked.items())]
+    texts += [
+        _lasting_why(build),
+        "\0".join(f"{label}\0{value}" for label, value in key_inputs.items()),
+    ]
     # Two, since `decode` expects pairs from here on.
     texts += [f"{build.compiled_in:.1f}", manifest_key]
     for expression, symbol in obj.lowered_names.items():
@@ -261,7 +264,7 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
         return None
 
 
-def asked(key: str, data: bytes) -> dict[str, str]:
+def key_inputs(key: str, data: bytes) -> dict[str, str]:
     """Return `KeyInputs.summary` from a file; empty if it is damaged."""
     fields = sealed.unseal("object", key, data)
     if fields is None or len(fields) < 11 or not fields[8]:

@@ -176,9 +176,9 @@ class Options(NamedTuple):
             if runs_on(option.arch, "ptx" if option.virtual else "cubin", capability)
         ]
         if not runnable:
-            asked = ", ".join(map(str, self.arch))
+            requested = ", ".join(map(str, self.arch))
             raise UnsupportedArch(
-                f"the options ask for {asked}, which a device of compute capability "
+                f"the options ask for {requested}, which a device of compute capability "
                 f"{capability[0]}.{capability[1]} cannot run; leave the architecture out and it "
                 "is chosen for the device"
             )
@@ -272,7 +272,7 @@ class _Reader:
         self.last_dirs: list[str] = []
         self.host: list[str] = []
         self.notes: list[str] = []
-        self.asked: list[ArchOption] = []
+        self.requested: list[ArchOption] = []
         self.codes: list[ArchOption] = []
         self.generated: list[ArchOption] = []
 
@@ -388,11 +388,11 @@ class _Reader:
 
     def architecture(self, value: str) -> None:
         if value == "native":
-            self.asked = []
+            self.requested = []
         elif value in ("all", "all-major"):
             raise InvalidRequest(f"-arch={value}: a build is for one architecture")
         else:
-            self.asked = self.arch_list(value)
+            self.requested = self.arch_list(value)
 
     def code(self, value: str) -> None:
         self.codes = self.arch_list(value)
@@ -405,7 +405,7 @@ class _Reader:
         self.generated += self.arch_list(code)
 
     def arch_list(self, value: str) -> list[ArchOption]:
-        asked = []
+        requested = []
         for name in value.translate(_WITHOUT_BRACKETS).split(","):
             try:
                 arch = Arch.parse(name)
@@ -413,14 +413,14 @@ class _Reader:
                 raise InvalidRequest(f"-arch={value}: {error}") from None
             if name.startswith("lto_"):
                 self.flags["dlink-time-opt"] = ""
-            asked.append(ArchOption(arch, virtual=name.startswith(("compute_", "lto_"))))
-        return asked
+            requested.append(ArchOption(arch, virtual=name.startswith(("compute_", "lto_"))))
+        return requested
 
     def options(self) -> Options:
         if self.host:
             self.read_host_options()
         return Options(
-            _unique([*(self.codes or self.asked), *self.generated]),
+            _unique([*(self.codes or self.requested), *self.generated]),
             tuple(self.macros.values()),
             _unique([*self.include_dirs, *self.system_dirs]),
             _unique(self.pre_includes),

@@ -137,7 +137,7 @@ class CompileRequest(Value):
         allow_fixups: bool = True,
         may_pass_over_arch: bool = False,
     ) -> None:
-        # The one place where these arguments are checked; every public function makes a request.
+        # Only here are these arguments checked; every public function makes a request.
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
         memo: dict[str, Any] = {}
@@ -198,14 +198,14 @@ def refuse_two_architectures(request: CompileRequest) -> None:
         return
     from rtcompile.request import options as compiler_options
 
-    asked = compiler_options.parse(request.options).arch
-    if asked and not any(
+    requested = compiler_options.parse(request.options).arch
+    if requested and not any(
         option.arch == request.arch and not (option.virtual and request.target == _CUBIN)
-        for option in asked
+        for option in requested
     ):
         named = f"{request.arch} ({request.target})"
         raise InvalidRequest(
-            f"arch= asks for {named} and the options for {', '.join(map(str, asked))}; give one of them"
+            f"arch= asks for {named} and the options for {', '.join(map(str, requested))}; give one of them"
         )
 
 
@@ -301,7 +301,7 @@ _QUOTES = "\"'\\"  # without them a text's words are what stands between blanks
 
 
 def read_in(options: Iterable[str], headers: list[Header], depth: int = 0) -> tuple[str, ...]:
-    """Return options with the words of each ``--options-file`` in its place, and note it in `headers`."""
+    """Return options with each ``--options-file`` replaced by its words, and note it in `headers`."""
     read: list[str] = []
     rest = iter(options)
     for option in rest:

@@ -2,7 +2,7 @@
 
 A source can read its compiler's environment (``#include "/proc/self/environ"`` puts it in the log),
 where services keep their passwords; and each variable that a compiler obeys is one more thing that
-a cached build depends on. This module is the only place that passes ``os.environ`` to a compiler.
+a cached build depends on. Only this module passes ``os.environ`` to a compiler.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Entry:
     size: int  # bytes of the file
     used: float  # last use, in seconds since the epoch, to the hour
     obj: ObjectCode
-    asked: Mapping[str, str]
+    key_inputs: Mapping[str, str]
 
 
 def stored(folder: Folder) -> Iterator[tuple[str, os.stat_result]]:
@@ -121,8 +121,8 @@ def entries(folder: Folder) -> Iterator[Entry]:
         decoded = object_code.decode(key, data) if data is not None else None
         if decoded is not None:
             assert data is not None
-            asked = object_code.asked(key, data)
-            yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], asked)
+            inputs = object_code.key_inputs(key, data)
+            yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], inputs)
 
 
 def unusable(folder: Folder) -> Iterator[tuple[str, bool]]:

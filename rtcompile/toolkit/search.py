@@ -6,7 +6,7 @@ has it, so NVRTC of one version can end up with headers of another. Therefore rt
 the roots itself and asks cuda.pathfinder last, for the loader's own paths and for newer layouts.
 
 The first root with a complete set wins. A part that a root lacks, or has in another version, is
-taken from a later place of the same major.minor; for CCCL, CuPy's own copy is used too. Only
+taken from a later root of the same major.minor; for CCCL, CuPy's own copy is used too. Only
 `roots.unfit` decides which parts go together. If no root is complete, the one that lacks the
 fewest parts wins and `Toolchain.problems` says what to install. Where CuPy is installed, a CUDA of
 CuPy's major version is preferred, since the driver may not load code of another one.

@@ -244,7 +244,7 @@ def test_what_several_errors_ask_for_adds_up(runs):
     assert "-rdc=true" in code.build.why
 
 
-def test_a_standard_that_a_header_refuses_ends_it_whatever_follows():
+def test_a_standard_that_a_header_rejects_ends_it_whatever_follows():
     from rtcompile.messages.fallback import decide
     from rtcompile.toolkit.advice import Declared
 
@@ -264,7 +264,7 @@ def test_a_standard_that_a_header_refuses_ends_it_whatever_follows():
 # --- what is remembered ------------------------------------------------------------------------
 
 
-def test_a_refusal_is_remembered_when_the_code_is_gone(runs):
+def test_a_failure_is_remembered_when_the_code_is_gone(runs):
     # A process that must build it anew spares itself the compiler that cannot.
     compile(target="ptx")
     for folder in ("objects", "manifests", "portable"):
@@ -277,7 +277,7 @@ def test_a_refusal_is_remembered_when_the_code_is_gone(runs):
 
 
 @pytest.mark.parametrize("source", [TYPO, "#include <vector>\n" + TYPO], ids=["nvrtc", "nvcc"])
-def test_what_was_refused_is_not_compiled_again_in_this_process(source, runs):
+def test_what_was_rejected_is_not_compiled_again_in_this_process(source, runs):
     errors = []
     for _ in range(2):
         with pytest.raises(rtcompile.CompileError, match="treadIdx") as error:
@@ -291,7 +291,7 @@ def test_what_was_refused_is_not_compiled_again_in_this_process(source, runs):
 
 
 @pytest.mark.parametrize("change", ["edit", "appear"])
-def test_what_was_refused_is_compiled_again_when_a_header_is_mended(change, runs, tmp_path):
+def test_what_was_rejected_is_compiled_again_when_a_header_is_fixed(change, runs, tmp_path):
     header = tmp_path / "mine.h"
     if change == "edit":
         header.write_text("__device__ int f() { return no_such; }\n")
@@ -307,7 +307,7 @@ def test_what_was_refused_is_compiled_again_when_a_header_is_mended(change, runs
     assert len(runs) == 2
 
 
-def test_what_was_refused_for_its_limits_is_tried_again(runs):
+def test_what_was_rejected_for_its_limits_is_tried_again(runs):
     chain = "".join(f"typedef T{i} (*T{i + 1})(T{i}, T{i});\n" for i in range(30))
     for _ in range(2):
         with pytest.raises(rtcompile.CompileTimeout):

@@ -73,7 +73,7 @@ def test_which_texts_nvcc_read_is_not_known(tmp_path, monkeypatch):
     assert _hit({**tile, "other.cuh": "2"}, backend="nvcc") is None
 
 
-def test_another_place_has_the_same_key(tmp_path, monkeypatch):
+def test_another_folder_has_the_same_key(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "one"))
     first = _compile("#define SIDE 3\n")
     (tmp_path / "two").mkdir()
@@ -100,7 +100,7 @@ def test_a_name_may_have_folders(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["../x", "a/../../x", "/etc/x", "", "a//b", "a\nb", 'a"b', "x/" * 600, ".", "a\0b", 3]
 )
-def test_a_name_that_leaves_its_folder_is_refused(name):
+def test_a_name_that_leaves_its_folder_is_rejected(name):
     with pytest.raises(InvalidRequest, match="headers"):
         CompileRequest(SOURCE, headers={name: ""})
 
@@ -118,7 +118,7 @@ def test_a_name_that_leaves_its_folder_is_refused(name):
         {"a": "\0"},
     ],
 )
-def test_what_is_no_mapping_of_names_to_texts_is_refused(headers):
+def test_what_is_no_mapping_of_names_to_texts_is_rejected(headers):
     with pytest.raises(InvalidRequest, match="headers"):
         CompileRequest(SOURCE, headers=headers)
 
@@ -239,7 +239,7 @@ def test_a_ptx_file_is_linked_with_its_options(tmp_path, monkeypatch):
     assert rtcompile.RawModule(path=path, options=("-std=c++17",)).object_code is None
 
 
-def test_an_option_for_a_ptx_file_that_is_none_is_refused(tmp_path):
+def test_an_option_for_a_ptx_file_that_is_none_is_rejected(tmp_path):
     pytest.importorskip("cupy")
     path = tmp_path / "k.ptx"
     path.write_bytes(rtcompile.compile("__global__ void k() {}", arch="sm_80", target="ptx").code)

@@ -177,7 +177,7 @@ def test_a_failed_link_names_what_is_involved_and_caches_nothing(link, texts, ru
     assert failures, "the second attempt must have tried again"
 
 
-def test_code_for_another_architecture_is_refused_by_name():
+def test_code_for_another_architecture_is_rejected_by_name():
     library = compile(LIBRARY, target="object", arch="sm_90")
 
     with pytest.raises(rtcompile.LinkError, match=r"sm_90.*sm_80"):
@@ -191,14 +191,14 @@ def test_a_finished_program_cannot_be_linked():
         compile(link=[finished])
 
 
-def test_an_archive_that_is_none_is_refused(tmp_path):
+def test_an_archive_that_is_none_is_rejected(tmp_path):
     (tmp_path / "lib.a").write_bytes(b"!<arch>\nnot really")
 
     with pytest.raises(rtcompile.LinkError, match=r"lib\.a"):
         compile(link=[tmp_path / "lib.a"])
 
 
-def test_a_request_that_links_in_turn_is_refused_whatever_the_cycle():
+def test_a_request_that_links_in_turn_is_rejected_whatever_the_cycle():
     inner = CompileRequest(LIBRARY, link=(LIBRARY,))
 
     with pytest.raises(rtcompile.InvalidRequest, match="link="):

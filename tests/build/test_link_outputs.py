@@ -71,7 +71,7 @@ def link(inputs: list[LinkInput], target: str, library: Path, version: str) -> o
         ("cubin", "LinkedCubin -arch=sm_90 -lto"),
     ],
 )
-def test_nvjitlink_is_asked_for_what_is_wanted(library, target, expected):
+def test_nvjitlink_makes_what_is_requested(library, target, expected):
     outcome = link([LTOIR], target, library, "13.5.37")
     assert isinstance(outcome, Compiled)
     assert outcome.code.rstrip(b"\0").decode() == expected
@@ -97,7 +97,7 @@ def test_what_is_not_lto_ir_is_not_linked_to_lto_ir(library):
     assert "LTO-IR can be linked of LTO-IR only; part.ptx is ptx" in outcome.log
 
 
-def test_nvcc_is_not_asked_for_what_only_nvjitlink_makes():
+def test_nvcc_does_not_get_what_only_nvjitlink_makes():
     missing = Toolchain(missing={"nvjitlink": "nvJitLink not found"})
     with pytest.raises(ToolkitNotFound, match="nvJitLink not found"):
         nvjitlink.link([LTOIR], Arch(9, 0), (), missing, limits=Limits(), target="ltoir")

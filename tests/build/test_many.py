@@ -119,7 +119,7 @@ def test_errors_are_gathered_and_the_others_built() -> None:
     assert [result is None for result in caught.value.results] == [False, True, False, True]
 
 
-def test_errors_can_be_returned_in_their_place() -> None:
+def test_errors_can_be_returned_instead_of_results() -> None:
     outcomes: list[Any] = compile_many([WRONG, TEMPLATE], progress=False, errors="return")
     assert isinstance(outcomes[0], CompileError)
     assert isinstance(outcomes[1], ObjectCode)
@@ -148,13 +148,13 @@ def test_a_batch_error_says_nothing_of_a_build_twice(error: str, shown: str) -> 
     assert said == f"1 of 1 builds failed:\n[0] {shown}"
 
 
-def test_arguments_hold_for_every_build() -> None:
+def test_arguments_apply_to_every_build() -> None:
     (outcome,) = compile_many([ENDLESS], timeout=0.3, progress=False, errors="return")
     assert isinstance(outcome, CompileTimeout)
 
 
 @pytest.mark.parametrize("item", ["source", None, 3])
-def test_an_item_that_is_no_build_is_refused_before_anything_runs(item: object) -> None:
+def test_an_item_that_is_no_build_is_rejected_before_anything_runs(item: object) -> None:
     with pytest.raises(InvalidRequest, match=r"builds\[1\] is"):
         compile_many([TEMPLATE, item])
 
@@ -170,7 +170,7 @@ def test_an_item_that_is_no_build_is_refused_before_anything_runs(item: object) 
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_an_argument_of_a_wrong_type_is_told(arguments: dict[str, Any], says: str) -> None:
+def test_an_argument_of_a_wrong_type_is_reported(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         compile_many(**arguments)
 

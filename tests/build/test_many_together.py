@@ -190,7 +190,7 @@ def test_other_options_go_to_another_worker(together: list[list[str]]) -> None:
     assert together == [[one.source for one in others]]
 
 
-def test_a_build_that_takes_long_holds_up_no_other(
+def test_a_build_that_takes_long_delays_no_other(
     together: list[list[str]], two_slots: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch.Batch, "most_together", lambda self: 6)
@@ -224,7 +224,7 @@ def test_what_another_process_builds_is_waited_for(together: list[list[str]]) ->
         assert futures[2].result(60).build.hit is None
 
 
-def test_a_known_refusal_is_not_asked_again(together: list[list[str]]) -> None:
+def test_a_remembered_failure_is_not_compiled_again(together: list[list[str]]) -> None:
     asked = [kernel(0), request(MISTAKE), kernel(1)]
     outcomes(*asked)
     before = len(together)
@@ -243,15 +243,15 @@ def test_nothing_is_built_where_nothing_may_be(
     assert together == []
 
 
-def test_a_result_that_cannot_be_kept_is_told(
+def test_a_result_that_cannot_be_kept_is_reported(
     together: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> bool:
         raise ValueError("no")
 
     monkeypatch.setattr(Store, "add", refuse)
-    told = [future.exception(60) for future in submit_many([kernel(1), kernel(2)])]
-    assert [type(error) for error in told] == [ValueError, ValueError]
+    printed = [future.exception(60) for future in submit_many([kernel(1), kernel(2)])]
+    assert [type(error) for error in printed] == [ValueError, ValueError]
 
 
 def test_few_go_together_where_a_build_takes_long_or_few_are_left() -> None:
@@ -338,7 +338,7 @@ def test_a_worker_that_goes_on_finds_a_header_that_came_in_front(
     assert workers[0] == workers[1]
 
 
-def test_a_mistake_beside_good_builds_is_told_once_and_ends_its_worker(
+def test_a_mistake_beside_good_builds_is_reported_once_and_ends_its_worker(
     folder: Path, workers: list[int]
 ) -> None:
     asked = [reading(folder, number, "mistake" if number == 1 else "") for number in range(4)]
@@ -387,7 +387,7 @@ def test_where_processes_are_few_builds_share_a_worker_still(together: list[list
         print(len({code.code for code in codes}))
         """
     root = Path(__file__).parents[2]
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], cwd=root, capture_output=True, text=True
     )
-    assert (told.stdout, told.returncode) == ("12\n", 0), told.stderr
+    assert (printed.stdout, printed.returncode) == ("12\n", 0), printed.stderr

@@ -52,7 +52,7 @@ def files_below(folder) -> set[str]:
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
-def test_code_is_for_the_architecture_asked_for(arch):
+def test_code_is_for_the_requested_architecture(arch):
     assert str(cubin.read(compile(WMMA, arch=arch).code).arch) == arch
 
 

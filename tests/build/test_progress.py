@@ -32,7 +32,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return terminal
 
 
-def test_without_rich_a_batch_is_one_line_that_changes_in_its_place(
+def test_without_rich_a_batch_is_one_line_that_changes_in_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal = in_terminal(monkeypatch)

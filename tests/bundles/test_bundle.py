@@ -102,9 +102,9 @@ def test_the_toolkits_headers_are_recorded(package: Package):
     package.load()
     bundling.bundle([package.name], package.bundle, archs=("sm_80",))
     headers = package.load().module.compile("sm_80").build.headers
-    places = {header.label: header.path for header in headers}
-    assert places["user0"].startswith(str(package.folder))
-    assert places["cudart"].startswith("<cudart>/")
+    paths = {header.label: header.path for header in headers}
+    assert paths["user0"].startswith(str(package.folder))
+    assert paths["cudart"].startswith("<cudart>/")
 
 
 # --- not found: compiled instead -----------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_a_header_edited_while_the_process_runs_is_noticed(bundled: Package):
 
 
 @needs_host_compiler
-def test_a_build_of_one_compiler_is_no_answer_where_another_is_asked_for(bundled: Package):
+def test_a_build_of_one_compiler_is_not_used_where_another_is_requested(bundled: Package):
     request = bundled.load().module.request.replace(arch="sm_80")
     bundles.use_bundle(bundled.bundle)
 
@@ -349,7 +349,7 @@ def test_a_bundle_that_is_not_there_is_no_news(package: Package):
     ("make", "says"),
     [(os.mkdir, ".* is not a regular file"), (os.mkfifo, ".* is not a regular file")],
 )
-def test_what_is_no_file_in_the_bundles_place_is_ignored(package: Package, make, says):
+def test_what_is_no_file_under_the_bundles_path_is_ignored(package: Package, make, says):
     make(package.bundle)
     with pytest.warns(RtcompileWarning, match=f"is ignored: {says}"):
         assert package.load().module.compile("sm_80").build.hit is None

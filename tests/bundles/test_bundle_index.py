@@ -148,7 +148,7 @@ def test_what_was_found_stays_whatever_has_changed_since(program, change):
 
 
 @pytest.mark.parametrize("variable", ["CUPY_CUDA_COMPILE_WITH_DEBUG", "CUPY_COMPILE_WITH_PTX"])
-def test_a_bundle_made_under_a_variable_that_changes_requests_answers_none_without(
+def test_a_bundle_made_under_a_variable_that_changes_requests_serves_none_without(
     program, variable
 ):
     program.monkeypatch.setenv(variable, "1")
@@ -240,7 +240,7 @@ def query(request: CompileRequest, capability=(8, 0)) -> Query:
     return query_of(request, environment.current().settings, capability)
 
 
-def test_a_bundle_of_another_request_than_its_build_answers_none(program):
+def test_a_bundle_of_another_request_than_its_build_serves_none(program):
     request = CompileRequest(CODE, arch="sm_80")
     other = CompileRequest(CODE + "// another")
     work = bundling.Work(request, requested=other, requested_by=(8, 0))
@@ -316,7 +316,7 @@ def test_folders_that_may_mean_others_are_planned(options):
     assert index.digest_of(query(CompileRequest(CODE, options=options))) is None
 
 
-def test_an_update_keeps_what_was_asked(program):
+def test_an_update_keeps_the_requests(program):
     code = program.ship()
     request = rtcompile.CompileRequest(CODE, arch="sm_80")
     bundling.bundle([request], program.bundle, archs=[], update=True, progress=False)

@@ -136,7 +136,7 @@ def test_invalid_architectures_are_reported(tmp_path, archs, says):
 
 
 @pytest.mark.needs_compiler
-def test_a_header_by_its_place_on_this_machine_cannot_be_bundled(tmp_path):
+def test_a_header_by_its_path_on_this_machine_cannot_be_bundled(tmp_path):
     header = tmp_path / "own.cuh"
     header.write_text("")
     source = f'#include "{header}"\n' + PLAIN

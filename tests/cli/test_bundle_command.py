@@ -131,13 +131,13 @@ PART = "__device__ int f() { return 1; }"
 def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, capsys):
     assert run(record, "-o", "k.rtc") == 2
 
-    told = " ".join(capsys.readouterr().err.split())
-    assert "2 of 4 builds cannot be bundled; no bundle was written" in told
-    assert "--skip-unbundleable" in told
-    assert "beside.cu, requested by test_bundle_command.py:" in told
-    assert "own.cuh by its path on this machine" in told
-    assert "linked.cu, requested by test_bundle_command.py:" in told
-    assert "link holds sources" in told
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "2 of 4 builds cannot be bundled; no bundle was written" in printed
+    assert "--skip-unbundleable" in printed
+    assert "beside.cu, requested by test_bundle_command.py:" in printed
+    assert "own.cuh by its path on this machine" in printed
+    assert "linked.cu, requested by test_bundle_command.py:" in printed
+    assert "link holds sources" in printed
     assert not os.path.exists("k.rtc")
 
 
@@ -195,8 +195,8 @@ def test_a_bundles_provenance_tells_what_it_lacks(record, capsys):
 
     assert run("--provenance", "k.rtc") == 0
 
-    [told] = json.loads(capsys.readouterr().out)["bundles"]
-    assert len(told["left out"]) == 2
+    [printed] = json.loads(capsys.readouterr().out)["bundles"]
+    assert len(printed["left out"]) == 2
 
 
 def test_a_bundle_of_nothing_is_not_written(record):

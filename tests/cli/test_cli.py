@@ -92,7 +92,7 @@ def test_an_error_is_rendered_on_stderr_and_the_rest_is_built(
     assert "k.cu for sm_80" in printed.out
 
 
-def test_an_error_begins_with_its_place_so_that_editors_find_it(
+def test_an_error_begins_with_its_file_and_line_for_editors(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = source.with_name("bad.cu")
@@ -101,7 +101,7 @@ def test_an_error_begins_with_its_place_so_that_editors_find_it(
     assert capsys.readouterr().err.startswith(f"{bad}:2:3: error: identifier")
 
 
-def test_an_error_without_a_place_says_of_which_file_it_is(
+def test_an_error_without_a_line_says_of_which_file_it_is(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compile", "gone.cu", "--arch", "sm_80"]) == 2
@@ -152,8 +152,8 @@ def test_an_error_fits_a_narrow_terminal(
     monkeypatch.setattr(output, "terminal_width", lambda *_: 60)
     Path("bad.cu").write_text("__global__ void k(float* out) { std::vector<int> x; }\n")
     main(["compile", "bad.cu", "--arch", "sm_80", "--backend", "nvrtc"])
-    told = capsys.readouterr().err.partition("  hint: ")[2].partition("\n  also: ")[0]
-    hint = f"  hint: {told}".split("\n")
+    reported = capsys.readouterr().err.partition("  hint: ")[2].partition("\n  also: ")[0]
+    hint = f"  hint: {reported}".split("\n")
     assert len(hint) > 2
     assert all(len(line) <= 60 for line in hint)
 
@@ -301,7 +301,7 @@ def test_the_cache_is_listed_shown_verified_exported_and_cleared(
     (entry,) = said("cache", "list")[1]["entries"]
     assert (entry["name"], entry["arch"]) == ("k.cu", "sm_80")
     shown = said("cache", "show", "k.cu")[1]
-    assert shown["asked"]["name expressions"] == "f<int>"
+    assert shown["key_inputs"]["name expressions"] == "f<int>"
     assert shown["report"]["kernels"][0]["registers"] > 0
     assert said("cache", "verify") == (0, {"ok": True, "removed": [], "entries": 1})
     assert said("cache", "export", str(tmp_path / "copy"))[1]["files"] >= 2
@@ -386,7 +386,7 @@ def test_why_miss_compiles_nothing_also_of_what_is_to_be_linked(
         (["-n", "f<int>"], "name expressions", "", "f<int>"),
         (["--arch", "sm_90"], "arch", "sm_80", "sm_90"),
         (["--target", "ptx"], "target", "cubin", "ptx"),
-        (["--backend", "nvrtc"], "compiler asked for", "auto", "nvrtc"),
+        (["--backend", "nvrtc"], "requested compiler", "auto", "nvrtc"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -89,7 +89,7 @@ def test_a_file_that_vanishes_is_reported_and_comes_back(watched: Any) -> None:
     assert "0 -> 1024" in out
 
 
-def test_a_pipe_in_place_of_the_file_is_reported_and_not_waited_for(watched: Any) -> None:
+def test_a_pipe_instead_of_the_file_is_reported_and_not_waited_for(watched: Any) -> None:
     def pipe(file: Path) -> None:
         file.unlink()
         os.mkfifo(file)

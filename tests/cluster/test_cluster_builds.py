@@ -40,7 +40,7 @@ def test_what_one_node_built_another_gets_and_then_has(on, address):
     assert build(nodes.source(1)) == "memory"
 
 
-def test_the_code_and_its_story_are_the_builders(on, address):
+def test_the_code_and_its_history_are_the_builders(on, address):
     on("a", address)
     built = rtcompile.compile(
         "template<int N> __global__ void k() {}", arch="sm_80", name_expressions=["k<1>"]
@@ -105,7 +105,7 @@ def test_equal_stats_are_not_taken_for_equal_contents(on, tmp_path, monkeypatch)
         pytest.param("__global__ void k(const char** f) { *f = __TIME__; }", {}, id="__TIME__"),
     ],
 )
-def test_what_hangs_on_place_or_time_is_not_shared(on, tmp_path, source, arguments):
+def test_what_depends_on_a_path_or_a_time_is_not_shared(on, tmp_path, source, arguments):
     address = f"file://{tmp_path}/shared"
     on("a", address)
     assert build(source, **arguments) is None
@@ -159,7 +159,7 @@ def test_nobody_waits_for_what_another_node_does_not_share(on, tmp_path, source,
     assert holder(lease.read_bytes()) == ""
 
 
-def test_a_second_store_answers_and_the_first_has_it_then(on, tmp_path):
+def test_a_second_store_has_it_and_the_first_has_it_then(on, tmp_path):
     far, near = f"file://{tmp_path}/far", f"file://{tmp_path}/near"
     on("a", far)
     assert build(nodes.source(1)) is None
@@ -214,7 +214,7 @@ def test_a_local_hit_asks_no_store_and_loads_no_client(tmp_path):
     assert found["loaded"] == found["warnings"] == []
 
 
-def test_a_compiler_that_refuses_gives_the_lease_back(on, address, monkeypatch):
+def test_a_compiler_that_rejects_gives_the_lease_back(on, address, monkeypatch):
     on("a", address)
     monkeypatch.setattr("rtcompile.store.remote.LEASE_SECONDS", 600.0)
     for _ in range(2):

@@ -89,9 +89,9 @@ def test_the_stores_say_what_they_hold(on, address, monkeypatch, capsys):
 
     assert main(["cache", "info", "--stats", "--json"]) == 0
 
-    told = json.loads(capsys.readouterr().out)
-    assert (told["fetched"], told["misses"]) == (1, 0)
-    assert [store["builds"] for store in told["stores"]] == [1]
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["fetched"], printed["misses"]) == (1, 0)
+    assert [store["builds"] for store in printed["stores"]] == [1]
 
 
 @pytest.mark.parametrize(

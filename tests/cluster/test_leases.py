@@ -64,7 +64,7 @@ def test_who_waits_for_a_lease_gets_what_its_holder_built(address, key_file):
 
 
 @pytest.mark.takes_seconds
-def test_who_waits_for_a_build_waits_for_slow_answers_too(tmp_path, key_file, monkeypatch):
+def test_who_waits_for_a_build_waits_for_slow_replies_too(tmp_path, key_file, monkeypatch):
     address = f"file://{tmp_path}/s"
     ours, theirs = remote(address, key_file), remote(address, key_file)
     held = theirs.lease("k", lambda: None)

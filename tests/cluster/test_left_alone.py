@@ -132,7 +132,7 @@ def test_an_answer_is_waited_for_as_long_as_is_left(monkeypatch, silence):
         assert stores.get("object", "k") is None
 
 
-def test_a_store_that_was_silent_for_a_while_is_asked_again(monkeypatch, silence):
+def test_a_store_that_was_silent_for_a_while_is_used_again(monkeypatch, silence):
     monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(remote, "_CLOSED_SECONDS", 0.0)
     stores, _, scripted = stores_with(get=silence)
@@ -173,7 +173,7 @@ def test_at_the_processs_end_nobody_waits_longer_than_builds_would(monkeypatch, 
     assert time.monotonic() - begin < LONG / 2
 
 
-def test_at_the_processs_end_slow_answers_count(monkeypatch):
+def test_at_the_processs_end_slow_replies_count(monkeypatch):
     monkeypatch.setattr(remote, "_MOST_WAITED_SECONDS", 0.4)
     stores, _, scripted = stores_with(put=late(0.3))
     stores.push(lambda _: [("object", str(n), b"code") for n in range(9)], lambda _: None)

@@ -45,7 +45,7 @@ def test_what_was_built_elsewhere_is_in_the_cache_here(elsewhere):
     assert [code.code for code in again] == [code.code for code in built]
 
 
-def test_results_stand_in_order_and_an_error_in_its_place(elsewhere):
+def test_results_stand_in_order_and_an_error_at_its_position(elsewhere):
     builds = [request(3), CompileRequest("nothing", arch="sm_80"), request(4)]
 
     with pytest.raises(BatchError) as caught:
@@ -55,14 +55,14 @@ def test_results_stand_in_order_and_an_error_in_its_place(elsewhere):
     assert [bool(result) for result in caught.value.results] == [True, False, True]
 
 
-def test_arguments_of_the_batch_hold_elsewhere(elsewhere):
+def test_arguments_of_the_batch_apply_on_other_machines(elsewhere):
     outcome = compile_many(
         [request(5)], executor=elsewhere, errors="return", timeout=1e-6, progress=False
     )
     assert isinstance(outcome[0], rtcompile.CompileTimeout)
 
 
-def test_where_the_source_hangs_on_its_place_the_result_is_not_kept_here(elsewhere):
+def test_where_the_source_depends_on_its_path_the_result_is_not_kept_here(elsewhere):
     one = [request(6, options=("-lineinfo",))]
     compile_many(one, executor=elsewhere, progress=False)
     assert compile_many(one, progress=False)[0].build.hit is None
@@ -116,7 +116,7 @@ def test_anything_that_has_submit_is_an_executor():
 
 
 @pytest.mark.parametrize("given", [3, "dask", object()])
-def test_what_is_no_executor_is_refused(given):
+def test_what_is_no_executor_is_rejected(given):
     with pytest.raises(InvalidRequest, match="executor must have submit"):
         compile_many([request()], executor=given)
 

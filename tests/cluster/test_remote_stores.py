@@ -198,7 +198,7 @@ def test_a_wrong_password_is_said_once_and_not_shown(key_file):
         pytest.param(404, "ContainerNotFound", "ContainerNotFound", id="no container"),
     ],
 )
-def test_what_an_object_store_refuses_is_said_once_in_its_words(key_file, status, code, said):
+def test_what_an_object_store_rejects_is_said_once_in_its_words(key_file, status, code, said):
     with servers.s3_that_refuses(status, code) as address:
         stores = remote(address, key_file)
         with pytest.warns(RtcompileWarning, match=f"RTCOMPILE_REMOTE: s3://.*{said}") as warned:
@@ -229,7 +229,7 @@ def test_a_full_folder_is_a_warning(key_file, tmp_path, monkeypatch):
     assert stores.get("object", "k") is None
 
 
-def test_zstandard_is_asked_for_by_name(tmp_path, key_file, monkeypatch):
+def test_zstandard_is_named(tmp_path, key_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(InvalidRequest, match="pip install zstandard"):
         remote(f"file://{tmp_path}/s", key_file)

@@ -77,7 +77,7 @@ def test_what_no_node_would_take_is_not_written(address, monkeypatch):
         pytest.param(None, b"", "No such file", id="not there"),
     ],
 )
-def test_a_key_file_that_is_no_secret_is_refused(tmp_path, mode, data, what):
+def test_a_key_file_that_is_no_secret_is_rejected(tmp_path, mode, data, what):
     path = tmp_path / "key"
     if mode is not None:
         path.write_bytes(data)
@@ -99,7 +99,7 @@ def test_a_key_file_of_roots_may_be_the_groups_to_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_key_file_of_another_users_is_refused(key_file, monkeypatch):
+def test_a_key_file_of_another_users_is_rejected(key_file, monkeypatch):
     os.chown(key_file, 1234, 1234)
     with pytest.raises(InvalidRequest, match="belongs to user 1234, neither to 0"):
         read_key(key_file)

@@ -200,7 +200,7 @@ def test_a_crash_of_a_pass_is_a_crash(toolchain: Toolchain) -> None:
     assert (failure.kind, failure.signal) == ("crash", 11)
 
 
-def test_the_death_of_an_nvcc_that_said_nothing_is_told(
+def test_the_death_of_an_nvcc_that_said_nothing_is_reported(
     toolchain: Toolchain, tmp_path: Path
 ) -> None:
     silent = tmp_path / "nvcc"

@@ -56,7 +56,7 @@ def test_a_header_beside_the_source_is_found_and_an_edit_noticed(
     assert build(backend=backend, name=name) == (3, None)
 
 
-def test_a_source_that_names_other_places_is_cached(tmp_path: Path) -> None:
+def test_a_source_that_names_other_paths_is_cached(tmp_path: Path) -> None:
     source = '#line 7 "template.cu"\n' + SOURCE.replace("#include", "//")
     name = str(tmp_path / "no/such/folder/k.cu")
     assert build(source, name=name) == (1, None)

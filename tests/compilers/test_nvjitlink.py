@@ -263,7 +263,9 @@ def test_a_truncated_input_is_an_error(
     assert failure.kind in ("link", "crash")
 
 
-def test_an_input_of_the_wrong_kind_is_told_by_its_bytes(make: Make, toolchain: Toolchain) -> None:
+def test_an_input_of_the_wrong_kind_is_reported_by_its_bytes(
+    make: Make, toolchain: Toolchain
+) -> None:
     failure = link([make(CALLER, "object")._replace(kind="ptx")], toolchain)
 
     assert isinstance(failure, CompileFailure)

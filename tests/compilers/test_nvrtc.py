@@ -146,7 +146,7 @@ def test_two_processes_make_the_same_bytes(
     assert len(codes) == 1
 
 
-def test_the_place_of_headers_does_not_reach_the_bytes(library: Library, tmp_path: Path) -> None:
+def test_the_folder_of_headers_does_not_reach_the_bytes(library: Library, tmp_path: Path) -> None:
     codes = set()
     for folder in ("one", "another"):
         (tmp_path / folder).mkdir()

@@ -344,7 +344,7 @@ def test_it_serves_the_options_it_was_made_for(
     assert "precompiled header" not in outcome.log
 
 
-def test_a_mistake_in_the_users_text_is_told_as_without_it(warm: Builder) -> None:
+def test_a_mistake_in_the_users_text_is_reported_as_without_it(warm: Builder) -> None:
     source = PREFIX + "mistake;\n"
     with_it, without = warm.run(source), warm.without().run(source)
     assert isinstance(with_it, CompileFailure)
@@ -362,7 +362,7 @@ def test_an_error_inside_a_header_is_confirmed_without_it(warm: Builder) -> None
     assert used(warm.compiled(PREFIX + KERNEL))
 
 
-def test_a_source_that_crashes_the_compiler_either_way_leaves_it_in_place(builder: Builder) -> None:
+def test_a_source_that_crashes_the_compiler_either_way_leaves_it_there(builder: Builder) -> None:
     crash = "template <class T> struct B { friend bool operator==() = default; };"
     builder.flags = ("-default-device", "-std=c++20")
     builder.ready()

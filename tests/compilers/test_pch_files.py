@@ -40,7 +40,7 @@ def test_a_damaged_one_is_not_used(builder: Builder) -> None:
     assert builder.files(".pch") == []
 
 
-def test_another_file_in_its_place_is_not_used(builder: Builder) -> None:
+def test_another_file_under_its_path_is_not_used(builder: Builder) -> None:
     header = builder.user / "mine.h"
     source = PREFIX + '#include "mine.h"\n__global__ void k(int* p) { *p = VALUE; }'
 
@@ -58,7 +58,7 @@ def test_another_file_in_its_place_is_not_used(builder: Builder) -> None:
     assert builder.compiled(source).code == builder.without().compiled(source).code
 
 
-def test_a_full_disk_refuses_no_prefix_for_good(builder: Builder) -> None:
+def test_a_full_disk_rejects_no_prefix_for_good(builder: Builder) -> None:
     # A limit on the size of files has the effect, for a process and its workers only.
     script = f"""
         import resource
@@ -79,7 +79,7 @@ def test_a_full_disk_refuses_no_prefix_for_good(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
-def test_what_is_no_file_in_its_place_costs_no_build(
+def test_what_is_no_file_under_its_path_costs_no_build(
     builder: Builder, plant: Callable[[Path], None]
 ) -> None:
     builder.ready()

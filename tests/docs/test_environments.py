@@ -20,7 +20,7 @@ def test_the_page_is_written_from_the_results():
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda environment: environment.name)
-def test_what_failed_and_can_be_mended_by_pip_was_mended_by_what_the_error_says(environment):
+def test_what_failed_and_can_be_fixed_by_pip_was_fixed_by_what_the_error_says(environment):
     found = REPORT["results"][environment.name]
     assert list(found["builds"]) == list(BUILDS)
     assert not [advice["problem"] for advice in found["advice"] if advice["problem"]]

@@ -99,7 +99,7 @@ def product(draw: Any, what: str, operands: Any, multiply: Any, tolerance: float
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("example", random_cases.HOPPER)
-def test_every_operand_that_is_drawn_is_taken_or_refused_by_the_example(example: str) -> None:
+def test_every_operand_that_is_drawn_is_taken_or_rejected_by_the_example(example: str) -> None:
     outcomes = []
     for index in range(600):
         try:

@@ -96,7 +96,7 @@ def test_example_compiles_to_a_kernel_per_name_expression(
     assert {built.lowered_names[name] for name in named} == kernels
 
 
-def test_a_failing_edit_leaves_the_last_good_kernel_in_place(tmp_path: Path) -> None:
+def test_a_failing_edit_keeps_the_last_good_kernel(tmp_path: Path) -> None:
     pytest.importorskip("cupy")
     seen = {each.edit: each for each in edit_and_see.loop(tmp_path)}
     assert [edit for edit, each in seen.items() if each.error] == ["with a mistake"]
@@ -224,7 +224,7 @@ def test_an_illegal_async_copy_is_an_error_that_names_the_legal_ones() -> None:
         pytest.param((64, 16), (1, 64), "rows must be contiguous", id="column-major"),
     ],
 )
-def test_a_result_is_refused_where_tma_would_write_beside_it(
+def test_a_result_is_rejected_where_tma_would_write_beside_it(
     monkeypatch: pytest.MonkeyPatch,
     shape: tuple[int, int],
     strides: tuple[int, int],
@@ -240,7 +240,7 @@ def test_a_result_is_refused_where_tma_would_write_beside_it(
         sm90_gemm.result("out", None, left, 9)
 
 
-def test_a_gpu_without_wgmma_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_wgmma_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = pytest.importorskip("cupy")
     good = Matrix(4096, (64, 64), (64, 1), "float16", 0)
     monkeypatch.setattr(sm90_gemm.matrices, "matrix", lambda name, array: good)

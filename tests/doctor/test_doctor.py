@@ -332,8 +332,8 @@ def test_a_probes_time_is_its_own_and_not_that_of_those_before_it(install: Insta
     begin = time.monotonic()
     checks = install.doctor().checks
     seconds = time.monotonic() - begin
-    told = [re.search(r" in (\d+) ms$", check.detail) for check in checks]
-    assert sum(int(found[1]) for found in told if found) / 1e3 < seconds
+    printed = [re.search(r" in (\d+) ms$", check.detail) for check in checks]
+    assert sum(int(found[1]) for found in printed if found) / 1e3 < seconds
 
 
 def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install: Install) -> None:

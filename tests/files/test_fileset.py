@@ -145,7 +145,7 @@ def test_an_empty_set_is_empty_in_each_form() -> None:
 
 
 @pytest.mark.parametrize("missing", range(PACKED_FIELDS))
-def test_fields_that_lack_something_are_refused(
+def test_fields_that_lack_something_are_rejected(
     files: FileSet, tmp_path: Path, missing: int
 ) -> None:
     fields = packed(files, tmp_path)
@@ -265,7 +265,7 @@ def test_whose_a_header_is(path: str, label: str, is_own: bool) -> None:
     assert Header(path, label, "x.h", "", 0, 0, 0).is_own is is_own
 
 
-def test_images_are_told_from_the_table_of_mounts() -> None:
+def test_images_are_known_by_the_table_of_mounts() -> None:
     lines = [
         "36 35 98:1 / /mnt1 rw,noatime master:1 - ext3 /dev/root rw,errors=continue",
         "37 35 7:1 / /with\\040space ro - squashfs /dev/loop1 ro",

@@ -204,7 +204,7 @@ def test_a_variable_that_is_changed_counts_at_once(
             process.run("os.environ.pop('RTCOMPILE_CUTLASS_PATH')")
 
 
-def test_another_toolkit_in_the_same_place_is_noticed_by_every_door(tmp_path: Path) -> None:
+def test_another_toolkit_at_the_same_path_is_noticed_by_every_door(tmp_path: Path) -> None:
     """Within the second for which a process takes the toolkit's files for unchanged."""
     installed = Path(importlib.util.find_spec("nvidia").submodule_search_locations[0])
     for number in ("1", "2"):

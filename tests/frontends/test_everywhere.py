@@ -98,7 +98,7 @@ def test_an_error_is_cupys(installed):
         ),
     ],
 )
-def test_what_cupy_refuses_is_refused(installed, source):
+def test_what_cupy_rejects_is_rejected(installed, source):
     assert rtcompile.compile(source, arch="sm_80").code  # with -rdc=true, by NVCC
 
     with pytest.raises(compiler.CompileException):
@@ -404,7 +404,7 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
     assert [f"n{i}".encode() in code.code for i, code in enumerate(codes)] == [True] * 3
 
 
-def test_a_build_of_a_record_that_fails_is_named_by_its_place(tmp_path, installed):
+def test_a_build_of_a_record_that_fails_is_named_by_its_position(tmp_path, installed):
     recorder = recording.Recorder(str(tmp_path / "kernels.json"))
     recorder.start()
     installed(CODE)
@@ -429,7 +429,7 @@ def test_other_architectures_are_for_what_follows_the_device(tmp_path, installed
         assert [str(wanted.request.arch) for wanted in requests] == ["sm_90", "sm_100", "sm_75"]
 
 
-def test_what_the_cache_spared_is_told(installed):
+def test_what_the_cache_spared_is_reported(installed):
     installed(CODE)
     with counting() as tally:
         installed(CODE)

@@ -260,6 +260,6 @@ def test_a_file_that_is_not_there_is_not_cached(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["kernel.cu", "dir/kernel.cpp"])
-def test_a_source_given_as_path_is_refused_with_the_way_to_build_it(name):
+def test_a_source_given_as_path_is_rejected_with_the_way_to_build_it(name):
     with pytest.raises(rtcompile.InvalidRequest, match=rf"RawModule\.from_file\('{name}'\)"):
         rtcompile.RawModule(path=name)

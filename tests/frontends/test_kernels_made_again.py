@@ -57,7 +57,7 @@ def test_kernels_of_a_header_that_is_written_anew_for_each_are_different(kernel,
 
 
 @pytest.mark.parametrize("asks", ["__has_include", "__has_\\\ninclude"])
-def test_a_file_that_was_asked_for_and_came_is_seen_though_no_header_was_read(
+def test_a_file_that_was_looked_for_and_came_is_seen_though_no_header_was_read(
     kernel, value_header, asks
 ):
     code = f"#if {asks}(<new.h>)\n{CODE % 2}\n#else\n{CODE % 1}\n#endif"

@@ -163,7 +163,7 @@ def test_where_the_driver_does_not_tell_the_sizes_arguments_are_as_in_cupy(launc
     assert launched(args=(5,), driver=Older(8)).parameters == [b"\5" + bytes(7)]
 
 
-def test_what_was_asked_for_is_in_the_launch(launched):
+def test_the_arguments_are_in_the_launch(launched):
     driver = launched(
         grid=(16, 2), block=(64,), cluster=(8, 2), cooperative=True, programmatic=True,
         shared_mem=100_000, priority=-3,
@@ -225,7 +225,7 @@ def test_what_the_driver_rejects_has_its_words_and_its_number(launched):
     driver = Driver()
     driver.answer = INVALID
     with pytest.raises(
-        rtcompile.DriverError, match=r"launch of k was refused: .*words of"
+        rtcompile.DriverError, match=r"launch of k was rejected: .*words of"
     ) as caught:
         launched(driver=driver)
     assert caught.value.status == 1

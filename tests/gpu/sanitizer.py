@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("memcheck", "racecheck")
-PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
 # What each tool must find, or its silence says nothing: a write behind an array, and a race.
 PLANTED = {
     "memcheck": "x[64] = 1;",
@@ -36,7 +36,7 @@ SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) .*")
 def program() -> str | None:
     """Return compute-sanitizer's path, or None where there is none."""
     return shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path=os.pathsep.join(PLACES)
+        "compute-sanitizer", path=os.pathsep.join(FOLDERS)
     )
 
 

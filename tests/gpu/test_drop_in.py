@@ -224,10 +224,10 @@ def test_an_architecture_that_the_device_cannot_run_is_passed_over_with_one_warn
     if cp.cuda.Device().compute_capability != "90":
         pytest.skip("written for compute capability 9.0")
     kernel = rtcompile.RawKernel(ADD, "add", options=(option,))
-    with pytest.warns(rtcompile.RtcompileWarning, match="sm_90a instead") as told:
+    with pytest.warns(rtcompile.RtcompileWarning, match="sm_90a instead") as printed:
         launch_add(kernel)
     launch_add(kernel)  # a second warning would be an error
-    assert len(told) == 1
+    assert len(printed) == 1
     assert str(kernel.object_code.arch) == "sm_90a"
 
 

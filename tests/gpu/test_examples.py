@@ -69,7 +69,7 @@ HOPPER_MISTAKES = [
 
 @pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
 @pytest.mark.parametrize(("operands", "message"), HOPPER_MISTAKES)
-def test_hopper_matmul_refuses_what_it_cannot_do(
+def test_hopper_matmul_rejects_what_it_cannot_do(
     example: str, operands: Callable[[], Any], message: str
 ) -> None:
     require_capability(90, exactly=True)
@@ -77,7 +77,7 @@ def test_hopper_matmul_refuses_what_it_cannot_do(
         import_module(f"examples.{example}").matmul(*operands())
 
 
-def test_hopper_matmul_refuses_host_arrays() -> None:
+def test_hopper_matmul_rejects_host_arrays() -> None:
     require_capability(90, exactly=True)
     from examples import sm90_gemm
 
@@ -99,7 +99,7 @@ def test_hopper_matmul_writes_all_of_its_result_and_nothing_beside_it(example: s
 
 
 @pytest.mark.parametrize("example", ["sm90_gemm", "cutlass_gemm"])
-def test_hopper_matmul_refuses_to_write_columns_that_tma_cannot_clip(example: str) -> None:
+def test_hopper_matmul_rejects_to_write_columns_that_tma_cannot_clip(example: str) -> None:
     require_capability(90, exactly=True)
     operands, room = (half(8, 8), half(8, 16)[:, :9]), half(8, 24)
     with pytest.raises(ValueError, match=r"shape \(8, 16\).*stores 16 bytes or none"):
@@ -125,14 +125,14 @@ def test_hopper_matmul_runs_on_torchs_current_stream() -> None:
     assert bool((on_this_stream == 1024).all())
 
 
-def test_wmma_matmul_refuses_a_view_with_gaps() -> None:
+def test_wmma_matmul_rejects_a_view_with_gaps() -> None:
     from examples import wmma_gemm
 
     with pytest.raises(ValueError, match="ascontiguousarray"):
         wmma_gemm.matmul(half(8, 16)[:, :8], half(8, 8), "float16", wmma_gemm.load())
 
 
-def test_pipelined_matmul_refuses_a_transposed_view() -> None:
+def test_pipelined_matmul_rejects_a_transposed_view() -> None:
     from examples import pipelined_matmul
 
     with pytest.raises(ValueError, match="rows must be contiguous"):

@@ -59,7 +59,7 @@ def module() -> Any:
 
 @pytest.mark.skipif(not HOPPER, reason="no clusters before compute capability 9.0")
 @pytest.mark.parametrize("cluster", [(1,), (2,), (2, 4), (16,)])
-def test_a_cluster_has_the_size_that_was_asked_for(module: Any, cluster: tuple[int, ...]) -> None:
+def test_a_cluster_has_the_requested_size(module: Any, cluster: tuple[int, ...]) -> None:
     out = cp.zeros(3, cp.int32)
     module.get_function("cluster_size").launch((32, 4), 64, (out,), cluster=cluster)
     assert out.tolist() == [cluster[0], (*cluster, 1)[1], 128]

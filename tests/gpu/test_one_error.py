@@ -32,7 +32,9 @@ def assert_alone(error: BaseException) -> None:
         ),
     ],
 )
-def test_a_kernel_that_is_not_there_is_told_from_two_other_mistakes(code, name, says) -> None:
+def test_a_kernel_that_is_not_there_is_distinguished_from_two_other_mistakes(
+    code, name, says
+) -> None:
     with pytest.raises(cupy.cuda.driver.CUDADriverError) as caught:
         rtcompile.RawModule(code=code).get_function(name)
     assert_alone(caught.value)
@@ -41,7 +43,7 @@ def test_a_kernel_that_is_not_there_is_told_from_two_other_mistakes(code, name, 
     assert "It has" in str(caught.value)  # the kernels that there are, or none
 
 
-def test_a_variable_that_is_not_there_is_told() -> None:
+def test_a_variable_that_is_not_there_is_reported() -> None:
     module = rtcompile.RawModule(code="__device__ int there;" + SCALE.replace("s[0]", "there"))
     assert module.get_global("there").ptr
     with pytest.raises(rtcompile.DriverError, match="Is 'there' meant") as caught:
@@ -49,7 +51,7 @@ def test_a_variable_that_is_not_there_is_told() -> None:
     assert_alone(caught.value)
 
 
-def test_code_for_another_device_is_told_with_both() -> None:
+def test_code_for_another_device_is_reported_with_both() -> None:
     with pytest.raises(rtcompile.DriverError, match="compiled for sm_75") as c:
         rtcompile.RawModule(code=SCALE, arch="sm_75").get_function("scale")
     assert_alone(c.value)
@@ -57,7 +59,7 @@ def test_code_for_another_device_is_told_with_both() -> None:
     assert c.value.status in (200, 209)
 
 
-def test_a_launch_beyond_a_limit_is_told_with_the_limit() -> None:
+def test_a_launch_beyond_a_limit_is_reported_with_the_limit() -> None:
     kernel = rtcompile.RawKernel(SCALE, "scale")
     x = cupy.zeros(1, "f")
     kernel((1,), (32,), (x,), shared_mem=1024)

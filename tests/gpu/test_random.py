@@ -20,7 +20,7 @@ def require_hopper() -> None:
 
 
 @pytest.mark.parametrize("example", random_cases.CASES)
-def test_random_cases_are_right_or_refused_and_touch_nothing_else(example: str) -> None:
+def test_random_cases_are_right_or_rejected_and_touch_nothing_else(example: str) -> None:
     if example in random_cases.HOPPER:
         require_hopper()
         pytest.importorskip("torch")
@@ -84,7 +84,7 @@ def test_a_tall_matrix_is_multiplied(example: str, rows: int, matmul: Any) -> No
     assert bool((product == 2).all())
 
 
-def test_rows_beyond_what_an_int_counts_are_refused() -> None:
+def test_rows_beyond_what_an_int_counts_are_rejected() -> None:
     from examples import wmma_gemm
 
     one = cp.zeros((1, 1), np.int8)

@@ -31,7 +31,7 @@ def test_a_listener_gets_the_line_and_its_fields(caplog):
     assert (record.program, record.arch, record.code_bytes) == ("mine.cu", "sm_90a", 5)
 
 
-def test_silent_by_default_and_one_line_per_build_when_asked(monkeypatch):
+def test_silent_by_default_and_one_line_per_build_on_request(monkeypatch):
     code = (
         "from rtcompile import compile\n"
         "for _ in range(2): compile('__global__ void k() {}', arch='sm_80', name='mine.cu')\n"

@@ -120,7 +120,7 @@ NO_HOME = [{}, {"HOME": ""}, {"HOME": "here"}]
 
 
 @pytest.mark.parametrize("environ", NO_HOME)
-def test_without_home_the_system_is_asked(environ, monkeypatch, tmp_path):
+def test_without_home_the_password_file_decides(environ, monkeypatch, tmp_path):
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
     assert Settings.from_environ(environ).cache_dir == f"{tmp_path}/.cache/rtcompile"
 

@@ -95,13 +95,13 @@ def test_shared_memory_may_depend_on_the_block():
     assert found.dynamic_shared == 160 * found.best.block
 
 
-def test_shared_memory_that_has_to_be_asked_for_is_mentioned():
+def test_shared_memory_that_has_to_be_requested_is_mentioned():
     found = kernel_of(DYNAMIC).advise(shared_mem=100_000)
     assert found.best.blocks == 2
     assert "max_dynamic_shared_size_bytes = 100000" in str(found)
 
 
-def test_a_kernel_of_which_no_block_fits_says_why():
+def test_a_kernel_whose_blocks_do_not_fit_says_why():
     found = kernel_of(DYNAMIC, arch="sm_86").advise(shared_mem=200_000)
     assert found.best is None
     assert "200000 B of dynamic shared memory are more than the 101376 B" in str(found)

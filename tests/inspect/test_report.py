@@ -50,14 +50,16 @@ def test_registers_shared_memory_and_spills_are_those_of_ptxas(build: rtcompile.
     assert (found.registers, found.shared_bytes) == (registers, shared)
 
 
-def test_the_table_names_kernels_as_they_were_asked_for(build: rtcompile.ObjectCode) -> None:
+def test_the_table_names_kernels_as_they_were_requested(build: rtcompile.ObjectCode) -> None:
     text = str(report(build, block=128))
     assert text.startswith("sm_80, 2 kernels\nkernel")
     assert "\nf<float> " in text
     assert "registers" in text
 
 
-def test_launch_bounds_give_the_block_size_where_none_is_asked(build: rtcompile.ObjectCode) -> None:
+def test_launch_bounds_give_the_block_size_where_none_is_requested(
+    build: rtcompile.ObjectCode,
+) -> None:
     by_name = {kernel.name: kernel for kernel in report(build).kernels}
     assert by_name["f<float>"].occupancy is None
     assert by_name["g"].occupancy is not None

@@ -159,7 +159,7 @@ def test_a_pre_included_header_is_followed(folder: Path) -> None:
 
 def test_two_pre_included_headers_of_one_name_are_two(folder: Path) -> None:
     source = SOURCE.replace('#include "value.h"', "")
-    for place, value in (("first", 1), ("second", 2)):
-        (folder / place / "pre.h").write_text(f"#define VALUE {value}\n")
-    for place, value in (("first", 1), ("second", 2)):
-        assert answer(build(folder, source, f"-include={folder / place}/pre.h")) == value
+    for which, value in (("first", 1), ("second", 2)):
+        (folder / which / "pre.h").write_text(f"#define VALUE {value}\n")
+    for which, value in (("first", 1), ("second", 2)):
+        assert answer(build(folder, source, f"-include={folder / which}/pre.h")) == value

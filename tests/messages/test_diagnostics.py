@@ -51,7 +51,7 @@ def fields(diagnostic: Diagnostic) -> tuple[object, ...]:
         ),
         pytest.param(
             'Catastrophic error: cannot open precompiled header file "y.pch"\n',
-            "fatal", "", 0, 'cannot open precompiled header file "y.pch"', id="no-place",
+            "fatal", "", 0, 'cannot open precompiled header file "y.pch"', id="no-location",
         ),
         pytest.param(
             "nvrtc: error: unrecognized option -O3 found\n",
@@ -128,7 +128,7 @@ def nvrtc_log(nvrtc: Any, source: str, *options: str) -> str:
 
 
 @pytest.mark.needs_compiler
-def test_nvrtc_errors_come_before_its_warnings_with_their_places(nvrtc: Any) -> None:
+def test_nvrtc_errors_come_before_its_warnings_with_their_lines(nvrtc: Any) -> None:
     source = "__global__ void k(float* x) {\n\tint unused;\n\tx[0] = yy\n}\n"
     found = parse(nvrtc_log(nvrtc, source))
     assert [fields(d) for d in found] == [
@@ -368,21 +368,21 @@ def test_an_error_shows_itself_in_jupyter() -> None:
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])
 @pytest.mark.parametrize(
-    ("directive", "place"),
+    ("directive", "location"),
     [
         pytest.param('#line 1 "user.cu"', "user.cu:2:", id="file"),
         pytest.param("#line 1", "kernel.cu:2:", id="as Kernel Tuner writes it"),
         pytest.param("# 40", "kernel.cu:41:", id="as a preprocessor writes it"),
     ],
 )
-def test_a_line_directive_is_honoured(backend: str, directive: str, place: str) -> None:
+def test_a_line_directive_is_honoured(backend: str, directive: str, location: str) -> None:
     if backend == "nvcc" and not shutil.which("nvcc"):
         pytest.skip("no nvcc on PATH")
     source = f"#define N 3\n{directive}\n__global__ void k(int* x) {{\n  x[0] = yy;\n}}\n"
     with pytest.raises(CompileError) as caught:
         rtcompile.compile(source, arch="sm_80", backend=backend)
     headline, line, caret = str(caught.value).split("\n")[:3]
-    assert headline.startswith(place)
+    assert headline.startswith(location)
     assert line.endswith("|   x[0] = yy;")
     assert caret.index("^") == line.index("yy")
 

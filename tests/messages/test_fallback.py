@@ -236,7 +236,7 @@ def test_a_header_of_a_known_package_is_not_for_nvcc_and_the_reason_names_it() -
         pytest.param("}} {{ @ ;", False, id="unbalanced"),
     ],
 )
-def test_the_declaration_around_a_place_says_if_it_is_for_the_device(
+def test_the_declaration_around_a_line_says_if_it_is_for_the_device(
     source: str, device: bool
 ) -> None:
     before = source[: source.index("@")]

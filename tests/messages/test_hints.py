@@ -293,7 +293,7 @@ def test_wheels_of_nvcc_and_nvvm_that_do_not_match_are_explained(
     ["/", "a/", "(", "'a", '"--', "/cute/", "x", " 9", "\n", "Value '", "nvcuda::wmma::fragment<",
      "calling a __host__ function", 'more than one operator "+" matches these operands'],
 )  # fmt: skip
-def test_a_hostile_message_holds_no_pattern_up(piece: str) -> None:
+def test_a_hostile_message_delays_no_pattern(piece: str) -> None:
     """A pattern that backtracks would need minutes for one of these, and not milliseconds."""
     catalogue.explain(piece * 20_000)
 
@@ -314,7 +314,7 @@ __global__ void k(uint64_t* d, float* x) {
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(("arch", "warned"), [("sm_90", True), ("sm_90a", False)])
-def test_traps_that_cute_put_in_place_of_instructions_are_found(
+def test_traps_that_cute_put_instead_of_instructions_are_found(
     arch: str, warned: bool, toolchain: Callable[[str], Toolchain]
 ) -> None:
     search = toolchain("12").search

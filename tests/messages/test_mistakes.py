@@ -148,7 +148,7 @@ def test_errors_of_a_batch_are_alone_too() -> None:
 
 
 @pytest.mark.needs_compiler
-def test_code_for_another_device_is_told_with_both(device) -> None:
+def test_code_for_another_device_is_reported_with_both(device) -> None:
     text = '__device__ const char mark[] = "for sm_90a only";\n' + GOOD.replace(
         "1;", "mark[(int)*x];"
     )
@@ -166,7 +166,9 @@ def test_code_for_another_device_is_told_with_both(device) -> None:
 
 
 @pytest.mark.needs_compiler
-def test_a_variable_that_is_not_there_is_told_from_one_with_a_c_plus_plus_name(device) -> None:
+def test_a_variable_that_is_not_there_is_distinguished_from_one_with_a_c_plus_plus_name(
+    device,
+) -> None:
     code = "namespace n { __device__ int count; }\n" + GOOD.replace("1;", "n::count++;")
     module = rtcompile.RawModule(code=code, arch="sm_80")
     refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
@@ -197,7 +199,7 @@ def test_a_rejected_launch_says_which_limit_it_broke(block, shared, says) -> Non
     )
     kernel.name = "k"
     error = of_launch(kernel, "CUDA_ERROR_INVALID_VALUE: invalid argument", 1, block, shared)
-    assert str(error).startswith("the launch of k was refused: CUDA_ERROR_INVALID_VALUE")
+    assert str(error).startswith("the launch of k was rejected: CUDA_ERROR_INVALID_VALUE")
     assert says in str(error)
 
 
@@ -206,7 +208,7 @@ def test_a_launch_that_is_rejected_is_one_error(device) -> None:
     refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
     refused.args, refused.status = ("CUDA_ERROR_INVALID_VALUE: invalid argument",), 1
     kernel._functions[0] = mock.Mock(side_effect=refused)
-    with pytest.raises(rtcompile.DriverError, match="the launch of k was refused") as caught:
+    with pytest.raises(rtcompile.DriverError, match="the launch of k was rejected") as caught:
         kernel((1,), (1,), (), shared_mem=100_000)
     assert_alone(caught.value)
 

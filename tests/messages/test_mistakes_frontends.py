@@ -36,7 +36,7 @@ def test_the_first_line_says_what_is_wrong(mistake: Mistake, frontend: str) -> N
     "name",
     ["a forgotten brace", "a PTX instruction that is none", "Hopper's instructions for sm_90"],
 )
-def test_an_error_without_a_place_gets_the_programs_line(name: str) -> None:
+def test_an_error_without_a_line_gets_the_programs_line(name: str) -> None:
     (mistake,) = (one for one in MISTAKES if one.name == name)
     assert re.match(r"kernel\.cu:\d+: error: ", FRONTENDS["command"](mistake))
     assert re.match(r"cell\.cu:\d+: error: ", FRONTENDS["cell"](mistake))

@@ -129,7 +129,7 @@ def test_a_kernel_in_a_branch_that_is_not_taken_is_not_bound(shell: Any):
     assert list(cuda(shell, f"#if 0\n{TWO}\n#endif\n__global__ void k() {{}}")) == ["k"]
 
 
-def test_a_module_gets_a_name_if_asked(shell: Any):
+def test_a_module_gets_a_name_on_request(shell: Any):
     cuda(shell, TWO, "--module both")
     both = shell.user_ns["both"]
     assert both.double_it is both["double_it"] is shell.user_ns["double_it"]
@@ -149,7 +149,7 @@ def test_a_header_in_a_cell_is_includable_and_rebuilds_who_includes_it(shell: An
     assert set(hits(cuda(shell, use)).values()) == {None}
 
 
-def test_options_hold_for_all_later_cells_and_variables_may_be_used(shell: Any):
+def test_options_apply_to_all_later_cells_and_variables_may_be_used(shell: Any):
     shell.user_ns["width"] = 7
     shell.run_line_magic("cuda_options", "--arch sm_86 -DWIDTH=1")
     module = cuda(shell, "__global__ void k(int* x) { *x = WIDTH; }", "-DWIDTH={width}")
@@ -296,7 +296,7 @@ def test_a_module_shows_what_was_built_and_what_it_takes(shell: Any):
     assert "hit (memory)" in shown(shell, cuda(shell, TWO))[0]
 
 
-def test_a_warning_about_the_cell_is_shown_once_at_its_place(shell: Any):
+def test_a_warning_about_the_cell_is_shown_once_at_its_line(shell: Any):
     text, html = shown(shell, cuda(shell, "__device__ void f() { int unused; }\n" + TWO))
     assert text.count("cell.cu:2:27: warning: variable ") == 1
     assert "unused" in html

@@ -170,7 +170,7 @@ def test_a_declaration_is_no_kernel(text: str):
 # --- places --------------------------------------------------------------------------------------
 
 
-def test_a_place_in_the_source_is_turned_into_the_cells():
+def test_a_line_in_the_source_is_turned_into_the_cells():
     text = "// a\n\n__global__ void one() {}\n// b\n__global__ void two() { /* c */ int z = y; }\n"
     cell = cells.read(text)
     note = Diagnostic("note", "see", PROGRAM, 2, 1)
@@ -180,7 +180,7 @@ def test_a_place_in_the_source_is_turned_into_the_cells():
     assert there.notes[0].line == 5
 
 
-def test_a_place_behind_a_comment_over_lines_is_on_its_own_line():
+def test_a_line_behind_a_comment_over_lines_is_on_its_own_line():
     there = cells.read("/* a\n b */ int x = y;").in_cell(Diagnostic("error", "", PROGRAM, 1, 11))
     assert (there.line, there.column) == (2, 15)
 
@@ -193,7 +193,7 @@ def test_a_line_in_a_message_is_turned_into_the_cells():
     assert cell.in_cell(Diagnostic("error", other, PROGRAM, 2, 17)).message == other
 
 
-def test_a_place_in_a_header_stays():
+def test_a_line_in_a_header_stays():
     there = cells.read(TWO).in_cell(Diagnostic("error", "x", "common.cuh", 3, 1))
     assert (there.file, there.line) == ("common.cuh", 3)
 

@@ -62,7 +62,7 @@ print(json.dumps([code.build.hit, code.build.compiler, len(code.build.headers), 
 """
 
 
-def test_it_is_used_without_a_toolkit_a_cache_or_a_place_to_write_to(environment: Path, tmp_path):
+def test_it_is_used_without_a_toolkit_a_cache_or_a_folder_to_write_to(environment: Path, tmp_path):
     home = tmp_path / "home"
     home.mkdir(mode=0o500)
     done = use(environment, USE, home, RTCOMPILE_JIT="0")

@@ -22,7 +22,7 @@ from rtcompile.extras.cluster.folder_store import FolderStore
 from tests import nodes
 from pathlib import Path
 
-told = {}
+printed = {}
 one, two = (FolderStore(f"/mnt/{each}/kernels", group=True) for each in ("one", "two"))
 
 def plain(name):
@@ -32,15 +32,15 @@ def plain(name):
         return None
 
 one.put("object/first", b"bytes")
-told["before"] = [two.get("object/k") is None, plain("k")]
+printed["before"] = [two.get("object/k") is None, plain("k")]
 one.put("object/k", b"bytes")
-told["remembered"] = plain("k")
-told["found"] = two.get("object/k").decode()
+printed["remembered"] = plain("k")
+printed["found"] = two.get("object/k").decode()
 one.put("object/k", b"others")
-told["replaced"] = two.get("object/k").decode()
-told["lease"] = [one.acquire("lease/k", "1", 9.0), two.acquire("lease/k", "2", 9.0)]
+printed["replaced"] = two.get("object/k").decode()
+printed["lease"] = [one.acquire("lease/k", "1", 9.0), two.acquire("lease/k", "2", 9.0)]
 one.release("lease/k", "1")
-told["released"] = two.acquire("lease/k", "2", 9.0)
+printed["released"] = two.acquire("lease/k", "2", 9.0)
 
 folder = Path("/mnt/homes")
 folder.mkdir()
@@ -52,19 +52,19 @@ def started(mount, name, first=0):
     return nodes.start(nodes.environment(folder, name, address, **more), sources[first:])
 
 pair = [started("one", "a"), started("two", "b")]
-told["hits"] = [nodes.result(process)["hits"] for process in pair]
-told["later"] = nodes.result(started("two", "c"))["hits"]
+printed["hits"] = [nodes.result(process)["hits"] for process in pair]
+printed["later"] = nodes.result(started("two", "c"))["hits"]
 
 subprocess.run(["rpc.nfsd", "0"], check=True)
 sources = [nodes.source(7)]
-told["gone"] = nodes.result(started("one", "d"))
-print(json.dumps(told), flush=True)
+printed["gone"] = nodes.result(started("one", "d"))
+print(json.dumps(printed), flush=True)
 os._exit(0)
 """
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program says of a machine with NFS."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     missing = [name for name in _NEEDED if shutil.which(name, path=path) is None]
@@ -100,24 +100,24 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_what_a_client_of_nfs_remembers_as_missing_is_found(told):
-    assert told["before"] == [True, None]
-    assert told["remembered"] is None  # else this machine's NFS remembers nothing
-    assert (told["found"], told["replaced"]) == ("bytes", "others")
+def test_what_a_client_of_nfs_remembers_as_missing_is_found(printed):
+    assert printed["before"] == [True, None]
+    assert printed["remembered"] is None  # else this machine's NFS remembers nothing
+    assert (printed["found"], printed["replaced"]) == ("bytes", "others")
 
 
-def test_one_client_of_nfs_has_a_lease(told):
-    assert (told["lease"], told["released"]) == (["ours", "another's"], "ours")
+def test_one_client_of_nfs_has_a_lease(printed):
+    assert (printed["lease"], printed["released"]) == (["ours", "another's"], "ours")
 
 
-def test_what_two_clients_of_nfs_want_is_compiled_once(told):
-    hits = [hit for each in told["hits"] for hit in each]
+def test_what_two_clients_of_nfs_want_is_compiled_once(printed):
+    hits = [hit for each in printed["hits"] for hit in each]
     assert (hits.count(None), hits.count("remote")) == (6, 6)
-    assert told["later"] == ["remote"] * 6
+    assert printed["later"] == ["remote"] * 6
 
 
-def test_an_nfs_server_that_is_gone_costs_one_warning_and_no_build(told):
-    assert told["gone"]["hits"] == [None]
-    (warning,) = told["gone"]["warnings"]
+def test_an_nfs_server_that_is_gone_costs_one_warning_and_no_build(printed):
+    assert printed["gone"]["hits"] == [None]
+    (warning,) = printed["gone"]["warnings"]
     assert "no answer in 0.75 s" in warning
-    assert told["gone"]["seconds"] < 60.0  # of an emulated machine; this server never answers
+    assert printed["gone"]["seconds"] < 60.0  # of an emulated machine; this server never answers

@@ -120,7 +120,7 @@ def test_a_lease_is_renewed_by_its_holder_alone(store: SharedStore):
     assert store.acquire("lease/k", "theirs", 30.0) == "another's"
 
 
-def test_a_lease_that_was_abandoned_holds_nobody_up(store: SharedStore):
+def test_a_lease_that_was_abandoned_delays_nobody(store: SharedStore):
     assert store.acquire("lease/quick", "mine", 30.0) == "ours"
     store.renew("lease/quick", "mine", 30.0, abandon=True)
     assert [store.acquire("lease/quick", each, 30.0) for each in ("a", "b")] == ["abandoned"] * 2

@@ -43,9 +43,9 @@ def recipe(heading: str, language: str) -> str:
     return text
 
 
-def replaced(text: str, places: Mapping[str, str]) -> str:
+def replaced(text: str, values: Mapping[str, str]) -> str:
     """Return a recipe with the reader's names in it, each of which it must have."""
-    for theirs, ours in places.items():
+    for theirs, ours in values.items():
         assert theirs in text, f"the recipe has no {theirs}"
         text = text.replace(theirs, ours)
     return text
@@ -116,8 +116,8 @@ def shared(pair: tuple[Node, Node], text: str) -> None:
 
 def test_the_recipe_for_redis(pair):
     with servers.redis() as server:
-        places = {"cache.example:6379": f"127.0.0.1:{server.port}"}
-        text = replaced(recipe("Redis or Valkey", "bash"), places)
+        values = {"cache.example:6379": f"127.0.0.1:{server.port}"}
+        text = replaced(recipe("Redis or Valkey", "bash"), values)
         shared(pair, text)
         assert "gives leases" in pair[0].run(KEY + text, fails=True)
 
@@ -129,8 +129,8 @@ def test_the_recipe_for_s3(pair):
 
 
 def test_the_recipe_for_a_shared_folder(pair, tmp_path):
-    places = {"/shared/team/kernels": f"{tmp_path}/team", "/local/$USER": "$HOME/local"}
-    text = replaced(recipe("A shared folder (NFS, Lustre, GPFS)", "bash"), places)
+    values = {"/shared/team/kernels": f"{tmp_path}/team", "/local/$USER": "$HOME/local"}
+    text = replaced(recipe("A shared folder (NFS, Lustre, GPFS)", "bash"), values)
     shared(pair, text)
     assert (tmp_path / "team" / "object").stat().st_mode & 0o7777 == 0o2770
     assert (pair[0].home / "local" / "rtcompile" / "objects").is_dir()
@@ -167,11 +167,11 @@ def train(pair: tuple[Node, Node], tmp_path: Path) -> Iterator[Node]:
     (node.home / "train.py").write_text(TRAIN)
     (tmp_path / "hits").mkdir()
     with servers.redis() as server:
-        places = {
+        values = {
             "login1:6379": f"127.0.0.1:{server.port}",
             "/tmp/$USER-rtcompile": "$HOME/cache-",
         }
-        text = replaced(recipe("SLURM, MPI, torchrun", "bash"), places)
+        text = replaced(recipe("SLURM, MPI, torchrun", "bash"), values)
         settings = f"export HITS={tmp_path}/hits RTCOMPILE_REMOTE_MIN_SECONDS=0\n"
         head, _, rest = text.partition("export ")
         (node.home / "job.sh").write_text(f"{head}{settings}export {rest}")
@@ -320,12 +320,12 @@ def test_the_containers_of_kubernetes_do_their_work(manifests, pair, tmp_path):
         for node in pair:
             (node.home / "train.py").write_text(PROGRAM)
             (node.home / ".rtcompile-key").rename(node.home / "rtcompile-key")
-            places = {
+            values = {
                 f"kernels:{port}": f"127.0.0.1:{server.port}",
                 "/secrets": str(node.home),
                 "/cache": str(node.home / "cache"),
             }
             lines = [f"export {each['name']}={each['value']}" for each in train["env"]]
-            text = replaced("\n".join([*lines, " ".join(train["command"])]), places)
+            text = replaced("\n".join([*lines, " ".join(train["command"])]), values)
             found.append(json.loads(node.run(text).splitlines()[-1]))
     assert found == [[None] * 2, ["remote"] * 2]

@@ -109,7 +109,7 @@ def test_a_folder_for_temporary_files_that_others_cannot_use_loses_no_count(fold
         pytest.param("os.execv(sys.executable, WORDS)", id="in its place"),
     ],
 )
-def test_what_is_asked_for_after_the_summary_is_left_nowhere(folder, begin):
+def test_what_is_requested_after_the_summary_is_left_nowhere(folder, begin):
     (folder / "late.py").write_text(
         f"{CHILD}\nimport os, time\n"
         "end = time.monotonic() + 30\n"
@@ -175,9 +175,9 @@ def test_a_cupy_that_is_not_known_there_fails_the_check(folder):
 
     done = run("run", "--check", "--json", script, cache=folder / "cache")
 
-    told = json.loads(done.stderr.splitlines()[-1])
+    printed = json.loads(done.stderr.splitlines()[-1])
     assert done.returncode == 1
-    assert "this is CuPy 15.0.0" in told["problems"][0]
+    assert "this is CuPy 15.0.0" in printed["problems"][0]
 
 
 @pytest.fixture
@@ -206,11 +206,11 @@ def test_the_sitecustomize_of_the_environment_is_imported_all_the_same(tmp_path,
     (tmp_path / "own/sitecustomize.py").write_text("print('own')")
     environ["PYTHONPATH"] += f"{os.pathsep}{tmp_path}/own"
 
-    told = python("import sys; print(sys.modules['sitecustomize'].__file__, *sys.path)", environ)
+    printed = python("import sys; print(sys.modules['sitecustomize'].__file__, *sys.path)", environ)
 
-    own, told = told.split("\n", 1)
-    assert (own, told.split()[0]) == ("own", f"{tmp_path}/own/sitecustomize.py")
-    assert os.path.dirname(sitecustomize.__file__) not in told.split()
+    own, printed = printed.split("\n", 1)
+    assert (own, printed.split()[0]) == ("own", f"{tmp_path}/own/sitecustomize.py")
+    assert os.path.dirname(sitecustomize.__file__) not in printed.split()
 
 
 @pytest.mark.parametrize("said", [f"{os.pathsep}/x", f"/y{os.pathsep}{os.pathsep}/x", "/y", ""])
@@ -243,9 +243,9 @@ def test_a_finder_that_has_no_find_spec_is_passed_over(environ):
 
 
 def test_a_process_without_cupy_imports_nothing_of_ours(environ):
-    told = python("import sys; print([m for m in sys.modules if 'rtcompile' in m])", environ)
+    printed = python("import sys; print([m for m in sys.modules if 'rtcompile' in m])", environ)
 
-    assert told == "[]\n"
+    assert printed == "[]\n"
 
 
 @pytest.mark.parametrize("said", ["", "no JSON", "[]", "{}", "[{}]", "[1]", "1"])

@@ -57,7 +57,7 @@ def test_a_program_is_recorded_however_it_ends(tmp_path, ending, status):
         assert "rtcompile" not in done.stderr.partition("ValueError: mine")[0]
 
 
-def test_a_killed_program_leaves_what_it_had_asked_for(tmp_path):
+def test_a_killed_program_leaves_what_it_had_requested(tmp_path):
     script = program(
         tmp_path,
         f"compile({CODE!r})\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)",

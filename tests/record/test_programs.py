@@ -338,7 +338,7 @@ def test_an_invalid_record_is_rejected_in_one_line(tmp_path, capsys, text, what)
     assert what in capsys.readouterr().err
 
 
-def test_a_bundle_of_a_record_answers_where_nothing_is_cached(tmp_path):
+def test_a_bundle_of_a_record_serves_where_nothing_is_cached(tmp_path):
     script = program(tmp_path, f"compile({CODE!r})")
     record, bundle = tmp_path / "kernels.json", tmp_path / "kernels.rtc"
     run("run", "--record", str(record), script, cache=tmp_path / "first")
@@ -368,8 +368,8 @@ def test_each_build_of_a_record_that_fails_is_in_the_commands_json(tmp_path):
     record = str(tmp_path / "kernels.json")
     run("run", "--record", record, script, cache=tmp_path)
 
-    told = run("warm", record, "--arch", "sm_20", cache=tmp_path)
-    assert "and 2 more; `--json` shows all" in told.stderr
+    printed = run("warm", record, "--arch", "sm_20", cache=tmp_path)
+    assert "and 2 more; `--json` shows all" in printed.stderr
 
     fields = json.loads(run("warm", record, "--arch", "sm_20", "--json", cache=tmp_path).stdout)
     failed = fields["error"]["errors"]

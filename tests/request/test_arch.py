@@ -50,7 +50,7 @@ def test_every_spelling_of_an_architecture_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "sm_", "sm_9", "sm_90b", "native", "sm_1234", "90,80"])
-def test_anything_else_is_refused_by_name(text: str) -> None:
+def test_anything_else_is_rejected_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="not an architecture"):
         Arch.parse(text)
 
@@ -84,12 +84,12 @@ def test_ptx_on_request_keeps_the_architecture() -> None:
     assert (choice.arch, choice.target) == (Arch(9, 0, "a"), "ptx")
 
 
-def test_a_device_older_than_every_nvrtc_is_told_so() -> None:
+def test_a_device_older_than_every_nvrtc_gets_an_error_that_says_so() -> None:
     with pytest.raises(UnsupportedArch, match=r"begin at 5\.0"):
         choose((3, 5), (13, 0))
 
 
-def test_an_nvrtc_before_12_is_told_so() -> None:
+def test_an_nvrtc_before_12_gets_an_error_that_says_so() -> None:
     with pytest.raises(UnsupportedArch, match=r"11\.8 is too old"):
         choose((8, 0), (11, 8))
 

@@ -99,7 +99,7 @@ def test_all_of_a_text_is_one_piece_or_another() -> None:
     ]
 
 
-def test_places_lead_back_to_the_text_as_it_was_written() -> None:
+def test_offsets_lead_back_to_the_text_as_it_was_written() -> None:
     source = 'a\\\nb\\\r\n\\\nc R"x(\\\n)x" /\\\n/ d'
     text = Text(source)
     assert text.text == 'abc R"x()x" // d'
@@ -108,7 +108,7 @@ def test_places_lead_back_to_the_text_as_it_was_written() -> None:
     assert [kind for kind, _, _ in text.pieces()] == ["code", "literal", "code", "comment"]
 
 
-def test_blanks_take_the_place_of_comments() -> None:
+def test_blanks_replace_comments() -> None:
     source = 'a /* b\nc */ "//d" // \\\ne\n#if 1 /* f */\nR"(\n)" g'
     assert cxx.blanked(source) == 'a     \n     "//d"     \n \n#if 1        \nR"(\n)" g'
     bare = cxx.blanked(source, literals=True, directives=True)

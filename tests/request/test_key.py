@@ -37,15 +37,15 @@ CONTENT = [
         id="one search directory inside another",
     ),
 ]
-ASKED = [pytest.param({"backend": "nvrtc"}, id="the compiler asked for")]
-PLACES = [
+ASKED = [pytest.param({"backend": "nvrtc"}, id="the requested compiler")]
+PATHS = [
     pytest.param({"search": THERE}, id="where the search directories are"),
     pytest.param({"name": "/home/a/project/kernel.cu"}, id="the program's directory"),
 ]
 
 
-@pytest.mark.parametrize("change", [*CONTENT, *ASKED, *PLACES])
-def test_the_lookup_key_holds_all_that_is_known_before_a_build(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("change", [*CONTENT, *ASKED, *PATHS])
+def test_the_lookup_key_has_all_that_is_known_before_a_build(change: dict[str, Any]) -> None:
     base = {"search": HERE}
     assert (
         make_key_inputs(**base).lookup_key() != make_key_inputs(**{**base, **change}).lookup_key()
@@ -53,21 +53,23 @@ def test_the_lookup_key_holds_all_that_is_known_before_a_build(change: dict[str,
 
 
 @pytest.mark.parametrize("change", CONTENT)
-def test_the_portable_and_object_keys_hold_every_content(change: dict[str, Any]) -> None:
+def test_the_portable_and_object_keys_have_every_content(change: dict[str, Any]) -> None:
     one, other = make_key_inputs(search=HERE), make_key_inputs(**{"search": HERE, **change})
     assert one.portable_key() != other.portable_key()
     assert object_key(one) != object_key(other)
 
 
 @pytest.mark.parametrize("change", ASKED)
-def test_an_object_is_of_the_compiler_that_made_it_whoever_asked(change: dict[str, Any]) -> None:
+def test_an_object_is_of_the_compiler_that_made_it_whoever_requested_it(
+    change: dict[str, Any],
+) -> None:
     one, other = make_key_inputs(), make_key_inputs(**change)
     assert one.portable_key() != other.portable_key()
     assert object_key(one) == object_key(other)
 
 
-@pytest.mark.parametrize("change", PLACES)
-def test_the_portable_and_object_keys_hold_no_place(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("change", PATHS)
+def test_the_portable_and_object_keys_have_no_path(change: dict[str, Any]) -> None:
     one, other = make_key_inputs(search=HERE), make_key_inputs(**{"search": HERE, **change})
     assert one.portable_key() == other.portable_key()
     assert object_key(one) == object_key(other)
@@ -126,7 +128,7 @@ def test_the_object_key_is_of_contents(change: dict[str, Any], matters: bool) ->
     assert (object_key(inputs) != object_key(inputs, **change)) is matters
 
 
-def test_the_object_key_holds_the_compilers_build() -> None:
+def test_the_object_key_has_the_compilers_build() -> None:
     one = make_key_inputs(compilers={"nvrtc": "12.9.86 CL-1"})
     other = make_key_inputs(compilers={"nvrtc": "12.9.86 CL-2"})
     assert object_key(one) != object_key(other)
@@ -157,7 +159,7 @@ def test_two_kinds_of_key_never_meet() -> None:
         pytest.param("auto", "clang", "19", False, id="a compiler that is not here"),
     ],
 )
-def test_an_object_serves_who_asked_for_its_compiler(
+def test_an_object_serves_requests_for_its_compiler(
     backend: str, built_by: str, compiler: str, serves: bool
 ) -> None:
     inputs = make_key_inputs(backend=backend, compilers={"nvrtc": "12.9", "nvcc": "12.8"})

@@ -36,7 +36,7 @@ OPTIONS = [
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("arch", ["sm_90a", Arch(9, 0, "a")], ids=str)
-def test_another_architecture_in_the_options_is_refused_by_both_names(door, options, arch) -> None:
+def test_another_architecture_in_the_options_is_rejected_by_both_names(door, options, arch) -> None:
     with pytest.raises(InvalidRequest, match=r"sm_90a .* and the options for (sm|compute)_80"):
         door(arch=arch, options=options)
 
@@ -85,7 +85,7 @@ def test_a_modules_virtual_architecture_means_ptx() -> None:
     assert rtcompile.RawModule(code=SOURCE, arch="compute_80").object_code.kind == "ptx"
 
 
-def test_machine_code_and_ptx_at_once_are_refused() -> None:
+def test_machine_code_and_ptx_at_once_are_rejected() -> None:
     with pytest.raises(InvalidRequest, match=r"sm_80 \(cubin\) and the options for compute_80"):
         CompileRequest(SOURCE, arch="sm_80", options=("-arch=compute_80",))
 

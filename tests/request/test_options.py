@@ -137,7 +137,7 @@ def test_what_the_host_compilers_preprocessor_obeys_is_the_programs_own() -> Non
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_file_that_a_compiler_would_read_unnoticed_is_refused(options: list[str]) -> None:
+def test_a_file_that_a_compiler_would_read_unnoticed_is_rejected(options: list[str]) -> None:
     with pytest.raises(InvalidRequest, match="go unnoticed"):
         parse(options)
 
@@ -211,7 +211,7 @@ def test_the_architecture_that_the_device_runs_is_picked() -> None:
         pytest.param(["--tile-preview=simt"], "nvcc -std=c..20 -tile-only -cubin", id="tile-simt"),
     ],
 )
-def test_impossible_options_are_refused(options: list[str], message: str) -> None:
+def test_impossible_options_are_rejected(options: list[str], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         parse(options)
 
@@ -247,7 +247,7 @@ def test_defaults_are_cupys_and_yield_to_the_user() -> None:
     assert debug.lineinfo
 
 
-def test_fast_math_implies_ftz_unless_it_is_refused() -> None:
+def test_fast_math_implies_ftz_unless_it_is_rejected() -> None:
     assert parse(["--use_fast_math"]).with_defaults().get("ftz") is None
     assert parse(["--use_fast_math", "-ftz=false"]).with_defaults().get("ftz") == "false"
 
@@ -286,7 +286,7 @@ def test_a_gnu_dialect_is_noted() -> None:
     assert "became c++17" in note
 
 
-def test_the_key_holds_no_directory() -> None:
+def test_the_key_has_no_directory() -> None:
     fields = parse(
         ["-I/home/u", "-include", "/home/u/pre.h", "-DA", "-Xptxas=-v", "-fX"]
     ).key_fields()

@@ -37,10 +37,12 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=" ".join,
 )
 def test_what_the_device_cannot_run_is_passed_over_with_one_warning(options) -> None:
-    with pytest.warns(RtcompileWarning, match=r"kernel\.cu is compiled for sm_90a instead") as told:
+    with pytest.warns(
+        RtcompileWarning, match=r"kernel\.cu is compiled for sm_90a instead"
+    ) as printed:
         codes = [rtcompile.RawModule(code=SOURCE, options=options).object_code for _ in range(2)]
     assert [code.arch for code in codes] == [Arch(9, 0, "a")] * 2
-    assert len(told) == 1
+    assert len(printed) == 1
 
 
 def test_a_batch_of_modules_is_built_so_too() -> None:

@@ -74,7 +74,7 @@ def test_warnings_become_errors_in_releases_without_the_option(nvrtc: Any) -> No
     assert "error #177-D" in outcome.log
 
 
-def test_a_refused_ftz_wins_over_fast_math_in_nvrtc(nvrtc: Any) -> None:
+def test_a_rejected_ftz_wins_over_fast_math_in_nvrtc(nvrtc: Any) -> None:
     source = "__global__ void kernel(float* p) { p[0] += p[1]; }"
     for refused in ([], ["-ftz=false"]):
         line = command_lines.for_nvrtc(
@@ -151,7 +151,7 @@ ATTACKS = [
         "&touch planted&", "\ntouch planted\n", "${x:-$(touch planted)}", "<(touch planted)",
     )
 ]  # fmt: skip
-PLACES = {
+FORMS = {
     "seed": "--frandom-seed={}",
     "ptxas": "-Xptxas={}",
     "host": "-Xcompiler={}",
@@ -163,17 +163,17 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_no_shell_of_nvccs_acts_on_an_option(nvcc: str, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_no_shell_of_nvccs_acts_on_an_option(nvcc: str, tmp_path: Path, form: str) -> None:
     (tmp_path / "kernel.cu").write_text("#if 0\n#endif\n")
     (tmp_path / "kernel.ptx").write_text(".version 7.0\n.target sm_80\n.address_size 64\n")
     for attack in ATTACKS:
         try:
-            options = parse([PLACES[place].format(attack)])
+            options = parse([FORMS[form].format(attack)])
             line = command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
         except InvalidRequest:
             continue
-        step = ["--cubin", "kernel.ptx"] if place == "ptxas" else ["-E", "kernel.cu"]
+        step = ["--cubin", "kernel.ptx"] if form == "ptxas" else ["-E", "kernel.cu"]
         command = [nvcc, *line, *step, "-o", "out"]
         subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
         assert not (tmp_path / "planted").exists(), attack

@@ -70,7 +70,7 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
         pytest.param({"target": None}, "target must be one of .* not None", id="no target"),
     ],
 )
-def test_what_cannot_describe_a_build_is_refused(arguments, says):
+def test_what_cannot_describe_a_build_is_rejected(arguments, says):
     with pytest.raises(InvalidRequest, match=says) as caught:
         CompileRequest(**{"source": "x", **arguments})
     assert isinstance(caught.value, TypeError)

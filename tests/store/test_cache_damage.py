@@ -157,7 +157,7 @@ def test_another_user_s_cache_is_neither_read_nor_written(
     assert [found.build.hit for found in [kept.find(make_key_inputs())] if found] == ["memory"]
 
 
-def test_a_folder_that_is_a_link_is_refused(cache: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_link_is_rejected(cache: Path, tmp_path: Path) -> None:
     add(open_store(cache))
     (cache / "objects").rename(tmp_path / "objects")
     (cache / "objects").symlink_to(tmp_path / "objects")
@@ -181,7 +181,7 @@ def test_the_mode_of_a_folder_that_was_there_is_the_user_s(cache: Path, mode: in
     assert {path.stat().st_mode & 0o7777 for path in cache.iterdir()} == {0o700}
 
 
-def test_a_folder_in_which_others_can_write_is_refused_and_stays_as_it_is(cache: Path) -> None:
+def test_a_folder_in_which_others_can_write_is_rejected_and_stays_as_it_is(cache: Path) -> None:
     add(open_store(cache))
     (cache / "objects").chmod(0o770)
     with pytest.warns(RtcompileWarning, match="objects can be written by others"):
@@ -264,7 +264,7 @@ def test_what_is_no_file_among_the_statistics_costs_no_build_and_no_wait(
     assert open_store(cache).find(make_key_inputs(source="another"))
 
 
-def test_a_folder_with_files_in_an_object_s_place_is_said_and_left(cache: Path) -> None:
+def test_a_folder_with_files_under_an_object_s_path_is_said_and_left(cache: Path) -> None:
     add(open_store(cache), make_key_inputs())
     path = stored(cache, "objects")
     path.unlink()

@@ -382,7 +382,7 @@ def test_a_header_that_could_not_be_read_is_tried_again(tree: HeaderTree) -> Non
 
 
 @pytest.mark.parametrize("when", ["recorded", "checked"])
-def test_a_named_pipe_in_a_header_s_place_is_not_waited_for(tree: HeaderTree, when: str) -> None:
+def test_a_named_pipe_under_a_header_s_path_is_not_waited_for(tree: HeaderTree, when: str) -> None:
     path = Path(tree.write("user0/pipe.h", ""))
     known = tree.record("user0/pipe.h")
     path.unlink()

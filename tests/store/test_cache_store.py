@@ -57,7 +57,7 @@ def test_what_auto_had_built_serves_auto_whichever_compiler_it_was(cache: Path) 
         assert open_store(cache).find(make_key_inputs(backend=asked)) is None
 
 
-def test_what_nvcc_was_told_to_build_does_not_become_what_auto_gives(cache: Path) -> None:
+def test_what_nvcc_had_to_build_does_not_become_what_auto_gives(cache: Path) -> None:
     add(open_store(cache), make_key_inputs(backend="nvcc"), make_object(backend="nvcc"))
     assert open_store(cache).find(make_key_inputs(backend="nvcc"))
     assert open_store(cache).find(make_key_inputs(backend="auto")) is None
@@ -186,7 +186,7 @@ def folder_in_front(here: Path) -> None:
         ("user1/s/b.h", folder_in_front),
     ],
 )
-def test_a_header_that_another_takes_the_place_of_while_the_compiler_runs_is_not_cached(
+def test_a_header_that_another_replaces_while_the_compiler_runs_is_not_cached(
     cache: Path, tmp_path: Path, read: str, change: Callable[[Path], None]
 ) -> None:
     tree = HeaderTree(tmp_path / "here", "user0", "v1", "v2")
@@ -237,7 +237,7 @@ def test_a_header_written_just_before_the_build_is_cached(cache: Path, tree: Hea
         pytest.param(make_key_inputs(options=(("D", "T=__DATE__"),)), id="clock in an option"),
     ],
 )
-def test_what_hangs_on_more_than_files_is_not_cached(cache: Path, inputs: KeyInputs) -> None:
+def test_what_depends_on_more_than_files_is_not_cached(cache: Path, inputs: KeyInputs) -> None:
     kept = add(open_store(cache), inputs)
     assert kept.find(inputs) is None
     assert kept.why(inputs).startswith("never cached")
@@ -254,7 +254,7 @@ def moved(tmp_path: Path) -> HeaderTree:
     return other
 
 
-def test_the_same_contents_at_another_place_are_a_hit(
+def test_the_same_contents_at_another_path_are_a_hit(
     cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
     tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", "cudart/b.h", code=b"shared")
@@ -281,7 +281,7 @@ def test_the_same_contents_at_another_place_are_a_hit(
         pytest.param("", {"options": (("D", "F=__FILE__"),)}, b"", id="__FILE__ in an option"),
     ],
 )
-def test_a_build_that_holds_a_path_is_its_place_s_alone(
+def test_a_build_with_a_path_in_it_serves_its_own_path_alone(
     cache: Path,
     tree: HeaderTree,
     tmp_path: Path,
@@ -310,7 +310,7 @@ def test_a_toolkit_header_s_assertion_binds_only_code_that_cannot_be_searched(
     assert (open_store(cache).find(other.key_inputs()) is None) is bound
 
 
-def test_a_header_outside_the_search_binds_the_build_to_its_place(
+def test_a_header_outside_the_search_binds_the_build_to_its_path(
     cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
     absolute = tree.write("elsewhere/x.h", "")
@@ -319,7 +319,7 @@ def test_a_header_outside_the_search_binds_the_build_to_its_place(
     assert open_store(cache).find(moved(tmp_path).key_inputs()) is None
 
 
-def test_a_shadow_at_the_other_place_is_noticed(
+def test_a_shadow_at_the_other_path_is_noticed(
     cache: Path, tree: HeaderTree, tmp_path: Path
 ) -> None:
     tree.build(open_store(cache), tree.key_inputs(), "cudart/b.h")

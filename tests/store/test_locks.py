@@ -113,7 +113,7 @@ def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_pat
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
 @pytest.mark.parametrize("where", ["locks", "locks/key"])
-def test_what_is_no_file_in_a_locks_place_holds_nobody_up(
+def test_what_is_no_file_under_a_locks_path_delays_nobody(
     tmp_path: Path, where: str, plant: Callable[[Path], None]
 ) -> None:
     if where != "locks":
@@ -125,7 +125,7 @@ def test_what_is_no_file_in_a_locks_place_holds_nobody_up(
     assert time.monotonic() - begin < 60
 
 
-def test_a_clock_that_is_stepped_back_holds_nobody_up(
+def test_a_clock_that_is_stepped_back_delays_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_hour_ago = clocks.file_clock_ns() - 3600 * 10**9

@@ -342,7 +342,7 @@ def edits(folder: Path) -> dict[str, tuple[str, list[str], Callable[[], object]]
         "options file",
     ],
 )
-def test_after_each_kind_of_edit_the_compiler_is_asked_and_its_code_kept(
+def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(
     edit: str, tmp_path: Path
 ) -> None:
     for name in ("first", "second"):
@@ -428,7 +428,7 @@ def test_another_toolkits_failure_is_none(cuda13_prefix: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("asks_first", ["CuPy's hook", "compile"])
-def test_who_asked_first_does_not_decide_for_the_other(asks_first: str) -> None:
+def test_the_first_request_does_not_decide_for_the_other(asks_first: str) -> None:
     source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
     for who in sorted(["CuPy's hook", "compile"] * 2, key=lambda each: each != asks_first):
         found = another_process(source, allow_fixups=who == "compile")

@@ -41,7 +41,7 @@ def test_every_file_that_decides_what_nvcc_makes_is_in_its_build(name: str, tmp_
     assert nvcc(tmp_path) != before
 
 
-def test_two_places_with_the_same_files_are_one_build(tmp_path: Path) -> None:
+def test_two_folders_with_the_same_files_are_one_build(tmp_path: Path) -> None:
     assert nvcc(tmp_path / "here") == nvcc(tmp_path / "there")
 
 

@@ -102,14 +102,14 @@ def test_an_editable_install_is_found_where_its_source_is(site: Path, tmp_path, 
     ]
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path):
+def test_a_folder_that_is_not_there_is_reported(tmp_path: Path):
     provider(tmp_path, said="mylib.headers")
     found = search(tmp_path)
     assert any("mylib 1.2 says that its headers are in mylib.headers" in p for p in found.problems)
     assert not any(directory.is_provided for directory in found.search)
 
 
-def test_of_two_packages_with_one_name_the_first_installed_place_wins(tmp_path: Path):
+def test_of_two_packages_with_one_name_the_first_installed_one_wins(tmp_path: Path):
     provider(tmp_path / "a", package="one")
     provider(tmp_path / "b", package="two")
     found = list(assemble.provided([str(tmp_path / "a"), str(tmp_path / "b")]))

@@ -143,11 +143,11 @@ def everywhere(tmp_path: Path) -> dict[str, str]:
 def test_of_several_complete_toolkits_the_first_in_pathfinders_order_wins_alone(
     everywhere, without, version
 ):
-    places = {name: path for name, path in everywhere.items() if name not in without}
-    sites = [Path(places.pop("site"))] if "site" in places else []
-    usual = [places.pop("usual")]
+    named = {name: path for name, path in everywhere.items() if name not in without}
+    sites = [Path(named.pop("site"))] if "site" in named else []
+    usual = [named.pop("usual")]
 
-    toolchain = search(*sites, environ=places, usual_roots=usual)
+    toolchain = search(*sites, environ=named, usual_roots=usual)
 
     assert toolchain.require_nvrtc().version == version
     assert len(set(toolchain.found_via.values())) == 1

@@ -47,10 +47,10 @@ def test_nvrtc_alone_is_completed_by_what_is_inside_it(tmp_path):
     toolchain = search(site, unpack=lambda nvrtc: str(own))
     assert toolchain.problems == ()
     assert {toolchain.found_via[part] for part in ("cudart", "crt", "cccl")} == {"NVRTC"}
-    places = [d.path for d in toolchain.search]
-    assert str(own / "include") in places
-    assert str(own / "include/cccl") in places
-    shims = next(path for path in places if path.endswith("include_shims/bundled"))
+    folders = [d.path for d in toolchain.search]
+    assert str(own / "include") in folders
+    assert str(own / "include/cccl") in folders
+    shims = next(path for path in folders if path.endswith("include_shims/bundled"))
     assert os.path.isfile(f"{shims}/cuda_runtime.h")
     assert toolchain.versions["cccl"] == "3.5.0"
 

@@ -163,7 +163,7 @@ def test_the_last_steps_are_taken_only_where_the_others_leave_something_missing(
 
 
 @pytest.mark.takes_seconds
-def test_cuda_pathfinder_is_asked_without_loading_a_library_here(tmp_path):
+def test_cuda_pathfinder_is_called_without_loading_a_library_here(tmp_path):
     # This environment's wheels are not what it finds first.
     source = f"""
 import os, pathlib, site, sys

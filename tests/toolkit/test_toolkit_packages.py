@@ -202,5 +202,5 @@ def test_a_command_in_a_hint_is_not_broken_into_lines():
         ("cccl", (13, 5), "13.3.5"),
     ],
 )
-def test_a_wheel_is_asked_for_by_its_own_number(part, cuda, wheel):
+def test_a_wheel_is_named_by_its_own_number(part, cuda, wheel):
     assert wheel_version(part, *cuda) == wheel

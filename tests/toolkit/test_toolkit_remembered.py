@@ -241,7 +241,7 @@ def test_another_compiler_earlier_on_path_is_another_answer(environment, monkeyp
     assert environment.as_a_new_process().require_nvcc().path == str(newer)
 
 
-def test_a_compiler_that_does_not_answer_is_asked_again(environment, monkeypatch):
+def test_a_compiler_that_does_not_answer_is_run_again(environment, monkeypatch):
     nvcc = program(environment.wheels.site.parent / "bin/nvcc", "12.9.86")
     works = nvcc.read_text()
     status = nvcc.stat()
@@ -259,7 +259,7 @@ def test_a_compiler_that_does_not_answer_is_asked_again(environment, monkeypatch
     assert current(environment.settings).nvcc is not None
 
 
-def test_old_answers_are_forgotten(environment, monkeypatch):
+def test_old_results_are_forgotten(environment, monkeypatch):
     monkeypatch.setattr(remembered, "_MOST_REMEMBERED", 3)
     for i in range(5):
         monkeypatch.setenv("CUDA_HOME", f"/proc/nowhere/{i}")
@@ -273,7 +273,7 @@ def test_folder_and_file_are_the_users_alone(environment):
     assert [stat.S_IMODE(path.stat().st_mode) for path in modes] == [0o600, 0o700, 0o700]
 
 
-def test_without_a_place_to_write_the_answer_is_the_same(environment, tmp_path):
+def test_without_a_folder_to_write_to_the_result_is_the_same(environment, tmp_path):
     answer = current(environment.settings)
     forget_toolkit()
     not_a_folder = tmp_path / "file"
@@ -384,7 +384,7 @@ extern "C" int nvrtcGetSupportedArchs(int* numbers) { numbers[0] = 90; numbers[1
 
 
 @needs_host_compiler
-def test_an_nvrtc_newer_than_rtcompile_is_asked_what_it_compiles_for_once(environment, monkeypatch):
+def test_an_nvrtc_newer_than_rtcompile_says_what_it_compiles_for_once(environment, monkeypatch):
     release = archs.NEWEST_MEASURED[0], archs.NEWEST_MEASURED[1] + 1
     version = f"{release[0]}.{release[1]}.1"
     environment.nvrtc.unlink()

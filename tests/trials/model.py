@@ -302,14 +302,18 @@ def shrunk(players: Players, root: Path, kernels: list[Kernel], steps: list[Step
 
 
 def main() -> None:
-    folder, place, seed, worlds, count = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
+    folder, file_system, seed, worlds, count = (
+        Path(sys.argv[1]),
+        sys.argv[2],
+        *map(int, sys.argv[3:]),
+    )
     home = folder / "home"
     home.mkdir()
     trees = home / "trees"
     trees.mkdir()
-    if place != "here":
-        mount(place, folder / "image", trees)
-    mounts = place != "here" or may_mount(trees)
+    if file_system != "here":
+        mount(file_system, folder / "image", trees)
+    mounts = file_system != "here" or may_mount(trees)
     players = Players(home)
     steps_taken = answers = 0
     wrong = []

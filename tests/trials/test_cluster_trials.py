@@ -28,31 +28,31 @@ Harm = Callable[[random.Random, dict[str, bytes]], tuple[str, bytes]]
 
 
 def flipped(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
-    place = chance.choice([*entries])
-    data = bytearray(entries[place])
+    name = chance.choice([*entries])
+    data = bytearray(entries[name])
     data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    return place, bytes(data)
+    return name, bytes(data)
 
 
 def cut(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
-    place = chance.choice([*entries])
-    return place, entries[place][: chance.randrange(len(entries[place]))]
+    name = chance.choice([*entries])
+    return name, entries[name][: chance.randrange(len(entries[name]))]
 
 
 def longer(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
-    place = chance.choice([*entries])
-    return place, entries[place] + chance.randbytes(chance.randint(1, 100))
+    name = chance.choice([*entries])
+    return name, entries[name] + chance.randbytes(chance.randint(1, 100))
 
 
 def swapped(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
-    place, other = chance.sample([*entries], 2)
-    return place, entries[other]
+    name, other = chance.sample([*entries], 2)
+    return name, entries[other]
 
 
 def forged(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes]:
-    place = chance.choice([*entries])
+    name = chance.choice([*entries])
     key = chance.choice([None, chance.randbytes(32), nodes.KEY[:-1]])
-    return place, Envelope(key).seal(*place.split("/"), b"another's code")
+    return name, Envelope(key).seal(*name.split("/"), b"another's code")
 
 
 HARMS: list[Harm] = [flipped, cut, longer, swapped, forged]
@@ -73,9 +73,9 @@ def test_nothing_of_a_stranger_is_taken_from_a_store(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(times(500, 10_000)):
-            place, data = chance.choice(HARMS)(chance, entries)
-            tier.store = Held({place: data})  # type: ignore[assignment]
-            accepted += stores.get(*place.split("/")) is not None
+            name, data = chance.choice(HARMS)(chance, entries)
+            tier.store = Held({name: data})  # type: ignore[assignment]
+            accepted += stores.get(*name.split("/")) is not None
     record(
         "entry of a shared store changed, cut, swapped, replayed or forged",
         times(500, 10_000),
@@ -92,8 +92,8 @@ class Held:
     def __init__(self, entries: dict[str, bytes]) -> None:
         self._entries = entries
 
-    def get(self, place: str) -> bytes | None:
-        return self._entries.get(place)
+    def get(self, name: str) -> bytes | None:
+        return self._entries.get(name)
 
 
 # --- stores that fail ----------------------------------------------------------------------------

@@ -58,15 +58,15 @@ def program(body: str) -> str:
 # --- two users -----------------------------------------------------------------------------------
 
 
-def attack(place: Path, victims: list[Path], ready: int) -> None:
+def attack(shared: Path, victims: list[Path], ready: int) -> None:
     """As another user, plant whatever may be planted where the victim's workers want to be."""
-    home = place / f"rtcompile-workers-{NOBODY}"
-    mine = place / "mine"
+    home = shared / f"rtcompile-workers-{NOBODY}"
+    mine = shared / "mine"
     mine.mkdir(exist_ok=True)
     os.write(ready, b"ready")
     while True:
         for name in (home.name, f"{home.name}-2", f"{home.name}-3"):
-            path = place / name
+            path = shared / name
             with suppress(OSError):  # the victim was first
                 path.symlink_to(victims[0])
                 path.unlink()
@@ -93,20 +93,20 @@ def attack(place: Path, victims: list[Path], ready: int) -> None:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def shared() -> Iterator[Path]:
     """A temporary folder for all users, as /tmp is."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o711)
-        place = Path(folder) / "shared"
-        place.mkdir()
-        place.chmod(0o1777)
-        yield place
+        shared = Path(folder) / "shared"
+        shared.mkdir()
+        shared.chmod(0o1777)
+        yield shared
 
 
 @pytest.fixture
-def precious(place: Path) -> Path:
+def precious(shared: Path) -> Path:
     """A folder of the victim's with a file in it."""
-    folder = place.parent / "precious"
+    folder = shared.parent / "precious"
     folder.mkdir()
     (folder / "thesis.tex").write_text("ten years")
     for path in (folder, folder / "thesis.tex"):
@@ -115,16 +115,16 @@ def precious(place: Path) -> Path:
 
 
 @pytest.fixture
-def attacker(place: Path, precious: Path) -> Iterator[None]:
+def attacker(shared: Path, precious: Path) -> Iterator[None]:
     read, write = os.pipe()
     process = os.fork()
     if process == 0:
         try:
-            os.chdir(place)  # which he might not reach otherwise
+            os.chdir(shared)  # which he might not reach otherwise
             os.setgroups([])
             os.setgid(ATTACKER)
             os.setuid(ATTACKER)
-            attack(Path(), [precious, place / "missing"], write)
+            attack(Path(), [precious, shared / "missing"], write)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -144,9 +144,9 @@ def attacker(place: Path, precious: Path) -> Iterator[None]:
 )
 @pytest.mark.usefixtures("attacker")
 def test_another_user_plants_what_he_likes_in_the_temporary_folder(
-    place: Path, precious: Path
+    shared: Path, precious: Path
 ) -> None:
-    cache = place.parent / "victims-cache"
+    cache = shared.parent / "victims-cache"
     cache.mkdir()
     os.chown(cache, NOBODY, NOBODY)
     script = """
@@ -168,7 +168,7 @@ def test_another_user_plants_what_he_likes_in_the_temporary_folder(
     count = times(20, 500)
     victim = subprocess.run(
         [*AS_NOBODY, sys.executable, "-c", program(script), str(count)],
-        env={**os.environ, "TMPDIR": str(place), "RTCOMPILE_CACHE_DIR": str(cache)},
+        env={**os.environ, "TMPDIR": str(shared), "RTCOMPILE_CACHE_DIR": str(cache)},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -182,7 +182,7 @@ def test_another_user_plants_what_he_likes_in_the_temporary_folder(
             with trial():
                 assert said[number : number + 1] == ["right"], victim.stderr[-2000:]
     assert (precious / "thesis.tex").read_text() == "ten years"
-    assert not list((place / "mine").glob("could-*"))
+    assert not list((shared / "mine").glob("could-*"))
 
 
 # --- a full file system --------------------------------------------------------------------------

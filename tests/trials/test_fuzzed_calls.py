@@ -338,16 +338,14 @@ class Calls:
         odd = [None, 3, -1, "", "x", "\0", "/proc/nowhere", [], {}, ["x"], [3], "user0", True, "é"]
         odd = [json.dumps(value) for value in odd]
         for _ in range(self.chance.randint(0, 2)):
-            place: Any = document
+            node: Any = document
             while True:
-                at = self.chance.choice(
-                    [*(place if isinstance(place, dict) else range(len(place)))]
-                )
-                inner = place[at]
+                at = self.chance.choice([*(node if isinstance(node, dict) else range(len(node)))])
+                inner = node[at]
                 if not isinstance(inner, (dict, list)) or not inner or self.chance.random() < 0.2:
                     break
-                place = inner
-            place[at] = json.loads(self.chance.choice(odd))
+                node = inner
+            node[at] = json.loads(self.chance.choice(odd))
         path = self.folder / "crafted.json"
         path.write_text(json.dumps(document))
 
@@ -443,7 +441,7 @@ def wrong_with(call: Callable[[], object]) -> str:
     return ""
 
 
-def told(value: Any) -> str:
+def reported(value: Any) -> str:
     try:
         return repr(value)[:80]
     except Exception:
@@ -473,7 +471,7 @@ def test_a_call_ends_in_a_result_or_an_error_of_ours(
         monkeypatch.setenv("RTCOMPILE_TIMEOUT", "5")
         problem = wrong_with(call)
         if problem:
-            said = ", ".join(f"{name}={told(value)}" for name, value in arguments.items())
+            said = ", ".join(f"{name}={reported(value)}" for name, value in arguments.items())
             bad.append(f"{entry}({said}): {problem}")
     record("call with fuzzed arguments", CALLS, len(bad))
     assert not bad, "\n".join(bad)

@@ -30,16 +30,16 @@ def may_mount() -> bool:
     return subprocess.run([*PRIVATE, "true"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("place", WORLDS)
+@pytest.mark.parametrize("file_system", WORLDS)
 def test_after_each_step_every_process_gets_what_a_fresh_build_gives(
-    place: str, tmp_path: Path
+    file_system: str, tmp_path: Path
 ) -> None:
     mounts = may_mount()
-    if not WORLDS[place]:
+    if not WORLDS[file_system]:
         pytest.skip("only RTCOMPILE_TRIALS=full tries it")
-    if place != "here" and not mounts:
+    if file_system != "here" and not mounts:
         pytest.skip("may not mount a file system here")
-    arguments = [str(tmp_path), place, str(SEED), str(WORLDS[place]), str(SHORT)]
+    arguments = [str(tmp_path), file_system, str(SEED), str(WORLDS[file_system]), str(SHORT)]
     done = subprocess.run(
         [*(PRIVATE if mounts else ()), sys.executable, "-m", "tests.trials.model", *arguments],
         cwd=ROOT,
@@ -52,6 +52,6 @@ def test_after_each_step_every_process_gets_what_a_fresh_build_gives(
     if "cannot" in found:
         pytest.skip(f"cannot be done here: {found['cannot']}")
     wrong = found["wrong"]
-    kind = f"random edit of headers, links, folders and mounts, then asked by three processes ({place})"
+    kind = f"random edit of headers, links, folders and mounts, then asked by three processes ({file_system})"
     record(kind, found["steps"], len(wrong))
     assert not wrong, "\n\n".join(json.dumps(each, indent=1, ensure_ascii=False) for each in wrong)

@@ -19,7 +19,7 @@ TEXTS = (
     ";{};", "`{}`", "$({})", "|{}", "&{}&", "\n{}\n", "${{x:-$({})}}", "<({})", "\\;{}", "'$({})'",
     '"$({})"', '";{};"', "\\\\$({})", "\\`{}`", '\\";{};\\"', "a,b;{}", "$(\n{}\n)", "x\\\n;{}", "\t{}",
 )  # fmt: skip
-PLACES = (
+OPTIONS = (
     "-D{}", "-DX={}", '-DX="{}"', "-U{}", "-I{}", "-I/x{}", "-isystem{}", "-idirafter={}", "-include={}",
     "-Xptxas={}", "-Xcompiler={}", "-Xcompiler=-I{}", "-Xcompiler=-DX={}", "-Xcudafe={}", "-Xcicc={}",
     "--frandom-seed={}", "-ccbin={}", "--diag-suppress={}", "--default-stream={}", "-x{}", "--{}=1",
@@ -33,7 +33,7 @@ def test_no_option_reaches_a_shell(tmp_path: Path) -> None:
         for _ in range(times(30, 1000)):
             count = chance.choice((1, 1, 2))
             options = [
-                chance.choice(PLACES).format(chance.choice(TEXTS).format(f"touch {planted}"))
+                chance.choice(OPTIONS).format(chance.choice(TEXTS).format(f"touch {planted}"))
                 for _ in range(count)
             ]
             with trial():

@@ -29,8 +29,8 @@ class Folder:
         for name in ("d0", "d1", "d2", "Köpfe", "d1/c"):
             (path / name).mkdir()
         (path / "link").symlink_to("d2")
-        for place, text in texts.items():
-            self.change(["write", place, text])
+        for name, text in texts.items():
+            self.change(["write", name, text])
 
     def change(self, change: list[Any]) -> None:
         kind, first, *others = change
@@ -163,9 +163,9 @@ def make_images(folder: Path) -> None:
         (folder / "2222").write_bytes(first.read_bytes().replace(b'"1111"', b'"2222"'))
 
 
-def mount(place: str, image: Path, where: Path) -> None:
+def mount(file_system: str, image: Path, where: Path) -> None:
     """Mount a file system whose clock is the kernel's (tmpfs), or ticks in seconds (ext4 of old)."""
-    if place == "tmpfs":
+    if file_system == "tmpfs":
         command = f"mount -t tmpfs none '{where}'"
     else:
         make = f"truncate -s 64M '{image}' && mkfs.ext4 -q -I 128 '{image}' >/dev/null 2>&1"

@@ -87,7 +87,7 @@ ASKS = {
 
 
 @pytest.mark.parametrize("spelling", ASKS.values(), ids=ASKS)
-def test_a_header_that_was_asked_for_is_noticed_when_it_comes(
+def test_a_header_that_was_looked_for_is_noticed_when_it_comes(
     spelling: str, one: Path, library: Any
 ) -> None:
     files = files_of(f"{spelling}\n#define VALUE 1\n{KERNEL}", one, library)

@@ -27,9 +27,9 @@ DAY = 86400
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A TMPDIR, and the only one there is."""
-    folder = tmp_path / "place"
+    folder = tmp_path / "parent"
     folder.mkdir(mode=0o700)  # whatever the umask
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(scratch, "PARENTS", ())
@@ -45,8 +45,8 @@ def precious(tmp_path: Path) -> Path:
     return folder
 
 
-def claim(place: Path) -> Scratch:
-    return scratch.claim(str(place), scratch.new_name())
+def claim(parent: Path) -> Scratch:
+    return scratch.claim(str(parent), scratch.new_name())
 
 
 def killed(owner: Scratch) -> Path:
@@ -75,15 +75,15 @@ def run_and_kill(pool: Pool) -> None:
     pool.close()
 
 
-def test_nothing_stays_of_one_that_ends(place: Path) -> None:
-    owner = claim(place)
+def test_nothing_stays_of_one_that_ends(parent: Path) -> None:
+    owner = claim(parent)
     owner.make_job_folder("1")
     owner.remove()
-    assert list(place.iterdir()) == []
+    assert list(parent.iterdir()) == []
 
 
-def test_others_may_not_even_look_into_it(place: Path) -> None:
-    owner = claim(place)
+def test_others_may_not_even_look_into_it(parent: Path) -> None:
+    owner = claim(parent)
     modes = [
         folder.stat().st_mode & 0o777 for folder in (Path(owner.path), Path(owner.path).parent)
     ]
@@ -91,8 +91,8 @@ def test_others_may_not_even_look_into_it(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rtcompile-cache", "rtcompile-0.9-src", "rtcompile-1-dead"])
-def test_folders_with_similar_names_are_left_alone(place: Path, name: str) -> None:
-    theirs = place / name
+def test_folders_with_similar_names_are_left_alone(parent: Path, name: str) -> None:
+    theirs = parent / name
     (theirs / "1").mkdir(parents=True)
     (theirs / "1" / "file").touch()
     os.utime(theirs, (0, 0))
@@ -100,7 +100,7 @@ def test_folders_with_similar_names_are_left_alone(place: Path, name: str) -> No
     assert (theirs / "1" / "file").exists()
 
 
-def test_a_temporary_folder_goes_with_the_process_that_made_it(place: Path) -> None:
+def test_a_temporary_folder_goes_with_the_process_that_made_it(parent: Path) -> None:
     script = """
         import os
         from rtcompile import settings as temporary
@@ -118,13 +118,13 @@ def test_a_temporary_folder_goes_with_the_process_that_made_it(place: Path) -> N
         check=True,
     ).stdout
     assert re.fullmatch(r"rtcompile-notebook-\w+ True\n", said)
-    assert list(place.iterdir()) == []
+    assert list(parent.iterdir()) == []
 
 
 @pytest.fixture
-def bystander(place: Path) -> Iterator[subprocess.Popen[bytes]]:
+def bystander(parent: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process at work in a folder whose name begins as ours do."""
-    folder = place / "rtcompile-shell"
+    folder = parent / "rtcompile-shell"
     folder.mkdir()
     os.utime(folder, (0, 0))
     process = subprocess.Popen(["sleep", "1000"], cwd=folder)
@@ -139,19 +139,19 @@ def test_processes_in_such_folders_live_on(bystander: subprocess.Popen[bytes]) -
         bystander.wait(0.1)
 
 
-def test_what_a_killed_zygote_left_is_removed_by_the_next_that_ends(place: Path) -> None:
-    dead = claim(place)
+def test_what_a_killed_zygote_left_is_removed_by_the_next_that_ends(parent: Path) -> None:
+    dead = claim(parent)
     dead.make_job_folder("1")
     left = killed(dead)
-    next_one = claim(place)
+    next_one = claim(parent)
     assert left.exists()
     next_one.remove()
-    assert list(place.iterdir()) == []
+    assert list(parent.iterdir()) == []
 
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("prepare", ["", "rtcompile.workers.nvrtc:load"])
-def test_a_pool_works_on_where_somebody_empties_tmpdir(place: Path, prepare: str) -> None:
+def test_a_pool_works_on_where_somebody_empties_tmpdir(parent: Path, prepare: str) -> None:
     library = toolkit.current().require_nvrtc().to_load() if prepare else ""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
     pool = Pool(jobs=1)
@@ -160,48 +160,46 @@ def test_a_pool_works_on_where_somebody_empties_tmpdir(place: Path, prepare: str
             ran = pool.run(Job("rtcompile.workers.child:run", job, prepare, library), Limits())
             assert isinstance(ran, Answer)
             assert ran.value["status"] == 0
-            while list(place.iterdir()):  # the zygote may be removing the job's folder, too
-                shutil.rmtree(place / HOME, ignore_errors=True)
+            while list(parent.iterdir()):  # the zygote may be removing the job's folder, too
+                shutil.rmtree(parent / HOME, ignore_errors=True)
     finally:
         pool.close()
-    assert list(place.iterdir()) == []
+    assert list(parent.iterdir()) == []
 
 
-def test_what_is_locked_is_in_use(place: Path) -> None:
-    alive = claim(place)
+def test_what_is_locked_is_in_use(parent: Path) -> None:
+    alive = claim(parent)
     os.utime(alive.path, (0, 0))
-    scratch.sweep(str(place), "")
-    claim(place).remove()
+    scratch.sweep(str(parent), "")
+    claim(parent).remove()
     assert Path(alive.path).exists()
 
 
-def test_the_folder_of_another_machine_stays_for_a_day(place: Path) -> None:
+def test_the_folder_of_another_machine_stays_for_a_day(parent: Path) -> None:
     # Its lock may be one that only its machine knows of, as on NFS with `nolock`.
-    theirs = killed(scratch.claim(str(place), "zygote-00000000-000000000000000000000000"))
-    scratch.sweep(str(place), "")
+    theirs = killed(scratch.claim(str(parent), "zygote-00000000-000000000000000000000000"))
+    scratch.sweep(str(parent), "")
     assert theirs.exists()
     os.utime(theirs, (theirs.stat().st_mtime - 2 * DAY,) * 2)
-    scratch.sweep(str(place), "")
+    scratch.sweep(str(parent), "")
     assert not theirs.exists()
 
 
-def test_a_link_in_what_was_left_is_removed_and_not_followed(place: Path, precious: Path) -> None:
-    dead = claim(place)
+def test_a_link_in_what_was_left_is_removed_and_not_followed(parent: Path, precious: Path) -> None:
+    dead = claim(parent)
     dead.make_job_folder("1")
     left = killed(dead)
     (left / "1" / "cwd" / "link").symlink_to(precious)
     (left / "1" / "cwd" / "file").symlink_to(precious / "thesis.tex")
-    scratch.sweep(str(place), "")
+    scratch.sweep(str(parent), "")
     assert not left.exists()
     assert (precious / "thesis.tex").exists()
 
 
-def test_a_link_in_the_place_of_a_zygotes_folder_is_not_followed(
-    place: Path, precious: Path
-) -> None:
-    owner = claim(place)
+def test_a_link_instead_of_a_zygotes_folder_is_not_followed(parent: Path, precious: Path) -> None:
+    owner = claim(parent)
     (Path(owner.path).parent / scratch.new_name()).symlink_to(precious)
-    scratch.sweep(str(place), "")
+    scratch.sweep(str(parent), "")
     assert (precious / "thesis.tex").exists()
 
 
@@ -231,55 +229,55 @@ PLANTS = [plant_link, plant_dangling_link, plant_file, plant_fifo, plant_open_fo
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_where_the_name_is_taken_the_next_one_is_used(
-    place: Path, precious: Path, plant: object
+    parent: Path, precious: Path, plant: object
 ) -> None:
     assert callable(plant)
-    plant(place / HOME, precious)
-    owner = claim(place)
-    assert Path(owner.path).parent == place / f"{HOME}-2"
+    plant(parent / HOME, precious)
+    owner = claim(parent)
+    assert Path(owner.path).parent == parent / f"{HOME}-2"
     owner.remove()
-    scratch.sweep(str(place), "")
+    scratch.sweep(str(parent), "")
     assert os.listdir(precious) == ["thesis.tex"]
-    assert (place / HOME).lstat()
+    assert (parent / HOME).lstat()
 
 
-def test_where_all_names_are_taken_the_error_says_so(place: Path) -> None:
-    (place / HOME).touch()
+def test_where_all_names_are_taken_the_error_says_so(parent: Path) -> None:
+    (parent / HOME).touch()
     for number in range(2, 20):
-        (place / f"{HOME}-{number}").touch()
+        (parent / f"{HOME}-{number}").touch()
     with pytest.raises(OSError, match=r"taken by others.*Set TMPDIR to a folder of your own"):
-        claim(place)
+        claim(parent)
 
 
-def test_a_folder_in_which_others_can_rename_is_not_used(place: Path) -> None:
-    place.chmod(0o777)
+def test_a_folder_in_which_others_can_rename_is_not_used(parent: Path) -> None:
+    parent.chmod(0o777)
     with pytest.raises(OSError, match="others could exchange what is in it"):
-        claim(place)
-    place.chmod(0o1777)
-    claim(place)
+        claim(parent)
+    parent.chmod(0o1777)
+    claim(parent)
 
 
-def test_where_tmpdir_cannot_be_used_the_usual_places_are(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_where_tmpdir_cannot_be_used_the_usual_folders_are(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scratch, "PARENTS", (str(tmp_path / "missing"), str(place)))
+    monkeypatch.setattr(scratch, "PARENTS", (str(tmp_path / "missing"), str(parent)))
     owner = scratch.claim(str(tmp_path / "not there"), scratch.new_name())
-    assert owner.path.startswith(str(place))
+    assert owner.path.startswith(str(parent))
 
 
 @pytest.mark.takes_seconds
-def test_who_claims_while_others_sweep_gets_a_folder(place: Path) -> None:
+def test_who_claims_while_others_sweep_gets_a_folder(parent: Path) -> None:
     done = threading.Event()
 
     def sweep() -> None:
         while not done.is_set():
-            scratch.sweep(str(place), "")
+            scratch.sweep(str(parent), "")
 
     sweeper = threading.Thread(target=sweep)
     sweeper.start()
     try:
         for _ in range(100):
-            owner = claim(place)
+            owner = claim(parent)
             assert Path(owner.path).is_dir()
             owner.remove()
     finally:
@@ -288,25 +286,25 @@ def test_who_claims_while_others_sweep_gets_a_folder(place: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_there_is_a_folder_all_the_same(place: Path) -> None:
-    owner = claim(place)
+def test_without_locks_there_is_a_folder_all_the_same(parent: Path) -> None:
+    owner = claim(parent)
     owner.make_job_folder("1")
     owner.remove()
-    assert list(place.iterdir()) == []
+    assert list(parent.iterdir()) == []
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_what_was_used_lately_stays(place: Path) -> None:
-    left = killed(claim(place))
-    scratch.sweep(str(place), "")
+def test_without_locks_what_was_used_lately_stays(parent: Path) -> None:
+    left = killed(claim(parent))
+    scratch.sweep(str(parent), "")
     assert left.exists()
     os.utime(left, (left.stat().st_mtime - 2 * DAY,) * 2)
-    scratch.sweep(str(place), "")
+    scratch.sweep(str(parent), "")
     assert not left.exists()
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_a_caller_removes_what_its_own_zygote_left(place: Path) -> None:
-    left = killed(claim(place))
-    scratch.sweep(str(place), left.name)
+def test_without_locks_a_caller_removes_what_its_own_zygote_left(parent: Path) -> None:
+    left = killed(claim(parent))
+    scratch.sweep(str(parent), left.name)
     assert not left.exists()

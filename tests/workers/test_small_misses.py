@@ -133,7 +133,7 @@ def test_a_source_that_reads_a_header_is_built_as_in_a_new_process(
     assert [said(reply) for reply in shared] == [said(reply) for reply in fresh]
 
 
-def test_an_error_is_told_by_the_process_that_found_it_and_is_its_last_word(pool: Pool) -> None:
+def test_an_error_is_reported_by_the_process_that_found_it_and_is_its_last_word(pool: Pool) -> None:
     before = answer(pool, KERNEL % 1)["pid"]
     assert answer(pool, MISTAKE)["pid"] == before
     assert answer(pool, KERNEL % 2)["pid"] != before
@@ -146,7 +146,7 @@ __global__ void k(const __grid_constant__ Table table, int* x) { *x = table.of[*
 
 
 @pytest.mark.parametrize("option", ["--restrict", "--device-debug"])
-def test_an_option_that_holds_in_its_process_has_no_effect_on_the_next_build(
+def test_an_option_that_is_kept_in_its_process_has_no_effect_on_the_next_build(
     pool: Pool, option: str
 ) -> None:
     answer(pool, KERNEL % 1, option, reusable=small.is_forgotten((option,)))
@@ -412,7 +412,7 @@ def test_no_macro_that_minimal_takes_away_or_gives_passes_the_rule(pool: Pool) -
     assert not [n for n in differing if small.needs_no_declarations(f"#ifdef {n}", (), "cubin")]
 
 
-def test_what_minimal_refuses_is_compiled_without_it(pool: Pool) -> None:
+def test_what_minimal_rejects_is_compiled_without_it(pool: Pool) -> None:
     source = "__global__ void k(cudaError_t* e) { *e = cudaSuccess; }"
     assert said(answer(pool, source, minimal=True)) == said(answer(pool, source))
 
@@ -452,7 +452,7 @@ def test_a_build_is_kept_though_its_process_ends_at_once_and_the_disk_is_never_w
     assert hits == ["None", "disk"]
 
 
-def test_a_child_that_was_told_to_die_takes_no_other_job() -> None:
+def test_a_child_that_is_about_to_be_killed_takes_no_other_job() -> None:
     """It dies a moment later, and the job that it took would be called a crash of the compiler."""
     lifeline, ours = os.pipe()
     os.close(lifeline)

@@ -58,7 +58,7 @@ def test_the_first_job_is_done_by_the_process_that_was_started_ahead() -> None:
 
 @pytest.mark.takes_seconds
 @pytest.mark.usefixtures("alone")
-def test_what_it_was_told_to_load_serves_no_job_that_needs_something_else() -> None:
+def test_what_it_loaded_in_advance_serves_no_job_that_needs_something_else() -> None:
     ahead = started()
     process.start("another compiler")
     pool = Pool(jobs=1)

@@ -87,7 +87,7 @@ def test_descriptors_of_the_caller_stay_out_of_workers(pool: Pool, tmp_path: Pat
 
 @pytest.mark.takes_seconds
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
-def test_a_worker_that_dies_is_told_as_a_crash_and_the_next_job_works(
+def test_a_worker_that_dies_is_reported_as_a_crash_and_the_next_job_works(
     pool: Pool, number: signal.Signals
 ) -> None:
     outcome = pool.run(shell(f"kill -{int(number)} $PPID; {FOREVER}"), Limits())
@@ -103,7 +103,7 @@ def test_what_a_dead_worker_had_said_on_its_stderr_is_kept(pool: Pool) -> None:
 
 
 @pytest.mark.takes_seconds
-def test_an_exception_in_a_worker_is_told_with_its_traceback(pool: Pool) -> None:
+def test_an_exception_in_a_worker_is_reported_with_its_traceback(pool: Pool) -> None:
     outcome = pool.run(Job("rtcompile.workers.child:run", {}), Limits())
     assert isinstance(outcome, Crash)
     assert outcome.kind == "start"
@@ -111,7 +111,7 @@ def test_an_exception_in_a_worker_is_told_with_its_traceback(pool: Pool) -> None
 
 
 @pytest.mark.parametrize("size", [16 << 10, 1 << 20])
-def test_an_error_of_any_length_is_told(pool: Pool, size: int) -> None:
+def test_an_error_of_any_length_is_reported(pool: Pool, size: int) -> None:
     outcome = pool.run(Job(f"rtcompile.{'x' * size}:run", {}), Limits())
     assert isinstance(outcome, Crash)
     assert "x" * size in outcome.text

@@ -22,7 +22,7 @@ class Copied(NamedTuple):
     store: str
     copied: int  # newly copied
     there: int  # present before
-    problem: str = ""  # why it ended early, or what was refused; "" if all is well
+    problem: str = ""  # why it ended early, or what was rejected; "" if all is well
 
 
 class Kept(NamedTuple):

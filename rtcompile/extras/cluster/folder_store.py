@@ -95,7 +95,7 @@ class FolderStore:
         return os.stat(self._place(key)).st_mtime
 
     def _remove_ended(self, key: str, aside: str) -> None:
-        """Remove a lease that has ended, but not one that another node took in its place meanwhile."""
+        """Remove a lease that has ended, but not one that another node took meanwhile."""
         path, moved = self._place(key), self._place(aside)
         with suppress(FileNotFoundError):  # another node removes it
             os.rename(path, moved)

@@ -182,7 +182,7 @@ class _File:
         """Return the text with its lines where the file has them.
 
         A plain literal has them there. A literal with ``\\n`` in it, or a concatenation, has other lines
-        than the file: its text is put on one line if possible, so that line numbers stay right.
+        than the file: its text is put on one line if possible, which keeps line numbers right.
         """
         if text.count("\n") == (node.end_lineno or node.lineno) - node.lineno:
             return text
@@ -352,7 +352,7 @@ def _of_python(
 def _text(path: str, pieces: Sequence[Piece]) -> str:
     """Return the text of the pieces, each on the line where it begins in the Python file if possible."""
     texts = [piece.text.removesuffix("\n").split("\n") for piece in pieces]
-    # A piece with more lines than in the file begins earlier, so that it ends before the next begins.
+    # A piece with more lines than in the file begins earlier, to end before the next one begins.
     begins, end = [], len(texts[-1]) + pieces[-1].line
     for piece, text in zip(pieces[::-1], texts[::-1], strict=True):
         end = min(piece.line, end - len(text))
@@ -430,7 +430,7 @@ def _flags(options: Options, arch: Arch, settings: Settings, beside: str = "") -
         *(f"-{kind}{macro}" for kind, macro in options.macros),
         *(f"-I{os.path.abspath(directory)}" for directory in options.include_dirs),
         *([f"-I{os.path.dirname(beside)}"] if beside else []),
-        # The host's C++ library is used in place of the shims for NVRTC.
+        # The host's C++ library is used instead of the shims for NVRTC.
         *(arg for d in search if d.label != "shims" for arg in ("-isystem", d.path)),
         *(arg for header in options.pre_includes for arg in ("-include", header)),
     )

@@ -187,7 +187,7 @@ def finalize(distribution: Any) -> None:
 
 @contextmanager
 def _errors_without_traceback() -> Iterator[None]:
-    """Raise rtcompile's errors as setuptools' own, of which it shows only the message."""
+    """Raise rtcompile's errors as setuptools' own, which it shows without a traceback."""
     from setuptools.errors import SetupError
 
     from rtcompile.errors import RtcompileError

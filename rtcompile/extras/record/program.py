@@ -116,7 +116,7 @@ def _is_searchable(path: str) -> bool:
 
 
 def _search_first(folder: str, always: bool = False) -> None:
-    """Make a folder the first of `sys.path`, in place of the command's own folder."""
+    """Make a folder the first of `sys.path`, instead of the command's own folder."""
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):  # otherwise Python added no folder
         sys.path[0] = folder
     elif always:

@@ -44,7 +44,7 @@ def warm(
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
         found = _wanted(record, archs, folder)
         wanted = [each.request for each in found]
-        # The most expensive builds start first, so that no single build is left for the end.
+        # The most expensive builds start first: none of them is left for the end.
         order = sorted(range(len(found)), key=lambda index: found[index].cost, reverse=True)
         outcomes: list[Any] = [None] * len(found)
         done = compile_many([wanted[i] for i in order], progress=progress, errors="return")

@@ -34,7 +34,7 @@ class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
     ) -> "ModuleSpec | None":
         if name not in self._names:
             return None
-        # Finders before this one were asked already. Another `Finder` may be among them, and ask this one.
+        # Finders before this one found nothing. Another `Finder` may be among them, and call this one.
         before, others = 0, sys.meta_path
         if self in others:
             before = others.index(self) + 1
