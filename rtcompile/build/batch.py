@@ -312,7 +312,7 @@ def start_threads(count: int, work: Callable[[], None]) -> int:
     threads: list[threading.Thread] = []
     try:
         for index in range(count + _PROCESSES_PER_THREAD - 1):
-            # Each thread runs in a copy of the caller's context, which holds the trace in use. The
+            # Each thread runs in a copy of the caller's context, which contains the trace in use. The
             # threads are daemons, so an interrupted program does not wait for a compiler.
             run = contextvars.copy_context().run
             arguments = (start, index)

@@ -467,7 +467,7 @@ def _error(
 # Matches the folders that includes are relative to: .../include/cccl, /usr/include/c++/12.
 _ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
 
-_HOST_ROOTS = ("/usr/local/include",)  # searched before the others, also where it holds nothing
+_HOST_ROOTS = ("/usr/local/include",)  # searched before the others, also where it contains nothing
 
 
 def _roots(trace: Sequence[str]) -> tuple[SearchDir, ...]:

@@ -159,7 +159,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     settings = work.settings()
     inputs = from_bundle.key_inputs(request, settings)
     if inputs is None:
-        raise UnbundleableError("link= holds sources; compile them and link the results")
+        raise UnbundleableError("link= contains sources; compile them and link the results")
     plan = planned.plan(request, settings)
     read = files_of(code.build) or FileSet(code.build.headers)
     if read.uncacheable and not read.headers:

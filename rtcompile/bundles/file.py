@@ -232,7 +232,7 @@ class Bundle:
         _, code, record, _ = entry
         decoded = object_code.decode(row.sealed_key(), self._sections.blob(code))
         if decoded is None:
-            raise UnusableError("it holds builds of another format, or under another's key")
+            raise UnusableError("it contains builds of another format, or under another's key")
         return decoded[1], *self._dependencies(row, record, own)
 
     def _dependencies(
@@ -243,7 +243,7 @@ class Bundle:
         others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
         builds = manifests.decode(row.sealed_key(), self._sections.blob(record), [*own, *others])
         if builds is None or len(builds) != 2:
-            raise UnusableError("it holds builds of another format, or under another's key")
+            raise UnusableError("it contains builds of another format, or under another's key")
         return builds[0].dependencies, builds[1].dependencies
 
 

@@ -203,7 +203,7 @@ def _find_in(
             data = sections.blob(_extent(fields[8:11]))
             decoded = object_code.decode(name, data)
             if decoded is None:
-                raise UnusableError("it holds builds of another format, or under another's key")
+                raise UnusableError("it contains builds of another format, or under another's key")
             files: Any = _Files(checked, (sections, row, folders))
             return Found(hit(decoded[1], files, "bundle"), files)
     except (IndexError, ValueError) as error:

@@ -145,7 +145,7 @@ def read_checks(data: bytes, folders: Sequence[str]) -> FileSet:
     """Decode a list of files to check, in these folders; raise `UnusableError` if it is damaged."""
     fields = sealed.unseal(CHECKS, "", data)
     if fields is None or len(fields) != 3:
-        raise UnusableError("it holds builds of another format")
+        raise UnusableError("it contains builds of another format")
     try:
         texts, absent, present = (_paths(field, folders) for field in fields)
         pairs = zip(texts[::2], texts[1::2], strict=True)

@@ -219,7 +219,7 @@ _VERBS = (
         "cache",
         "caching.run",
         "look at the cache and keep it small",
-        """The cache holds compiled code, under keys of everything that the code depends on;
+        """The cache contains compiled code, under keys of everything that the code depends on;
         `rtcompile why-miss` tells why a build is not found in it.""",
         "rtcompile cache prune --size 500M",
     ),

@@ -340,7 +340,7 @@ def _file_system(path: str) -> Check:
 
 
 def _kind_of_file_system(path: str) -> str:
-    """Return the type of the file system that holds `path`, ``""`` if it is unknown."""
+    """Return the type of the file system that contains `path`, ``""`` if it is unknown."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()

@@ -14,7 +14,7 @@ The contents of a cache are run: as code on the device, or as libraries in this 
 One case is not noticed: a file of this user that others could write to, and changed, before its
 mode was corrected.
 
-`open_folder` with ``private=False`` is for the folder that holds such folders. It must belong to
+`open_folder` with ``private=False`` is for the folder that contains such folders. It must belong to
 this user or root, but may have any mode. Users who can write to it can remove the folders in it;
 folders that they make instead belong to them, and are rejected.
 """

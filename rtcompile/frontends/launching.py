@@ -301,7 +301,7 @@ def _bytes_of(value: Any, size: int | None) -> bytes:
         if isinstance(value, float) and size == 4:
             hint = "pass numpy.float32 of it"
         if isinstance(value, _Address):
-            hint = "a struct that holds it, such as CuPy's CArray, is passed by kernel(…) only"
+            hint = "a struct that contains it, such as CuPy's CArray, is passed by kernel(…) only"
         raise _MisfitError(f"{what}, and the parameter has {size}; {hint}")
     return data
 

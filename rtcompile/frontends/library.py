@@ -38,7 +38,7 @@ class KernelLibrary:
     package : str
         The package whose resources hold the sources, usually ``__name__``.
     folder : str
-        The folder of the package that holds them; it is searched for headers too.
+        The folder of the package that contains them; it is searched for headers too.
     options : sequence of str
         Compiler options for all of them. Directories of the package go into `include_dirs`.
     include_dirs : sequence of str
@@ -329,7 +329,7 @@ class Kernel:
 
     @public
     def check(self, obj: ObjectCode) -> None:
-        """Compare the signature with the machine code, which holds the size of each parameter.
+        """Compare the signature with the machine code, which contains the size of each parameter.
 
         Raises
         ------

@@ -164,7 +164,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         Raises
         ------
         DriverError
-            The module holds no such kernel.
+            The module contains no such kernel.
         InvalidRequest
             `name` is no str.
         """
@@ -184,7 +184,7 @@ class RawModule(Built, cupy.RawModule):  # type: ignore[misc]
         Raises
         ------
         DriverError
-            The module holds no such variable.
+            The module contains no such variable.
         """
         if self.name_expressions:
             name = self.module.mapping.get(name, name)

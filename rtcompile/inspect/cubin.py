@@ -281,7 +281,7 @@ def _traps(code: bytes, arch: Arch) -> list[str]:
     advice = f"compile for {specific}" if not arch.suffix and arch.major >= 9 else "another atom"
     quoted = ", ".join(sorted(found)[:3])
     return [
-        f"The code holds traps instead of instructions: CuTe or CUTLASS reports {quoted!r}. "
+        f"The code contains traps instead of instructions: CuTe or CUTLASS reports {quoted!r}. "
         f"{arch} lacks the required instructions: {advice}."
     ]
 
@@ -380,7 +380,7 @@ def misfit(given: LinkInput, arch: Arch, log: str) -> str:
     if kind == "ltoir" and "arch newer than target" in log:
         return f"{name} is LTO-IR for a newer architecture than {arch}"
     if kind in ("fatbin", "object", "archive") and "bad input" in log:
-        return f"{name}, {_noun(kind)}, holds no code for {arch}"
+        return f"{name}, {_noun(kind)}, contains no code for {arch}"
     return ""
 
 

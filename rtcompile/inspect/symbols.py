@@ -114,10 +114,10 @@ def no_kernels(code: bytes, source: str) -> str:
     templates = [name for name, is_template in found.items() if is_template]
     if templates:
         return (
-            f"The code holds no kernel: {templates[0]!r} is a template, and nothing instantiates "
+            f"The code contains no kernel: {templates[0]!r} is a template, and nothing instantiates "
             f"it. Name the instance: name_expressions=['{templates[0]}<float>']."
         )
-    return "The code holds no kernel: " + (
+    return "The code contains no kernel: " + (
         "those in the source are only declared, or excluded by an #if."
         if found
         else "the source defines no __global__ function."

@@ -1,6 +1,6 @@
 """`Environment`: one snapshot of what builds depend on besides their requests.
 
-It holds the environment variables, the folders of packages, and the toolchain that was found with
+It contains the environment variables, the folders of packages, and the toolchain that was found with
 them. `current` returns the same object until something changes. Every look-up needs it, so this module
 imports next to nothing.
 """

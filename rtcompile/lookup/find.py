@@ -268,7 +268,7 @@ def query_of(
 ) -> Query:
     """Return the look-up of a request; it has no identity where planning is needed to look it up.
 
-    That is so if `link` holds sources or paths, whose files no index entry records, or if the working
+    That is so if `link` contains sources or paths, whose files no index entry records, or if the working
     directory was removed. `capability` is given to look up for another device.
     """
     links = _links(request) if request.link else ()

@@ -93,7 +93,7 @@ class BuildContext:
         return max(inside, key=len, default="")
 
     def has_option(self, *spellings: str) -> bool:
-        """Whether the command line holds an option that begins with one of `spellings`."""
+        """Whether the command line contains an option that begins with one of `spellings`."""
         return any(option.startswith(spellings) for option in self.options)
 
 
@@ -327,7 +327,7 @@ def mixed(match: Match, context: BuildContext) -> Values:
     if folder:
         remove = f"Remove -I{folder}: the file named above comes from there"
     elif context.user_dirs():
-        remove = f"Remove the one of {', '.join(context.user_dirs())} that holds CUDA headers"
+        remove = f"Remove the one of {', '.join(context.user_dirs())} that contains CUDA headers"
     else:
         remove = "Install one version of all of them; `rtcompile doctor` shows which differ"
     return {"found": "; ".join(found), "remove": remove}

@@ -90,7 +90,7 @@ class Text:
         self._find()
         next_line, next_block, next_double, next_single, _, _, next_hash, next_digraph = self._next
         line = block = double = single = hash_ = digraph = -1
-        at, blank = 0, True  # whether the line holds only blanks and comments so far
+        at, blank = 0, True  # whether the line contains only blanks and comments so far
         while at < size:
             # Written out, since most of the time is spent here: what lies ahead is not looked for again.
             line = line if line >= at else next_line(at)

@@ -1,4 +1,4 @@
-"""The result of a build: code, and how it came to be; and the format of the file that holds both."""
+"""The result of a build: code, and how it came to be; and the format of the file that contains both."""
 
 from __future__ import annotations
 

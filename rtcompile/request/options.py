@@ -84,7 +84,7 @@ def refuse_files(word: str, shown: str, *, of_host: bool = False) -> None:
         raise InvalidRequest(
             f"{shown!r} makes a compiler read or write files that the cache does not know of, and a "
             "change of them would go unnoticed; give directories by -I and -idirafter, headers by -include, "
-            "and the options themselves instead of a file that holds them"
+            "and the options themselves instead of a file that contains them"
         )
 
 
@@ -258,7 +258,7 @@ def with_directories(options: Iterable[str], moved: Callable[[str], str]) -> tup
 
 
 class _Reader:
-    """The options read so far; `words` holds those still to be read, in reverse order."""
+    """The options read so far; `words` contains those still to be read, in reverse order."""
 
     def __init__(self, words: list[str]) -> None:
         self.words = words[::-1]

@@ -59,7 +59,7 @@ class CompileRequest(Value):
         CUDA C++ source of the translation unit.
     options : sequence of str, or str
         Compiler options in NVRTC's or nvcc's spelling; ``'-I /x'`` is one option with its value.
-        What ``--options-file`` names is read at once, and the request holds what is in it.
+        What ``--options-file`` names is read at once, and the request contains what is in it.
     arch : str or Arch, optional
         Architecture to compile for, ``"sm_90a"``; ``"compute_90"`` makes PTX, as in the options,
         which may not name another one. None: that of the current device.
@@ -76,7 +76,7 @@ class CompileRequest(Value):
         Further inputs to link: source strings, paths, `ObjectCode`\\ s.
     headers : mapping of str to str
         Headers given as texts: the name that ``#include`` spells to its text. They are found before
-        those of all directories but the source's own. The request holds sorted pairs.
+        those of all directories but the source's own. The request contains sorted pairs.
     allow_fixups : bool
         Whether an option may be added because of an error, as ``--device-int128``.
     may_pass_over_arch : bool
@@ -330,7 +330,7 @@ def _words(path: str, headers: list[Header]) -> list[str]:
     except (OSError, ValueError) as error:  # a path with a NUL, a text that is not UTF-8
         raise InvalidRequest(f"--options-file={path} cannot be read: {error}") from None
     if "\0" in text:
-        raise InvalidRequest(f"--options-file={path}: it holds a NUL byte")
+        raise InvalidRequest(f"--options-file={path}: it contains a NUL byte")
     if not any(character in text for character in _QUOTES):
         for blank in "\t\r\n":
             text = text.replace(blank, " ")

@@ -40,7 +40,7 @@ class TranslationUnit(NamedTuple):
     """The input of one run of a compiler, with every option and path already decided.
 
     `texts` are headers that exist in memory only, as a path below `files.headers.FOLDER` and what
-    it holds.
+    it contains.
     """
 
     source: str

@@ -84,7 +84,7 @@ def text(name: str, value: object) -> str:
     at = plain.find("\0")
     if at >= 0:
         line = plain.count("\n", 0, at) + 1
-        raise InvalidRequest(f"{name} holds a NUL byte (line {line}); C++ ends a source there")
+        raise InvalidRequest(f"{name} contains a NUL byte (line {line}); C++ ends a source there")
     if not plain.isascii():
         try:
             plain.encode()

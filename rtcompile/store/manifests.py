@@ -1,6 +1,6 @@
 """A manifest lists, under a lookup key, the builds of that key and what they depend on.
 
-The file holds columns instead of records, so CuTe's 392 headers are read in a third of a
+The file contains columns instead of records, so CuTe's 392 headers are read in a third of a
 millisecond. A path is stored as the index of its search directory and the rest. A manifest whose key
 has the directories and a portable manifest, whose reader uses its own directories, have the same
 format.

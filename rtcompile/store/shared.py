@@ -243,7 +243,7 @@ def open_store(address: str, settings: RemoteSettings | None = None) -> SharedSt
 def listing(store: SharedStore, kind: str) -> Iterator[tuple[str, int]]:
     """Yield name and size of a store's entries, if it can list them."""
     if not hasattr(store, "listing"):
-        raise StoreError("it cannot list what it holds")
+        raise StoreError("it cannot list what it contains")
     yield from store.listing(kind)
 
 

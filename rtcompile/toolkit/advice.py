@@ -49,7 +49,7 @@ def useless_variables(where: SearchContext, roots: Sequence[Root]) -> Iterator[s
         path = os.path.abspath(where.environ[name])
         root = next((root for root in roots if root.path == path), None)
         if root and not any(root.look(part) for part in PARTS):
-            state = "holds no CUDA toolkit" if os.path.isdir(path) else "is not there"
+            state = "contains no CUDA toolkit" if os.path.isdir(path) else "is not there"
             yield f"{name}={where.environ[name]} {state}: ignored. Correct it or unset it."
 
 
@@ -248,7 +248,7 @@ def _into_nvccs(package: Package, found_via: str, nvcc: Program, folder: str) ->
         return f'`pip install "{package.pip[-1]}=={wheel_version(package.part, major, minor)}.*"`.'
     if found_via == "conda":
         return f"`conda install {package.conda} cuda-version={major}.{minor}`."
-    # A folder that holds only cuRAND is safe as -I; others would mix with nvcc's own headers.
+    # A folder that contains only cuRAND is safe as -I; others would mix with nvcc's own headers.
     add = f", or add -I{folder} to the options" if package.part == "curand" else ""
     return f"Install it into the toolkit that nvcc is of{add}."
 

@@ -8,7 +8,7 @@ A *layout* is one way in which NVIDIA ships the same files:
     ``pip install nvidia-cuda-…-cu12``: one folder under ``nvidia`` per package.
 ``conda``
     ``$CONDA_PREFIX``, headers under ``targets/<target>``. ``$CONDA_PREFIX/include`` is never
-    searched: it holds the headers of every other package of the environment.
+    searched: it contains the headers of every other package of the environment.
 ``toolkit``
     The installer's folder: ``$CUDA_PATH``, ``/usr/local/cuda-12.9``.
 ``bundled``
@@ -57,7 +57,7 @@ class Part:
     # By layout: the package that has it (of ``toolkit``, its entry in ``version.json``), then the
     # folders below the root, in order.
     layouts: Mapping[str, tuple[str, ...]]
-    # The header, relative to the marker's folder, and its macro that holds the version.
+    # The header, relative to the marker's folder, and its macro that contains the version.
     states: tuple[str, str] | None = None
     required: bool = False  # whether some kernels cannot be compiled without it
 

@@ -48,7 +48,7 @@ PAIRS = (
 
 
 class Found(NamedTuple):
-    """A folder of CUTLASS's headers, which holds ``cute/`` and ``cutlass/``."""
+    """A folder of CUTLASS's headers, which contains ``cute/`` and ``cutlass/``."""
 
     directory: str
     version: str
@@ -124,7 +124,7 @@ def _installed(where: SearchContext) -> Iterator[Found]:
                 yield Found(directory, catalogue.of_cutlass(directory), package)
     for prefix in conda_prefixes(where):
         directory = os.path.join(prefix, "include")
-        # The folder holds headers of every other package, too: all other folders go before it.
+        # The folder contains headers of every other package, too: all other folders go before it.
         if _has_cutlass(directory) and not os.path.exists(os.path.join(directory, "stdlib.h")):
             yield Found(directory, catalogue.of_cutlass(directory), "conda", last=True)
 

@@ -136,7 +136,7 @@ class Toolchain(NamedTuple):
 _READ_WHOLE = 4 << 20
 _END = 64 << 10
 
-# The files that NVCC runs and reads besides headers, below the folder that holds its `bin`.
+# The files that NVCC runs and reads besides headers, below the folder that contains its `bin`.
 _NVCC_FILES = (
     "bin/nvcc",
     "bin/nvcc.profile",

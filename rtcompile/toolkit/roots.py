@@ -225,7 +225,7 @@ class Toolset:
         ]
 
     def mixes(self, name: str) -> bool:
-        """Say whether NVRTC's own root holds this part in another version."""
+        """Say whether NVRTC's own root contains this part in another version."""
         return name in self.rejected and self.rejected[name][0].root == self.nvrtc.root
 
 

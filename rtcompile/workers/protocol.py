@@ -10,7 +10,7 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
 The caller first sends, on the zygote's control socket, what to load: a function's name and its
 argument. To run a job, it sends there the function's name, the limits, and two descriptors: one
 end of a fresh *job socket* and a memfd with the arguments. The child replies on the job
-socket with ``ANSWER`` and a memfd that holds the returned value. If it cannot, the zygote sends
+socket with ``ANSWER`` and a memfd that contains the returned value. If it cannot, the zygote sends
 ``CRASH`` with its kind, the number of the signal or of the system's error, and what the child wrote
 on stderr. A function that is a generator sends a ``PART`` for each value, and then an empty answer.
 The end of file without a message means that the zygote itself is gone. The caller cancels by
@@ -52,7 +52,7 @@ _MARSHAL_VERSION = 4
 
 
 def pack(value: Any) -> int:
-    """Return the descriptor of a new memfd that holds `value`."""
+    """Return the descriptor of a new memfd that contains `value`."""
     descriptor = os.memfd_create("rtcompile")
     try:
         view = memoryview(marshal.dumps(value, _MARSHAL_VERSION))

@@ -107,7 +107,7 @@ def test_modules_of_cupys_kind_are_built_as_they_ask(tmp_path, more):
         pytest.param(3, "int 3 cannot be bundled", id="a number"),
         pytest.param(
             CompileRequest(PLAIN, link=("__device__ int f() { return 1; }",)),
-            "link= holds sources",
+            "link= contains sources",
             id="sources to link",
         ),
         pytest.param([], "nothing to bundle", id="an empty list"),

@@ -137,7 +137,7 @@ def test_each_build_that_cannot_be_bundled_is_named_with_its_reason(record, caps
     assert "beside.cu, requested by test_bundle_command.py:" in printed
     assert "own.cuh by its path on this machine" in printed
     assert "linked.cu, requested by test_bundle_command.py:" in printed
-    assert "link holds sources" in printed
+    assert "link contains sources" in printed
     assert not os.path.exists("k.rtc")
 
 
@@ -200,7 +200,7 @@ def test_a_bundles_provenance_tells_what_it_lacks(record, capsys):
 
 
 def test_a_bundle_of_nothing_is_not_written(record):
-    with pytest.raises(rtcompile.InvalidRequest, match="link= holds sources"):
+    with pytest.raises(rtcompile.InvalidRequest, match="link= contains sources"):
         bundling.bundle(
             [rtcompile.CompileRequest(PLAIN, link=[rtcompile.CompileRequest(PART)])],
             "k.rtc",

@@ -239,12 +239,12 @@ def test_compile_says_that_a_module_has_no_kernels(
 ) -> None:
     Path("t.cu").write_text("template <class T> __global__ void t(T* x) {}\n")
     assert main(["compile", "t.cu", "--arch", "sm_80"]) == 0
-    assert "holds no kernel" in capsys.readouterr().out
+    assert "contains no kernel" in capsys.readouterr().out
     assert said("compile", "t.cu", "--arch", "sm_80")[1]["results"][0]["kernels"] == []
     assert main(["inspect", "t.cu", "--arch", "sm_80"]) == 0
     assert "sm_80, 0 kernels\nno kernel is in it" in capsys.readouterr().out
     assert main(["compile", "t.cu", "--arch", "sm_80", "-n", "t<int>"]) == 0
-    assert "holds no kernel" not in capsys.readouterr().out
+    assert "contains no kernel" not in capsys.readouterr().out
 
 
 @pytest.mark.needs_compiler

@@ -29,10 +29,10 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
     ("arguments", "says"),
     [
         pytest.param({"source": b"x"}, "decode the bytes", id="bytes"),
-        pytest.param({"source": "a\nb\0c"}, r"source holds a NUL byte \(line 2\)", id="NUL"),
+        pytest.param({"source": "a\nb\0c"}, r"source contains a NUL byte \(line 2\)", id="NUL"),
         pytest.param({"source": "\n\udc80"}, r"not valid UTF-8 \(line 2\)", id="surrogate"),
         pytest.param({"options": (1,)}, r"options\[0\] must be a str, not int 1", id="option type"),
-        pytest.param({"options": ("-D\0",)}, r"options\[0\] holds a NUL", id="NUL in an option"),
+        pytest.param({"options": ("-D\0",)}, r"options\[0\] contains a NUL", id="NUL in an option"),
         pytest.param(
             {"name_expressions": (b"f",)},
             r"name_expressions\[0\] must be a str, not bytes b'f'; decode",

@@ -110,7 +110,7 @@ def test_the_named_host_compiler_wins(tmp_path, variable):
     ("make", "state"),
     [
         pytest.param(lambda path: None, "is not there", id="nowhere"),
-        pytest.param(lambda path: path.mkdir(), "holds no CUDA toolkit", id="empty"),
+        pytest.param(lambda path: path.mkdir(), "contains no CUDA toolkit", id="empty"),
     ],
 )
 def test_a_useless_cuda_path_is_ignored_and_reported(tmp_path, make, state):

@@ -26,7 +26,7 @@ class Copied(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a store holds: builds and bytes; or why that is unknown."""
+    """What a store contains: builds and bytes; or why that is unknown."""
 
     store: str
     builds: int = 0
@@ -45,7 +45,7 @@ def stores() -> Remote:
 
 
 def push(stores: Remote, folder: Folder) -> list[Copied]:
-    """Write to every store what the local cache holds for other machines too."""
+    """Write to every store what the local cache contains for other machines too."""
     if not stores.writes:
         mode = os.environ.get("RTCOMPILE_REMOTE_MODE")
         raise InvalidRequest(f"RTCOMPILE_REMOTE_MODE={mode} forbids writing to the stores")
@@ -84,7 +84,7 @@ def _manifests(folder: Folder) -> Iterator[tuple[str, bytes]]:
 
 
 def pull(stores: Remote, folder: Folder) -> list[Copied]:
-    """Write to the local cache what every store holds and the team's key signed."""
+    """Write to the local cache what every store contains and the team's key signed."""
     folder.prepare()
     return [_pull(stores, tier, folder) for tier in stores.tiers]
 
@@ -118,7 +118,7 @@ def _is_object(key: str, data: bytes | None) -> bool:
 
 
 def kept(stores: Remote) -> list[Kept]:
-    """Return what every store holds."""
+    """Return what every store contains."""
     found = []
     for tier in stores.tiers:
         name = tier.store.name

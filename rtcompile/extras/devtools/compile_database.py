@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class KernelString(NamedTuple):
-    """A string that holds CUDA C++."""
+    """A string that contains CUDA C++."""
 
     name: str  # the variable that it is assigned to, or "kernel"
     pieces: tuple[Piece, ...]
@@ -49,7 +49,7 @@ class KernelString(NamedTuple):
 
     @property
     def line(self) -> int:
-        """Where the kernel begins: the first line of its first piece that holds one."""
+        """Where the kernel begins: the first line of its first piece that contains one."""
         return next(piece.line for piece in self.pieces if _is_kernel(piece.text))
 
 
