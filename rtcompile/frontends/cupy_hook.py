@@ -7,7 +7,6 @@ warning says so and CuPy stays unchanged.
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 import threading
 import warnings
@@ -17,10 +16,10 @@ from typing import IO, Any
 
 from rtcompile.build import pipeline
 from rtcompile.errors import RtcompileWarning, public
+from rtcompile.frontends.cupy_requests import request_of_cupy
 from rtcompile.lookup import environment
 from rtcompile.lookup.find import query_of
-from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import Arch, text, truth
+from rtcompile.request.values import text, truth
 from rtcompile.settings import working_directory
 
 _NAME = "_compile_module_with_cache"
@@ -39,12 +38,6 @@ NEEDED_AHEAD = (
 )
 # Without this one, a bundle compares CuPy's headers one by one.
 NEEDED_BY_BUNDLES = "_core.core._get_header_dir_path"
-_KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)")
-
-# From `cupy/_core/_cub_reduction.pyx`.
-CUB_INCLUDES = "#include <cub/block/block_reduce.cuh>\n#include <cub/block/block_load.cuh>\n"
-_CUB_PASSES = ("-DFIRST_PASS=1", "-DSECOND_PASS=1")
-
 _guard = threading.Lock()
 _original: Callable[..., Any] | None = None
 
@@ -231,55 +224,3 @@ def _compile(
     module.load(code.code)
     module._set_mapping(dict(code.lowered_names) if name_expressions else None)
     return module
-
-
-# --- The requests that CuPy's function makes ---------------------------------------------------------
-
-
-def request_of_cupy(
-    source: str,
-    options: Sequence[str],
-    *,
-    arch_flag: str,
-    kind: str,
-    backend: str,
-    names: Sequence[str],
-    ptx: bool,
-) -> CompileRequest:
-    """Return the request for CuPy's arguments; `arch_flag` is ``"-arch=sm_80"``, `kind` ``"cubin"``."""
-    source, options = with_pass_in_text(source, tuple(options))
-    return CompileRequest(
-        source,
-        options=(*options, "-ftz=true"),
-        arch=Arch.parse(arch_flag.partition("=")[2].replace("compute_", "sm_")),
-        name_expressions=tuple(names),
-        name=program_name(source),
-        backend=backend,
-        target="ptx" if ptx or kind == "ptx" else "cubin",
-        allow_fixups=False,  # programs test which sources CuPy's compiler rejects
-    )
-
-
-def program_name(source: str) -> str:
-    """Return a name for the program in logs and reports: that of its first kernel."""
-    kernel = _KERNEL.search(source)
-    return f"{kernel[1]}.cu" if kernel else "cupy.cu"
-
-
-def with_pass_in_text(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a CUB reduction with the macro for its pass in the text: both passes share a precompiled header."""
-    found = [option for option in options if option in _CUB_PASSES]
-    if len(found) != 1:
-        return source, options
-    from rtcompile.request import sources  # a hit without such an option does not pay for it
-
-    prefix, rest = sources.split_prefix(source)
-    own = prefix.removesuffix(CUB_INCLUDES).splitlines()
-    if not prefix.endswith(CUB_INCLUDES) or not rest.startswith("\n\n"):
-        return source, options
-    if not all(line.startswith("#include <cupy/") for line in own):
-        return source, options
-    name, _, value = found[0].removeprefix("-D").partition("=")
-    head = source[: len(source) - len(rest)]
-    remaining = tuple(option for option in options if option not in _CUB_PASSES)
-    return f"{head}\n#define {name} {value}{rest[1:]}", remaining
