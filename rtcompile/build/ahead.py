@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 _MOST_SECONDS = 60.0
 _FEW = 128  # builds; a program that constructs more is not believed to use all of them
 _SECONDS_OF_MANY = 1.5
-_USED_OF_MANY = 8  # from here on it has shown that it does
-_EARNED = 4  # seconds that each second of compiling used code then allows
+_USED_OF_MANY = 8  # from here on that is what each used one allows
 
 
 @dataclass(eq=False)
@@ -83,7 +82,7 @@ class Ahead(Batch):
         self._kept: dict[object, _Constructed] = {}  # by identity, until they are used
         self._planners: dict[object, Planner] = {}
         self._threads = self._constructed = self._used = 0
-        self._lost = self._earned = 0.0  # seconds, of builds that were given up, and of used ones
+        self._lost = 0.0  # seconds of builds that were given up
         self._has_ended = False
 
     def add(self, owner: Callable[[], object | None], query: Query) -> None:
@@ -131,7 +130,6 @@ class Ahead(Batch):
             if self._kept.get(query.identity) is not build:
                 return None  # another thread has just taken it
             self._used += 1
-            self._earned += max(build.spent(), self._seconds)
             if (
                 not (build.began or build.future.done())
                 or query.settings != build.task.query.settings
@@ -170,7 +168,7 @@ class Ahead(Batch):
         """Return how many seconds of compiling may be unused."""
         if self._constructed <= _FEW:
             return _MOST_SECONDS
-        return _SECONDS_OF_MANY + (_EARNED * self._earned if self._used >= _USED_OF_MANY else 0.0)
+        return _SECONDS_OF_MANY * (self._used if self._used >= _USED_OF_MANY else 1)
 
     # --- the batch -------------------------------------------------------------------------------
 
