@@ -119,6 +119,11 @@ def takes_escapes(stream: IO[str] | None) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def is_watched() -> bool:
+    """Say whether a line on stderr can be overwritten: in a terminal, or below a notebook's cell."""
+    return takes_escapes(sys.stderr) or in_notebook()
+
+
 # --- Tables ---------------------------------------------------------------------------------------
 
 

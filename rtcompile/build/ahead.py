@@ -81,7 +81,7 @@ class Ahead(Batch):
         self._guard = threading.Lock()
         self._kept: dict[object, _Constructed] = {}  # by identity, until they are used
         self._planners: dict[object, Planner] = {}
-        self._threads = self._constructed = self._used = 0
+        self._threads = self._constructed = self._used = self._taken = 0
         self._lost = 0.0  # seconds of builds that were given up
         self._has_ended = False
 
@@ -139,6 +139,7 @@ class Ahead(Batch):
             build.is_wanted = True
             build.future._cancellation.gives_way = False
             del self._kept[query.identity]
+            self._taken += not waits
         try:
             while not build.future.done():
                 concurrent.futures.wait([build.future], pool.MAX_WAIT_SECONDS)
@@ -147,6 +148,12 @@ class Ahead(Batch):
             raise
         self._start_threads()
         return _outcome(build, query)
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many builds are done, besides those that were waited for, and how many are left."""
+        with self._guard:
+            done = sum(build.future.done() for build in self._kept.values())
+            return done + self._taken, len(self._kept) - done
 
     def end(self) -> None:
         """Cancel all builds, at the end of the process."""

@@ -23,6 +23,7 @@ from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import replace
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
+from rtcompile.styling import is_watched
 
 if TYPE_CHECKING:
     from rtcompile.workers.pool import Cancellation
@@ -42,11 +43,18 @@ def search(query: Query) -> ObjectCode | None:
 
 def compile(query: Query) -> ObjectCode:
     """Return the code, which `search` did not find, from a compiler or a shared store."""
+    if query.quiet or not query.settings.progress or not is_watched():
+        return _taken_or_compiled(query)
+    from rtcompile.build import progress
+
+    with progress.first_run.waiting():
+        return _taken_or_compiled(query)
+
+
+def _taken_or_compiled(query: Query) -> ObjectCode:
     ahead = lookup.builds_ahead
-    taken = None if ahead is None else ahead.take(query, waits=True)
-    if taken is not None:
-        return taken
-    code = _reported(query, _compiled)
+    code = None if ahead is None else ahead.take(query, waits=True)
+    code = _reported(query, _compiled) if code is None else code
     assert code is not None
     return code
 

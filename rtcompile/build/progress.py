@@ -7,16 +7,19 @@ before.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 from rtcompile.errors import RtcompileError
+from rtcompile.lookup import find as lookup
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.styling import in_notebook, takes_escapes
+from rtcompile.styling import in_notebook, is_watched, takes_escapes
+from rtcompile.workers import pool
 
 Outcome = ObjectCode | RtcompileError
 _SECONDS_BETWEEN_LINES = 1.0
@@ -29,7 +32,7 @@ def shown(
 ) -> Iterator[Callable[[Outcome], None]]:
     """Show builds' progress; True: also as lines, None: only a bar. Yield what takes each outcome."""
     tally = _Tally(total)
-    in_place = takes_escapes(sys.stderr) or in_notebook()
+    in_place = is_watched()
     display: AbstractContextManager[Callable[[Outcome], None]]
     if callable(progress):
         display = _reported(tally, progress)
@@ -186,3 +189,79 @@ def _paced(tally: _Tally, seconds: float, show: Callable[[str], None]) -> Callab
             show(tally.line())
 
     return advance
+
+
+class FirstRun:
+    """Says how many kernels are left to compile while a program waits, once it has waited long.
+
+    The line is gone when the program goes on, so that it does not run into the program's own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._display = ExitStack()
+        self._write: Callable[[str], None] | None = None
+        self._waiting = self._done = 0
+        self._seconds = 0.0  # that the program has waited before
+        self._since = 0.0  # when it began to wait, or to go on
+        self._has_thread = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Show the line while the program waits for a build; a batch shows its own."""
+        if pool.Cancellation.current.get() is not None:
+            yield
+            return
+        with self._lock:
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting += 1
+            if not self._has_thread:
+                with suppress(RuntimeError):  # no more threads
+                    threading.Thread(target=self._show, daemon=True).start()
+                    self._has_thread = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._done += 1
+                if not self._waiting:
+                    now = time.monotonic()
+                    self._seconds, self._since = self._seconds + now - self._since, now
+                    self._write = None
+                    self._display.close()
+
+    def _show(self) -> None:
+        while True:
+            time.sleep(_SECONDS_BETWEEN_CHANGES)
+            with self._lock:
+                seconds = time.monotonic() - self._since
+                if not self._waiting and seconds > _LONG:
+                    self._has_thread = False
+                    return
+                if self._waiting and self._seconds + seconds > _LONG:
+                    if self._write is None:
+                        line = changing_line(keep=in_notebook())
+                        self._write = self._display.enter_context(line)
+                    self._write(self._line())
+
+    def _line(self) -> str:
+        ahead = lookup.builds_ahead
+        done, left = (0, 0) if ahead is None else ahead.counts()
+        done += self._done
+        total = done + self._waiting + left
+        kernels = "1 kernel" if total == 1 else f"{total} kernels"
+        return f"rtcompile: {kernels} to compile, {done} done; the next run finds them in the cache"
+
+
+_LONG = 2.0  # seconds
+first_run = FirstRun()
+
+
+def _forget_after_fork() -> None:
+    global first_run
+    first_run = FirstRun()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

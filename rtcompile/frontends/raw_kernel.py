@@ -382,7 +382,7 @@ def _restore_kernel(cls: type[RawKernel], arguments: dict[str, Any], name: str) 
 
 # --- what a program has constructed ----------------------------------------------------------------
 
-_FIRST_SECONDS = 0.002  # a kernel that is launched at once is not looked up twice
+_FIRST_SECONDS = 0.005  # a kernel that is launched at once is not looked up twice
 _TICK = 0.01
 _IDLE_SECONDS = 1.0  # after which the thread ends
 # While all is cached, looking ahead takes a fiftieth of the time.

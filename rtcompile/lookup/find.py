@@ -44,6 +44,9 @@ if TYPE_CHECKING:
         def take(self, query: Query, *, waits: bool) -> ObjectCode | None:
             """Return the code of such a build; None if the caller has to look or build."""
 
+        def counts(self) -> tuple[int, int]:
+            """Return how many are done, and how many are left."""
+
 
 # --- The compute capability of the current device, as cuda-python says; CuPy, if loaded, saves 20 ms ---
 

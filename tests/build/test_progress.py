@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -107,3 +111,57 @@ def test_a_batch_is_built_where_stderr_can_only_be_written_to(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Sink())
     assert len(compile_many(REQUESTS)) == 2
+
+
+SLOW = """
+import sys, time
+from rtcompile import compile
+from rtcompile.build import miss, progress
+progress._LONG = 0.2
+run = miss.Miss.run
+miss.Miss.run = lambda self: (time.sleep(0.6), run(self))[1]
+for number in range(3):
+    compile('extern "C" __global__ void k(int* p) { *p = %d; }' % number, arch="sm_80")
+print("the program's own line")
+"""
+
+
+def on_terminal(program: str, **environ: str) -> str:
+    """Run a program on a terminal; return what is written there."""
+    here, there = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TERM": "xterm", **environ},
+        stdout=there,
+        stderr=there,
+    ) as process:
+        os.close(there)
+        written = b""
+        with suppress(OSError):  # at the end
+            while data := os.read(here, 4096):
+                written += data
+    os.close(here)
+    assert process.returncode == 0, written
+    return written.decode()
+
+
+@pytest.mark.needs_compiler
+def test_a_first_run_says_on_a_terminal_what_it_waits_for_and_takes_the_line_away() -> None:
+    written = on_terminal(SLOW)
+
+    assert "rtcompile: 1 kernel to compile, 0 done" in written
+    assert "rtcompile: 3 kernels to compile, 2 done" in written
+    assert written.endswith("\r\x1b[Kthe program's own line\r\n")
+    assert on_terminal(SLOW) == "the program's own line\r\n"  # all is cached
+
+
+@pytest.mark.needs_compiler
+def test_a_first_run_says_nothing_where_it_shall_not_or_nobody_watches() -> None:
+    assert on_terminal(SLOW, RTCOMPILE_PROGRESS="0") == "the program's own line\r\n"
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW.replace("%d", "1%d")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("the program's own line\n", "")
