@@ -132,6 +132,7 @@ def test_one_of_the_first_three_results_answers_a_newcomers_question(
     assert any(QUESTIONS[question] in text for text in texts), found
 
 
+@pytest.mark.takes_seconds
 def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
     from rtcompile.messages.catalogue import MESSAGES
 
@@ -139,6 +140,7 @@ def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
     assert [known.id for known in MESSAGES if f'id="{known.id}"' not in page] == []
 
 
+@pytest.mark.takes_seconds
 def test_every_variable_that_a_build_depends_on_is_explained(site: Path) -> None:
     from rtcompile.lookup.environment import VARIABLES
     from rtcompile.request import units
@@ -148,6 +150,7 @@ def test_every_variable_that_a_build_depends_on_is_explained(site: Path) -> None
     assert [name for name in sorted(named) if f">{name}<" not in page] == []
 
 
+@pytest.mark.takes_seconds
 def test_everything_public_is_in_the_reference(site: Path) -> None:
     import rtcompile
 

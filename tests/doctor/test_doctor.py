@@ -319,21 +319,20 @@ def test_a_healthy_install_without_gpu_cupy_and_nvcc_is_well(install: Install) -
 
 def test_probes_compile_what_can_be_compiled_and_say_what_was_left_out(install: Install) -> None:
     install.remove("cuda_nvcc")
+    install.environ["RTCOMPILE_JOBS"] = "1"
+    begin = time.monotonic()
     found = install.doctor()
+    seconds = time.monotonic() - begin
     assert found["compile plain CUDA"].status == "ok"
     assert found["compile CUB"].status == "ok"
     assert found["worker"].detail.startswith("NVRTC 12.9.")
     assert "not tried without crt" in found["compile WMMA"].detail
     assert "not tried without nvcc" in found["compile with NVCC"].detail
-
-
-def test_a_probes_time_is_its_own_and_not_that_of_those_before_it(install: Install) -> None:
-    install.environ["RTCOMPILE_JOBS"] = "1"
-    begin = time.monotonic()
-    checks = install.doctor().checks
-    seconds = time.monotonic() - begin
-    printed = [re.search(r" in (\d+) ms$", check.detail) for check in checks]
-    assert sum(int(found[1]) for found in printed if found) / 1e3 < seconds
+    # A probe's time is its own, and not that of those before it.
+    printed = [re.search(r" in (\d+) ms$", check.detail) for check in found.checks]
+    took = [int(each[1]) / 1e3 for each in printed if each]
+    assert len(took) > 2
+    assert sum(took) < seconds
 
 
 def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install: Install) -> None:

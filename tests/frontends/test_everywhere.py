@@ -306,7 +306,7 @@ OF_CUB = (*core.assemble_cupy_compiler_options(cupy_builds._CUB_OPTIONS), "-DFIR
     [
         pytest.param(CODE, ("-DN=1",), id="options"),
         pytest.param('#include "scale.cuh"\n' + CODE, ("-I{include}",), id="header"),
-        pytest.param(CUB, OF_CUB, id="a pass of CUB"),
+        pytest.param(CUB, OF_CUB, id="a pass of CUB", marks=pytest.mark.needs_compiler),
     ],
 )
 def test_the_first_run_after_warm_needs_no_planning(

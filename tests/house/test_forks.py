@@ -43,6 +43,7 @@ def forks_while(module: str, begin: str, seconds: float = 0.3) -> float:
     return time.monotonic() - begun
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize(
     ("module", "begin"),
     [

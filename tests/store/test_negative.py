@@ -359,6 +359,7 @@ def test_after_each_kind_of_edit_the_compiler_runs_and_its_code_kept(
     assert [(each["hit"], each["asked"]) for each in found] == [(None, True), ("disk", False)]
 
 
+@pytest.mark.needs_compiler
 def test_recompile_asks_the_compiler_again() -> None:
     another_process()
     again = another_process(recompile=True)
@@ -370,6 +371,7 @@ def settings(**changes: Any) -> Settings:
     return Settings.from_environ().override(**changes)
 
 
+@pytest.mark.needs_compiler
 def test_recompile_removes_a_failure_that_no_longer_is_one() -> None:
     source = "__global__ void k() {}"
     request = CompileRequest(source, arch="sm_90a")
@@ -387,6 +389,7 @@ def test_recompile_removes_a_failure_that_no_longer_is_one() -> None:
     assert store.negative.find(inputs) is None
 
 
+@pytest.mark.needs_compiler
 def test_where_compiling_is_forbidden_nothing_is_found_or_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -403,6 +406,7 @@ def test_where_compiling_is_forbidden_nothing_is_found_or_written(
     assert state() == before
 
 
+@pytest.mark.needs_compiler
 def test_a_cache_in_memory_remembers_for_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
     cached = []
@@ -414,6 +418,7 @@ def test_a_cache_in_memory_remembers_for_its_process(monkeypatch: pytest.MonkeyP
     assert not list(Path(os.environ["RTCOMPILE_CACHE_DIR"]).iterdir())
 
 
+@pytest.mark.needs_compiler
 def test_another_toolkits_failure_is_none(cuda13_prefix: Path, tmp_path: Path) -> None:
     for package in (diskcache, packaging):
         folder = Path(package.__path__[0])
@@ -427,6 +432,7 @@ def test_another_toolkits_failure_is_none(cuda13_prefix: Path, tmp_path: Path) -
     assert another_process(source)["cached"] is True
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("asks_first", ["CuPy's hook", "compile"])
 def test_the_first_request_does_not_decide_for_the_other(asks_first: str) -> None:
     source = 'extern "C" __global__ void k(float* x) { __int128 a = 1; *x = (float)a; }'
@@ -436,6 +442,7 @@ def test_the_first_request_does_not_decide_for_the_other(asks_first: str) -> Non
     assert found["asked"] is False
 
 
+@pytest.mark.needs_compiler
 def test_who_waited_for_a_failing_build_of_another_process_does_not_try_it_too(
     tmp_path: Path,
 ) -> None:
@@ -453,6 +460,7 @@ def test_who_waited_for_a_failing_build_of_another_process_does_not_try_it_too(
     assert json.loads(other.communicate(timeout=60)[0])["cached"] is True
 
 
+@pytest.mark.needs_compiler
 def test_a_batch_finds_its_failures_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     from rtcompile.compilers import nvrtc
 
@@ -469,6 +477,7 @@ def test_a_batch_finds_its_failures_without_a_compiler(monkeypatch: pytest.Monke
     assert caught.value.errors[0].cached
 
 
+@pytest.mark.needs_compiler
 def test_is_cached_is_false_for_a_failure() -> None:
     another_process()
     assert not pipeline.is_cached(CompileRequest(TYPO, arch="sm_90a"), settings())

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.needs_nvcc
 @pytest.mark.parametrize(
     ("source", "given"),
     [
-        pytest.param(TYPO, {"backend": "nvcc"}, id="NVCC alone"),
-        pytest.param(SHARED, {"backend": "nvcc"}, id="its ptxas"),
+        pytest.param(TYPO, {"backend": "nvcc"}, id="NVCC alone", marks=pytest.mark.slow),
+        pytest.param(SHARED, {"backend": "nvcc"}, id="its ptxas", marks=pytest.mark.slow),
         pytest.param(
             SHARED + "\ntemplate <class T> __global__ void f(T* x) {}",
             {"backend": "nvcc", "name_expressions": ["f<int>"]},

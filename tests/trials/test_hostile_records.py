@@ -120,10 +120,14 @@ def test_an_option_of_ones_own_writes_no_file_either(tmp_path, traps, options, b
 
 
 def bomb(size: int) -> str:
-    packer = zlib.compressobj(9)
-    block = bytes(1 << 20)
-    packed = b"".join([packer.compress(block) for _ in range(size >> 20)])
-    return base64.b64encode(packed + packer.flush()).decode()
+    """Return so many zeros, compressed: a block of a megabyte, repeated."""
+    packer = zlib.compressobj(9, wbits=-15)
+    block, checksum = bytes(1 << 20), 1
+    packed = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
+    for _ in range(size >> 20):
+        checksum = zlib.adler32(block, checksum)
+    whole = b"\x78\xda" + packed * (size >> 20) + b"\3\0" + checksum.to_bytes(4, "big")
+    return base64.b64encode(whole).decode()
 
 
 def test_a_header_is_decompressed_to_what_the_record_says_and_no_more(write, tmp_path):

@@ -20,7 +20,7 @@ SEED = 1
 STEPS = 40  # of a world
 # How many worlds there are on each file system: 5,000 steps in full.
 WORLDS = {"here": times(1, 100), "tmpfs": times(0, 13), "ext4 of whole seconds": times(1, 12)}
-SHORT = times(25, STEPS)
+SHORT = times(16, STEPS)
 PRIVATE = ["unshare", "--mount", "--propagation", "private"]
 
 

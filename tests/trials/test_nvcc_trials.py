@@ -123,7 +123,7 @@ def test_every_change_of_what_an_nvcc_build_reads_is_noticed(
     with tally(
         "change of a header, wrapper, options file or variable behind an NVCC build"
     ) as trial:
-        for _ in range(times(12, 120)):
+        for _ in range(times(8, 120)):
             changed = project.change(chance)
             if chance.random() < 0.3:
                 forget_caches()

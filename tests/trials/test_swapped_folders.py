@@ -83,6 +83,7 @@ def build(ground: Path, number: int, backend: str, way: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")  # a cache that another user fills is not used
+@pytest.mark.in_turn("backend")
 @MODES
 @pytest.mark.parametrize("way", ["headers", "folder"])
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])

@@ -32,7 +32,7 @@ from tests.jobs import ended
 from tests.toolkits import needs_host_compiler
 from tests.trials.record import tally, times
 
-TRIALS = times(12, 100)
+TRIALS = times(6, 100)
 ROOT = Path(__file__).parents[2]
 
 
@@ -272,13 +272,13 @@ BUILD = """
 WITH_PCH = """
     from tests.compilers.test_pch import *
     import pathlib, tempfile
-    pch_maker.NICE = 0  # it is waited for, beside other tests
+    hasten(pytest.MonkeyPatch())
     folder = pathlib.Path(tempfile.mkdtemp())
     (folder / "user").mkdir()
     builder = Builder(folder / "cache", folder / "user")
     outcomes = []
     for _ in range(3):
-        outcomes.append(builder.compiled(EXPENSIVE + KERNEL))
+        outcomes.append(builder.compiled(PREFIX + KERNEL))
         join_makers()
     print(used(outcomes[-1]), len({outcome.code for outcome in outcomes}))
 """
