@@ -32,6 +32,7 @@ exclude_patterns = ["_build", "scripts"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
+smartquotes = False  # headings quote compilers, letter by letter
 
 html_theme = "furo"
 html_search_scorer = str(HERE / "scripts/static/scorer.js")

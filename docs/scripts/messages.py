@@ -1,30 +1,101 @@
-"""The page of errors, from the catalogue of messages and from what provokes each in the tests."""
+"""The pages of errors, from the catalogue of messages and from what provokes each in the tests."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from rtcompile.messages.catalogue import MESSAGES
+from rtcompile.messages.catalogue import MESSAGES, KnownMessage, explain
+from rtcompile.messages.facts import BuildContext
+from rtcompile.request.values import Arch
 from tests import provoked
 
 _LINES_SHOWN = 30  # of a source that was generated
 
+# The build that the explanations on the page are about.
+_PARTS = ("nvrtc", "cudart", "crt", "cccl", "nvcc")
+_VERSIONS = {**dict.fromkeys(_PARTS, "12.9.86"), "cutlass": "4.2.0"}
 
-def page(_: str) -> str:
-    """Return a section for each message: the compiler's words, the cause, what to do, a source."""
+# A driver's error belongs to loading the code if it is one of these, else to a launch.
+_OF_LOADING = (
+    "no-binary-for-gpu",
+    "unsupported-ptx",
+    "invalid-image",
+    "not-found",
+    "insufficient-driver",
+    "driver-mismatch",
+    "no-device",
+    "invalid-device-function",
+    "invalid-context",
+)
+_OF_LINKING = ("device-runtime-missing", "undefined-symbol", "nvlink-alone")
+
+# What stands for a name in braces where the compiler's words alone do not fill it in. `ID.NAME` is for
+# one message.
+_NOUNS = {
+    "arch": "this architecture",
+    "do": "Compile for an architecture that has it.",
+    "feature": "This instruction or feature",
+    "cp-async-size.given": "another number",
+    "given": "an older one",
+    "found": "the error names both versions",
+    "identifier": "This name",
+    "instead": "Include the one header that you use",
+    "instruction": "This instruction",
+    "instruction-needs-suffix.given": "one without it",
+    "int128.flag": "`-device-int128` (or `-device-float128`)",
+    "int128.what": "integer and floating-point",
+    "identifier-declared-in.header": "the header that the error names",
+    "header": "The header",
+    "kernel": "the kernel",
+    "leak": "the `-I` that leads to them",
+    "library": "cute",
+    "limit": "fewer",
+    "macros": "the error names it",
+    "needs": "a newer one",
+    "nvrtc": "NVRTC 12.9",
+    "operator": "+",
+    "option": "This option",
+    "reason": "the error has the reason.",
+    "size": "more bytes than a launch can pass",
+    "space": "device",
+    "step": "The error has the command that installs what fits.",
+    "support": "The error lists those that it does compile for.",
+    "umbrella": "cub/cub.cuh",
+    "what": "a package of the toolkit",
+    "where": "only with an architecture's suffix, as in `sm_90a`",
+    "why": "which is missing or of another version",
+    "wmma-fragment.why": "",
+    "wmma-namespace.why": "",
+    "function": "This function",
+}
+
+
+def page(kind: str) -> str:
+    """Return a section for each message of a kind: compile, link, load or launch."""
     tested = provoked.coverage()
     seen = dict(_seen())
-    return "\n\n".join(_section(known, tested, seen) for known in MESSAGES)
+    known = [message for message in MESSAGES if kind_of(message) == kind]
+    return "\n\n".join(_section(message, tested, seen) for message in known)
+
+
+def kind_of(message: KnownMessage) -> str:
+    """Say when a message appears: while something is compiled, linked, loaded or launched."""
+    if message.id in _OF_LOADING:
+        return "load"
+    if message.id in _OF_LINKING or message.id.startswith("link-"):
+        return "link"
+    words = re.search("CUDA_ERROR|cudaError", message.pattern.pattern)
+    if words or message.id == "arch-conditional-trap":
+        return "launch"
+    return "compile"
 
 
 def _section(known, tested, seen) -> str:  # type: ignore[no-untyped-def]
     says, source, language, how = seen.get(known.id, ("", "", "", ""))
-    parts = [f"## {known.id}"]
-    if says:
-        parts.append(f"The compiler's words: `{_code(says)}`")
-    parts += [
-        f"**What it means.** {_plain(known.cause)}",
-        f"**What to do.** {_plain(known.fix)}",
+    parts = [
+        f"({known.id})=\n## {_heading(says or known.cause.partition('.')[0])}",
+        _explanation(known, says, source),
     ]
     if source:
         shown = "\n".join(source.splitlines()[:_LINES_SHOWN])
@@ -34,10 +105,35 @@ def _section(known, tested, seen) -> str:  # type: ignore[no-untyped-def]
         "as reported": "It is recognised in the words in which others reported it.",
     }[tested[known.id]]
     parts.append(
-        f"Recognised by the pattern `{_code(known.pattern.pattern)}`, "
-        f"seen with {known.since} and later. {kind}"
+        f"`rtcompile explain {known.id}` prints this. Seen with {known.since} and later. {kind}"
     )
     return "\n\n".join(parts)
+
+
+def _heading(says: str) -> str:
+    """Return the compiler's words as a heading, without a file's name and a driver's class."""
+    text = re.sub(
+        r"^(?:\w*Error: )(?=[Cc][Uu][Dd][Aa])|^\S+?[:(]\d+\S* (?:fatal )?error: ", "", says.strip()
+    )
+    text = " ".join(text.split())
+    if len(text) > 90:
+        text = text[:90].rsplit(" ", 1)[0] + " …"
+    return _plain(text)
+
+
+def _explanation(known: KnownMessage, says: str, source: str) -> str:
+    """Return the hint as a build of the page's toolkit would show it."""
+    context = BuildContext(arch=Arch.parse("sm_90a"), versions=_VERSIONS, source=source)
+    found = explain(says, context) if says else None
+    if found and found[0].id == known.id:
+        return _plain(found[1])
+    texts = [known.cause, known.fix]
+    for name in set(re.findall(r"\{(\w+)\}", f"{known.cause} {known.fix}")):
+        noun = _NOUNS.get(f"{known.id}.{name}", _NOUNS.get(name))
+        if noun is None:
+            raise KeyError(f"_NOUNS has no words for {{{name}}} of the message {known.id}")
+        texts = [text.replace(f"{{{name}}}", noun) for text in texts]
+    return _plain(" ".join(texts).replace("{{", "{").replace("}}", "}").strip())
 
 
 def _seen() -> Iterator[tuple[str, tuple[str, str, str, str]]]:
@@ -66,8 +162,8 @@ def _code(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a template with the names in braces marked as what is filled in, outside code."""
-    text = text.replace("{{", "\x01").replace("}}", "\x02")
-    text = text.replace("{", "\u2039").replace("}", "\u203a")
-    text = text.replace("\x01", "{").replace("\x02", "}")
-    return text.replace("<", r"\<").replace("*", r"\*").replace("__", r"\_\_")
+    """Return a text so that Markdown shows it as it is, but for what it has in backquotes."""
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([<*_#$\[\]\\])", r"\\\1", part)
+        for part in re.split(r"(`[^`]*`)", text)
+    )

@@ -136,8 +136,13 @@ def test_one_of_the_first_three_results_answers_a_newcomers_question(
 def test_the_catalogue_of_errors_is_on_the_site(site: Path) -> None:
     from rtcompile.messages.catalogue import MESSAGES
 
-    page = (site / "errors.html").read_text(encoding="utf-8")
-    assert [known.id for known in MESSAGES if f'id="{known.id}"' not in page] == []
+    kinds = ("compile", "link", "load", "launch")
+    pages = [(site / f"errors-{kind}.html").read_text(encoding="utf-8") for kind in kinds]
+    for known in MESSAGES:
+        assert sum(f'id="{known.id}"' in page for page in pages) == 1, known.id
+    text = html.unescape(re.sub(r"<[^>]+>", "", "".join(pages)))
+    assert "\u2039" not in text
+    assert "(?P<" not in text
 
 
 @pytest.mark.takes_seconds
