@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rtcompile.bundles import index as bundles
 from rtcompile.lookup import environment
 from rtcompile.store import store
@@ -29,3 +31,13 @@ def forget_bundles() -> None:
 def forget_toolkit() -> None:
     """Forget the toolkit that was found; the cache still says where it was."""
     remembered._in_this_process.clear()
+
+
+def build_of(made: Any) -> Any:
+    """Return the build that a RawModule or RawKernel has, which equal ones share."""
+    return made._build
+
+
+def functions_of(kernel: Any) -> Any:
+    """Return the driver's functions of a RawKernel, by device, which its launches use."""
+    return kernel._functions

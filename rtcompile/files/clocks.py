@@ -90,26 +90,26 @@ def _is_in_image(mtime_ns: int, ctime_ns: int, device: int) -> bool:
     # squashfs and iso9660 know whole seconds only, and have one time for all three.
     if mtime_ns == ctime_ns and not mtime_ns % _SECOND_NS:
         return True
-    return device in _image_devices()
+    return device in image_devices()
 
 
 _seen_images: tuple[int, frozenset[int]] = (0, frozenset())
 
 
-def _image_devices() -> frozenset[int]:
+def image_devices() -> frozenset[int]:
     """Return the numbers of mounted images, read again each tick, since numbers are reused."""
     global _seen_images
     now = file_clock_ns()
     if _seen_images[0] != now:
         try:
             with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-                _seen_images = now, frozenset(_images(file))
+                _seen_images = now, frozenset(images(file))
         except OSError:
             _seen_images = now, frozenset()
     return _seen_images[1]
 
 
-def _images(mounts: Iterable[str]) -> Iterable[int]:
+def images(mounts: Iterable[str]) -> Iterable[int]:
     """Yield the device numbers of the images in lines of ``/proc/self/mountinfo``."""
     for line in mounts:
         before, _, after = line.partition(" - ")

@@ -49,7 +49,7 @@ _KNOWN: tuple[tuple[str, Version, Version | None], ...] = (
 NEWEST_MEASURED: Version = (13, 5)
 
 # What releases newer than those measured report: see `learn`.
-_asked: dict[Version, tuple[int, ...]] = {}
+learned: dict[Version, tuple[int, ...]] = {}
 
 # The same hardware under two names: drivers before CUDA 13 report the first, later ones the second.
 _RENAMED: dict[Capability, Capability] = {(10, 1): (11, 0)}
@@ -68,8 +68,8 @@ def supported(nvrtc: Version) -> tuple[Arch, ...]:
     A release newer than those measured has what it reports (`learn`), and before that what the newest
     measured one has. A release before 12.0 has none.
     """
-    if nvrtc in _asked:
-        return tuple(sorted(arch for number in _asked[nvrtc] for arch in _variants(number)))
+    if nvrtc in learned:
+        return tuple(sorted(arch for number in learned[nvrtc] for arch in variants(number)))
     known = [
         Arch.parse(name)
         for names, first, last in _KNOWN
@@ -81,13 +81,13 @@ def supported(nvrtc: Version) -> tuple[Arch, ...]:
 
 def learn(nvrtc: Version, numbers: tuple[int, ...]) -> None:
     """Note what a release newer than those measured says that it compiles for, as ``(75, …, 121)``."""
-    if _asked.get(nvrtc) != numbers:
-        _asked[nvrtc] = numbers
+    if learned.get(nvrtc) != numbers:
+        learned[nvrtc] = numbers
         supported.cache_clear()
         choose.cache_clear()
 
 
-def _variants(number: int) -> list[Arch]:
+def variants(number: int) -> list[Arch]:
     """Return an architecture with the suffixes that every one of its generation has had."""
     major, minor = divmod(number, 10)
     suffixes = ["", *["a"] * (major >= 9), *["f"] * (major >= 10)]
@@ -145,7 +145,7 @@ def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> 
 
 def check(arch: Arch, target: str, nvrtc: Version) -> None:
     """Raise `UnsupportedArch`, naming the versions that know `arch`, if this NVRTC does not."""
-    if arch in supported(nvrtc) or (nvrtc > NEWEST_MEASURED and nvrtc not in _asked):
+    if arch in supported(nvrtc) or (nvrtc > NEWEST_MEASURED and nvrtc not in learned):
         return
     name = str(arch) if target == "cubin" else arch.virtual
     lead = f"NVRTC {_dotted(nvrtc)} does not compile for {name}"

@@ -60,7 +60,7 @@ class Store:
         self._memory = Memory()
         self._flights: SingleFlight | None = None  # created by the first build
         self._locked: dict[tuple[int, str], int] = {}
-        self._started: dict[str, int] = {}
+        self.started: dict[str, int] = {}
         self._upkeep = Upkeep(
             self._folder,
             size,
@@ -242,7 +242,7 @@ class Store:
 
     def changed_meanwhile(self, inputs: KeyInputs, dependencies: FileSet) -> bool:
         """Say whether a file changed since the build that is under way began to read."""
-        started = self._started.get(inputs.lookup_key())
+        started = self.started.get(inputs.lookup_key())
         return started is not None and dependencies.newest_ns >= started
 
     def adopt(self, inputs: KeyInputs, build: ManifestEntry, data: bytes) -> ObjectCode | None:
@@ -410,15 +410,15 @@ class Store:
                 elif reads:
                     # NVRTC is observed while it reads. Where that is impossible, a file that was written
                     # within this clock tick counts as changed, and the build is not kept.
-                    self._started[key] = clocks.file_clock_ns()
+                    self.started[key] = clocks.file_clock_ns()
                 try:
                     yield None if timeout is None else timeout - (time.monotonic() - begin)
                 finally:
-                    self._started.pop(key, None)
+                    self.started.pop(key, None)
 
     def reading(self, inputs: KeyInputs) -> None:
         """Note that files are read from now on: if one changes while the build runs, it is not kept."""
-        self._started[inputs.lookup_key()] = clocks.next_tick()
+        self.started[inputs.lookup_key()] = clocks.next_tick()
 
     @cached_property
     def negative(self) -> Negative:

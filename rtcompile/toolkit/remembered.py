@@ -68,17 +68,17 @@ def _current(environment: Environment, here: tuple[str, str], settings: Settings
     known = _in_this_process.get(here)
     if known is not None and known.is_valid():
         if not environment.knows_toolchain:  # such as with another cache
-            _write(settings, here[0], known)
+            write(settings, here[0], known)
         return known.toolchain  # not set again: another thread may have added a compiler's build
     if known is None and settings.cache_on_disk:
-        known = _read(settings, here[0])
+        known = read(settings, here[0])
         environment.signature()  # reads the same file
     if known is None or not known.is_valid():
         # What was found on PATH may be another program now.
         environment = environments.looked_again()
         here = environment.toolchain_key, here[1]
         known = _search(environment.site_dirs, settings)
-        _write(settings, here[0], known)
+        write(settings, here[0], known)
     _in_this_process[here] = known
     nvrtc = known.toolchain.nvrtc
     if nvrtc is not None and nvrtc.architectures:
@@ -108,7 +108,7 @@ def remember_build(part: str, build: str, settings: Settings) -> None:
     compiler = getattr(known.toolchain, part)._replace(build=build)
     toolchain = known.toolchain._replace(**{part: compiler})
     known = _in_this_process[here] = known._replace(toolchain=toolchain)
-    _write(settings, here[0], known)
+    write(settings, here[0], known)
 
 
 def remember_device(capability: tuple[int, int], settings: Settings) -> None:
@@ -117,7 +117,7 @@ def remember_device(capability: tuple[int, int], settings: Settings) -> None:
     known = _in_this_process.get((environment.toolchain_key, os.environ.get("PATH", "")))
     if environment.capability != capability and known is not None:
         environment.capability = capability
-        _write(settings, environment.toolchain_key, known)
+        write(settings, environment.toolchain_key, known)
 
 
 def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
@@ -153,7 +153,7 @@ def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
 # --- the file ------------------------------------------------------------------------------------
 
 
-def _read(settings: Settings, key: str) -> Known | None:
+def read(settings: Settings, key: str) -> Known | None:
     """Return the remembered result; None if none may be trusted, since it names libraries to load."""
     folder = Folder(settings.cache_dir, writable=settings.jit)
     data = folder.read(TOOLCHAINS, key)
@@ -194,7 +194,7 @@ def _path_folders() -> list[str]:
     return os.environ.get("PATH", "").split(os.pathsep)
 
 
-def _write(settings: Settings, key: str, known: Known) -> None:
+def write(settings: Settings, key: str, known: Known) -> None:
     """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
     if known.toolchain.doubts:
         return

@@ -60,12 +60,12 @@ def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
     finally:
         for start, size in held:
             libc.munmap(start, size)
-    return any(start == BASE for start, _ in _mappings())
+    return any(start == BASE for start, _ in mappings())
 
 
 def _gaps_above(address: int) -> list[tuple[int, int]]:
     gaps = []
-    for start, end in _mappings():
+    for start, end in mappings():
         if start > _KERNEL_HALF:
             break
         if start - address > 2 * _ROOM:
@@ -74,7 +74,7 @@ def _gaps_above(address: int) -> list[tuple[int, int]]:
     return gaps
 
 
-def _mappings() -> list[tuple[int, int]]:
+def mappings() -> list[tuple[int, int]]:
     with open("/proc/self/maps", "rb") as maps:
         ranges = [line.split(None, 1)[0].split(b"-") for line in maps]
     return [(int(start, 16), int(end, 16)) for start, end in ranges]

@@ -17,6 +17,7 @@ import rtcompile  # noqa: E402
 from rtcompile.frontends import lazy_code, raw_kernel  # noqa: E402
 from rtcompile.frontends import reload as reloading  # noqa: E402
 from rtcompile.inspect import cubin  # noqa: E402
+from tests.processes import functions_of  # noqa: E402
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -99,7 +100,7 @@ def test_without_reload_a_file_is_what_it_was(file: Path):
     first = launched(kernel)
     file.write_text(source(2))
     assert launched(kernel) is first
-    assert type(kernel._functions) is dict
+    assert type(functions_of(kernel)) is dict
 
 
 def test_a_failing_edit_is_shown_once_and_what_ran_goes_on(kernel, file: Path, capsys):

@@ -227,7 +227,7 @@ def test_an_image_with_one_time_for_all_is_compared_by_contents(
 
     other = aged(SECOND + 1, SECOND + 1)
     assert clocks.trusted(other, 77, now) == other
-    monkeypatch.setattr(clocks, "_image_devices", lambda: frozenset([77]))
+    monkeypatch.setattr(clocks, "image_devices", lambda: frozenset([77]))
     assert clocks.trusted(other, 77, now).ctime_ns == 0
 
 
@@ -273,8 +273,8 @@ def test_images_are_known_by_the_table_of_mounts() -> None:
         "39 35 0:51 / /container ro - fuse.squashfuse_ll squashfuse_ll ro",
         "40 35 0:52 / /remote rw - fuse.sshfs host: rw",
     ]
-    assert {*clocks._images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
-    assert isinstance(clocks._image_devices(), frozenset)
+    assert {*clocks.images(lines)} == {os.makedev(7, 1), os.makedev(7, 2), os.makedev(0, 51)}
+    assert isinstance(clocks.image_devices(), frozenset)
 
 
 def test_contents_are_compared_where_times_are_not_trusted(files: FileSet, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import rtcompile  # noqa: E402
 from rtcompile.frontends import raw_kernel  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.store.folder import take_hits  # noqa: E402
+from tests.processes import build_of  # noqa: E402
 
 CODE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }'
 TEMPLATE = "template <class T> __global__ void f(T* x) { *x += 1; }"
@@ -138,7 +139,7 @@ def test_cucomplex_becomes_cupys_complex():
 def test_both_classes_pickle_and_copy_with_all_their_arguments(original, again):
     other = again(original)
     assert type(other) is type(original)
-    assert other._build.arguments == original._build.arguments
+    assert build_of(other).arguments == build_of(original).arguments
     for name in ("code", "options", "backend", "file_path", "enable_cooperative_groups"):
         assert getattr(other, name) == getattr(original, name)
 
@@ -201,7 +202,7 @@ def test_a_failing_source_is_dumped_when_cupys_variable_asks(monkeypatch, capsys
 def test_kernels_of_a_module_share_its_build():
     module = rtcompile.RawModule(code=CODE, arch="sm_80")
     kernel = raw_kernel.RawKernel.__new__(raw_kernel.RawKernel)
-    kernel._bind(module._build, "k")
+    kernel._bind(build_of(module), "k")
     assert kernel.object_code is module.object_code
 
 

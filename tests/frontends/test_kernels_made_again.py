@@ -12,6 +12,7 @@ from rtcompile.extras.packaging import bundling
 from rtcompile.frontends import lazy_code
 from rtcompile.lookup import environment
 from tests.lookups import CODE, WITH_HEADER
+from tests.processes import build_of
 
 pytestmark = [pytest.mark.needs_compiler, pytest.mark.usefixtures("asked")]
 
@@ -84,12 +85,12 @@ def test_a_kernel_that_reads_a_header_is_shared_while_the_header_is_as_it_was(
 def test_a_kernel_made_in_another_environment_is_another(kernel, monkeypatch, name):
     one = kernel(CODE % 1, "k")
     assert one.kernel
-    before = one._build
-    assert kernel(CODE % 1, "k")._build is before
+    before = build_of(one)
+    assert build_of(kernel(CODE % 1, "k")) is before
 
     monkeypatch.setenv(name, "never")
 
-    assert kernel(CODE % 1, "k")._build is not before
+    assert build_of(kernel(CODE % 1, "k")) is not before
 
 
 @pytest.mark.parametrize("option", ["-I.", "-DN=1 -I ."])
@@ -143,8 +144,8 @@ def test_a_process_that_starts_anew_loads_what_was_answered(kernel, monkeypatch)
 def test_equal_arguments_share_their_code_however_they_are_written(kernel, given, again):
     first = kernel(CODE % 1, "k", **given)
 
-    assert kernel(CODE % 1, "k", **again)._build is first._build
-    assert kernel(CODE % 1, "k", **{**again, "memory_limit": "9G"})._build is not first._build
+    assert build_of(kernel(CODE % 1, "k", **again)) is build_of(first)
+    assert build_of(kernel(CODE % 1, "k", **{**again, "memory_limit": "9G"})) is not build_of(first)
 
 
 @pytest.mark.parametrize("options", [("-D\0",), (1,), ("--options-file=x",), None, ({},)])
@@ -191,13 +192,13 @@ def test_a_kernel_that_was_looked_at_in_another_environment_is_not_that_environm
 def test_what_another_toolchain_made_is_not_shared(kernel, tmp_path):
     one = kernel(CODE % 1, "k")
     assert one.kernel
-    assert kernel(CODE % 1, "k")._build is one._build
+    assert build_of(kernel(CODE % 1, "k")) is build_of(one)
     (tmp_path / "part").write_text("of another toolkit")
 
     stamps = {str(tmp_path / "part"): environment.signature(tmp_path / "part")}
     environment.current().note(environment.packed(stamps, ""))
 
-    assert kernel(CODE % 1, "k")._build is not one._build
+    assert build_of(kernel(CODE % 1, "k")) is not build_of(one)
 
 
 def test_an_edited_options_file_is_noticed(kernel, tmp_path):

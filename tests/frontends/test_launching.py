@@ -14,6 +14,7 @@ real = pytest.importorskip("cuda.bindings.driver")
 
 import rtcompile  # noqa: E402
 from rtcompile.frontends import launching, tensors  # noqa: E402
+from tests.processes import functions_of  # noqa: E402
 
 OK = real.CUresult.CUDA_SUCCESS
 INVALID = real.CUresult.CUDA_ERROR_INVALID_VALUE
@@ -88,9 +89,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(launching, "runtime", runtime)
         kernel = how.pop("kernel", None) or rtcompile.RawKernel(CODE, "k")
         if how.pop("loaded", True):
-            kernel._functions = {0: kernel.__dict__.setdefault("played", SimpleNamespace(ptr=99))}
+            played = kernel.__dict__.setdefault("played", SimpleNamespace(ptr=99))
+            functions_of(kernel)[0] = played
         else:
-            kernel._functions = {}
+            functions_of(kernel).clear()
         kernel.launch(how.pop("grid", 4), how.pop("block", 32), args, **how)
         return driver
 

@@ -16,6 +16,7 @@ cupy = pytest.importorskip("cupy")
 import rtcompile  # noqa: E402
 from rtcompile.frontends.driver_errors import of_launch  # noqa: E402
 from tests.mistakes import MISTAKES, Mistake, pretended_device  # noqa: E402
+from tests.processes import build_of, functions_of  # noqa: E402
 
 PACKAGE = os.path.dirname(rtcompile.__file__)
 
@@ -174,7 +175,7 @@ def test_a_variable_that_is_not_there_is_distinguished_from_one_with_a_c_plus_pl
     refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
     refused.args, refused.status = ("CUDA_ERROR_NOT_FOUND: named symbol not found",), 500
     with pytest.raises(rtcompile.DriverError, match="its n::count is C") as caught:
-        module._build.variable(mock.Mock(side_effect=refused), "count")
+        build_of(module).variable(mock.Mock(side_effect=refused), "count")
     assert "name_expressions=['&n::count']" in str(caught.value)
 
 
@@ -207,7 +208,7 @@ def test_a_launch_that_is_rejected_is_one_error(device) -> None:
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     refused = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
     refused.args, refused.status = ("CUDA_ERROR_INVALID_VALUE: invalid argument",), 1
-    kernel._functions[0] = mock.Mock(side_effect=refused)
+    functions_of(kernel)[0] = mock.Mock(side_effect=refused)
     with pytest.raises(rtcompile.DriverError, match="the launch of k was rejected") as caught:
         kernel((1,), (1,), (), shared_mem=100_000)
     assert_alone(caught.value)
@@ -276,7 +277,7 @@ def test_ipython_hides_our_frames_of_another_librarys_error(capsys, device) -> N
     from IPython.core.interactiveshell import InteractiveShell
 
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
-    kernel._functions[0] = mock.Mock(side_effect=TypeError("unsupported type"))
+    functions_of(kernel)[0] = mock.Mock(side_effect=TypeError("unsupported type"))
     shell = InteractiveShell()
     shell.user_ns["kernel"] = kernel
     shell.run_cell("kernel((1,), (1,), (object(),))")

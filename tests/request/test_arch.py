@@ -156,7 +156,7 @@ def newer() -> Iterator[tuple[int, int]]:
     version = (NEWEST_MEASURED[0], NEWEST_MEASURED[1] + 1)
     learn(version, (75, 90, 100, 130))
     yield version
-    archs._asked.clear()
+    archs.learned.clear()
     supported.cache_clear()
     choose.cache_clear()
 
@@ -183,5 +183,5 @@ def test_a_release_newer_than_the_table_is_taken_at_its_word(newer: tuple[int, i
 def test_what_a_release_lists_has_the_suffixes_that_the_measured_ones_have() -> None:
     for version in ((12, 9), (13, 0), (13, 4)):
         numbers = [arch.number for arch in supported(version) if not arch.suffix]
-        own = [arch for number in numbers for arch in archs._variants(number)]
+        own = [arch for number in numbers for arch in archs.variants(number)]
         assert sorted(own) == list(supported(version))

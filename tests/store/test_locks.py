@@ -68,7 +68,7 @@ def test_what_another_process_had_built_in_time_is_a_hit(
 ) -> None:
     def finish() -> None:
         other = another_processs_store()
-        other._started[inputs.lookup_key()] = time.time_ns()
+        other.started[inputs.lookup_key()] = time.time_ns()
         other.add(inputs, make_object(), manifests.record((), ()))
         built_elsewhere.close()
 
@@ -108,7 +108,7 @@ def test_a_thread_waits_for_another_thread_no_longer_than_its_time_limit(tmp_pat
         waiter.start()
         waiter.join()
         assert lefts == [0.0]
-        assert kept._started, "the build under way still knows when it began"
+        assert kept.started, "the build under way still knows when it began"
 
 
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
@@ -134,7 +134,7 @@ def test_a_clock_that_is_stepped_back_delays_nobody(
     begin = time.monotonic()
     with kept.building(make_key_inputs()):
         # What is edited from now on carries a time of that clock, and must look edited.
-        assert list(kept._started.values()) == [an_hour_ago]
+        assert list(kept.started.values()) == [an_hour_ago]
     assert time.monotonic() - begin < 60
 
 

@@ -203,7 +203,7 @@ def test_no_flipped_bit_is_believed(environment):
         file.write_bytes(flipped)
         forget_toolkit()
         key = environments.current().toolchain_key
-        assert remembered._read(environment.settings, key) is None
+        assert remembered.read(environment.settings, key) is None
     assert environment.as_a_new_process() == answer
 
 
@@ -393,11 +393,11 @@ def test_an_nvrtc_newer_than_rtcompile_says_what_it_compiles_for_once(environmen
     source = write(library.with_name("nvrtc.cpp"), LISTING)
     for path in library.parent.glob("libnvrtc*.so*"):
         subprocess.run([str(GPP), "-shared", "-fPIC", "-o", path, source], check=True, env=REAL)
-    monkeypatch.setattr(archs, "_asked", {})
+    monkeypatch.setattr(archs, "learned", {})
     archs.supported.cache_clear()
     for _ in range(2):
         assert environment.as_a_new_process().require_nvrtc().architectures == (90, 130)
         assert archs.Arch(13, 0, "a") in archs.supported(release)
-        archs._asked.clear()
+        archs.learned.clear()
         archs.supported.cache_clear()
     assert environment.searches == 1

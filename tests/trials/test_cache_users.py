@@ -45,7 +45,7 @@ def fill(cache: Path, code: bytes) -> None:
     kept = open_store(cache)
     with kept.building(WANTED):
         kept.add(WANTED, make_object(code), manifests.record((), ()))
-    remembered._write(
+    remembered.write(
         Settings(cache_dir=str(cache)),
         "key",
         remembered.Known(Toolchain(problems=(code.decode(),)), {}),
@@ -55,7 +55,7 @@ def fill(cache: Path, code: bytes) -> None:
 def found(cache: Path) -> list[str]:
     """Return whose build is found, and whose toolchain."""
     obj = open_store(cache).find(WANTED)
-    known = remembered._read(Settings(cache_dir=str(cache)), "key")
+    known = remembered.read(Settings(cache_dir=str(cache)), "key")
     return [
         *([obj.code.decode()] if obj else ()),
         *(known.toolchain.problems if known else ()),

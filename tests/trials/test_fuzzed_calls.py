@@ -32,7 +32,7 @@ from rtcompile.frontends.library import KernelLibrary
 from rtcompile.inspect.report import report
 from rtcompile.settings import Settings
 from tests.packages import Package
-from tests.processes import forget_bundles
+from tests.processes import build_of, forget_bundles
 from tests.trials.odd_values import ENVIRONMENT, OPTIONS, VERBS, WORDS, values
 from tests.trials.record import record, times
 
@@ -206,7 +206,7 @@ class Calls:
             made = rtcompile.RawModule(**arguments)
             return (
                 None
-                if made._build.request is None or arguments["arch"] is None
+                if build_of(made).request is None or arguments["arch"] is None
                 else made.object_code
             )
 

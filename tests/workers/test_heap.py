@@ -49,12 +49,12 @@ def test_it_is_pinned_whatever_happens_beside_it(event: str, used: bool) -> None
     nvrtc.load({os.pathsep.join((*library.preload, library.path))!r})
     if {used}:
         nvrtc.Program(b"", b"k.cu").compile([])
-    look = heap._mappings
+    look = heap.mappings
     def look_and_see_it_change():
         mappings = look()
         {event}
         return mappings
-    heap._mappings = look_and_see_it_change
+    heap.mappings = look_and_see_it_change
     assert heap.pin(nvrtc._library, nvrtc._allocate_heap)
     assert all(start < heap.BASE or start >= heap.BASE + heap.SIZE or start == heap.BASE
                for start, _ in look()), "the heap, and nothing else, lies there"
