@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from rtcompile.build import links, planned
-from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.build import links, many, planned
+from rtcompile.errors import InvalidRequest, RtcompileError, shown
 from rtcompile.lookup.find import depends_on_directory
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
-from rtcompile.request.values import Arch, replace
+from rtcompile.request.values import Arch, items, replace
 from rtcompile.settings import absolute
 from rtcompile.toolkit import remembered
 
@@ -71,6 +71,17 @@ def request_of(entry: Mapping[str, Any]) -> CompileRequest:
         raise InvalidRequest(f"a build of the record is damaged: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidRequest(f"a build of the record is damaged: {error!r}") from None
+
+
+def requests_of(builds: Any) -> list[CompileRequest]:
+    """Return the requests of a list of requests, modules and kernels; raise for what is none of them."""
+    found = []
+    for index, each in enumerate(items("builds", builds, "CompileRequests or RawModules")):
+        request = many.request_of(each)
+        if request is None:
+            raise InvalidRequest(f"builds[{index}] is {shown(each)}; a CompileRequest is wanted")
+        found.append(request)
+    return found
 
 
 def distrusted(entry: Mapping[str, Any]) -> list[str]:

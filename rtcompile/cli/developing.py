@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.build.failures import as_error
 from rtcompile.build.plan import Plan
@@ -29,11 +30,11 @@ from rtcompile.settings import Settings
 
 def write_database(given: Namespace) -> int:
     """Write the database and print its contents."""
-    settings = Settings.from_environ()
+    search = toolkit.current(Settings.from_environ()).search
     arch = Arch.parse(given.arch or "sm_80")
     root = os.path.abspath(given.root)
     entries = compile_database.write(
-        root, given.paths or [root], given.compiler_options, arch, settings
+        root, given.paths or [root], given.compiler_options, arch, search
     )
     path = os.path.join(root, "compile_commands.json")
     shown = [(os.path.relpath(e.origin, root), os.path.relpath(e.file, root)) for e in entries]

@@ -41,17 +41,14 @@ FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.spl
 # added; an entry goes when its import does.
 FROM_CORE = {
     "cluster": "files.sealed store.folder store.manifests store.remote",
-    "devtools": "files.sealed request.options request.request settings toolkit",
+    "devtools": "files.sealed request.options",
     "notebook": (
         "build.many build.progress errors frontends.arguments inspect.cubin inspect.report "
         "inspect.signature inspect.symbols messages.diagnostics messages.rendering request.cxx "
         "request.options styling"
     ),
     "packaging": "build.to_bundle errors request.values settings",
-    "record": (
-        "build.many build.pipeline build.portable errors files.sealed frontends.cupy_hook "
-        "request.values"
-    ),
+    "record": "build.pipeline build.portable files.sealed frontends.cupy_hook",
 }
 # The ports: `SharedStore` and what stores of ours share; what a build tells its listeners.
 PORTS = {"store.shared": None, "lookup.find": {"listeners", "Listener"}}

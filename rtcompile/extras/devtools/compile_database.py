@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rtcompile import toolkit
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
 from rtcompile.request import options as compiler_options
 from rtcompile.request.options import Options
-from rtcompile.request.request import header_texts
+from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
-from rtcompile.settings import Settings
+
+Search = Sequence[tuple[str, str]]  # label and path of each folder of headers
 
 # --- Kernels that are strings in Python files -----------------------------------------------------
 
@@ -280,7 +280,7 @@ class Entry(NamedTuple):
 
 
 def write(
-    root: str, paths: Sequence[str], options: Sequence[str], arch: Arch, settings: Settings
+    root: str, paths: Sequence[str], options: Sequence[str], arch: Arch, search: Search
 ) -> list[Entry]:
     """Write a project's ``compile_commands.json``, and a file for each kernel that is a string."""
     root = os.path.abspath(root)
@@ -292,9 +292,9 @@ def write(
         for path in dict.fromkeys(_files(paths)):
             looked_at.add(path)
             if path.endswith(_SOURCES):
-                entries.append(Entry(path, path, _flags(common, arch, settings)))
+                entries.append(Entry(path, path, _flags(common, arch, search)))
             else:
-                entries += _of_python(path, root, common, arch, settings)
+                entries += _of_python(path, root, common, arch, search)
         _write_database(root, entries, kept, looked_at)
         _configure(root)
     except OSError as error:
@@ -324,7 +324,7 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
 
 
 def _of_python(
-    path: str, root: str, common: Options, arch: Arch, settings: Settings
+    path: str, root: str, common: Options, arch: Arch, search: Search
 ) -> Iterator[Entry]:
     try:
         with tokenize.open(path) as file:  # in the encoding that the file declares
@@ -340,7 +340,7 @@ def _of_python(
         target = os.path.join(root, FOLDER, f"{relative}.{name}.cu")
         _publish(target, _text(path, kernel.pieces))
         own = common.merged(_parsed(kernel.options))
-        flags = _flags(own, arch, settings, path)
+        flags = _flags(own, arch, search, path)
         if kernel.headers:
             folder = f"{target.removesuffix('.cu')}.headers"
             for header, text in _checked(kernel.headers):
@@ -386,7 +386,7 @@ def _origin(file: str) -> str:
 def _checked(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Return headers as a build takes them; none if they are invalid."""
     try:
-        return header_texts(headers)
+        return CompileRequest("", headers=headers).headers
     except InvalidRequest:
         return ()
 
@@ -398,17 +398,10 @@ def _parsed(options: Sequence[str]) -> Options:
         return Options()
 
 
-def _flags(options: Options, arch: Arch, settings: Settings, beside: str = "") -> tuple[str, ...]:
+def _flags(options: Options, arch: Arch, search: Search, beside: str = "") -> tuple[str, ...]:
     """Return clang's options for those of NVRTC."""
-    search = toolkit.current(settings).search
-    prelude = next(
-        (
-            file
-            for directory in search
-            if os.path.isfile(file := os.path.join(directory.path, "rtcompile", "clangd.h"))
-        ),
-        "",
-    )
+    preludes = (os.path.join(path, "rtcompile", "clangd.h") for _, path in search)
+    prelude = next(filter(os.path.isfile, preludes), "")
     std = options.std or "c++17"
     return (
         "-xcuda",
@@ -431,7 +424,7 @@ def _flags(options: Options, arch: Arch, settings: Settings, beside: str = "") -
         *(f"-I{os.path.abspath(directory)}" for directory in options.include_dirs),
         *([f"-I{os.path.dirname(beside)}"] if beside else []),
         # The host's C++ library is used instead of the shims for NVRTC.
-        *(arg for d in search if d.label != "shims" for arg in ("-isystem", d.path)),
+        *(arg for label, path in search if label != "shims" for arg in ("-isystem", path)),
         *(arg for header in options.pre_includes for arg in ("-include", header)),
     )
 

@@ -11,15 +11,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rtcompile.build.many import compile_many
-from rtcompile.build.many import request_of as build_of
-from rtcompile.build.portable import ProgramRequest, for_archs, request_of, with_directories
-from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, RtcompileWarning, shown
+from rtcompile.build.portable import (
+    ProgramRequest,
+    for_archs,
+    request_of,
+    requests_of,
+    with_directories,
+)
+from rtcompile.errors import BatchError, InvalidRequest, RtcompileError, RtcompileWarning
 from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, read
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.values import items
 
 _FOLDER = "rtcompile-warm-"
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
@@ -160,13 +164,7 @@ def warming_of(builds: Any, overrides: Mapping[str, Any]) -> Callable[[], None]:
     """Return what builds a record or requests, and can be pickled; raise InvalidRequest for others."""
     if isinstance(builds, (str, os.PathLike)):
         return partial(_build, read(os.fspath(builds)), dict(overrides))
-    requests = []
-    for index, each in enumerate(items("builds", builds, "CompileRequests or RawModules")):
-        request = build_of(each)
-        if request is None:
-            raise InvalidRequest(f"builds[{index}] is {shown(each)}; a CompileRequest is wanted")
-        requests.append(request)
-    return partial(_build, requests, dict(overrides))
+    return partial(_build, requests_of(builds), dict(overrides))
 
 
 def _build(builds: Record | Sequence[CompileRequest], overrides: Mapping[str, Any]) -> None:
