@@ -29,7 +29,8 @@ SURVIVORS = Path(__file__).parent / "survivors.txt"
 ROOMS = {
     "request": (
         "rtcompile/request",
-        "test_request test_options test_options_arch test_key test_arch",
+        "test_cxx test_includes test_request test_options test_options_arch test_options_taken "
+        "test_key test_arch",
     ),
     "lookup": (
         "rtcompile/lookup",

@@ -292,3 +292,33 @@ def test_sets_are_equal_where_they_state_the_same_and_both_or_neither_can_be_cac
     assert files == files.replaced(newest_ns=7)
     assert files != files.replaced(uncacheable="__TIME__")
     assert files != files.replaced(absent=(*files.absent, "/proc/nowhere"))
+
+
+def test_a_header_that_is_as_it_was_before_an_edit_is_unchanged(files, tmp_path):
+    before = (tmp_path / OWN).read_text()
+    edit(tmp_path, OWN)
+    assert files.refreshed() is None
+    (tmp_path / OWN).write_text(before)
+    assert files.refreshed() is not None
+
+
+def test_sets_of_many_files_are_unpacked(files, tmp_path):
+    for label, header in zip((OWN, TOOLKIT), files.headers, strict=True):
+        many = files.replaced(headers=(header,) * 100)
+        assert FileSet.unpacked(packed(many, tmp_path)).headers == many.headers, label
+
+
+def test_the_entries_of_a_folder_are_listed_again_once_it_changed(tmp_path, monkeypatch):
+    folder = tmp_path / "listed"
+    (folder / "below").mkdir(parents=True)
+    time.sleep(0.02)  # the file clock's tick
+    stated = fileset.listing(str(folder), ".o,.d")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lambda _: pytest.fail("it was listed again"))
+        assert fileset.listing(str(folder), ".o,.d") == stated
+    (folder / "ignored.d").touch()
+    assert fileset.listing(str(folder), ".o,.d") == stated
+    (folder / "below/deeper.h").touch()
+    assert fileset.listing(str(folder), ".o,.d") == stated
+    (folder / "a.h").touch()
+    assert fileset.listing(str(folder), ".o,.d") != stated

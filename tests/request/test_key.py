@@ -10,9 +10,9 @@ import pytest
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.request import key
-from rtcompile.request.key import KeyInputs, digest, field
+from rtcompile.request.key import KeyInputs, digest, field, path_bound
 from rtcompile.request.values import Arch
-from tests.key_inputs import make_key_inputs
+from tests.key_inputs import make_key_inputs, make_object
 
 HERE = (SearchDir("user0", "/home/a/inc"), SearchDir("cudart", "/venv/a/include"))
 THERE = (SearchDir("user0", "/home/b/inc"), SearchDir("cudart", "/venv/b/include"))
@@ -107,6 +107,30 @@ def object_key(
         headers=(Header(**{**fields, **changes}),), include_results=include_results
     )
     return inputs.object_key(dependencies, backend=backend, path_bound=path_bound)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "made", "own_path", "expected"),
+    [
+        pytest.param({}, {}, (), False, id="nothing has a path"),
+        pytest.param({"paths_matter": True}, {}, (), True, id="an option"),
+        pytest.param({"source": "char f[] = __FILE__;"}, {}, (), True, id="the source"),
+        pytest.param({}, {}, ("user0",), True, id="a header of the user's"),
+        pytest.param({}, {}, ("",), True, id="a header outside all directories"),
+        pytest.param({}, {}, ("cudart",), False, id="a toolkit's header, nowhere in the code"),
+        pytest.param({}, {"kind": "ltoir"}, ("cudart",), True, id="LTO-IR, which may hide it"),
+        pytest.param({}, {"kind": "ltoir"}, (), False, id="LTO-IR of headers without"),
+        pytest.param({}, {"code": b"at /home/a/inc/x.h"}, (), True, id="the code"),
+    ],
+)
+def test_what_binds_code_to_its_paths(
+    inputs: dict[str, Any], made: dict[str, Any], own_path: tuple[str, ...], expected: bool
+) -> None:
+    given = make_key_inputs(search=(SearchDir("user0", "/home/a/inc"),), **inputs)
+    dependencies = FileSet(own_path=own_path)
+    assert path_bound(given, make_object(**made), dependencies) is expected
+    if own_path == ("",):  # the host compiler's headers, on one machine
+        assert not path_bound(given, make_object(**made), dependencies, same_system=True)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 from rtcompile.request import command_lines
-from rtcompile.request.option_table import dropped
+from rtcompile.request.option_table import dropped, name_and_value
 from rtcompile.request.options import ArchOption, parse, with_directories
 from rtcompile.request.values import Arch
 
@@ -344,3 +344,35 @@ def test_an_option_that_is_known_to_cost_time_says_so() -> None:
     (note,) = parse(["-Ofc=max"]).notes
     assert "CUTLASS" in note
     assert parse(["--Ofast-compile=0"]).notes == ()
+
+
+@pytest.mark.parametrize("std", ["c++03", "c++11", "c++14", "c++17", "c++20"])
+def test_every_nvrtc_since_12_takes_these_standards(std: str):
+    assert f"--std={std}" in nvrtc_line(f"-std={std}", nvrtc=(12, 0))
+
+
+def test_warnings_as_errors_are_the_front_ends_where_nvrtc_lacks_the_option():
+    assert "-Xcudafe=--promote_warnings" in nvrtc_line("-Werror=all-warnings", nvrtc=(12, 9))
+    assert "-Xcudafe=--promote_warnings" not in nvrtc_line("-Werror=reorder", nvrtc=(12, 9))
+    assert "-Werror=reorder" in nvrtc_line("-Werror=reorder", nvrtc=(13, 3))
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("a.cu", ("", None)),
+        ("+x", ("", None)),
+        ("-G", ("G", None)),
+        ("--std=c++17", ("std", "c++17")),
+        ("-std=", ("std", "")),
+        ("-DX=1", ("D", "X=1")),
+        ("-D=X=1", ("D", "X=1")),
+    ],
+)
+def test_a_word_is_split_into_a_name_and_a_value(word: str, expected: tuple[str, str | None]):
+    assert name_and_value(word) == expected
+
+
+def test_only_the_standard_is_checked_as_one():
+    flags = dict(parse(("--threads=4", "-std=gnu++17")).flags)
+    assert (flags["threads"], flags["std"]) == ("4", "c++17")

@@ -140,3 +140,12 @@ def test_an_options_file_that_cannot_be_read_is_an_error_that_names_it(
         (tmp_path / "self.txt").write_text(text)
     with pytest.raises(InvalidRequest, match=r"self\.txt"):
         CompileRequest("", options=("-optf", "self.txt"))
+
+
+def test_options_files_may_name_each_other_eight_deep_and_no_more(tmp_path) -> None:
+    (tmp_path / "0").write_text("-DX=1")
+    for number in range(1, 9):
+        (tmp_path / str(number)).write_text(f"-optf {tmp_path}/{number - 1}")
+    assert CompileRequest("", options=(f"-optf {tmp_path}/7",)).options == ("-DX=1",)
+    with pytest.raises(InvalidRequest, match="8 deep"):
+        CompileRequest("", options=(f"-optf {tmp_path}/8",))
