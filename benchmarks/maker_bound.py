@@ -56,7 +56,7 @@ code = rtcompile.compile(source, arch="sm_90", options=["-DNDEBUG"])
 print(code.build.hit or "built", hashlib.sha256(code.code).hexdigest())
 """
 
-MAKER = "pch_maker.py"
+MAKER = "rtcompile.compilers.pch_maker:main"
 
 
 def processes(word: str) -> list[int]:

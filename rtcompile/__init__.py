@@ -89,12 +89,8 @@ def __dir__() -> list[str]:
 
 
 def _is_from_import() -> bool:
-    """Say whether the caller is ``from rtcompile import X``, and not ``hasattr`` or ``rtcompile.X``.
-
-    That statement replaces the message of an `AttributeError` and keeps that of other errors. The
-    other callers need an `AttributeError`. The name of Python's function is undocumented; if it
-    changes, the statement fails with "cannot import name".
-    """
+    """Say whether the caller is ``from rtcompile import X``, which would replace an AttributeError's message."""
+    # The name of Python's function is undocumented; if it changes, the statement says "cannot import name".
     return sys._getframe(2).f_code.co_name == "_handle_fromlist"
 
 
@@ -107,11 +103,8 @@ _MAX_WAIT_SECONDS = 10.0
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Say whether a thread is inside an import of this package, or inside one that this package does.
-
-    Not documented: the names of `importlib`'s frames. Elsewhere the answer is no, and a fork waits for
-    nothing.
-    """
+    """Say whether a thread is inside an import of this package, or inside one that this package does."""
+    # The names of `importlib`'s frames are undocumented; where they are others, a fork waits for nothing.
     inside = False
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

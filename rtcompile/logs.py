@@ -58,11 +58,7 @@ def warn_once(error: Exception) -> None:
 
 
 def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
-    """Log a finished build at INFO to the logger ``rtcompile``; `level` may also show it on stderr.
-
-    The record has the fields of the line as attributes too (``extra``): ``program``, ``arch``,
-    ``backend``, ``hit``, ``why``, ``notes``, ``milliseconds``, ``code_bytes``.
-    """
+    """Log a finished build at INFO, its fields as attributes; `level` may show it on stderr."""
     logger = None
     if "logging" in sys.modules:
         import logging

@@ -66,11 +66,7 @@ def as_ansi(pieces: Iterable[Piece]) -> str:
 
 
 def as_traceback(pieces: Iterable[Piece]) -> str:
-    """Return the text for IPython to print in place of a traceback.
-
-    Jupyter shows errors on a red background, which is light or dark as in its theme. No fixed
-    colour is readable on both, so there the text is only made bold.
-    """
+    """Return the text for IPython to print in place of a traceback; in Jupyter, on red, only bold."""
     if not in_notebook():
         return as_ansi(pieces)
     return "".join(f"\033[1m{text}\033[0m" if style in _BOLD else text for style, text in pieces)
@@ -108,11 +104,7 @@ def printable(text: str) -> str:
 
 
 def takes_escapes(stream: IO[str] | None) -> bool:
-    """Say whether a stream shows colours and can overwrite a line, as most terminals do.
-
-    `sys.stderr` is None in a program that was started with it closed, as services are. It may also be
-    closed, or replaced by an object that has only ``write``.
-    """
+    """Say whether a stream, which may be None, closed or only writable, shows colours and overwrites a line."""
     if getattr(stream, "isatty", None) is None or getattr(stream, "closed", False):
         return False
     assert stream is not None
@@ -128,11 +120,7 @@ def is_watched() -> bool:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = 0) -> str:
-    """Return a table with numbers aligned to the right, without columns that are empty.
-
-    The first column names the row; None and ``""`` are empty. A table wider than `width` has
-    several lines for a row, one for each value.
-    """
+    """Return a table without empty columns; of a row that is wider than `width`, a line for each value."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     kept = [i for i in range(len(header)) if not cells or any(row[i] for row in cells)]
     columns = [[header[i], *(row[i] for row in cells)] for i in kept]

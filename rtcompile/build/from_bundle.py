@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rtcompile.build import plan as plans
 from rtcompile.bundles import index as bundles
-from rtcompile.bundles.file import Bundle, Row
+from rtcompile.bundles.file import Bundle, Row, in_use
 from rtcompile.errors import JitDisabled, RtcompileError
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
@@ -123,7 +123,7 @@ class _Search:
         """Yield the builds under the request's key that the request's compiler may have made."""
         if self._inputs is None:
             return
-        for bundle in bundles.in_use():
+        for bundle in in_use():
             rows = bundle.rows(self._key)
             if rows and (cuda := bundles.cuda_major()) is not None:
                 bundle.require_cuda(cuda)
@@ -166,7 +166,7 @@ class _Search:
 
     def details(self) -> str:
         """Return a sentence about each bundle, after a blank."""
-        sentences = [self._sentence(bundle) for bundle in bundles.in_use()]
+        sentences = [self._sentence(bundle) for bundle in in_use()]
         return "".join(f" {sentence}" for sentence in sentences if sentence)
 
     def _sentence(self, bundle: Bundle) -> str:

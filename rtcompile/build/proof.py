@@ -14,7 +14,7 @@ from rtcompile.errors import InvalidRequest
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import arch as archs
-from rtcompile.request import object_code
+from rtcompile.request import object_code, values
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.store import manifests
 from rtcompile.workers import pool
@@ -66,7 +66,7 @@ def matrix(bundle: Bundle) -> list[Served]:
                 served.append(Served(gpu, name, cuda, "nothing", ""))
                 continue
             # The choice of `build.from_bundle`: machine code before PTX, then the nearest architecture.
-            wanted = archs.exact(capability)
+            wanted = values.exact(capability)
             exact = [
                 row for arch in wanted for row in usable if (row.arch, row.kind) == (arch, "cubin")
             ]

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from rtcompile.bundles import sections
-from rtcompile.bundles.sections import (
+from rtcompile.bundles.index import (
     CHECKS,
     HEAD,
     INDEX,
@@ -16,12 +15,16 @@ from rtcompile.bundles.sections import (
     Extent,
     Sections,
     UnusableError,
+    groups,
+    load,
     number,
+    read_checks,
+    sections_in_use,
 )
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import headers, sealed
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import Header, SearchDir
+from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import object_code, sources
 from rtcompile.request.object_code import ObjectCode
@@ -76,7 +79,7 @@ class Contents(NamedTuple):
     row: Row
     code: bytes  # its object's file
     record: bytes  # the record of its headers
-    checks: bytes  # the headers to check, as `sections.read_checks` reads them
+    checks: bytes  # the headers to check, as `index.read_checks` reads them
     queries: tuple[str, ...]
 
 
@@ -90,15 +93,8 @@ def _decode(data: bytes) -> _Entry:
     code, record, checks = (
         (number(texts[i]), number(texts[i + 1]), texts[i + 2]) for i in (8, 11, 14)
     )
-    groups = []
-    at = 17
-    for _ in range(3):
-        count = number(texts[at])
-        groups.append(tuple(texts[at + 1 : at + 1 + count]))
-        at += 1 + count
-    row = Row(
-        key, Arch.parse(arch), kind, backend, compiler, number(cuda), program, source, *groups
-    )
+    more = groups(texts)
+    row = Row(key, Arch.parse(arch), kind, backend, compiler, number(cuda), program, source, *more)
     return row, code, record, checks
 
 
@@ -108,9 +104,7 @@ class Bundle:
     def __init__(self, path: str, opened: Sections | None = None) -> None:
         self.path = path
         self._sections = opened or Sections(path)
-        self._index: dict[bytes, list[bytes]] | None = None
-        # What this process has verified: the object, and the package's own headers.
-        self._verified: dict[tuple[Row, tuple[SearchDir, ...]], tuple[ObjectCode, FileSet]] = {}
+        self._index: dict[bytes, list[int]] | None = None  # positions of rows by their key
 
     @property
     def problem(self) -> str:
@@ -120,7 +114,7 @@ class Bundle:
     def rows(self, key: str | None = None) -> list[Row]:
         """Return the builds under `key`, or all of them; none if the bundle cannot be used."""
         try:
-            return [row for row, *_ in self._entries(key)]
+            return [row for _, (row, *_) in self._entries(key)]
         except UnusableError as error:
             self._sections.ignore(str(error))
             return []
@@ -146,47 +140,34 @@ class Bundle:
                 f"it was made with CUDA {made_with}, and this process uses CUDA {major}"
             )
 
-    def load(self, row: Row, own: tuple[SearchDir, ...]) -> ObjectCode | None:
+    def load(self, row: Row, own: Sequence[SearchDir]) -> ObjectCode | None:
         """Return the build of a row; None if the package's own headers have changed since."""
-        known = self._verified.get((row, own))
-        if known is not None and known[1].is_unchanged():
-            return _found(known[0], "memory")
         try:
-            obj, checked, recorded = self._read(row, own)
+            at = next((at for at, (each, *_) in self._entries(row.key) if each == row), None)
+            if at is None:
+                raise UnusableError("it was replaced while in use")
+            found = load(self._sections, at, _folders(own))
         except UnusableError as error:
             self._sections.ignore(str(error))
             return None
-        fresh = checked.refreshed()
-        if fresh is None:
-            return None
-        obj = replace(obj, build=replace(obj.build, headers=(*fresh.headers, *recorded.headers)))
-        self._verified[row, own] = obj, fresh
-        return _found(obj, "bundle")
+        return None if found is None else found.obj
 
-    def headers_of(self, number: int, folders: Sequence[str]) -> tuple[Header, ...]:
-        """Return the headers of a row's build in `folders`; none if the bundle has changed since."""
-        row, _, record, _ = _decode(self._sections.rows[number])
-        own = tuple(SearchDir(f"user{at}", folder) for at, folder in enumerate(folders))
-        with suppress(UnusableError):
-            checked, recorded = self._dependencies(row, record, own)
-            read = checked.refreshed() or checked
-            return (*read.headers, *recorded.headers)
-        return ()
-
-    def difference(self, row: Row, own: tuple[SearchDir, ...]) -> str:
+    def difference(self, row: Row, own: Sequence[SearchDir]) -> str:
         """Describe how the package's own headers differ from those that the row was compiled from."""
         with suppress(UnusableError):
-            return self._read(row, own)[1].difference()
+            for _, (each, _, _, checks) in self._entries(row.key):
+                if each == row:
+                    return read_checks(self._sections.blob(checks), _folders(own)).difference()
         return ""
 
     def contents(self) -> list[Contents]:
         """Return all builds, with every byte verified."""
         try:
-            entries = self._entries(None)
+            entries = [entry for _, entry in self._entries(None)]
             found = []
             for (row, *blobs), queries in zip(entries, self._queries(), strict=True):
                 code, record, checks = map(self._sections.blob, blobs)
-                sections.read_checks(checks, row.labels)
+                read_checks(checks, row.labels)
                 found.append(Contents(row, code, record, checks, queries))
         except UnusableError as error:
             raise InvalidRequest(f"{self.path} cannot be used: {error}") from None
@@ -198,20 +179,20 @@ class Bundle:
             raise InvalidRequest(f"{self.path}: the bytes from {end} on belong to no build")
         return found
 
-    def _entries(self, key: str | None) -> list[_Entry]:
+    def _entries(self, key: str | None) -> list[tuple[int, _Entry]]:
+        """Return the rows under a key, or all of them, each with its position."""
         if not self._sections.open():
             return []
+        rows = self._sections.rows
         if self._index is None:
             self._index = {}
-            for row in self._sections.rows:
-                self._index.setdefault(row[: row.find(b"\0")], []).append(row)
-        found = (
-            self._sections.rows
-            if key is None
-            else self._index.get(key.encode("utf-8", "surrogateescape"), [])
-        )
+            for at, row in enumerate(rows):
+                self._index.setdefault(row[: row.find(b"\0")], []).append(at)
+        found: Iterable[int] = range(len(rows))
+        if key is not None:
+            found = self._index.get(key.encode("utf-8", "surrogateescape"), ())
         try:
-            return [_decode(row) for row in found]
+            return [(at, _decode(rows[at])) for at in found]
         except (ValueError, IndexError, TypeError, RtcompileError) as error:
             raise UnusableError(f"its index cannot be understood ({error})") from None
 
@@ -225,30 +206,20 @@ class Bundle:
                 found[row].append(query)
         return [tuple(queries) for queries in found]
 
-    def _read(self, row: Row, own: tuple[SearchDir, ...]) -> tuple[ObjectCode, FileSet, FileSet]:
-        entry = next((e for e in self._entries(row.key) if e[0] == row), None)
-        if entry is None:
-            raise UnusableError("it was replaced while in use")
-        _, code, record, _ = entry
-        decoded = object_code.decode(row.sealed_key(), self._sections.blob(code))
-        if decoded is None:
-            raise UnusableError("it contains builds of another format, or under another's key")
-        return decoded[1], *self._dependencies(row, record, own)
 
-    def _dependencies(
-        self, row: Row, record: Extent, own: tuple[SearchDir, ...]
-    ) -> tuple[FileSet, FileSet]:
-        """Return the package's own headers, which are checked, and the others."""
-        # The toolkit's directories may be missing or different here: labels take their place.
-        others = [SearchDir(label, f"<{label}>") for label in row.labels[len(own) :]]
-        builds = manifests.decode(row.sealed_key(), self._sections.blob(record), [*own, *others])
-        if builds is None or len(builds) != 2:
-            raise UnusableError("it contains builds of another format, or under another's key")
-        return builds[0].dependencies, builds[1].dependencies
+def in_use() -> list[Bundle]:
+    """Return the bundles in use, in the order in which they were added."""
+    found = []
+    for sections in sections_in_use():
+        if sections.reader is None:
+            sections.reader = Bundle(sections.path, sections)
+        found.append(sections.reader)
+    return found
 
 
-def _found(obj: ObjectCode, where: str) -> ObjectCode:
-    return replace(obj, build=replace(obj.build, hit=where))
+def _folders(own: Iterable[SearchDir]) -> tuple[str, ...]:
+    """Return the folders that a request names; headers given as texts have a label, and no checks."""
+    return tuple(each.path for each in own if each.is_own and not headers.label(each.path))
 
 
 # --- Writing, without times or paths: equal builds give equal bytes --------------------------------
@@ -262,8 +233,8 @@ def contents_of(
     queries: Sequence[str] = (),
 ) -> Contents:
     """Return what a bundle stores of a build; `queries` are the digests by which it is found."""
-    # The folders that a request names. Headers given as texts have a label, and are not checked.
-    own = [each for each in search if each.is_own and not headers.label(each.path)]
+    folders = _folders(search)
+    own = [each for each in search if each.path in folders and each.is_own]
 
     def is_own(path: str) -> bool:
         return sources.split_path(path, own)[0] >= 0
@@ -276,10 +247,7 @@ def contents_of(
         present=tuple(filter(is_own, read.present)),
     )
     recorded = FileSet(headers=tuple(h for h in unplaced if not is_own(h.path)))
-    builds = [
-        manifests.ManifestEntry(row.backend, row.compiler, "", dependencies)
-        for dependencies in (checked, recorded)
-    ]
+    builds = [manifests.ManifestEntry(row.backend, row.compiler, "", recorded)]
     timeless = replace(obj, build=replace(obj.build, compiled_in=0.0))
     key = row.sealed_key()
     return Contents(
@@ -292,7 +260,7 @@ def contents_of(
 
 
 def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
-    """Encode the headers to check of a build, as `sections.read_checks` reads them."""
+    """Encode the headers to check of a build, as `index.read_checks` reads them."""
 
     def encoded(path: str) -> str:
         number, rest = sources.split_path(path, own)
@@ -307,10 +275,7 @@ def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
 
 
 def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
-    """Write a bundle in one step. The last build of each key, architecture, kind and CUDA is kept.
-
-    It serves the queries of all of them: `RawKernel` and CuPy's own classes ask for one build differently.
-    """
+    """Write a bundle in one step; of each key, architecture, kind and CUDA it has the last build."""
     last: dict[tuple[Any, ...], Contents] = {}
     served: dict[tuple[Any, ...], dict[str, None]] = {}
     for build in builds:

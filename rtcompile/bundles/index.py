@@ -1,17 +1,23 @@
-"""The bundles in use, which are a level of the look-up from the first `use` on.
+"""The bundles in use, a level of the look-up from the first `use` on, and how their files are read.
 
-A request's build is found wherever its header folders lie.
-
-A bundle lists the digests of the requests that its builds serve. A build that is found is verified: its
-bytes by their digests, the package's own headers by their contents. This module imports only what a
-hit needs.
+A head of fixed size is followed by the sealed index, then by the blobs that its rows point to: objects as
+the cache keeps them, a record of the headers that each was compiled from, and the list of those headers to
+check before use. The index lists the digests of the requests that its builds serve, wherever their header
+folders lie. A bundle comes from another machine: its bytes are verified by their digests, the package's own
+headers by their contents. This module imports only what a hit needs.
 """
 
 from __future__ import annotations
 
 import os
+import struct
+import warnings
 
-from rtcompile.bundles.sections import Extent, Sections, UnusableError, number, read_checks
+from rtcompile.errors import RtcompileWarning
+from rtcompile.files import sealed
+from rtcompile.files.fileset import FileSet
+from rtcompile.files.headers import Header, SearchDir
+from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import digest
 from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directory, loaded
@@ -26,8 +32,149 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rtcompile.bundles.file import Bundle
-    from rtcompile.files.fileset import FileSet
-    from rtcompile.files.headers import Header
+
+# --- The file ------------------------------------------------------------------------------------
+
+MAGIC = b"rtcompile bundle 4\n".ljust(32, b"\0")
+HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
+INDEX = "bundle index"
+_MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
+_DIGITS = 15  # digits of a position in a file, enough for a petabyte
+
+# The start, size and digest of a blob; the index ends at position 0.
+Extent = tuple[int, int, str]
+
+
+class UnusableError(Exception):
+    """A bundle cannot be used; the message says why."""
+
+
+class Sections:
+    """The sections of a bundle's file, read when first needed; an unusable file is ignored with one warning."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.problem = ""  # why it is ignored, "" while it is not
+        self.cuda: tuple[
+            int, ...
+        ] = ()  # the major versions of CUDA that its builds were compiled with
+        self.rows: list[bytes] = []
+        # The digest of a request's fields to the rows that serve it.
+        self.queries: dict[str, list[int]] = {}
+        self.left_out: list[str] = []  # field by field: see `file.LeftOut`
+        self.end_of_index = 0  # the position of the first blob
+        self.reader: Bundle | None = None  # the object that decodes its rows, made on demand
+        self._is_open = False
+
+    def open(self) -> bool:
+        """Read the index on the first call; say whether it is usable. On UnusableError, call `ignore`."""
+        if not self._is_open and not self.problem:
+            self._open()
+        return not self.problem
+
+    def ignore(self, reason: str) -> None:
+        """Stop using the bundle, and warn once."""
+        if not self.problem:
+            self.problem = reason
+            warnings.warn(
+                f"kernel bundle {self.path} is ignored: {reason}. Its builds are compiled instead.",
+                RtcompileWarning,
+                stacklevel=2,
+            )
+
+    def blob(self, extent: Extent) -> bytes:
+        """Return a blob; raise `UnusableError` if its digest differs from the index."""
+        start, size, digest = extent
+        try:
+            data = self._bytes(self.end_of_index + start, size)
+        except (OSError, OverflowError) as error:
+            raise UnusableError(str(error)) from None
+        if content_digest(data) != digest:
+            raise UnusableError("it is damaged, or was replaced while in use")
+        return data
+
+    def _open(self) -> None:
+        try:
+            head = self._bytes(0, HEAD.size)
+        except FileNotFoundError:
+            self.problem = "it is not there"  # this is normal in a checkout: no warning
+            return
+        except OSError as error:
+            raise UnusableError(error.strerror or str(error)) from None
+        if head[:32] != MAGIC:
+            if head.startswith(_MAGIC_OF_ANY_FORMAT):
+                raise UnusableError("it was made by an rtcompile with another bundle format")
+            raise UnusableError("it is no bundle")
+        try:
+            _, size = HEAD.unpack(head)
+            fields = sealed.unseal(INDEX, "", self._bytes(HEAD.size, size))
+        except (struct.error, OSError):
+            fields = None
+        if not fields or len(fields) < 3:
+            raise UnusableError("it is damaged")
+        queries: dict[str, list[int]] = {}
+        try:
+            cuda = tuple(number(text) for text in fields[0].decode().split())
+            for line in fields[1].decode().splitlines():
+                query, *rows = line.split(" ")
+                queries[query] = [number(row) for row in rows]
+            left_out = fields[2].decode().split("\0")[:-1]
+        except ValueError as error:
+            raise UnusableError(f"its index cannot be understood ({error})") from None
+        self.cuda, self.queries, self.left_out, self.rows = cuda, queries, left_out, fields[3:]
+        self.end_of_index = HEAD.size + size
+        self._is_open = True
+
+    def _bytes(self, start: int, size: int) -> bytes:
+        # The file may have any owner: the user who installed the package also installed its code.
+        descriptor, status = sealed.open_regular(self.path)
+        try:
+            # A damaged size must not allocate more memory than the file has bytes.
+            return os.pread(descriptor, min(size, status.st_size), start)
+        finally:
+            os.close(descriptor)
+
+
+def number(text: str) -> int:
+    """Read a count or a position; raise ValueError for one that no bundle can hold."""
+    if len(text) > _DIGITS or not text.isascii() or not text.isdecimal():
+        raise ValueError(f"{text[:_DIGITS]!r} is no number")
+    return int(text)
+
+
+# --- The files to check before a build is used ----------------------------------------------------
+
+CHECKS = "bundle checks"  # the kind of the sealed blob that `read_checks` reads
+
+
+def read_checks(data: bytes, folders: Sequence[str]) -> FileSet:
+    """Decode a list of files to check, in these folders; raise `UnusableError` if it is damaged."""
+    fields = sealed.unseal(CHECKS, "", data)
+    if fields is None or len(fields) != 3:
+        raise UnusableError("it contains builds of another format")
+    try:
+        texts, absent, present = (
+            field.decode("utf-8", "surrogateescape").split("\0")[:-1] for field in fields
+        )
+        headers = []
+        for place, digest in zip(texts[::2], texts[1::2], strict=True):
+            at, _, rest = place.partition("/")
+            headers.append(Header(_path(place, folders), f"user{at}", rest, digest, -1, 0, 0))
+        gaps, neighbours = (
+            tuple([_path(place, folders) for place in places]) for places in (absent, present)
+        )
+    except (ValueError, IndexError) as error:
+        raise UnusableError(f"its checks cannot be understood ({error})") from None
+    return FileSet(tuple(headers), gaps, neighbours)
+
+
+def _path(place: str, folders: Sequence[str]) -> str:
+    """Return the path that a folder's number and the rest stand for."""
+    at, _, rest = place.partition("/")
+    return f"{folders[number(at)]}/{rest}"
+
+
+# --- The bundles in use ---------------------------------------------------------------------------
 
 _QUOTES_AND_LISTS = frozenset("\"'\\,")
 _MAX_KNOWN = 8192
@@ -70,18 +217,6 @@ def use(path: str) -> None:
         lookup.LEVELS = (lookup.LEVELS[0], _LEVEL, *lookup.LEVELS[1:])
 
 
-def in_use() -> list[Bundle]:
-    """Return the bundles in use, in the order in which they were added."""
-    from rtcompile.bundles.file import Bundle
-
-    found = []
-    for sections in sections_in_use():
-        if sections.reader is None:
-            sections.reader = Bundle(sections.path, sections)
-        found.append(sections.reader)
-    return found
-
-
 def sections_in_use() -> list[Sections]:
     """Return the sections of the bundles in use, in the order in which they were added."""
     found = []
@@ -108,11 +243,8 @@ _installed: dict[tuple[str, ...], int | None] = {}
 
 
 def cuda_major() -> int | None:
-    """Return the major version of the CUDA that CuPy launches code with; None if unknown.
-
-    The toolkit's version is not used, since a machine may have no toolkit or one of another
-    version. If CuPy is not loaded, the version is read from the name of the installed CuPy wheel.
-    """
+    """Return the major version of the CUDA that CuPy launches code with; None if unknown."""
+    # Not the toolkit's, of which there may be none. Where CuPy is not loaded, its wheel's name has it.
     cupy = loaded("cupy")
     if cupy is not None:
         return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
@@ -146,7 +278,7 @@ class _Files:
     uncacheable = ""
     is_empty = False  # `is_unchanged` says whether bundles are in use
 
-    def __init__(self, checked: FileSet, row: tuple[Sections, int, Sequence[str]]) -> None:
+    def __init__(self, checked: FileSet, row: tuple[Sections, int]) -> None:
         self._checked = checked
         self._row = row
         self._headers: tuple[Header, ...] | None = None
@@ -155,10 +287,11 @@ class _Files:
     def headers(self) -> tuple[Header, ...]:
         """Every header that the build read, including those that have changed since."""
         if self._headers is None:
-            from rtcompile.bundles.file import Bundle
-
-            sections, row, folders = self._row
-            self._headers = Bundle(sections.path, sections).headers_of(row, folders)
+            checked = self._checked.refreshed() or self._checked
+            try:
+                self._headers = (*checked.headers, *_recorded(*self._row))
+            except UnusableError:  # the file has changed since
+                self._headers = ()
         return self._headers
 
     def is_unchanged(self, recent: bool = False) -> bool:
@@ -194,21 +327,58 @@ def _find_in(
     try:
         read = [(sections.rows[row].split(b"\0"), row) for row in rows]
         usable = [(fields, row) for fields, row in read if fields[5] == b"%d" % cuda]
-        for fields, row in sorted(usable, key=_preference):
-            checked = _checked_files(sections, fields[14:17], folders, recent)
-            if checked is None:
-                continue
-            key, arch, kind = fields[:3]
-            name = b" ".join((key, arch, kind, fields[5])).decode("utf-8", "surrogateescape")
-            data = sections.blob(_extent(fields[8:11]))
-            decoded = object_code.decode(name, data)
-            if decoded is None:
-                raise UnusableError("it contains builds of another format, or under another's key")
-            files: Any = _Files(checked, (sections, row, folders))
-            return Found(hit(decoded[1], files, "bundle"), files)
+        for _, row in sorted(usable, key=_preference):
+            if build := load(sections, row, folders, recent):
+                return build
     except (IndexError, ValueError) as error:
         raise UnusableError(f"its index cannot be understood ({error})") from None
     return None
+
+
+def load(
+    sections: Sections, row: int, folders: tuple[str, ...], recent: bool = False
+) -> Found | None:
+    """Return the build of a row; None if the package's own headers have changed since."""
+    fields = sections.rows[row].split(b"\0")
+    checked = _checked_files(sections, fields[14:17], folders, recent)
+    if checked is None:
+        return None
+    decoded = object_code.decode(_sealed_key(fields), sections.blob(_extent(fields[8:11])))
+    if decoded is None:
+        raise UnusableError(_ANOTHER_FORMAT)
+    files: Any = _Files(checked, (sections, row))
+    return Found(hit(decoded[1], files, "bundle"), files)
+
+
+def _sealed_key(fields: Sequence[bytes]) -> str:
+    return b" ".join((*fields[:3], fields[5])).decode("utf-8", "surrogateescape")
+
+
+def _recorded(sections: Sections, row: int) -> tuple[Header, ...]:
+    """Return the headers of a row's build that are not the package's own."""
+    from rtcompile.store import manifests
+
+    fields = sections.rows[row].split(b"\0")
+    labels = groups([field.decode("utf-8", "surrogateescape") for field in fields[:-1]])[2]
+    # The toolkit's directories may be missing or different here: labels take their place.
+    search = [SearchDir(label, f"<{label}>") for label in labels]
+    builds = manifests.decode(_sealed_key(fields), sections.blob(_extent(fields[11:14])), search)
+    if not builds:
+        raise UnusableError(_ANOTHER_FORMAT)
+    return builds[-1].dependencies.headers
+
+
+def groups(texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the options, the name expressions and the labels of search directories of a row."""
+    found, at = [], 17
+    for _ in range(3):
+        count = number(texts[at])
+        found.append(tuple(texts[at + 1 : at + 1 + count]))
+        at += 1 + count
+    return found
+
+
+_ANOTHER_FORMAT = "it contains builds of another format, or under another's key"
 
 
 def _preference(found: tuple[list[bytes], int]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from rtcompile.build import planned
@@ -91,7 +90,7 @@ def _info(given: Namespace, settings: Settings, store: Store) -> tuple[dict[str,
         "entries": len(entries),
         "precompiled_headers": len(precompiled),
         "precompiled_bytes": sum(precompiled),
-        **(asdict(usage) if usage else {}),
+        **(usage._asdict() if usage else {}),
     }
     if given.stats:
         from rtcompile.extras.cluster import copying

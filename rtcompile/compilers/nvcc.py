@@ -33,13 +33,7 @@ _FIRST_EXPRESSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """Variables that hold the addresses of name expressions: their initialisers name the symbols.
-
-    Names in initialisers are documented for PTX, unlike relocations in a cubin. The markers are
-    removed from the PTX before it is assembled, so the machine code is that of the source without
-    them, with its templates instantiated. With ``-G`` the debug information refers to the markers,
-    and they stay.
-    """
+    """Variables with the addresses of name expressions, whose initialisers name the symbols in PTX."""
 
     prefix: str
     expressions: tuple[str, ...]
@@ -264,10 +258,7 @@ class _Nvcc:
         return outcome._replace(trace=trace)
 
     def _with_missing(self, failure: CompileFailure, files: dict[str, bytes]) -> CompileFailure:
-        """Have the host compiler say what it read before it missed a header, and where it searched.
-
-        Such a build leaves no ``-MD`` file. The second run ends at the same header.
-        """
+        """Have the host compiler, which left no ``-MD`` file, say what it read before it missed a header."""
         command = (*failure.command, "-Xcompiler", "-H,-v")
         outcome = _run_program(command, files, (), self._left())
         log = outcome.value["log"] if isinstance(outcome, pool.Answer) else ""

@@ -45,13 +45,7 @@ def link(  # noqa: C901, PLR0912  # one linker after another, each with its reas
     limits: Limits,
     target: str = "cubin",
 ) -> Compiled | CompileFailure:
-    """Link inputs to one program.
-
-    The device runtime (libcudadevrt: dynamic parallelism) is added where something calls it. What
-    is too new for nvJitLink, or all where there is none, is left to NVCC's linker. `flags` lack
-    ``-arch``, ``-lto`` and ``-ptx``. An ``"object"`` may refer to what is linked later. PTX and
-    LTO-IR can be made of LTO-IR only.
-    """
+    """Link inputs to one program, with the device runtime if it is called; by NVCC if they are too new."""
     problems = [problem for given in inputs if (problem := unfit(given, arch))]
     if target == "ptx" and not any(kind_of(given.data) == "ltoir" for given in inputs):
         problems.append("PTX can be linked of LTO-IR only, and no input is; compile with -dlto")

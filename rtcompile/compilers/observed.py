@@ -57,12 +57,7 @@ def file_set(  # noqa: C901, PLR0912, PLR0915  # one branch for each kind of obs
     texts: Iterable[tuple[str, str]] = (),
     before: FileSet = _NOTHING,
 ) -> FileSet:
-    """Return what a compile depends on, from what `probes.end` returned.
-
-    `texts` are the headers that were given as texts, by their paths, and `before` the files of the
-    precompiled header that was used. `newest_ns` is 0 if everything is still as the compiler saw
-    it, else the present.
-    """
+    """Return what a compile depends on: what `probes.end` returned, and a precompiled header's files."""
     split_path = relative_to(search)
     toolkit = tuple(f"{d.path.rstrip('/')}/" for d in search if not d.is_own)
     headers = {header.path: header for header in before.headers}
@@ -166,11 +161,8 @@ def _clock(path: str, digest: str) -> tuple[str, bool]:
 
 
 def _gaps(paths: Iterable[bytes], directories: Iterable[str]) -> Iterable[str]:
-    """Yield, for each path that did not exist, the first folder on its way that does not, or itself.
-
-    A missing ``user0/cute`` stands for every header below it, which reduces CuTe's 300 paths to a few
-    tens. A missing search directory does not stand for the paths below it, since its path differs elsewhere.
-    """
+    """Yield, for each path that did not exist, the first folder on its way that does not, or itself."""
+    # A missing search directory stands for itself alone, since its path differs elsewhere.
     known = dict.fromkeys(map(os.fsencode, directories), b"")
 
     def missing(folder: bytes) -> bytes:

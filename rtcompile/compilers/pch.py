@@ -21,15 +21,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile._version import __version__
-from rtcompile.compilers import pch_files as disk
 from rtcompile.compilers import pch_maker as maker
-from rtcompile.compilers.pch_files import READY, REFUSED, SEEN, Record
+from rtcompile.compilers.pch_maker import READY, REFUSED, SEEN, Record
 from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import TranslationUnit
 from rtcompile.settings import Settings
-from rtcompile.store import evict, locks
+from rtcompile.store import inventory, locks
 from rtcompile.store.folder import Folder
 from rtcompile.workers import heap, pool
 
@@ -57,14 +56,9 @@ siblings: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_siblin
 
 
 def worth_making(builds: int, front_end: float, makings: int = 0) -> bool:
-    """Say whether a prefix is worth a precompiled header: the one rule.
-
-    It is assumed that as many builds follow as there were so far. The seconds that the header saves
-    in all of them must exceed the cost of making it, which reads the headers twice, and counts half
-    because it is done at low priority. So the second build has one made if reading takes 0.1 s or
-    more, and the third one if it takes 80 ms, as with CuPy's own kernels (`frontends.cupy_builds`).
-    After each failed attempt the gain must be twice as large.
-    """
+    """Say whether a prefix is worth a precompiled header: the one rule."""
+    # As many builds are assumed to follow as there were. What they save must exceed the cost of making it, which
+    # reads the headers twice, and counts half for its low priority; after each failed attempt twice as much.
     spared = _spared(front_end)
     if builds < 2 or spared < _LEAST_SPARED:
         return False
@@ -78,11 +72,7 @@ def worth_waiting(builds: float, front_end: float) -> bool:
 
 
 def max_wait(front_end: float) -> float:
-    """Return how many seconds a build waits for a header in the making: as long as that would save.
-
-    Where no build has shown how long the headers take to read, the time since the maker started is
-    used, which is a lower bound.
-    """
+    """Return how many seconds a build waits for a header in the making: as long as that would save."""
     return max(0.0, _spared(front_end))
 
 
@@ -182,10 +172,10 @@ class Prefix:
         if record is None or record.state != READY:
             return None
         now = record.dependencies.current()
-        image = disk.image(self._path)
+        image = maker.image(self._path)
         # In a copy of the folder, as in a container's image, the file is another one of the same content.
         is_unchanged = record.image == image or (
-            record.checksum != b"" and record.checksum == disk.checksum(self._path)
+            record.checksum != b"" and record.checksum == maker.checksum(self._path)
         )
         if now is None or not is_unchanged:
             self._drop()
@@ -218,7 +208,7 @@ class Prefix:
                 known = Record.read(self._record, self.search) or Record(SEEN)
                 if known.state != SEEN:
                     return
-                if disk.changed_since(known.trace, self._record):
+                if maker.changed_since(known.trace, self._record):
                     known = Record(SEEN, makings=known.makings)
                 builds = known.builds + 1
                 least = known.seconds if seconds is None else min(seconds, known.seconds)
@@ -252,7 +242,7 @@ class Prefix:
         damaged = (
             record is not None
             and record.checksum != b""
-            and record.checksum != disk.checksum(self._path)
+            and record.checksum != maker.checksum(self._path)
         )
         # It may have been evicted, or dropped for an edit, since it was found.
         gone = not os.path.exists(self._path)
@@ -288,12 +278,7 @@ class Prefix:
             time.sleep(_POLL_SECONDS / 4)
 
     def _wait_if_worth(self) -> None:
-        """In a batch with more builds than slots, let some go ahead, and let the rest wait.
-
-        Parsing the headers once and then reusing them is faster than parsing them thirty times. A
-        build stops waiting when the first build shows that the header will not help, or when it is
-        cancelled; the header is then still made for the next run.
-        """
+        """In a batch with more builds than slots, let some go ahead, and the rest wait for the header."""
         slots = pool.slots()
         if siblings.get() <= slots:
             return
@@ -326,7 +311,7 @@ class Prefix:
     def _start_maker(self, lock: int, *, awaited: bool) -> bool:
         limit = Settings.from_environ().cache_size
         cache = Folder(os.path.dirname(os.path.abspath(self.folder)))
-        if evict.room_for_precompiled(cache, limit) < _LEAST_BYTES:
+        if inventory.room_for_precompiled(cache, limit) < _LEAST_BYTES:
             return False
         order = {
             "text": self.text,

@@ -23,7 +23,7 @@ from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
-from rtcompile.store import evict, inventory
+from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from rtcompile.store.remote import PROMPT_SECONDS, Remote, within
 from rtcompile.store.shared import (
@@ -358,7 +358,7 @@ def _kind_of_file_system(path: str) -> str:
 
 def _contents(folder: Folder, settings: Settings) -> Check:
     stored = list(inventory.stored(folder))
-    size = evict.size(folder)
+    size = inventory.size(folder)
     detail = f"{len(stored)} files, {size / 2**20:.0f} MiB of {settings.cache_size / 2**20:.0f}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -9,7 +9,6 @@ times, inode numbers and device.
 
 from __future__ import annotations
 
-import _thread  # `threading` is not loaded by a cache hit
 import os
 import time
 
@@ -28,8 +27,6 @@ _SECOND_NS = 10**9
 _IMAGES = ("squashfs", "erofs", "iso9660", "cramfs", "romfs", "udf")
 _FUSE_IMAGES = ("squash", "erofs", "iso", "archivemount")  # as in "fuse.squashfuse_ll"
 
-_guard = _thread.allocate_lock()  # held by the one thread of a batch that waits for the clock
-
 
 def file_clock_ns() -> int:
     """Return the time (ns since the epoch) that a file changed now would get, in steps of 4 ms."""
@@ -38,27 +35,15 @@ def file_clock_ns() -> int:
 
 
 def next_tick() -> int:
-    """Return the time, once the file clock has reached it (4 ms at most).
-
-    A header written before it carries an earlier time, one written from now on a later one. Since
-    Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
-    """
+    """Return the time once the file clock has reached it, so that only earlier files are older."""
+    # Since Linux 6.13 a file's time may be finer than the file clock, and so ahead of it.
     now = time.time_ns()
     deadline = time.monotonic() + _MAX_WAIT_SECONDS
-    with _guard:
-        while (tick := file_clock_ns()) < now:
-            if time.monotonic() > deadline:
-                return tick  # The clock was set back, and with it the times of files.
-            time.sleep(0.0005)
+    while (tick := file_clock_ns()) < now:
+        if time.monotonic() > deadline:
+            return tick  # The clock was set back, and with it the times of files.
+        time.sleep(0.0005)
     return now
-
-
-def _after_fork() -> None:
-    global _guard
-    _guard = _thread.allocate_lock()  # A thread of the parent may hold it.
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def changed_ns(status: os.stat_result) -> int:
@@ -67,12 +52,8 @@ def changed_ns(status: os.stat_result) -> int:
 
 
 def trusted(header: Header, device: int, read_ns: int, toolkit: tuple[str, ...] = ()) -> Header:
-    """Return a header that was read from a device at a time, with times that show every change.
-
-    The times are set to 0 if the file may change without a change of them. The next check then compares
-    its contents. In mounted images this is done for the user's files only. Files in a folder of
-    `toolkit` do not count as the user's, even if an option names that folder, as CuPy's options do.
-    """
+    """Return a header with times that show every change, or 0, which has its contents compared."""
+    # In mounted images that concerns the user's files only; what lies in `toolkit` is not the user's.
     times = header.mtime_ns, header.ctime_ns
     is_new = max(times) + _coarseness_ns(*times) >= read_ns
     is_own = header.is_own and not header.path.startswith(toolkit)

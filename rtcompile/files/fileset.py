@@ -52,6 +52,10 @@ _listings: dict[str, Header] = {}
 _read: dict[tuple[str, str, str], Header] = {}
 
 
+def _restored(at: int) -> Any:
+    return property(lambda files: files._restored()[at])
+
+
 class FileSet:
     """Everything that a result depends on besides the request and the compiler.
 
@@ -98,25 +102,11 @@ class FileSet:
         new._fields = fields
         return new
 
-    @property
-    def headers(self) -> tuple[Header, ...]:
-        return self._restored()[0]  # type: ignore[no-any-return]
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        return self._restored()[1]  # type: ignore[no-any-return]
-
-    @property
-    def present(self) -> tuple[str, ...]:
-        return self._restored()[2]  # type: ignore[no-any-return]
-
-    @property
-    def include_results(self) -> tuple[str, ...]:
-        return self._restored()[3]  # type: ignore[no-any-return]
-
-    @property
-    def own_path(self) -> tuple[str, ...]:
-        return self._restored()[4]  # type: ignore[no-any-return]
+    headers: tuple[Header, ...] = _restored(0)
+    absent: tuple[str, ...] = _restored(1)
+    present: tuple[str, ...] = _restored(2)
+    include_results: tuple[str, ...] = _restored(3)
+    own_path: tuple[str, ...] = _restored(4)
 
     @property
     def is_empty(self) -> bool:
@@ -138,14 +128,9 @@ class FileSet:
 
     def replaced(self, **changes: Any) -> FileSet:
         """Return a copy with other attributes."""
-        headers, absent, present, include_results, own_path = self._restored()
-        given = {
-            "headers": headers,
-            "absent": absent,
-            "present": present,
-            "include_results": include_results,
-        }
-        given.update(own_path=own_path, newest_ns=self.newest_ns, uncacheable=self.uncacheable)
+        names = ("headers", "absent", "present", "include_results", "own_path")
+        given = dict(zip(names, self._restored(), strict=True))
+        given.update(newest_ns=self.newest_ns, uncacheable=self.uncacheable)
         new = FileSet(**{**given, **changes})
         new._provided = self._provided
         return new
@@ -215,11 +200,7 @@ class FileSet:
     # --- packing -------------------------------------------------------------------------
 
     def packed(self, provided: tuple[str, ...]) -> list[bytes]:
-        """Return the set as `PACKED_FIELDS` fields.
-
-        `provided` names the folders, with a slash at their end, of files that are not the user's
-        own.
-        """
+        """Return the set as `PACKED_FIELDS` fields; files in `provided` folders are not the user's."""
         if not self._fields or (self._values is not None and self._provided != provided):
             self._provided = provided
             self._fields = _pack(self._restored(), provided)
@@ -272,11 +253,7 @@ def _is_present(path: str | bytes) -> bool:
 
 
 def listing(folder: str, ignored: str) -> str:
-    """Return what `FileSet.present` says of a folder's entries: their names and kinds.
-
-    Names that end in one of the `ignored` suffixes, which commas separate, do not count. Links are not
-    followed. Raises `OSError` where there is no folder.
-    """
+    """Return what `FileSet.present` says of a folder's entries, but for those with `ignored` suffixes."""
     from rtcompile.files import clocks
     from rtcompile.files.headers import Header
 
@@ -319,11 +296,7 @@ def _read_again(header: Header) -> Header | None:
 
 
 def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_result]:
-    """Return the header at a path, its contents and its status.
-
-    Named pipes and devices, whose reading may never end, raise `OSError`. The stat is taken before
-    the contents, so a change in between is noticed at the next check.
-    """
+    """Return the header at a path, its contents and its status, which was taken before; OSError for a pipe."""
     from rtcompile.files import clocks
     from rtcompile.files.headers import Header
 

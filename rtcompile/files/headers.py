@@ -51,11 +51,7 @@ class _Row(tuple):  # type: ignore[type-arg]
 
 
 class SearchDir(_Row):
-    """A directory the compiler searches for headers.
-
-    `label` names it without its path ("user0", "cudart", "cccl", "crt", "cutlass", "cupy",
-    "shims", …): cache keys carry labels, so two virtual environments share a cache.
-    """
+    """A directory that is searched for headers; cache keys have its `label` ("user0", "cudart", …)."""
 
     __slots__ = ()
     _fields = ("label", "path")

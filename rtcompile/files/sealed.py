@@ -64,11 +64,7 @@ class UntrustedError(OSError):
 
 
 def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -> int:
-    """Return a descriptor of a folder whose files may be used, else raise UntrustedError.
-
-    One that is not `private`, since none of its files will be opened, may be a link to another
-    disk, and others may write to it.
-    """
+    """Return a descriptor of a folder whose files (if not `private`, only its folders) may be used."""
     try:
         descriptor = os.open(path, _FOLDER | os.O_NOFOLLOW if private else _FOLDER, dir_fd=dir_fd)
     except NotADirectoryError:
@@ -101,10 +97,7 @@ def judge_folder(path: str, status: os.stat_result, *, private: bool = True) -> 
 
 
 def can_be_swapped(path: str) -> bool:
-    """Say whether other users could replace a folder in `path`, or one that `path` lies in.
-
-    Then only descriptors are safe: what was checked by its path may be another's when it is used.
-    """
+    """Say whether other users could replace a folder on a path, so that only descriptors are safe."""
     trusted = {0, os.geteuid()}
     try:
         with open("/proc/self/uid_map", "rb") as file:
@@ -133,10 +126,7 @@ _UNMAPPED = 65534
 
 
 def _is_open_to_others(status: os.stat_result, *, above: bool) -> bool:
-    """Say whether others may rename what is in a folder.
-
-    One `above` may be open to a group that is this user's alone, as with a umask of 002.
-    """
+    """Say whether others may rename what is in a folder; one `above` may be open to the user's own group."""
     mode = status.st_mode
     if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not mode & _OTHERS_MAY_WRITE:
         return False
@@ -266,12 +256,8 @@ def publish(
     durable: bool = True,
     mode: int = 0o600,
 ) -> None:
-    """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one.
-
-    With `durable` False a power cut can leave an empty or partial file, but the 3 ms of a disk's
-    sync are saved. That is right for files with a digest that are easily made again. `mode` is what
-    the umask is taken from, 0o666 for the user's own files. An error leaves nothing behind.
-    """
+    """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one."""
+    # Without `durable` a power cut may damage the file, but 3 ms of the disk's sync are saved.
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -366,12 +366,9 @@ def _values(everything: Mapping[Any, Any]) -> tuple[bytes | None, ...]:
 
 
 def _package_folders() -> list[str]:
-    """Return the entries of sys.path that the toolchain's search may look into.
-
-    The folder of the program's script is none of them: what `rtcompile warm` or a script in
-    another folder built is found. Without a CuPy in one of them, a CuPy that only an import hook
-    finds may count, so all entries do.
-    """
+    """Return the entries of sys.path that the toolchain's search may look into."""
+    # The folder of the program's script is none of them, so what `rtcompile warm` built is found. Without a CuPy
+    # in one of them, a CuPy that only an import hook finds may count, so all entries do.
     found = site_folders()
     has_cupy = any(has_folder(folder, "cupy") for folder in found)
     return found if has_cupy else import_folders()

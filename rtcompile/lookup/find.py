@@ -269,11 +269,7 @@ def depends_on_directory(request: CompileRequest) -> bool:
 def query_of(
     request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
 ) -> Query:
-    """Return the look-up of a request; it has no identity where planning is needed to look it up.
-
-    That is so if `link` contains sources or paths, whose files no index entry records, or if the working
-    directory was removed. `capability` is given to look up for another device.
-    """
+    """Return the look-up of a request; without identity if `link` has files, or no directory is left."""
     links = _links(request) if request.link else ()
     environment = environments.current()
     if environment.settings.cache_dir != settings.cache_dir:
@@ -298,10 +294,7 @@ def _links(request: CompileRequest) -> tuple[object, ...] | None:
 
 
 class Found:
-    """The code of a request, and the files that it depends on.
-
-    `object_key` names the cache's object of it, to which an index entry may lead.
-    """
+    """The code of a request, the files that it depends on, and the key of the cache's object of it, if known."""
 
     __slots__ = ("files", "obj", "object_key")
 
@@ -325,10 +318,7 @@ listeners: list[Listener] = []
 def report(
     request: CompileRequest, outcome: ObjectCode | RtcompileError, level: str | None = None
 ) -> None:
-    """Call the listeners with a request's result, and log it; `level` also shows it on stderr.
-
-    The result does not depend on whether one of them raises.
-    """
+    """Call all listeners with a request's result and log it; `level` shows it on stderr."""
     for listen in tuple(listeners):
         _tell(listen, request, outcome)
     # If `logging` is not imported, no handler can exist, and a hit should not import it.
@@ -354,10 +344,7 @@ def find(
     *,
     counts: bool = True,
 ) -> ObjectCode | None:
-    """Return the code of a request from one of the levels (default: `LEVELS`); None if none has it.
-
-    An object of the cache `counts` as a hit in its statistics.
-    """
+    """Return the code of a request from one of the levels (default: `LEVELS`); None if none has it."""
     started = time.perf_counter()
     if levels is None:
         if query.identity is None:

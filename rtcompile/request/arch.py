@@ -6,21 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rtcompile.errors import UnsupportedArch
-from rtcompile.request.values import Arch, exact
-
-__all__ = [
-    "NEWEST_MEASURED",
-    "Arch",
-    "Choice",
-    "check",
-    "choose",
-    "exact",
-    "first_release",
-    "generations",
-    "learn",
-    "runs_on",
-    "supported",
-]
+from rtcompile.request.values import Arch
 
 Version = tuple[int, int]
 Capability = tuple[int, int]
@@ -63,11 +49,7 @@ _INTEGRATED: frozenset[Capability] = frozenset(
 
 @lru_cache(maxsize=16)
 def supported(nvrtc: Version) -> tuple[Arch, ...]:
-    """Return the architectures that this NVRTC compiles for, in ascending order.
-
-    A release newer than those measured has what it reports (`learn`), and before that what the newest
-    measured one has. A release before 12.0 has none.
-    """
+    """Return what this NVRTC compiles for, in ascending order: measured, or what a newer one reports."""
     if nvrtc in learned:
         return tuple(sorted(arch for number in learned[nvrtc] for arch in variants(number)))
     known = [
@@ -115,14 +97,10 @@ def _first_releases(arch: Arch) -> list[Version]:
 
 @lru_cache(maxsize=64)
 def choose(capability: Capability, nvrtc: Version, *, virtual: bool = False) -> Choice:
-    """Choose what to compile for, given a device and a compiler.
-
-    The device's own architecture, with its ``a`` suffix where both have one: wgmma, setmaxnreg and
-    tcgen05 need it. Where NVRTC is older than the device, the nearest architecture of the same
-    generation whose machine code the device runs (no driver JIT at each load, and the resource
-    usage that is reported is the real one), else PTX for the driver to compile. `virtual` asks for
-    PTX anyway (CuPy's ``CUPY_COMPILE_WITH_PTX=1``).
-    """
+    """Choose what to compile for, given a device and a compiler; `virtual` asks for PTX."""
+    # The device's own architecture, with its ``a`` suffix where both have one: wgmma, setmaxnreg and tcgen05
+    # need it. Where NVRTC is older than the device, the nearest of the same generation whose machine code
+    # the device runs (no driver JIT at each load), else PTX.
     known = supported(nvrtc)
     kind = "ptx" if virtual else "cubin"
     plain = Arch(*capability)
@@ -160,11 +138,8 @@ def check(arch: Arch, target: str, nvrtc: Version) -> None:
 
 
 def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
-    """Say whether code of `arch` can run on a device; PTX and LTO-IR are compiled further for it.
-
-    A False refuses the code. Between integrated and discrete GPUs of one generation NVIDIA promises
-    neither yes nor no, so it is True there and the driver decides.
-    """
+    """Say whether code of `arch` can run on a device; PTX and LTO-IR are compiled further for it."""
+    # Of integrated and discrete GPUs of one generation NVIDIA promises nothing: True, and the driver decides.
     own = (arch.major, arch.minor)
     if own == capability:
         return True

@@ -25,12 +25,7 @@ from rtcompile.request.values import Arch
 def for_nvrtc(
     options: Options, arch: Arch, target: str, nvrtc: Version, include_dirs: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return NVRTC's command line.
-
-    The caller has already read the options' own `arch`. `include_dirs` is the whole search path in
-    order. ``-dlto`` is emitted for LTO-IR only. The error for an option that this release does not
-    take yet names the release that does.
-    """
+    """Return NVRTC's command line, with the whole search path; the options' own `arch` was read before."""
     line = [f"--gpu-architecture={arch if target == 'cubin' else arch.virtual}"]
     if nvrtc >= FIRST_WITH_TILE:
         line.append(f"--diag-error={TILE_IS_OFF}")
@@ -67,12 +62,7 @@ def for_nvcc(
     *,
     beside: str = "",
 ) -> tuple[str, ...]:
-    """Return nvcc's command line, but for input, output and what to make.
-
-    `include_dirs` lacks the options' `last_dirs`, which come after nvcc's own. `beside` is the
-    source's own directory, in which ``#include "…"`` looks first. An option whose text a shell
-    would act on is refused.
-    """
+    """Return nvcc's command line, but for files and target; ``#include "…"`` looks into `beside` first."""
     code = {"ptx": arch.virtual, "ltoir": f"lto_{str(arch)[3:]}"}.get(target, str(arch))
     line = [f"--generate-code=arch={arch.virtual},code={code}"]
     if nvcc >= FIRST_WITH_TILE:

@@ -121,13 +121,9 @@ class KeyInputs:
         return made
 
     def bundle_key(self) -> str:
-        """Return the key of builds in a package's bundle: only what the package itself decides.
-
-        Several builds share it, for several architectures and compilers; each states its own. The
-        toolkit's directories are left out, since there may be no toolkit. So is rtcompile's
-        version, so a wheel's builds outlive an upgrade; the number stands for the options'
-        normal form.
-        """
+        """Return the key of builds in a package's bundle: only what the package itself decides."""
+        # So neither an architecture, a compiler, the toolkit's directories nor rtcompile's version, which a wheel's
+        # builds outlive; the number stands for the options' normal form.
         own = tuple(directory for directory in self.search if directory.is_own)
         texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
         return digest([field("key", "shipped 2"), *replace(self, search=own)._given(), *texts])
@@ -148,11 +144,7 @@ class KeyInputs:
         return tuple(f"-{label}={value}" for label, value in self.options)
 
     def serves(self, backend: str, compiler: str) -> bool:
-        """Say whether an object that `compiler` made as `backend` may be used.
-
-        Where no NVCC is found (a service with another PATH, ``RTCOMPILE_JIT=0``), any NVCC's object of
-        these contents may be used, because it could not be built again here.
-        """
+        """Say whether an object of this compiler may be used; where there is no NVCC, any NVCC's."""
         if self.backend not in ("auto", backend):
             return False
         own = self.compilers.get(backend)
@@ -240,11 +232,8 @@ def linked_by(compiler: str, linker: str) -> str:
 def _layout(
     search: tuple[SearchDir, ...], program: str, pre_includes: tuple[str, ...]
 ) -> tuple[bytes, ...]:
-    """Return how the search directories are nested, which decides the names of each header.
-
-    ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file. If the second directory is not
-    inside the first they are two, and a manifest of one case is not valid in the other.
-    """
+    """Return how the search directories are nested, which decides the names of each header."""
+    # ``<inc/a.h>`` in ``/p`` and ``<a.h>`` in ``/p/inc`` are one file, and two if ``/p/inc`` lies elsewhere.
     fields = []
     placed = relative_to(search)
     for position, directory in enumerate(search):
@@ -297,15 +286,9 @@ def _names_its_path(inputs: KeyInputs) -> bool:
 def path_bound(
     inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet, *, same_system: bool = False
 ) -> bool:
-    """Say whether a path got into the code, which then may be used with these folders only.
-
-    With `same_system` True, headers outside all search directories (the host compiler's) lie at the
-    same path wherever the object is used.
-
-    In the user's own files a mention of ``__FILE__`` is enough, because the program may have
-    computed with it. A toolkit header uses it in assertions, where the path is visible in the code.
-    LTO-IR is compressed, so no path in it can be seen.
-    """
+    """Say whether a path got into the code; the host compiler's are the same on the `same_system`."""
+    # Of the user's files a mention of ``__FILE__`` is enough, as the program may compute with it. In toolkit headers
+    # it is in assertions, where the path is visible in the code, though not in LTO-IR, which is compressed.
     if _names_its_path(inputs):
         return True
     mentioning = [label for label in dependencies.own_path if label or not same_system]
@@ -325,11 +308,7 @@ def _path_fields(search: tuple[SearchDir, ...], beside: str) -> tuple[bytes, ...
 
 @functools.lru_cache(maxsize=16)  # a batch's variants have the same dependencies
 def portable(dependencies: FileSet, search: tuple[SearchDir, ...], beside: str = "") -> bool:
-    """Say whether every file that was looked at has a counterpart under other paths.
-
-    That is so in a directory of the search path, and in the system's folders, which NVCC's host
-    compiler reads, whose build is in NVCC's identity. The source's folder, `beside`, is neither.
-    """
+    """Say whether every file that was looked at lies in the search path, or in the host compiler's folders."""
     paths = [header.path for header in dependencies.headers]
     paths += [*dependencies.absent, *dependencies.present]
     split_path = relative_to(search)

@@ -50,12 +50,7 @@ _PATH = re.compile(r"(?!-f[\w-]+-prefix-map=).*/", re.DOTALL)
 
 
 def split(values: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Split the words after ``-Xcompiler`` into those that nvcc has options for, and all others.
-
-    Definitions and directories become the program's own, as if they had been given without
-    ``-Xcompiler``: the cache must know each directory that is searched. Words that would read files
-    that the cache does not know of are refused.
-    """
+    """Split the words after ``-Xcompiler`` into those that nvcc has options for, and others."""
     words = [word for value in values for word in _WORD.findall(value)][::-1]
     own: list[tuple[str, str]] = []
     others: list[str] = []
@@ -341,12 +336,6 @@ class _Reader:
             raise InvalidRequest(f"-std={value}: expected one of {', '.join(STANDARDS)}")
         return name
 
-    def define(self, text: str) -> None:
-        self.macro("D", text)
-
-    def undefine(self, text: str) -> None:
-        self.macro("U", text)
-
     def macro(self, kind: str, text: str) -> None:
         if text[:1] in QUOTES:  # -D"X=a b": no macro's name begins with a quote
             text = unquoted(text)
@@ -355,23 +344,7 @@ class _Reader:
             raise InvalidRequest(f"'-{kind}{text}' names no macro")
         self.macros[name] = (kind, text)
 
-    def include_dir(self, path: str) -> None:
-        self.include_dirs.append(unquoted(path))
-
-    def system_dir(self, path: str) -> None:
-        self.system_dirs.append(unquoted(path))
-
-    def last_dir(self, path: str) -> None:
-        self.last_dirs.append(unquoted(path))
-
-    def pre_include(self, path: str) -> None:
-        self.pre_includes.append(unquoted(path))
-
-    def host_options(self, value: str) -> None:
-        self.host.append(value)
-
     def read_host_options(self) -> None:
-
         own, others = split(self.host)
         for name, value in own:
             _READINGS[name](self, value)
@@ -380,7 +353,6 @@ class _Reader:
 
     def ptxas_options(self, value: str) -> None:
         # nvcc splits at commas; NVRTC does not, and ptxas would be given "-v,-O3" as one option.
-
         for option in re.split(r"[,\s]+", value):
             refuse_files(option, f"-Xptxas {option}")
             if option and not (option.startswith("-") and option in self.ptxas):
@@ -432,21 +404,25 @@ class _Reader:
         )
 
 
+def _path_to(paths: str) -> Callable[[_Reader, str], None]:
+    return lambda reader, path: getattr(reader, paths).append(unquoted(path))
+
+
 # Options that are more than a flag with a value.
 _READINGS: dict[str, Callable[[_Reader, str], None]] = {
-    "D": _Reader.define,
-    "define-macro": _Reader.define,
-    "U": _Reader.undefine,
-    "undefine-macro": _Reader.undefine,
-    "I": _Reader.include_dir,
-    "include-path": _Reader.include_dir,
-    "isystem": _Reader.system_dir,
-    "system-include": _Reader.system_dir,
-    "idirafter": _Reader.last_dir,
-    "include": _Reader.pre_include,
-    "pre-include": _Reader.pre_include,
-    "Xcompiler": _Reader.host_options,
-    "compiler-options": _Reader.host_options,
+    "D": lambda reader, text: reader.macro("D", text),
+    "define-macro": lambda reader, text: reader.macro("D", text),
+    "U": lambda reader, text: reader.macro("U", text),
+    "undefine-macro": lambda reader, text: reader.macro("U", text),
+    "I": _path_to("include_dirs"),
+    "include-path": _path_to("include_dirs"),
+    "isystem": _path_to("system_dirs"),
+    "system-include": _path_to("system_dirs"),
+    "idirafter": _path_to("last_dirs"),
+    "include": _path_to("pre_includes"),
+    "pre-include": _path_to("pre_includes"),
+    "Xcompiler": lambda reader, value: reader.host.append(value),
+    "compiler-options": lambda reader, value: reader.host.append(value),
     "Xptxas": _Reader.ptxas_options,
     "ptxas-options": _Reader.ptxas_options,
     "arch": _Reader.architecture,

@@ -1,9 +1,7 @@
-"""The request for a build and its result: values that validate what they are given.
+"""The request for a build, which validates what it is given, and options files.
 
-Every cache hit loads this module, so it imports next to nothing.
-
-If the compiler read the file itself, an edit of that file would change the build without changing
-the cache key.
+Every cache hit loads this module, so it imports next to nothing. Options files are read here: if the
+compiler did so, an edit of one would change the build without changing the cache key.
 """
 
 from __future__ import annotations
@@ -14,22 +12,8 @@ from _collections_abc import Mapping  # `collections.abc` is the same, and loads
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.files import fileset
 from rtcompile.request import values
-from rtcompile.request.object_code import TARGETS, BuildInfo, ObjectCode
-from rtcompile.request.values import Arch, Value, items, one_of, path, strings, text, truth, whole
-
-__all__ = [
-    "BuildInfo",
-    "CompileRequest",
-    "ObjectCode",
-    "header_texts",
-    "items",
-    "one_of",
-    "path",
-    "strings",
-    "text",
-    "truth",
-    "whole",
-]
+from rtcompile.request.object_code import TARGETS
+from rtcompile.request.values import Arch, Value, items, one_of, strings, text, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rtcompile.files.headers import Header
-
-
-# --- The request for a build and its result: values that validate what they are given -------------
 
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
@@ -210,10 +191,7 @@ def refuse_two_architectures(request: CompileRequest) -> None:
 
 
 def header_texts(given: Any) -> tuple[tuple[str, str], ...]:
-    """Return headers given as texts, sorted: a mapping's, or what this returned before.
-
-    Names must stay in their folder, and all must be able to be files at once.
-    """
+    """Return headers given as texts, sorted, if all of them can be files of one folder at once."""
     if isinstance(given, tuple) and not given:
         return ()
     pairs = tuple(given.items()) if isinstance(given, Mapping) else given

@@ -37,11 +37,7 @@ class LinkInput(NamedTuple):
 
 
 class TranslationUnit(NamedTuple):
-    """The input of one run of a compiler, with every option and path already decided.
-
-    `texts` are headers that exist in memory only, as a path below `files.headers.FOLDER` and what
-    it contains.
-    """
+    """The input of one run of a compiler; `texts` are headers in memory, below `headers.FOLDER`."""
 
     source: str
     name: str

@@ -150,11 +150,7 @@ class Folder:
             os.close(descriptor)
 
     def publish(self, kind: str, name: str, data: bytes) -> None:
-        """Write a file by rename; raises as `sealed.publish` and `sealed.open_folder`.
-
-        The call does not wait for the disk. The file survives if the process is killed. A power cut
-        may damage it; its digest shows that, and it is built again. Only a source has no digest.
-        """
+        """Write a file by rename; only a source, which has no digest, waits for the disk."""
         with self.opened(kind) as folder:
             sealed.publish(name, data, dir_fd=folder, durable=kind == "sources")
 

@@ -1,22 +1,174 @@
-"""Lists, checks, copies and empties a cache directory."""
+"""What is in a cache directory: kept within its limit, listed, checked, copied and emptied.
+
+What was not used for longest goes first. All folders count but the statistics, the locks and the
+reproducers, which the user may want to send. A precompiled header takes the room that the rest leaves, and
+gives it back to what is in use. What heavier modules do is imported there: each miss loads this one.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rtcompile.files import sealed
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode
-from rtcompile.store import evict, locks
-from rtcompile.store.evict import HEADERS
-from rtcompile.store.folder import FOLDERS, JOURNAL, Folder
+from rtcompile.store.folder import FOLDERS, JOURNAL, Counts, Folder, take_hits
+
+HEADERS = "headers"
+_FILES = ("objects", "manifests", "portable", "index", "negative", "sources", "toolchains")
+_KEEP = 0.9  # part of the limit that eviction leaves in use, to make room for the next builds
+_IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
+_RECENT_SECONDS = 86400.0  # what was used since gives no room to a precompiled header
+
+
+class Unit(NamedTuple):
+    """What is evicted as a whole: when it was last used, its bytes, its folder, and its names there."""
+
+    used: float
+    size: int
+    kind: str
+    names: tuple[str, ...]
+
+
+def units(folder: Folder) -> Iterator[Unit]:
+    """Yield everything in a cache directory that counts."""
+    for kind in _FILES:
+        for name, status in folder.listing(kind):
+            if not name.startswith("."):
+                yield Unit(status.st_mtime, status.st_size, kind, (name,))
+    # A folder of headers has its size in its name, so that nobody reads two thousand files.
+    for name, status in folder.listing(HEADERS):
+        size = name.rpartition("-")[2]
+        if not name.startswith(".") and size.isdecimal():
+            yield Unit(status.st_mtime, int(size), HEADERS, (name,))
+    # The record of a precompiled header tells when it was last used. It goes first.
+    found: dict[str, list[tuple[str, os.stat_result]]] = {}
+    for name, status in sorted(folder.listing("pch"), reverse=True):
+        if name.endswith((".record", ".pch")):
+            found.setdefault(name.partition(".")[0], []).append((name, status))
+    for files in found.values():
+        names = tuple(name for name, _ in files)
+        yield Unit(files[0][1].st_mtime, sum(s.st_size for _, s in files), "pch", names)
+
+
+def size(folder: Folder) -> int:
+    """Return the bytes of all that counts."""
+    return sum(unit.size for unit in units(folder))
+
+
+def room_for_precompiled(folder: Folder, limit: int) -> int:
+    """Return the bytes that the limit leaves for precompiled headers."""
+    recent = time.time() - _RECENT_SECONDS
+    others = (u.size for u in units(folder) if u.kind != "pch" and u.used > recent)
+    return max(0, int(limit * _KEEP) - sum(others))
+
+
+def evict(folder: Folder, limit: int) -> int:
+    """Remove what was used longest ago until the rest fits in `limit`; return the bytes freed."""
+    now = time.time()
+
+    def order(unit: Unit) -> tuple[float, float]:
+        is_header = unit.kind == "pch"
+        return min(unit.used, now - _RECENT_SECONDS) if is_header else unit.used, unit.used
+
+    found = sorted(units(folder), key=order)
+    # A build may be reading the headers in a folder. They stay, and leave half of the limit to others.
+    stay = {u for u in found if u.kind == HEADERS and now - u.used < _IN_USE_SECONDS}
+    excess = sum(unit.size for unit in found if unit not in stay) - int(limit * _KEEP)
+    excess += min(sum(unit.size for unit in stay), limit // 2)
+    freed = 0
+    for unit in found:
+        if freed >= excess:
+            break
+        if unit in stay:
+            continue
+        for name in unit.names:
+            discard(folder, unit.kind, name)
+        freed += unit.size
+    return freed
+
+
+def discard(folder: Folder, kind: str, name: str) -> None:
+    """Remove a file, or a folder of headers, which builds that begin afterwards write again."""
+    if kind != HEADERS:
+        folder.discard(kind, name)
+        return
+    import shutil
+
+    # Renamed first, so no process finds a folder that lacks some of its files.
+    path, dying = folder.file(kind, name), folder.file(kind, f".{name}-{os.getpid()}")
+    with suppress(OSError):
+        os.close(folder.open(kind))
+        os.rename(path, dying)
+        shutil.rmtree(dying, ignore_errors=True)
+
+
+# --- When it is time to: what a process finds and writes is counted --------------------------------
+
+# All processes append to one journal, which survives them. What is counted in memory is written there
+# before it is an eighth of what this process has written there: the first build at once, the thousandth of
+# a batch with a hundred others.
+# The statistics are updated once all processes together have written so many records, or so large a part
+# of the limit, which is what eviction leaves free.
+_MOST_NOTED = 512
+_PART_NOTED = 16
+_PART_UNNOTED = 8
+
+
+class Upkeep:
+    """The statistics of one cache directory, and its size; `enter` returns None on failure."""
+
+    def __init__(self, folder: Folder, size: int, enter: Callable[[Counts], object]) -> None:
+        self._folder = folder
+        self._size = size
+        self._enter = enter
+        self._guard = threading.Lock()
+        self._settling = threading.Lock()
+        self._misses = self._fetched = self._written = 0  # not noted yet
+        self._noted = 0  # bytes, by this process
+
+    def wrote(self, size: int, *, misses: int = 0, fetched: int = 0) -> None:
+        """Count bytes that were written; log them, evict and update the statistics if it is time."""
+        with self._guard:
+            self._misses += misses
+            self._fetched += fetched
+            self._written += size
+            if self._written <= self._noted / _PART_UNNOTED:
+                return
+        if self.note() > _MOST_NOTED or self._folder.journal().written > self._size / _PART_NOTED:
+            self.settle(wait=False)
+
+    def note(self) -> int:
+        """Append what was counted to the journal; return its number of records, 0 if nothing was."""
+        with self._guard:
+            misses, fetched, written = self._misses, self._fetched, self._written
+            self._misses = self._fetched = self._written = 0
+            self._noted += written
+        hits = take_hits(self._folder.path)
+        if not self._folder.writable or not (hits or written):
+            return 0
+        return self._folder.log(hits=hits, misses=misses, fetched=fetched, written=written)
+
+    def settle(self, *, wait: bool = True) -> None:
+        """Bring the directory within its limit, and add the journal to the statistics, but not in two threads."""
+        if not self._folder.writable or (not wait and self._settling.locked()):
+            return
+        with self._settling:  # an interrupt between `acquire` and a ``try`` would leave it locked
+            self.note()
+            # First: whoever writes meanwhile begins a new journal, and sees nothing to do.
+            counts = self._folder.take_journal()
+            if size(self._folder) > self._size - self._size / _PART_NOTED:
+                evict(self._folder, self._size)
+            if counts.lines and self._enter(counts) is None:
+                # Others had the database for too long. The bytes are left out: they were seen to.
+                self._folder.log(hits=counts.hits, misses=counts.misses, fetched=counts.fetched)
+
 
 # --- The headers inside NVRTC as folders of the cache ---------------------------------------------
 
@@ -45,6 +197,9 @@ def find(cache_dir: str, name: str) -> str | None:
 
 def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | None:
     """Have `write` fill a new folder, rename it, and return its path; None if others could replace it."""
+    import shutil
+    import tempfile
+
     folder = Folder(cache_dir)
     folder.prepare()
     if sealed.can_be_swapped(cache_dir):
@@ -74,12 +229,8 @@ _SEALED = {**_KINDS, "toolchains": "toolchain"}
 _ABANDONED_SECONDS = 3600.0  # a temporary file of this age has no writer any more
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """The cache's statistics: bytes on disk and counts.
-
-    `fetched` counts builds out of shared stores, `failures` those in the negative cache.
-    """
+class Usage(NamedTuple):
+    """The cache's statistics: bytes on disk and counts; `failures` are those in the negative cache."""
 
     size: int
     hits: int
@@ -88,8 +239,7 @@ class Usage:
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An object in the cache."""
 
     key: str  # its file's name
@@ -149,7 +299,7 @@ def remove_damaged(folder: Folder) -> list[str]:
 def usage(folder: Folder, counts: tuple[int, int, int]) -> Usage:
     """Return the statistics; `counts` has hits, builds and fetched builds."""
 
-    return Usage(evict.size(folder), *counts, len(folder.listing("negative")))
+    return Usage(size(folder), *counts, len(folder.listing("negative")))
 
 
 def export(folder: Folder, target: Folder) -> int:
@@ -172,11 +322,15 @@ def empty(folder: Folder) -> None:
     for kind in FOLDERS:
         if kind not in ("locks", "reproducers"):
             for name, _ in folder.listing(kind):
-                evict.discard(folder, kind, name)
+                discard(folder, kind, name)
 
 
 def sweep(folder: Folder) -> None:
     """Remove what killed processes left: old temporary files, and locks that no process holds."""
+    import shutil
+
+    from rtcompile.store import locks
+
     for kind in (*_SEALED, "sources", "statistics"):
         for name, status in folder.listing(kind):
             temporary = name.startswith((".", f"{JOURNAL[1]}-"))

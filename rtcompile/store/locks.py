@@ -39,12 +39,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 @contextmanager
 def machine_wide(path: str, timeout: float = MAX_WAIT_SECONDS) -> Iterator[bool]:
-    """Hold the lock file at `path` against other processes; yield whether it could be locked.
-
-    False where there are no locks (some network file systems), where the folder cannot be written,
-    or when the holder takes longer than `timeout` (seconds): two builds are better than none.
-    The kernel frees the lock of a process that dies.
-    """
+    """Hold the lock file at `path` against other processes; yield whether it could be locked in time."""
     descriptor = take(path, timeout)
     try:
         yield descriptor is not None
@@ -131,14 +126,9 @@ def _try(folder: str, problems: list[str]) -> None:
 def of_key(
     folder: str, key: str, timeout: float, taken: dict[tuple[int, str], int]
 ) -> Iterator[bool]:
-    """Hold the lock of a key against other processes: a byte of one file; yields as `machine_wide`.
-
-    `taken` belongs to the caller and has the descriptors of its locks by thread and key. If an interrupt
-    kept a ``with`` block from ending, its traceback keeps the lock, and the same thread may use it.
-
-    One file per key would be made and removed with each build. ext4 skips the inodes that were freed
-    in the last seconds, which takes a third of the time of a batch of a thousand kernels.
-    """
+    """Hold a key's lock against other processes, a byte of one file; `taken` has the caller's own."""
+    # One file per key takes a third of the time of a batch of a thousand (ext4 skips inodes that were
+    # just freed). If an interrupt kept a ``with`` block from ending, its thread may use the lock again.
     here = threading.get_ident(), key
     start = int(key[:15], 16)
     unlocking = _range(fcntl.F_UNLCK, start)
@@ -252,13 +242,8 @@ class SingleFlight:
     def flight(
         self, key: str, shared: Callable[[BaseException], bool], timeout: float | None = None
     ) -> Iterator[bool]:
-        """Run the body while no other thread runs one for `key`; yield whether none does.
-
-        It yields False where another thread takes longer than `timeout` (seconds, or None). An error
-        for which `shared` is true is raised in the waiting threads too, since a compiler that
-        refused the source would refuse it again. After any other error the next thread runs its
-        body.
-        """
+        """Run the body while no other thread runs one for `key`; yield whether none does by then."""
+        # A `shared` error is raised in the waiting threads too; after another the next thread runs.
         with self._guard:
             flight = self._flights.setdefault(key, _Flight())
             flight.users += 1

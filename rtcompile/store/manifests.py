@@ -202,13 +202,8 @@ def record(
     name: str = "",
     toolkit: tuple[str, ...] = (),
 ) -> FileSet:
-    """Read, hash and stat the headers of a build, and list the folders that were searched.
-
-    `trace` has the paths that the compiler read, as it spelled them; `source` what the user wrote
-    besides: the source, headers given as texts, and options, which may define macros. The folders
-    of `search` that belong to a toolkit are trusted, and so are those of `toolkit`. `uncacheable`
-    is set if what was looked for cannot be checked later.
-    """
+    """Read, hash and stat the headers of a build that were read, and list the folders that were searched."""
+    # `source` is all that the user wrote: source, headers given as texts, and options, which may define macros.
     from rtcompile.request.sources import scan  # a hit does not need it
 
     beside = os.path.dirname(name)
@@ -290,10 +285,7 @@ class _Watched:
             self.doubt("a macro may ask for a file outside of the folders that are searched")
 
     def _walk(self, root: str, text: str) -> None:  # noqa: C901  # one walk, a branch for each kind of entry
-        """Note the entries of a folder, and of those below it whose names a text mentions.
-
-        If the texts use ``##``, a folder's name may be pasted together, and all folders count.
-        """
+        """Note the entries of a folder, and of those below whose names a text mentions or may paste."""
         pastes = not root.startswith("/usr/") and any(word in text for word in _PASTES)
         ahead = [root]
         while ahead:
@@ -340,12 +332,9 @@ class _Watched:
 
 
 def _led_ns(paths: Iterable[str]) -> int:
-    """Return when a link or a folder on the way to these paths was last redirected or replaced.
-
-    A header keeps its times when ``current -> v1`` becomes ``current -> v2``, or when another folder
-    takes its place. A link is new then, and a folder that was renamed has been changed
-    since something in it was: what comes and goes in it changes both of its times to the same.
-    """
+    """Return when a link or a folder on the way to these paths was last redirected or replaced."""
+    # A header keeps its times then. A link is new, and a folder that was renamed has changed since something in it
+    # did: what comes and goes in it changes both of its times to the same.
     newest = 0
     looked: set[str] = set()
     ahead = [*paths]

@@ -17,11 +17,10 @@ from rtcompile.files import sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.request.key import KeyInputs, digest, field
 from rtcompile.request.units import CompileFailure
-from rtcompile.store.folder import Folder
+from rtcompile.store.folder import Folder, Memory
 
 KIND = "negative"  # the cache's folder
 _SEAL = "negative entry"
-_MAX_IN_MEMORY = 256
 _OWN_FIELDS = 5
 # Regular expressions as texts: compiling these takes 0.3 ms, which only a failure needs.
 # Patterns of errors that the source or its options caused.
@@ -48,10 +47,7 @@ class Remembered(NamedTuple):
 
 
 class Negative:
-    """The negative cache of one cache directory; in memory what cannot be written there.
-
-    `publish` puts bytes into one of its folders, and says whether that worked.
-    """
+    """The negative cache of one cache directory; what cannot be written there stays in memory."""
 
     def __init__(
         self, folder: Folder, readable: bool, publish: Callable[[str, str, bytes], bool]
@@ -59,12 +55,12 @@ class Negative:
         self._folder = folder
         self._readable = readable
         self._publish = publish
-        self._memory: dict[str, Remembered] = {}
+        self._memory = Memory()
 
     def find(self, inputs: KeyInputs) -> Remembered | None:
         """Return how the build of `inputs` failed; None if that is unknown, or a file has changed."""
         key = _key(inputs)
-        known = self._memory.get(key) or self._stored(key)
+        known = self._memory.find(key) or self._stored(key)
         if known is None:
             return None
         now = tuple([depends for each in known.depends if (depends := each.current())])
@@ -90,15 +86,15 @@ class Negative:
 
     def forget(self, inputs: KeyInputs) -> None:
         """Remove the entry of `inputs`, since it is built again."""
-        self._memory.pop(_key(inputs), None)
+        self._memory.keep(_key(inputs), None, 0)
         self._folder.discard(KIND, _key(inputs))
 
     def _keep(self, key: str, remembered: Remembered) -> None:
-        self._memory.pop(key, None)
-        if not self._publish(KIND, key, _encoded(key, remembered)):
-            self._memory[key] = remembered
-            while len(self._memory) > _MAX_IN_MEMORY:
-                del self._memory[next(iter(self._memory))]
+        data = _encoded(key, remembered)
+        if not self._publish(KIND, key, data):
+            self._memory.keep(key, remembered, len(data))
+        elif self._memory.find(key):
+            self._memory.keep(key, None, 0)
 
     def _stored(self, key: str) -> Remembered | None:
         data = self._folder.read(KIND, key) if self._readable else None
@@ -111,10 +107,7 @@ class Negative:
 
 
 def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:
-    """Return the files that a failure depends on; `uncacheable` says whether on more than files.
-
-    `recorded` records the files of a compiler that was not observed.
-    """
+    """Return the files that a failure depends on, `recorded` if nothing observed them; or why it is not kept."""
     log = failure.log
     if failure.missing:  # else it is not known where the host compiler looked for its header
         log = re.sub(_HOST_MISSED, "(1): error", log, flags=re.MULTILINE)

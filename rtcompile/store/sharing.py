@@ -39,12 +39,7 @@ def find_or_build(
     build: Callable[[float | None], ObjectCode],
     seconds: float | None = None,
 ) -> ObjectCode:
-    """Return what a shared store has, or the result of `build`, which one node runs.
-
-    Other nodes wait for that build. One process of a node at a time calls this, so the node's other
-    processes, such as the ranks of a job, find the code in the local cache. `seconds` includes the
-    wait for another node's build, and `build` keeps its result in `store`.
-    """
+    """Return what a shared store has, or the result of `build`, which one node runs while others wait."""
     stores = remote()
     if stores is None or not admission.may_travel(inputs):
         return build(seconds)

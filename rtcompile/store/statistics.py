@@ -34,10 +34,7 @@ class _PlantedError(Exception):
 
 
 class _BytesDisk(diskcache.Disk):  # type: ignore[misc]
-    """Stores only text keys and bytes in SQLite; opens no pickle and no file that a row names.
-
-    diskcache's own Disk unpickles what a row says is a pickle, and deletes the file a row names.
-    """
+    """Stores text keys and bytes in SQLite; diskcache's own Disk opens pickles and files that a row names."""
 
     def put(self, key: Any) -> tuple[str, bool]:
         if type(key) is not str:
@@ -82,11 +79,7 @@ class _Database(diskcache.Cache):  # type: ignore[misc]
 
 
 class Statistics:
-    """The counts of one cache directory; every method opens, acts and closes, in some 5 ms.
-
-    A database that stays open would keep a connection per thread that is never closed. `StatisticsError` is the
-    only error that the methods raise.
-    """
+    """The counts of one cache directory; every method opens, acts and closes, in some 5 ms."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder

@@ -25,13 +25,12 @@ from rtcompile.request import object_code
 from rtcompile.request.key import KeyInputs, linked_by
 from rtcompile.request.object_code import ObjectCode, hit
 from rtcompile.settings import Settings
-from rtcompile.store import manifests
-from rtcompile.store.folder import Folder, Memory, at_end
-from rtcompile.store.journal import Upkeep
+from rtcompile.store import inventory, manifests
+from rtcompile.store.folder import Folder, Memory, at_end, count_hit
+from rtcompile.store.inventory import Entry, Upkeep, Usage
 from rtcompile.store.manifests import MOST_BUILDS, ManifestEntry
 
 if TYPE_CHECKING:
-    from rtcompile.store.inventory import Entry, Usage
     from rtcompile.store.locks import SingleFlight
     from rtcompile.store.negative import Negative
     from rtcompile.store.statistics import Statistics
@@ -46,10 +45,7 @@ _stores: dict[tuple[str, bool, int, bool], Store] = {}
 
 
 class Store:
-    """The objects of a cache directory by their key inputs; `open` returns one store per directory.
-
-    Without `on_disk` only memory is used. A store that is not `writable` changes nothing.
-    """
+    """The objects of a cache directory by their key inputs; `open` returns one store per directory."""
 
     def __init__(self, path: str, *, on_disk: bool, size: int, writable: bool = True) -> None:
         self.size = size
@@ -106,7 +102,7 @@ class Store:
         """Return what `find` returns, or a function that returns what `why` would."""
         found = self._search(inputs)
         if isinstance(found, ObjectCode):
-            self._upkeep.hit()
+            count_hit(self._folder)
         return found
 
     def appeared(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
@@ -115,7 +111,7 @@ class Store:
             return self.search(inputs)
         found = self._find_without_files(inputs)
         if found is not None:
-            self._upkeep.hit()
+            count_hit(self._folder)
         return found or partial(self._reason, inputs, (), ())
 
     def _search(self, inputs: KeyInputs) -> ObjectCode | Callable[[], str]:
@@ -213,11 +209,7 @@ class Store:
     # --- keeping -------------------------------------------------------------------------
 
     def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> bool:
-        """Keep a build; return whether it could be kept.
-
-        A build is not kept if its result differs each time, or if a file changed while the compiler
-        ran, since it is unknown which version of the file was read.
-        """
+        """Keep a build unless its result differs each time or a file changed; return whether it was kept."""
         from rtcompile.request import key as admission
 
         if self.changed_meanwhile(inputs, dependencies):
@@ -372,14 +364,9 @@ class Store:
         reads: bool = True,
         waits: bool = True,
     ) -> Iterator[float | None]:
-        """Hold the build lock of `inputs`: one thread of one process on this machine builds.
-
-        Yields what is left of `timeout` (seconds) after waiting for others that build the same; 0 if
-        the lock was not obtained, which without `waits` is so at once. Call `find` again inside, since
-        the last holder may have built the same. A thread that waited while the compiler refused the
-        source gets that error. Without locks, or if a holder does not end, two processes build. With
-        `reads`, the build reads files from now on.
-        """
+        """Hold the build lock of `inputs` and yield the rest of `timeout`; 0 if the lock was not obtained."""
+        # `find` again inside: the last holder may have built the same. A thread that waited while the compiler refused
+        # the source gets that error. Without locks, or if a holder does not end, two processes build.
         from rtcompile.store import locks  # it imports fcntl, which a hit does not need
 
         key = inputs.lookup_key()
@@ -439,36 +426,26 @@ class Store:
 
     def usage(self) -> Usage | None:
         """Return sizes and counts, None where no statistics can be kept."""
-        from rtcompile.store import inventory
-
         self.settle()
         counts = self._ask_statistics(lambda statistics: statistics.add())
         return None if counts is None else inventory.usage(self._folder, counts)
 
     def entries(self) -> Iterator[Entry]:
         """Yield every object in the directory."""
-        from rtcompile.store.inventory import entries
-
-        return entries(self._folder)
+        return inventory.entries(self._folder)
 
     def verify(self) -> list[str]:
         """Read every file, remove damaged and untrusted ones, and return their paths."""
-        from rtcompile.store import inventory
-
         return inventory.remove_damaged(self._folder)
 
     def prune(self, size: int | None = None) -> int:
         """Evict down to `size` bytes (default: the limit), sweep, and return the bytes freed."""
-        from rtcompile.store import evict, inventory
-
         self.settle()
         inventory.sweep(self._folder)
-        return evict.evict(self._folder, self.size if size is None else size)
+        return inventory.evict(self._folder, self.size if size is None else size)
 
     def clear(self) -> None:
         """Forget everything, in memory and on disk, but the reproducers of compilers that died."""
-        from rtcompile.store import inventory
-
         with self._guard:
             self._memory = Memory()
             self.__dict__.pop("negative", None)
@@ -476,8 +453,6 @@ class Store:
 
     def export(self, path: str) -> int:
         """Copy every undamaged file into a cache directory at `path`; return the number of files."""
-        from rtcompile.store import inventory
-
         return inventory.export(self._folder, Folder(path))
 
     def _ask_statistics(self, ask: Callable[[Statistics], _T]) -> _T | None:

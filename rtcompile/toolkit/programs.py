@@ -20,9 +20,7 @@ from rtcompile.workers import process
 if TYPE_CHECKING:
     from rtcompile.toolkit.roots import Hit
 
-_QUERY = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "workers", "nvrtc_query.py"
-)
+_QUERY = "rtcompile.workers.nvrtc"
 _SECONDS = 30.0  # enough for a cold network file system; longer counts as a hang
 _UNPACK_SECONDS = 120.0  # it takes 0.3
 _FIRST_WITH_HEADERS = 13, 3
@@ -49,9 +47,8 @@ def describe_nvcc(path: str, version: str, environ: Mapping[str, str]) -> Progra
 
 def architectures(nvrtc: Library, environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return the numbers of the architectures that an NVRTC lists; empty if that fails."""
-    listed = _output(
-        _query("architectures", *nvrtc.preload, nvrtc.path), worker_environ(environ)
-    ).split()
+    command = process.bare(f"{_QUERY}:architectures", *nvrtc.preload, nvrtc.path)
+    listed = _output(command, worker_environ(environ)).split()
     return tuple(int(word) for word in listed) if all(map(str.isdecimal, listed)) else ()
 
 
@@ -62,7 +59,7 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
     name = f"{nvrtc.version}-{model.of_file(nvrtc.path)}"
 
     def write(folder: str) -> None:
-        command = _query("headers", nvrtc.path, folder)
+        command = process.bare(f"{_QUERY}:headers", nvrtc.path, folder)
         if _output(command, worker_environ(os.environ), _UNPACK_SECONDS).strip() != "written":
             raise OSError(f"{nvrtc.path} wrote no headers")
 
@@ -78,10 +75,6 @@ def unpack(nvrtc: Hit, settings: Settings) -> str | None:
         write(folder)
         return folder
     return None
-
-
-def _query(*words: str) -> list[str]:
-    return [process.interpreter(), "-I", "-S", _QUERY, *words]
 
 
 def _behind_wrapper(path: str, environ: Mapping[str, str]) -> str:

@@ -176,9 +176,9 @@ def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
     """Note the use of NVRTC's own headers, if they are used; say whether they may be."""
     if "NVRTC" not in toolchain.found_via.values():
         return True
-    from rtcompile.store import evict, inventory
+    from rtcompile.store import inventory
 
-    top = f"{settings.cache_dir}/{evict.HEADERS}/"
+    top = f"{settings.cache_dir}/{inventory.HEADERS}/"
     names = [d.path.removeprefix(top) for d in toolchain.search if d.path.startswith(top)]
     return bool(names) and inventory.find(settings.cache_dir, names[0].split("/")[0]) is not None
 

@@ -118,10 +118,7 @@ class Order:
 
 
 class Child:
-    """A child as the zygote sees it: its `order` or None, and how many jobs it has `served`.
-
-    `warm` says whether it was forked after `Zygote.improve`, which some jobs need.
-    """
+    """A child as the zygote sees it; `warm` if it was forked after `Zygote.improve`, which some jobs need."""
 
     __slots__ = (
         "channel",
@@ -364,12 +361,9 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def _die_with_zygote(zygote: int, held: int) -> None:
-    """Let the kernel kill this job's process group when its zygote ends, also if that is killed by -9.
-
-    `held` is the reading end of a pipe, the lifeline, whose other end only the zygote has. When the
-    zygote ends, the kernel sends SIGKILL to the whole group. It does so while any process of the
-    group has the reading end open, which the programs that a compiler starts inherit.
-    """
+    """Let the kernel kill this job's process group when its zygote ends, also if that is killed by -9."""
+    # `held` is the reading end of a pipe whose other end only the zygote has: when it closes, SIGKILL goes to the
+    # group, as long as a process of it, which a compiler may have started, has the reading end open.
     try:
         fcntl.fcntl(held, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(held, fcntl.F_SETSIG, _SIGKILL)
@@ -395,12 +389,8 @@ def _prefer_for_oom() -> None:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Return the private memory of a child and its descendants.
-
-    Watched from outside rather than by RLIMIT_AS: address space counts the gigabytes that NVRTC
-    only reserves, a limit would not add up over nvcc's many processes, and a failing `malloc` makes
-    a compiler crash in ways that do not say why.
-    """
+    """Return the private memory of a child and its descendants."""
+    # RLIMIT_AS would count what NVRTC only reserves, not add up over nvcc's processes, and crash compilers.
     total = 0
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:

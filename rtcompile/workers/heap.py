@@ -30,14 +30,10 @@ _KERNEL_HALF = 1 << 56  # x86-64's vsyscall page lies there
 
 
 def pin(library: ctypes.CDLL, allocate: Callable[[], None]) -> bool:
-    """Make NVRTC allocate the heap at `BASE`; say whether it lies there now.
-
-    `allocate` runs a compile that makes NVRTC allocate it.
-
-    Linux gives a new mapping the highest gap that is large enough. With every such gap above `BASE`
-    taken for a moment, that is the one at `BASE`. Some room is left in each: at its upper end for
-    what else is mapped meanwhile, at its lower end for the heap of `malloc`, which grows upwards.
-    """
+    """Make NVRTC `allocate` the heap at `BASE` by a compile; say whether it lies there now."""
+    # Linux gives a new mapping the highest gap that is large enough. With every such gap above `BASE` taken for
+    # a moment, that is the one at `BASE`. Room is left in each: at its end for what else is mapped meanwhile, at
+    # its start for the heap of `malloc`, which grows upwards.
     if not hasattr(library, "nvrtcSetPCHHeapSize"):  # before 12.8
         return False
     if library.nvrtcSetPCHHeapSize(ctypes.c_size_t(SIZE)) != 0:

@@ -39,11 +39,9 @@ _is_observed = False  # whether `probes` sees all of this library's calls of the
 
 
 def load(argument: str) -> Any:
-    """Open the libraries, NVRTC last, before any fork; return `improve`.
-
-    Takes their paths and, after a newline, an identity of the files, so that a replaced file is loaded
-    anew. NVRTC finds its builtins by bare name only if they are loaded already, so they come first.
-    """
+    """Open the libraries, NVRTC last, before any fork; return `improve`."""
+    # NVRTC finds its builtins by bare name only if they are loaded already. After a newline follows the identity
+    # of the files, so that a replaced one is loaded anew.
     global _library, _is_observed
     paths, _, _ = argument.partition("\n")
     for path in paths.split(os.pathsep):
@@ -94,11 +92,7 @@ def probes_see_all() -> bool:
 
 
 def improve(idle: bool) -> None:
-    """Place the heap for precompiled headers; when idle also compile once, to warm up.
-
-    A job that needs the heap waits 4 ms for it. The first compile of a process takes 6 ms longer than
-    the next ones, and 20 ms in all, so it is not done while a job waits.
-    """
+    """Place the heap for precompiled headers, in 4 ms; when idle also compile once, to warm up, in 20 ms."""
     global _heap_is_pinned
     assert _library is not None
     # NVRTC maps files that it has in TMPDIR. Where there is no room for them the kernel kills it,
@@ -214,11 +208,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_units(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Compile units that read no file one after another: the common job, and `units` of their own.
-
-    Options of a unit follow the common ones. A value has the unit's ``index``, and if there are
-    more.
-    """
+    """Compile units that read no file one after another: the common job, and `units` with what is their own."""
     common = {key: value for key, value in job.items() if key != "units"}
     last = len(job["units"]) - 1
     for index, unit in enumerate(job["units"]):
@@ -227,12 +217,7 @@ def compile_units(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def time_unit(job: dict[str, Any]) -> dict[str, Any]:
-    """Compile as `compile_unit` does, without a precompiled header, and return NVRTC's own time trace.
-
-    Returns ``error`` and ``log``, and ``events``: (name, begin, duration, detail), in microseconds, a
-    long detail cut short. An NVRTC before 12.6 gives none. The trace makes a compile take up to twice
-    as long, so the time of a compile is measured by another.
-    """
+    """Compile as `compile_unit` does, and return ``events``, NVRTC's own time trace, in microseconds."""
     import json
 
     path = os.path.join(os.environ["TMPDIR"], "events")  # it adds .json
@@ -254,12 +239,7 @@ _DETAIL_MAX = 1000  # characters: names of instances have been seen with 100,000
 
 
 def time_headers(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the front end, and note when it opens each header.
-
-    Returns ``error`` and ``log`` as `compile_unit`, ``begin``, ``end`` and ``opened``: (seconds,
-    what the include trace said at that time), in pieces as they came. The seconds are those of this
-    process on a processor: while others have it, no header costs anything.
-    """
+    """Run the front end, and return when, in seconds of this process on a processor, it opens which headers."""
     import threading
 
     opened: list[tuple[float, bytes]] = []
@@ -321,13 +301,7 @@ def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
 
 
 def precompile(job: dict[str, Any]) -> dict[str, Any]:
-    """Make a precompiled header of ``source``, try it, and put it at ``path`` if it works.
-
-    Takes also ``temporary`` (on the file system of ``path``), ``name`` and ``options``. Returns
-    ``heap`` (False: this process has no usable heap), ``full`` (a disk was full, which is not the
-    source's fault),
-    ``problem`` ("" if all went well), ``trace``, ``asked``, and the seconds to ``make`` and to ``use`` it.
-    """
+    """Make a precompiled header of ``source`` in ``temporary``, try it, and put it at ``path`` if it works."""
     if not _heap_is_pinned:
         full = _heap_is_pinned is None
         return {"heap": full, "full": full, "problem": "no room for temporary files"}
@@ -420,11 +394,8 @@ def with_text_files(job: dict[str, Any], options: list[bytes]) -> list[bytes]:
 
 
 def _include_trace_options() -> list[bytes]:
-    """Return the options that make NVRTC's front end list each header it opens on stderr.
-
-    Undocumented; seen from 12.4 to 13.5. The check is `include_trace_refused`, the fallback a
-    build without: its result is good, but what it read is unknown, and the reply says so.
-    """
+    """Return the options that make NVRTC's front end list each header it opens on stderr."""
+    # Undocumented; seen from 12.4 to 13.5. `_include_trace_refused` checks it; without, what was read is unknown.
     return [b"-Xcudafe", b"--trace_includes"]
 
 
@@ -472,3 +443,31 @@ def build_string(_: dict[str, Any]) -> tuple[str, str]:
     if not (build and release):
         return "", "no build in the header of its PTX"
     return f"{release[1]} {build[1]}", ""
+
+
+# --- What an NVRTC says of itself, in a process of its own whose output is the answer ---------------
+
+
+def architectures(*libraries: str) -> None:
+    """Print the numbers of the architectures that the last library compiles for, 90 for sm_90."""
+    *preload, path = libraries
+    for library in preload:
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    nvrtc = ctypes.CDLL(path)
+    count = ctypes.c_int()
+    if not nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)):
+        numbers = (ctypes.c_int * count.value)()
+        if not nvrtc.nvrtcGetSupportedArchs(numbers):
+            print(*numbers)
+
+
+def headers(library: str, folder: str) -> None:
+    """Write what an NVRTC since 13.3 has of CUDA and CCCL to a folder's ``include``; print "written"."""
+    nvrtc = ctypes.CDLL(library)
+    folder = os.path.join(folder, "include")
+    os.mkdir(folder)
+    log = ctypes.c_char_p()
+    failed = nvrtc.nvrtcInstallBundledHeaders(folder.encode(), 0, ctypes.byref(log))
+    print(
+        (log.value or b"NVRTC gives no reason").decode("utf-8", "replace") if failed else "written"
+    )

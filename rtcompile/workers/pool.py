@@ -71,12 +71,7 @@ class Answer(NamedTuple):
 
 
 class Crash(NamedTuple):
-    """A job that gave no answer.
-
-    `kind` is "crash", "timeout", "memory" or "start" (as in `CompileFailure`), or "load" where only
-    the compiler's library could not be loaded; `signal` is 0 where
-    the process exited by itself; `stderr` is what it had written there.
-    """
+    """A job that gave no answer: a kind of `CompileFailure` or "load", the signal or 0, why, and its stderr."""
 
     kind: str
     signal: int
@@ -167,12 +162,8 @@ class Pool:
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
     ) -> Answer | Crash:
-        """Run the job when a slot is free; an exception here (Ctrl-C) kills it.
-
-        If `job` is a callable it is called once there is a slot, since the job may change while it is
-        queued.
-        `meanwhile` is called when the job has started, and when it has to start again.
-        """
+        """Run the job, or what a callable returns then, when a slot is free; an exception kills it."""
+        # `meanwhile` is called when the job has started, and when it has to start again.
         begin = time.monotonic()
         cancellation = Cancellation.current.get()
         taker = _Taker(() if cancellation is None else (cancellation,))
@@ -190,11 +181,7 @@ class Pool:
         return outcome
 
     def parts(self, job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | None]:
-        """Run a job when a slot is free, and yield the chunks of its reply; leaving kills it.
-
-        Yields None whenever `MAX_WAIT_SECONDS` passed without one. Ends early where the job did,
-        and once one of the `cancellations` is cancelled.
-        """
+        """Run a job and yield the chunks of its reply, None while it is busy; leaving kills it."""
         begin = time.monotonic()
         with ExitStack() as stack:
             taker = _Taker(cancellations)
@@ -237,11 +224,8 @@ class Pool:
                 queued = 0.0
 
     def _take_slot(self, taker: _Taker) -> int:
-        """Wait for a slot, and return its number; it is taken until `taker` is removed.
-
-        The caller arranges for that first, so Ctrl-C right after it was taken does not lose it. Jobs
-        that give way leave one slot free, if there are two; another job takes theirs from them.
-        """
+        """Wait for a slot and return its number; it is taken until the caller removes `taker`."""
+        # Jobs that give way leave one slot free, if there are two; another job takes theirs from them.
         while True:
             with self._slots_lock:
                 most = max(1, self.jobs - 1) if taker.gives_way else self.jobs
@@ -446,11 +430,6 @@ def parts(job: Job, cancellations: Sequence[Cancellation]) -> Iterator[Answer | 
 def slots() -> int:
     """Return how many jobs the process's pool runs at once."""
     return shared().jobs
-
-
-def run_beside(job: Job, limits: Limits, leftovers: Sequence[str] = ()) -> Answer | Crash:
-    """Run a job in the process's pool without waiting for a slot: `Pool.run_beside`."""
-    return shared().run_beside(job, limits, leftovers)
 
 
 def _forget_after_fork() -> None:

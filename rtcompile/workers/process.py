@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 300.0
 NVRTC = "rtcompile.workers.nvrtc:load"  # prepares a zygote for NVRTC
 SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
-_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "main.py")
+# An empty module replaces the package, so that its `__init__` and what that imports are not loaded.
+_BARE = (
+    "import sys; package = sys.modules['rtcompile'] = type(sys)('rtcompile'); "
+    "package.__path__ = [sys.argv[1]]; module, _, name = sys.argv[2].partition(':'); "
+    "__import__(module); getattr(sys.modules[module], name)(*sys.argv[3:])"
+)
 
 
 class ZygoteProcess:
@@ -42,11 +47,11 @@ class ZygoteProcess:
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
         self._scratch = scratch.new_name()
-        python = interpreter()
+        words = (str(os.getpid()), str(idle), self._temporary, self._scratch)
+        command = bare("rtcompile.workers.zygote:main", *words)
         self._stderr = -1
         self.control, theirs = socket_pair()
         opened = []
-        command = [python, "-I", "-S", _MAIN, str(os.getpid()), str(idle)]
         try:
             self._stderr = os.memfd_create("stderr")
             opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
@@ -54,8 +59,8 @@ class ZygoteProcess:
             opened += map(above_standard, (opened[0], self._stderr, theirs.fileno()))
             null, stderr, socket = opened[1:]
             self.pid = os.posix_spawn(
-                python,
-                [*command, self._temporary, self._scratch],
+                command[0],
+                command,
                 units.worker_environ(os.environ),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, null, 0),
@@ -226,6 +231,12 @@ def above_standard(descriptor: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, protocol.CONTROL + 1)
 
 
+def bare(function: str, *words: str) -> list[str]:
+    """Return the command that calls a function of ours without site-packages and PYTHON* variables."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return [interpreter(), "-I", "-S", "-c", _BARE, package, function, *words]
+
+
 def interpreter() -> str:
     """Return the Python for workers: this one, or the prefix's if an application embeds Python."""
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -273,11 +284,8 @@ class _LastOfAll:
 
 
 def _end() -> None:
-    """Have the zygotes end, and be waited for while the interpreter takes its modules down.
-
-    That takes 25 ms with CuPy's, and a zygote's end some 10. What `sys` holds is destroyed last, which
-    is not documented; if it never were, whoever inherits the zygotes from this process reaps them.
-    """
+    """Have the zygotes end, and be waited for while the interpreter takes its modules down."""
+    # What `sys` holds is destroyed last, which is not documented; else whoever inherits the zygotes reaps them.
     ZygoteProcess.all_ended = True
     ending = [zygote for zygote in list(ZygoteProcess.alive) if zygote.hang_up()]
     pids = [zygote.pid for zygote in ending if not zygote.reap(os.WNOHANG)]

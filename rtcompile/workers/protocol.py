@@ -112,10 +112,7 @@ def forget_stderr() -> None:
 
 
 def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message; the descriptors are duplicated into the receiver.
-
-    A value that is too long for a message is sent in a memfd, the last of the descriptors.
-    """
+    """Send one message with duplicates of the descriptors; a long value goes in a memfd, the last one."""
     frame = marshal.dumps(value, _MARSHAL_VERSION)
     if len(frame) > _MESSAGE_BYTES:
         long = pack(value)

@@ -60,11 +60,8 @@ class Scratch:
             os.mkdir(f"{name}/{part}", 0o700, dir_fd=self.descriptor)
 
     def enter(self) -> None:
-        """Make the folder this process's working directory and TMPDIR.
-
-        TMPDIR is a relative path, which is always short: NVRTC makes no precompiled header if the
-        path is longer than some 120 bytes, as a user's TMPDIR may be.
-        """
+        """Make the folder this process's working directory and TMPDIR."""
+        # A relative path is short: NVRTC makes no precompiled header if TMPDIR is longer than some 120 bytes.
         os.fchdir(self.descriptor)
         os.environ["TMPDIR"] = "."
 

@@ -30,11 +30,11 @@ _DESCRIPTORS = 4096
 _MOST_INHERITED = 65536
 
 
-def main(arguments: list[str]) -> None:
+def main(parent: str, idle: str, temporary: str, name: str) -> None:
     """Serve jobs from the control socket until the parent ends or the idle time is over."""
-    parent, idle, *what = arguments
     _isolate()
-    zygote = Zygote(_socket.socket(fileno=protocol.CONTROL), int(parent), float(idle), *what)
+    control = _socket.socket(fileno=protocol.CONTROL)
+    zygote = Zygote(control, int(parent), float(idle), temporary, name)
     try:
         zygote.try_to_prepare()
         zygote.serve()
@@ -377,11 +377,7 @@ def _processes_allowed() -> float:
 
 
 def keep_priority() -> None:
-    """Give this process's new session the same nice value as the process.
-
-    With Linux's "autogroups" a process's nice value counts only within its session, and each session
-    has a nice value of its own.
-    """
+    """Give this process's new session its nice value: with Linux's "autogroups" each has its own."""
     nice = os.nice(0)
     if nice > 0:
         try:

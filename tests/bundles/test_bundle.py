@@ -358,8 +358,9 @@ def test_what_is_no_file_under_the_bundles_path_is_ignored(package: Package, mak
 def test_a_build_under_another_one_s_key_is_not_used(bundled: Package):
     """The index is right and whole, and points to another architecture's object."""
     bundle = Bundle(str(bundled.bundle))
-    first, second = [e for e in bundle._entries(None) if e[0].kind == "cubin"]
-    row, other = first[0], second[1]
-    bundle._entries = lambda key: [(row, other, *first[2:])]  # type: ignore[method-assign]
+    row, _ = [each for each in bundle.rows() if each.kind == "cubin"]
+    rows = bundle._sections.rows
+    first, second = [each.split(b"\0") for each in rows if each.split(b"\0")[2] == b"cubin"]
+    rows[rows.index(b"\0".join(first))] = b"\0".join((*first[:8], *second[8:11], *first[11:]))
     with pytest.warns(RtcompileWarning, match="another format, or under another's key"):
         assert bundle.load(row, ()) is None

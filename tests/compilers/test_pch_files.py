@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rtcompile.compilers import nvrtc, pch, pch_files
-from rtcompile.store import evict
+from rtcompile.compilers import nvrtc, pch, pch_maker
+from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from tests.compilers.test_pch import (
     KERNEL,
@@ -92,7 +92,7 @@ def test_what_is_no_file_under_its_path_costs_no_build(
 def test_one_that_crashes_the_compiler_is_dropped_and_the_build_repeated(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pch_files, "image", lambda path: b"unchecked")
+    monkeypatch.setattr(pch_maker, "image", lambda path: b"unchecked")
     builder.ready()
     (file,) = builder.files(".pch")
     os.truncate(file, file.stat().st_size // 2)
@@ -115,15 +115,15 @@ def test_one_that_fails_undamaged_is_not_made_again(
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    assert pch_files.private_folder(str(tmp_path)) == str(tmp_path / "pch")
+    assert pch_maker.private_folder(str(tmp_path)) == str(tmp_path / "pch")
     (tmp_path / "pch").chmod(0o777)
-    assert pch_files.private_folder(str(tmp_path)) is None
+    assert pch_maker.private_folder(str(tmp_path)) is None
 
 
 def test_a_folder_behind_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "pch").symlink_to(tmp_path / "elsewhere")
-    assert pch_files.private_folder(str(tmp_path)) is None
+    assert pch_maker.private_folder(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
@@ -131,13 +131,13 @@ def test_where_others_could_exchange_the_folder_it_is_not_given_to_a_compiler(
     tmp_path: Path, mode: int, used: bool
 ) -> None:
     tmp_path.chmod(mode)
-    assert (pch_files.private_folder(str(tmp_path)) is not None) is used
+    assert (pch_maker.private_folder(str(tmp_path)) is not None) is used
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
 def test_no_folder_no_precompiled_headers(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
-    assert pch_files.private_folder(str(tmp_path / "cache")) is None
+    assert pch_maker.private_folder(str(tmp_path / "cache")) is None
 
 
 def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_ones_used_longest_ago_are_evicted(tmp_path: Path) -> None:
             file = tmp_path / "pch" / f"{key}.{suffix}"
             file.write_bytes(bytes(1000))
             os.utime(file, (age, age))
-    evict.evict(folder, 4500)
+    inventory.evict(folder, 4500)
     assert sorted(file.name for file in (tmp_path / "pch").iterdir()) == [
         "a.pch",
         "a.record",
@@ -174,7 +174,7 @@ def test_what_killed_makers_left_is_removed(tmp_path: Path) -> None:
     for name in ("a.pch.tmp17", "b.pch", "c.lock", ".d.record-17-0.tmp", ".try-17-1"):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
-    pch_files.sweep(str(tmp_path))
+    pch_maker.sweep(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

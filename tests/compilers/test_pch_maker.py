@@ -18,7 +18,7 @@ import pytest
 
 from rtcompile.compilers import pch, pch_maker
 from rtcompile.compilers.pch import worth_making
-from rtcompile.compilers.pch_files import READY, REFUSED, SEEN, Record
+from rtcompile.compilers.pch_maker import READY, REFUSED, SEEN, Record
 from rtcompile.request.units import CompileFailure
 from rtcompile.workers import pool
 from tests.compilers.test_pch import (

@@ -17,8 +17,8 @@ import pytest
 
 from rtcompile.errors import RtcompileWarning
 from rtcompile.request.key import KeyInputs
-from rtcompile.store import evict, locks, manifests, statistics
 from rtcompile.store import folder as folders
+from rtcompile.store import inventory, locks, manifests, statistics
 from rtcompile.store.folder import Folder
 from rtcompile.store.statistics import Statistics, StatisticsError
 from rtcompile.store.store import Store
@@ -144,11 +144,11 @@ def test_a_precompiled_header_never_drives_out_kernels_that_are_used(cache: Path
 def test_what_was_not_used_for_a_day_makes_room_for_a_precompiled_header(cache: Path) -> None:
     kept = open_store(cache, size=100_000)
     build(kept, "a", b"x" * 60_000)
-    room = evict.room_for_precompiled(Folder(str(cache)), 100_000)
+    room = inventory.room_for_precompiled(Folder(str(cache)), 100_000)
     assert 0 < room < 30_000
     for path in (cache / "objects").iterdir():
         os.utime(path, (1, 1))
-    assert evict.room_for_precompiled(Folder(str(cache)), 100_000) > 60_000 + room - 1
+    assert inventory.room_for_precompiled(Folder(str(cache)), 100_000) > 60_000 + room - 1
 
 
 def test_an_evicted_object_that_is_open_can_be_read(cache: Path) -> None:

@@ -24,7 +24,7 @@ from rtcompile.lookup import environment
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
-from rtcompile.store import evict, manifests
+from rtcompile.store import inventory, manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.negative import Remembered, dependencies_of
 from rtcompile.store.store import Store
@@ -214,7 +214,7 @@ def test_entries_count_are_evicted_and_cleared(cache: Path) -> None:
     folder, (path, _) = Folder(str(cache)), (cache / "negative").iterdir()
     usage = kept.usage()
     assert usage is not None
-    assert (usage.failures, usage.size) == (2, evict.size(folder))
+    assert (usage.failures, usage.size) == (2, inventory.size(folder))
     assert usage.size >= 2 * path.stat().st_size
     os.utime(path, (1, 1))
     kept.prune(int(1.5 * path.stat().st_size))

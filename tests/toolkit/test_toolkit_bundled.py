@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.settings import Settings
-from rtcompile.store import evict, inventory
+from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit import missing_header
 from rtcompile.toolkit import programs as unpacking
@@ -156,11 +156,11 @@ def test_the_first_of_two_that_write_the_same_is_kept(cache):
 def test_they_count_and_are_evicted_after_their_last_use(cache):
     path, other = publish(cache), publish(cache, "13.4.9-cd")
     folder = Folder(str(cache))
-    assert evict.size(folder) == 1000
+    assert inventory.size(folder) == 1000
     date_back(path, 5)
-    assert evict.evict(folder, 600) == 500
+    assert inventory.evict(folder, 600) == 500
     assert (path.exists(), other.exists()) == (False, True)
-    assert evict.evict(folder, 0) == 0  # a build may be reading it
+    assert inventory.evict(folder, 0) == 0  # a build may be reading it
     assert other.exists()
 
 

@@ -19,8 +19,9 @@ import rtcompile.lookup.environment as environments
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.files import sealed as files
 from rtcompile.request import arch as archs
+from rtcompile.request import values
 from rtcompile.settings import Settings
-from rtcompile.store import evict, inventory
+from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
 from rtcompile.toolkit import programs as unpacking
 from rtcompile.toolkit import remembered, search
@@ -369,7 +370,7 @@ def test_headers_out_of_nvrtc_that_were_evicted_are_written_again(environment, m
     for _ in range(2):
         assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
     assert len(written) == 1
-    evict.discard(Folder(str(cache)), "headers", Path(written[0]).name)
+    inventory.discard(Folder(str(cache)), "headers", Path(written[0]).name)
     assert environment.as_a_new_process().found_via["cccl"] == "NVRTC"
     assert written == [written[0]] * 2
     Path(written[0]).chmod(0o777)  # others may put headers into it
@@ -397,7 +398,7 @@ def test_an_nvrtc_newer_than_rtcompile_says_what_it_compiles_for_once(environmen
     archs.supported.cache_clear()
     for _ in range(2):
         assert environment.as_a_new_process().require_nvrtc().architectures == (90, 130)
-        assert archs.Arch(13, 0, "a") in archs.supported(release)
+        assert values.Arch(13, 0, "a") in archs.supported(release)
         archs.learned.clear()
         archs.supported.cache_clear()
     assert environment.searches == 1

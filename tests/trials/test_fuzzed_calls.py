@@ -23,8 +23,8 @@ import pytest
 import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError, cli
 from rtcompile.build import portable
-from rtcompile.bundles import index as bundles
-from rtcompile.bundles.sections import HEAD, INDEX, MAGIC
+from rtcompile.bundles.file import in_use
+from rtcompile.bundles.index import HEAD, INDEX, MAGIC
 from rtcompile.extras.packaging import bundling
 from rtcompile.extras.record import recording, warming
 from rtcompile.files import sealed
@@ -321,7 +321,7 @@ class Calls:
             forget_bundles()
             try:
                 rtcompile.use_bundle(path)
-                found = bundles.in_use()[0]
+                found = in_use()[0]
                 for row in found.rows():
                     found.load(row, ())
                 return rtcompile.compile(**KNOWN)

@@ -47,7 +47,7 @@ def workers_of(callers: Collection[int]) -> list[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended meanwhile
             words = (folder / "cmdline").read_text().split("\0")
-            if any(word.endswith("workers/main.py") for word in words):
+            if "rtcompile.workers.zygote:main" in words:
                 found += [" ".join(words)] if {str(pid) for pid in callers} & set(words) else []
     return found
 

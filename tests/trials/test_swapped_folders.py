@@ -14,7 +14,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.compilers import pch_files
+from rtcompile.compilers import pch_maker
 from rtcompile.files import sealed
 from rtcompile.lookup import environment
 from rtcompile.store.folder import FOLDERS
@@ -125,7 +125,7 @@ def test_a_compiler_gets_no_path_that_another_user_can_lead_elsewhere(
         below.chmod(0o700)
         cache = below
 
-    used = as_user(VICTIM, lambda: pch_files.private_folder(str(cache)) is not None)
+    used = as_user(VICTIM, lambda: pch_maker.private_folder(str(cache)) is not None)
     assert used is (mode == 0o1777)
 
 
