@@ -22,6 +22,7 @@ from rtcompile.errors import (
     ToolkitNotFound,
 )
 from rtcompile.extras.packaging import bundling
+from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
 from rtcompile.toolkit.model import Toolchain
@@ -363,4 +364,4 @@ def test_a_build_under_another_one_s_key_is_not_used(bundled: Package):
     first, second = [each.split(b"\0") for each in rows if each.split(b"\0")[2] == b"cubin"]
     rows[rows.index(b"\0".join(first))] = b"\0".join((*first[:8], *second[8:11], *first[11:]))
     with pytest.warns(RtcompileWarning, match="another format, or under another's key"):
-        assert bundle.load(row, ()) is None
+        assert bundle.load(row, [SearchDir("user0", str(bundled.folder))]) is None
