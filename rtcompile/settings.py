@@ -93,6 +93,7 @@ class Settings(Value):
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read the settings; raise `InvalidRequest` naming a variable that cannot be understood."""
         env = os.environ if environ is None else environ
+        log = env.get("RTCOMPILE_LOG")
         return cls(
             cache_dir=cache_dir(env),
             cache_size=_bytes("RTCOMPILE_CACHE_SIZE", env.get("RTCOMPILE_CACHE_SIZE")) or 4 << 30,
@@ -105,7 +106,7 @@ class Settings(Value):
             memory_limit=_bytes("RTCOMPILE_MEMORY_LIMIT", env.get("RTCOMPILE_MEMORY_LIMIT")),
             jobs=_count("RTCOMPILE_JOBS", env.get("RTCOMPILE_JOBS")),
             trace=env.get("RTCOMPILE_TRACE") or None,
-            log=_log_level(env.get("RTCOMPILE_LOG")),
+            log=one_of("RTCOMPILE_LOG", log.lower(), LOG_LEVELS) if log else None,
             jit=flag(env, "RTCOMPILE_JIT", True),
             ahead=flag(env, "RTCOMPILE_AHEAD", True),
             progress=flag(env, "RTCOMPILE_PROGRESS", True),
@@ -198,10 +199,6 @@ def seconds(name: str, given: str | None) -> float | None:
     if not value > 0:
         raise InvalidRequest(f"{name}={shown(given)}: expected a number of seconds")
     return value if value < _SECONDS_MAX else None
-
-
-def _log_level(given: str | None) -> str | None:
-    return one_of("RTCOMPILE_LOG", given.lower(), LOG_LEVELS) if given else None
 
 
 def _count(name: str, given: str | None) -> int | None:

@@ -95,7 +95,7 @@ _read_in: dict[str, float] = {}  # the least seconds that one of them spent on r
 # Keys of makers that this process started and that still run, with their time of start, or `_IN_VAIN`
 # once a build has waited long enough for one.
 _making: dict[str, float] = {}
-_IN_VAIN = float("inf")
+_IN_VAIN = _UNKNOWN = float("inf")
 _MOST_ASSUMED = 3.0  # seconds that an unknown source takes to read: CuTe takes 1.4
 
 # One thread at a time checks that a header is current, and the others of its batch use the result.
@@ -189,9 +189,8 @@ class Prefix:
         """Note a build that had to do without, and have the header made if it is worth it now."""
         with _guard:
             _read_in[self.key] = min(seconds, _read_in.get(self.key, seconds))
-        if (
-            trace and _spared(seconds) >= _LEAST_SPARED
-        ):  # else no number of builds makes it worth it
+        # Else no number of builds makes it worth it.
+        if trace and _spared(seconds) >= _LEAST_SPARED:
             self._count(tuple(trace), seconds)
 
     def _count(self, trace: tuple[str, ...], seconds: float | None) -> None:
@@ -259,23 +258,14 @@ class Prefix:
     def _wait_for_maker(self) -> None:
         """Wait for a header that this process began, so of its builds only one waits in vain."""
         began = _making.get(self.key, _IN_VAIN)
-        arrived = time.monotonic()
-        so_far = min(arrived - began - _START, _MOST_ASSUMED)
-        cancellation = pool.Cancellation.current.get()
-        while _making.get(self.key, _IN_VAIN) != _IN_VAIN:
-            record = Record.read(self._record, self.search) or Record(SEEN)
-            read_in = min(record.seconds, _read_in.get(self.key, record.seconds))
-            front_end = read_in if read_in < float("inf") else so_far
-            if record.state != SEEN:
-                return
-            if time.monotonic() - arrived >= max_wait(front_end):
-                with _guard:
-                    if self.key in _making:
-                        _making[self.key] = _IN_VAIN
-                return
-            if cancellation is not None:
-                cancellation.check()
-            time.sleep(_POLL_SECONDS / 4)
+        so_far = min(time.monotonic() - began - _START, _MOST_ASSUMED)
+        for _, seconds, waited in self._looks(_POLL_SECONDS / 4) if began != _IN_VAIN else ():
+            with _guard:
+                if _making.get(self.key, _IN_VAIN) == _IN_VAIN:
+                    return
+                if waited >= max_wait(so_far if seconds == _UNKNOWN else seconds):
+                    _making[self.key] = _IN_VAIN
+                    return
 
     def _wait_if_worth(self) -> None:
         """In a batch with more builds than slots, let some go ahead, and the rest wait for the header."""
@@ -286,14 +276,9 @@ class Prefix:
             if _ahead[self.key] < max(1, slots - 1):
                 _ahead[self.key] += 1
                 return
-        cancellation = pool.Cancellation.current.get()
-        began = time.monotonic()
-        while True:
-            record = Record.read(self._record, self.search) or Record(SEEN)
-            waited = time.monotonic() - began
-            seconds = min(record.seconds, _read_in.get(self.key, record.seconds))
-            known = seconds < float("inf")
-            if record.state != SEEN or waited > _LONGEST_WAIT:
+        for record, seconds, waited in self._looks(_POLL_SECONDS):
+            known = seconds != _UNKNOWN
+            if waited > _LONGEST_WAIT:
                 return
             if known and not worth_waiting(siblings.get() / slots, seconds):
                 return
@@ -301,12 +286,19 @@ class Prefix:
                 if not record.makings:
                     self._count((), None)
                 with _guard:  # another thread may be about to start one
-                    making = self.key in _making
-                if not making:
-                    return  # an attempt failed, or another program makes it
+                    if self.key not in _making:
+                        return  # an attempt failed, or another program makes it
+
+    def _looks(self, pause: float) -> Iterator[tuple[Record, float, float]]:
+        """Yield the record, the least seconds of a build, and how long it was waited for, till it is made."""
+        cancellation = pool.Cancellation.current.get()
+        began = time.monotonic()
+        while (record := Record.read(self._record, self.search) or Record(SEEN)).state == SEEN:
+            seconds = min(record.seconds, _read_in.get(self.key, record.seconds))
+            yield record, seconds, time.monotonic() - began
             if cancellation is not None:
                 cancellation.check()
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pause)
 
     def _start_maker(self, lock: int, *, awaited: bool) -> bool:
         limit = Settings.from_environ().cache_size
@@ -339,9 +331,8 @@ class Prefix:
         return True
 
     def _await(self, pid: int) -> None:
-        with suppress(
-            ChildProcessError
-        ):  # the application's os.wait() reaped it, or ignores SIGCHLD
+        # The application's os.wait() may have reaped it, or ignores SIGCHLD.
+        with suppress(ChildProcessError):
             os.waitpid(pid, 0)
         with _guard:
             _making.pop(self.key, None)

@@ -1,11 +1,8 @@
 """Headers: where a compiler looks for them, what it read, and those that are given as texts.
 
-`SearchDir` and `Header` are tuples with named elements, because a hit makes hundreds of them, and
-importing `typing` for `NamedTuple` takes longer than a hit.
-
-The path of headers that are given as texts has the digest of them all, so it never stands for two
-texts. A build without paths in its code depends on the texts that it read or looked for; their digests
-are among its `include_results`.
+They are tuples with named elements: a hit in a bundle makes many, and takes less time than importing
+`typing` would. The path of headers that are given as texts has the digest of them all, so it never stands
+for two texts; a build without paths in its code depends on the digests of those that it looked for.
 """
 
 from __future__ import annotations

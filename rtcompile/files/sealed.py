@@ -68,9 +68,8 @@ def open_folder(path: str, *, dir_fd: int | None = None, private: bool = True) -
     try:
         descriptor = os.open(path, _FOLDER | os.O_NOFOLLOW if private else _FOLDER, dir_fd=dir_fd)
     except NotADirectoryError:
-        os.stat(
-            path, dir_fd=dir_fd, follow_symlinks=False
-        )  # or a part of the path above it is no folder
+        # This raises where a part of the path above it is no folder.
+        os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
         raise UntrustedError(f"{path} is not a directory") from None
     try:
         judge_folder(path, os.fstat(descriptor), private=private)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator
 
 from rtcompile.errors import InvalidRequest
+from rtcompile.files import sealed
 
 _POLL_SECONDS = 0.1
 _Signature = tuple[int, int, int, int, int]
@@ -63,12 +63,9 @@ def _signature(path: str) -> _Signature | None:
 def read_text(file: str) -> str:
     """Return the text of a source, a regular file of UTF-8; errors begin with its path."""
     try:
-        if not stat.S_ISREG(os.stat(file).st_mode):  # to open a pipe would wait for its other end
-            raise InvalidRequest(f"{file}: not a regular file")
-        with open(file, "rb") as opened:
-            data = opened.read()
+        data = sealed.read_given(file)
     except OSError as error:
-        raise InvalidRequest(f"{file}: {error.strerror}") from None
+        raise InvalidRequest(f"{file}: {error.strerror or 'not a regular file'}") from None
     return decoded(data, file)
 
 

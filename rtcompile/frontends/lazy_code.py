@@ -18,7 +18,12 @@ from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import Environment
 from rtcompile.lookup.find import depends_on_directory
 from rtcompile.request.object_code import files_of
-from rtcompile.request.request import DEFAULT_NAME, CompileRequest, refuse_two_architectures
+from rtcompile.request.request import (
+    DEFAULT_NAME,
+    CompileRequest,
+    names_architecture,
+    refuse_two_architectures,
+)
 from rtcompile.request.values import one_of, text, truth
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings, working_directory
@@ -382,7 +387,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], CompileRequest | No
         headers=() if given["headers"] is None else given["headers"],
         may_pass_over_arch=True,
     )
-    if request.arch is not None:
+    if request.arch is not None and names_architecture(request):
         refuse_two_architectures(request)
     groups = truth("enable_cooperative_groups", given["enable_cooperative_groups"])
     arguments = {

@@ -110,29 +110,6 @@ class Environment:
     compile with this toolchain; "" while that is not known.
     """
 
-    __slots__ = (
-        "_checked",
-        "_everything",
-        "_folders",
-        "_noted",
-        "_path_folders",
-        "_problem",
-        "_record",
-        "_settings",
-        "_signature",
-        "_sys_path",
-        "_values",
-        "_where",
-        "capability",
-        "folder",
-        "key",
-        "loads",
-        "looks_ahead",
-        "memory",
-        "site_dirs",
-        "toolchain_key",
-    )
-
     def __init__(self, values: tuple[bytes | None, ...], everything: Mapping[Any, Any]) -> None:
         self._values = values
         self._everything = dict(everything)
@@ -329,17 +306,14 @@ def expanded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _toolchain_key(given: Mapping[str, str], site_dirs: Sequence[str]) -> str:
-    named = expanded(given)
-    values = [f"{name}={_absolute(named.get(name, ''), name in _FOLDERS)}" for name in _SEARCHED]
+    named = {name: value for name, value in expanded(given).items() if value and name in _SEARCHED}
+    named.update((name, absolute(named[name])) for name in _FOLDERS & named.keys())
+    values = [f"{name}={named.get(name, '')}" for name in _SEARCHED]
     path = given.get("PATH", "")
     chosen = [given[name] for name in _HOST_VARIABLES if name in given]
     hosts = [_on_path(name, path) for name in (*chosen, *_HOST_COMPILERS)]
     host = next(filter(None, hosts), "")
     return digest("search", [sys.prefix, *values, *site_dirs, _on_path("nvcc", path), host])
-
-
-def _absolute(value: str, is_folder: bool) -> str:
-    return absolute(value) if value and is_folder else value
 
 
 # The variables that the search for the toolchain reads besides PATH.

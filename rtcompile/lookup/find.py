@@ -106,19 +106,10 @@ def confirmed_compute_capability() -> tuple[int, int]:
     device = ask(driver.cuCtxGetDevice) if int(context) else ask(driver.cuDeviceGet, 0)
     ordinal = int(device)
     if ordinal not in _confirmed:
-        attribute = driver.CUdevice_attribute
-        _confirmed[ordinal] = (
-            ask(
-                driver.cuDeviceGetAttribute,
-                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                device,
-            ),
-            ask(
-                driver.cuDeviceGetAttribute,
-                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-                device,
-            ),
-        )
+        names = [f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR")]
+        attributes = [getattr(driver.CUdevice_attribute, name) for name in names]
+        major, minor = (ask(driver.cuDeviceGetAttribute, each, device) for each in attributes)
+        _confirmed[ordinal] = major, minor
     return _confirmed[ordinal]
 
 
@@ -184,20 +175,6 @@ class Query:
     the index states that the last build failed; the negative cache then has its error. Nobody is
     notified of a `quiet` one, which the program has not asked for yet.
     """
-
-    __slots__ = (
-        "begun",
-        "capability",
-        "environment",
-        "failed",
-        "identity",
-        "plan",
-        "planner",
-        "quiet",
-        "recent",
-        "request",
-        "settings",
-    )
 
     def __init__(
         self,

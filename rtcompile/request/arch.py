@@ -85,14 +85,9 @@ def generations() -> list[Capability]:
 def first_release(capability: Capability) -> Version:
     """Return the first CUDA release, 12.0 or later, that compiles for a device."""
     names = [capability, *(old for old, new in _RENAMED.items() if new == capability)]
-    return min(
-        (first for release in names for first in _first_releases(Arch(*release))),
-        default=NEWEST_MEASURED,
-    )
-
-
-def _first_releases(arch: Arch) -> list[Version]:
-    return [first for known, first, _ in _KNOWN if str(arch)[3:] in known.split()]
+    numbers = {str(Arch(*release))[3:] for release in names}
+    known = [first for listed, first, _ in _KNOWN if numbers.intersection(listed.split())]
+    return min(known, default=NEWEST_MEASURED)
 
 
 @lru_cache(maxsize=64)

@@ -19,7 +19,6 @@ from rtcompile.files import headers as memory_headers
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import sources
-from rtcompile.request import sources as mentions
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.sources import relative_to
 from rtcompile.request.values import Arch
@@ -89,8 +88,8 @@ class KeyInputs:
         """Return the manifest's key: everything known before a header is read, paths included."""
         made = self._made.get("lookup")
         if made is None:
-            fields = [*self._policy("lookup"), *self._content(), self._path_fields()]
-            made = self._made["lookup"] = digest(fields)
+            made = digest([*self._policy("lookup"), *self._content(), self._path_fields()])
+            self._made["lookup"] = made
         return made
 
     def portable_key(self) -> str:
@@ -257,7 +256,7 @@ def _read(headers: tuple[Header, ...]) -> tuple[bytes, ...]:
 
 # --- Decides whether a build may be cached --------------------------------------------------------
 
-scan = functools.lru_cache(maxsize=64)(mentions.scan)  # a build asks thrice of the same few texts
+scan = functools.lru_cache(maxsize=64)(sources.scan)  # a build asks thrice of the same few texts
 
 
 def reason_against(inputs: KeyInputs) -> str:

@@ -207,17 +207,13 @@ def hit(obj: ObjectCode, files: FileSet, where: str, milliseconds: float = 0.0) 
         files,
         milliseconds,
         where,
-        _lasting_why(build),
+        # The reason for using NVCC still holds on a hit; the reason for the miss does not.
+        build.why if build.backend == "nvcc" else "",
         build.compiler,
         build.notes,
         build.compiled_in,
     )
     return ObjectCode(obj.code, obj.kind, obj.arch, obj.lowered_names, info)
-
-
-def _lasting_why(build: BuildInfo) -> str:
-    # The reason for using NVCC still holds on a hit; the reason for the miss does not.
-    return build.why if build.backend == "nvcc" else ""
 
 
 # --- The file of an object: the code with everything needed to use and describe it, no pickle -------
@@ -234,7 +230,7 @@ def encode(
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     texts += [
-        _lasting_why(build),
+        build.why if build.backend == "nvcc" else "",
         "\0".join(f"{label}\0{value}" for label, value in key_inputs.items()),
     ]
     # Two, since `decode` expects pairs from here on.

@@ -145,8 +145,8 @@ class CompileRequest(Value):
         if gives_way is not True and gives_way is not False:
             gives_way = truth("may_pass_over_arch", gives_way)
         set_(self, "may_pass_over_arch", gives_way)
-        if arch is not None and not gives_way and fixups:  # CuPy names the device's own besides
-            refuse_two_architectures(self)
+        if arch is not None and not gives_way and fixups and names_architecture(self):
+            refuse_two_architectures(self)  # where CuPy does not name the device's own besides
 
     @public
     def replace(self, **changes: Any) -> CompileRequest:
@@ -175,8 +175,6 @@ def names_architecture(request: CompileRequest) -> bool:
 
 def refuse_two_architectures(request: CompileRequest) -> None:
     """Raise InvalidRequest where the options name another architecture, or another kind of code."""
-    if not names_architecture(request):
-        return
     from rtcompile.request import options as compiler_options
 
     requested = compiler_options.parse(request.options).arch

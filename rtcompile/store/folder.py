@@ -115,11 +115,15 @@ class Folder:
 
     def read(self, kind: str, name: str) -> bytes | None:
         """Return a file's bytes and note its use; None if there is none. Remove an untrusted one."""
+        folder = -1
         try:
-            with self.opened(kind) as folder:
-                return self._read(folder, name)
+            folder = self.open(kind)
+            return self._read(folder, name)
         except OSError:
             return None
+        finally:
+            if folder >= 0:
+                os.close(folder)
 
     def object(self, key: str) -> ObjectCode | None:
         """Return the object under a key; None if there is none, and remove a damaged one."""

@@ -95,17 +95,6 @@ _LARGE_SECONDS = 1.0
 class Order:
     """A job that a caller wants done: our end of its socket, and the descriptor of its arguments."""
 
-    __slots__ = (
-        "arguments",
-        "function",
-        "leftovers",
-        "memory",
-        "reusable",
-        "socket",
-        "timeout",
-        "warm",
-    )
-
     def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
         self.function, self.timeout, self.memory, self.warm, self.reusable, *self.leftovers = fields
         self.socket = socket
@@ -119,22 +108,6 @@ class Order:
 
 class Child:
     """A child as the zygote sees it; `warm` if it was forked after `Zygote.improve`, which some jobs need."""
-
-    __slots__ = (
-        "channel",
-        "deadline",
-        "failure",
-        "folder",
-        "killed",
-        "lifeline",
-        "memory",
-        "order",
-        "pid",
-        "pidfd",
-        "served",
-        "stderr",
-        "warm",
-    )
 
     def __init__(
         self,

@@ -117,9 +117,8 @@ class ZygoteProcess:
     def reap(self, options: int) -> bool:
         """Wait for its end, as `options` of ``os.waitpid`` say; return whether it has ended."""
         status = None
-        with suppress(
-            ChildProcessError
-        ):  # the application's os.wait() reaped it, or ignores SIGCHLD
+        # The application's os.wait() may have reaped it, or ignores SIGCHLD.
+        with suppress(ChildProcessError):
             pid, status = os.waitpid(self.pid, options)
             if not pid:
                 return False

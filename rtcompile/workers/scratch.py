@@ -119,10 +119,12 @@ def claim(temporary: str, name: str) -> Scratch:
 def sweep(temporary: str, own: str) -> None:
     """Remove the folders of killed zygotes; `own` is that of a zygote known to have ended."""
     for parent in _parents(temporary):
-        for path, home in _homes(parent):
-            _sweep(home, own)
-            os.close(home)
-            _remove_if_empty(path)
+        for path in _home_paths(parent):
+            home = _open_home(path)
+            if home is not None:
+                _sweep(home, own)
+                os.close(home)
+                _remove_if_empty(path)
 
 
 def _parents(temporary: str) -> Iterator[str]:
@@ -171,13 +173,6 @@ def _home(parent: str) -> tuple[str, int]:
         if home is not None:
             return path, home
     raise OSError(f"{path} and the names before it are taken by others")
-
-
-def _homes(parent: str) -> Iterator[tuple[str, int]]:
-    for path in _home_paths(parent):
-        home = _open_home(path)
-        if home is not None:
-            yield path, home
 
 
 def _home_paths(parent: str) -> Iterator[str]:

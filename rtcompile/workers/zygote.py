@@ -188,9 +188,8 @@ class Zygote:
                 return
         if child.order is None:
             return
-        if (
-            child.order.socket.fileno() in ready
-        ):  # it is only registered for a hang-up: the caller has cancelled
+        # It is only registered for a hang-up: the caller has cancelled.
+        if child.order.socket.fileno() in ready:
             self.poller.unregister(child.order.socket.fileno())
             child.kill("cancelled")
         if child.deadline is not None and time.monotonic() >= child.deadline:
@@ -307,9 +306,8 @@ class Zygote:
         os.close(held)
         theirs.close()
         try:
-            os.setpgid(
-                pid, pid
-            )  # the child does the same; done in both, it is a group before any kill
+            # The child does the same; done in both, it is a group before any kill.
+            os.setpgid(pid, pid)
         except OSError:
             pass  # It has ended already.
         child = Child(pid, ours, stderr, name, lifeline, warm=self.warm)

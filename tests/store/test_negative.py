@@ -24,7 +24,7 @@ from rtcompile.lookup import environment
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
-from rtcompile.store import inventory, manifests
+from rtcompile.store import folder, inventory, manifests
 from rtcompile.store.folder import Folder
 from rtcompile.store.negative import Remembered, dependencies_of
 from rtcompile.store.store import Store
@@ -151,10 +151,11 @@ def test_what_the_time_of_the_build_decided_is_not_remembered(cache: Path) -> No
 
 @pytest.mark.parametrize("on_disk", [True, False], ids=["read-only", "in memory"])
 def test_where_nothing_may_be_written_the_latest_are_kept_in_memory(
-    cache: Path, on_disk: bool
+    cache: Path, on_disk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(folder, "MAX_BYTES", 20 * folder.OVERHEAD)
     kept = Store(str(cache), on_disk=on_disk, size=1 << 30, writable=False)
-    several = [make_key_inputs(source=str(number)) for number in range(300)]
+    several = [make_key_inputs(source=str(number)) for number in range(30)]
     for inputs in several:
         kept.negative.remember(inputs, remembered())
     assert kept.negative.find(several[0]) is None
