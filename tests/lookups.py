@@ -50,4 +50,4 @@ def kept(request: CompileRequest, read: FileSet = NOTHING, provided: tuple[str, 
     key = store.entry_of(plan.key_inputs, code).object_key
     search = tuple(SearchDir("", path) for path in provided)
     query.plan = plan._replace(toolchain=plan.toolchain._replace(search=search))
-    lookup.keep(query, Found(code, read, key), lookup.LEVELS)
+    lookup.keep(query, Found(code, read, key))

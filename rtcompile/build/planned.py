@@ -172,7 +172,7 @@ def _reported(query: Query, find: Callable[[Query], ObjectCode | None]) -> Objec
     return code
 
 
-# --- the levels ----------------------------------------------------------------------------------
+# --- where a plan finds code -----------------------------------------------------------------------
 
 
 def _in_bundles(query: Query) -> Found | None:
@@ -228,16 +228,14 @@ def _as_found(query: Query, code: ObjectCode) -> Found:
     return Found(code, entry.dependencies, entry.object_key)
 
 
-LEVELS: tuple[lookup.Level, ...] = (
-    ("", _in_bundles, None),
-    # A build writes manifests itself, while others wait for it: see `Store.add`.
-    ("", _in_manifests, None),
-    ("", _in_shared_stores, None),
-)
-
-
 def _found(query: Query) -> ObjectCode | None:
-    return lookup.find(query, LEVELS, lookup.LEVELS)
+    """Return the code of a planned request: from a bundle, by the manifests, or from a shared store."""
+    for find in (_in_bundles, _in_manifests, _in_shared_stores):
+        found = find(query)
+        if found is not None:
+            lookup.keep(query, found)
+            return found.obj
+    return None
 
 
 def index(request: CompileRequest, capability: tuple[int, int] | None = None) -> None:
@@ -246,7 +244,7 @@ def index(request: CompileRequest, capability: tuple[int, int] | None = None) ->
     query.planner = partial(plan, capability=None if capability is None else lambda: capability)
     found = _in_manifests(query)
     if found is not None:
-        lookup.keep(query, found, lookup.LEVELS)
+        lookup.keep(query, found)
 
 
 # --- compiling -----------------------------------------------------------------------------------
@@ -284,7 +282,7 @@ def _compiled(query: Query) -> ObjectCode:
 
 def _kept(query: Query, code: ObjectCode) -> ObjectCode:
     found = _as_found(query, code)
-    lookup.keep(query, found, lookup.LEVELS)
+    lookup.keep(query, found)
     return found.obj
 
 

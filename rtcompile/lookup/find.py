@@ -2,9 +2,9 @@
 
 Every look-up is a `Query`, which `find` gives to the levels; what a level finds, those above it keep.
 `LEVELS` are those that need no plan: memory, bundles where any are used, and the cache's index, whose
-entries name an object of the cache and the files that it depends on. `build.planned.LEVELS` need a plan:
-bundles, manifests, and, if nothing may be compiled, shared stores. Otherwise shared stores are asked with
-the build's lock held (`miss.compile_once`), so that one process of a machine fetches.
+entries name an object of the cache and the files that it depends on. What needs a plan is looked for by
+`build.planned`: bundles, manifests, and, if nothing may be compiled, shared stores. Otherwise those are
+asked with the build's lock held (`miss.compile_once`), so that one process of a machine fetches.
 """
 
 from __future__ import annotations
@@ -314,36 +314,26 @@ def _tell(listen: Callable[..., object], *what: object) -> None:
         logs.warn_once(error)
 
 
-def find(
-    query: Query,
-    levels: Sequence[Level] | None = None,
-    above: Sequence[Level] = (),
-    *,
-    counts: bool = True,
-) -> ObjectCode | None:
-    """Return the code of a request from one of the levels (default: `LEVELS`); None if none has it."""
+def find(query: Query, *, counts: bool = True) -> ObjectCode | None:
+    """Return the code of a request from one of `LEVELS`; None if none has it."""
+    if query.identity is None:
+        return None
     started = time.perf_counter()
-    if levels is None:
-        if query.identity is None:
-            return None
-        levels = LEVELS
-    for at, (where, find_in, _) in enumerate(levels):
+    for at, (where, find_in, _) in enumerate(LEVELS):
         found = find_in(query)
         if found is not None:
-            if at or above:
-                keep(query, found, (*above, *levels[:at]))
-            if not where:
-                return found.obj
+            if at:
+                keep(query, found, LEVELS[:at])
             if counts and found.obj.build.hit != "bundle":
                 count_hit(query.environment.folder)
             return hit(found.obj, found.files, where, (time.perf_counter() - started) * 1e3)
     return None
 
 
-def keep(query: Query, found: Found, levels: Sequence[Level]) -> None:
-    """Keep code in levels, the lowest first, unless it depends on more than its files."""
+def keep(query: Query, found: Found, levels: Sequence[Level] | None = None) -> None:
+    """Keep code in levels (default: all), the lowest first, unless it depends on more than its files."""
     if not found.files.uncacheable:
-        for _, _, keep_in in reversed(levels):
+        for _, _, keep_in in reversed(LEVELS if levels is None else levels):
             if keep_in is not None:
                 keep_in(query, found)
 
