@@ -279,8 +279,8 @@ def bundled(package: Package, built: Path) -> Package:
 
 
 @pytest.fixture
-def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that is not there asks an empty cache, in a process that has asked nothing yet."""
+def absent_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is not there, an empty cache, and a process that has looked nothing up yet."""
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(cache))
     monkeypatch.setattr("rtcompile.lookup.find.compute_capability", lambda: CAPABILITY)
     monkeypatch.setattr("rtcompile.lookup.find.confirmed_compute_capability", lambda: CAPABILITY)

@@ -85,11 +85,11 @@ def test_requests_are_what_kernel_tuner_asks_cupy_for(changes, monkeypatch) -> N
     tuner = pytest.importorskip("kernel_tuner")
     core = pytest.importorskip("kernel_tuner.core")
     backend = pytest.importorskip("kernel_tuner.backends.cupy")
-    asked = set()
+    wanted = set()
 
     class Module:
         def __init__(self, code, options, name_expressions):
-            asked.add((code, options, tuple(name_expressions)))
+            wanted.add((code, options, tuple(name_expressions)))
 
         def get_function(self, name):
             return SimpleNamespace(num_regs=1)
@@ -117,6 +117,6 @@ def test_requests_are_what_kernel_tuner_asks_cupy_for(changes, monkeypatch) -> N
         *positional, [np.zeros(4, np.float32)], tune_params, **{"lang": "cupy", **arguments}
     )
     requests = recipe.requests_of(*positional, tune_params, arch="sm_90", **arguments)
-    assert {(r.source, r.options, r.name_expressions) for r in requests} == asked
-    assert len(requests) == len(asked) > 0
+    assert {(r.source, r.options, r.name_expressions) for r in requests} == wanted
+    assert len(requests) == len(wanted) > 0
     assert all(compile_many(requests[:1], progress=False))

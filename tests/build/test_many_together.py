@@ -74,8 +74,8 @@ def outcomes(*requests: CompileRequest) -> list[Any]:
 
 
 def test_what_is_built_together_is_what_is_built_alone(together: list[list[str]]) -> None:
-    asked = [kernel(number) for number in range(6)]
-    asked += [
+    wanted = [kernel(number) for number in range(6)]
+    wanted += [
         request(
             "namespace { __device__ int hidden; }"
             f"template <int N> __global__ void k() {{ hidden = {number}; }}",
@@ -83,20 +83,20 @@ def test_what_is_built_together_is_what_is_built_alone(together: list[list[str]]
         )
         for number in range(4)
     ]
-    built = outcomes(*asked)
+    built = outcomes(*wanted)
     assert sorted(map(len, together)) == [4, 6]  # two threads may begin with them at once
     alone = [
         rtcompile.compile(
             one.source, arch="sm_90", name_expressions=one.name_expressions, recompile=True
         )
-        for one in asked
+        for one in wanted
     ]
     assert [one.code for one in built] == [one.code for one in alone]
     assert [one.lowered_names for one in built] == [one.lowered_names for one in alone]
     assert all(
         one.build.why.startswith("no build of this source with these options by 1") for one in built
     )
-    assert all(one.build.hit == "memory" for one in outcomes(*asked))
+    assert all(one.build.hit == "memory" for one in outcomes(*wanted))
 
 
 def test_a_worker_does_one_chunk_after_another(
@@ -145,9 +145,9 @@ def test_what_nvrtc_does_not_forget_is_compiled_in_a_process_of_its_own(
 def test_one_that_fails_fails_alone(
     together: list[list[str]], bad: str, error: type[Exception], at: int
 ) -> None:
-    asked = [kernel(number) for number in range(6)]
-    asked[at] = request(bad)
-    built = outcomes(*(one.replace(options=("-std=c++20",)) for one in asked))
+    wanted = [kernel(number) for number in range(6)]
+    wanted[at] = request(bad)
+    built = outcomes(*(one.replace(options=("-std=c++20",)) for one in wanted))
     assert together[0][at] == bad
     assert isinstance(built[at], error)
     assert all(isinstance(one, ObjectCode) for one in built[:at] + built[at + 1 :])
@@ -172,13 +172,13 @@ def test_a_warning_is_in_the_log_of_its_build(together: list[list[str]]) -> None
 def test_what_needs_a_worker_of_its_own_has_one(
     together: list[list[str]], changes: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
-    asked = [kernel(number) for number in range(2)]
-    asked = [
+    wanted = [kernel(number) for number in range(2)]
+    wanted = [
         one.replace(**{**changes, "source": changes.get("source", "") + one.source})
-        for one in asked
+        for one in wanted
     ]
     assert all(
-        isinstance(one, ObjectCode) for one in compile_many(asked, progress=False, **arguments)
+        isinstance(one, ObjectCode) for one in compile_many(wanted, progress=False, **arguments)
     )
     assert together == []
 
@@ -212,12 +212,12 @@ def test_one_that_is_cancelled_takes_no_other_with_it(together: list[list[str]])
 
 
 def test_what_another_process_builds_is_waited_for(together: list[list[str]]) -> None:
-    asked = [kernel(number) for number in range(6)]
+    wanted = [kernel(number) for number in range(6)]
     settings = Settings.from_environ()
     elsewhere = Store(settings.cache_dir, on_disk=True, size=1 << 30)
     with ExitStack() as building:
-        building.enter_context(elsewhere.building(planned.plan(asked[2], settings).key_inputs))
-        futures = submit_many(asked)
+        building.enter_context(elsewhere.building(planned.plan(wanted[2], settings).key_inputs))
+        futures = submit_many(wanted)
         assert all(future.result(60) for future in futures[:2] + futures[3:])
         assert not futures[2].done()
         building.close()
@@ -225,8 +225,8 @@ def test_what_another_process_builds_is_waited_for(together: list[list[str]]) ->
 
 
 def test_a_remembered_failure_is_not_compiled_again(together: list[list[str]]) -> None:
-    asked = [kernel(0), request(MISTAKE), kernel(1)]
-    outcomes(*asked)
+    wanted = [kernel(0), request(MISTAKE), kernel(1)]
+    outcomes(*wanted)
     before = len(together)
     refused, code = outcomes(request(MISTAKE), kernel(3))
     assert isinstance(refused, CompileError)
@@ -299,15 +299,15 @@ def folder(tmp_path: Path) -> Path:
 def test_a_batch_that_reads_the_same_headers_keeps_its_worker(
     folder: Path, workers: list[int]
 ) -> None:
-    asked = [reading(folder, number) for number in range(3)]
-    built = compile_many(asked, progress=False, pch=False)
+    wanted = [reading(folder, number) for number in range(3)]
+    built = compile_many(wanted, progress=False, pch=False)
     assert len(workers) == 3
     assert len(set(workers)) == 1
     alone = [
         rtcompile.compile(
             one.source, options=one.options, arch="sm_90", recompile=True, pch=False, timeout=600
         )
-        for one in asked
+        for one in wanted
     ]
     assert len(set(workers)) == 4
     assert [one.code for one in built] == [one.code for one in alone]
@@ -315,10 +315,10 @@ def test_a_batch_that_reads_the_same_headers_keeps_its_worker(
 
 
 def test_a_worker_that_goes_on_reads_an_edited_header(folder: Path, workers: list[int]) -> None:
-    asked = reading(folder, 5)
+    wanted = reading(folder, 5)
     for value in (1, 2):
         (folder / "n.h").write_text(f"#define N {value} // {'x' * value}\n")
-        code = rtcompile.compile(asked.source, options=asked.options, arch="sm_90", target="ptx")
+        code = rtcompile.compile(wanted.source, options=wanted.options, arch="sm_90", target="ptx")
         assert f"{5 + value};" in code.code.decode()
     assert workers[0] == workers[1]
 
@@ -328,10 +328,10 @@ def test_a_worker_that_goes_on_finds_a_header_that_came_in_front(
 ) -> None:
     first = folder / "first"
     first.mkdir()
-    asked = reading(folder, 5)
+    wanted = reading(folder, 5)
     for value in (1, 2):
         code = rtcompile.compile(
-            asked.source, options=(f"-I{first}", *asked.options), arch="sm_90", target="ptx"
+            wanted.source, options=(f"-I{first}", *wanted.options), arch="sm_90", target="ptx"
         )
         assert f"{5 + value};" in code.code.decode()
         (first / "n.h").write_text("#define N 2\n")
@@ -341,8 +341,8 @@ def test_a_worker_that_goes_on_finds_a_header_that_came_in_front(
 def test_a_mistake_beside_good_builds_is_reported_once_and_ends_its_worker(
     folder: Path, workers: list[int]
 ) -> None:
-    asked = [reading(folder, number, "mistake" if number == 1 else "") for number in range(4)]
-    built = [outcomes(one)[0] for one in asked]
+    wanted = [reading(folder, number, "mistake" if number == 1 else "") for number in range(4)]
+    built = [outcomes(one)[0] for one in wanted]
     assert [isinstance(one, CompileError) for one in built] == [number == 1 for number in range(4)]
     assert workers[0] == workers[1] != workers[2] == workers[3]
 

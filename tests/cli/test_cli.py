@@ -369,14 +369,14 @@ def test_why_miss_compiles_nothing_also_of_what_is_to_be_linked(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.with_name("lib.cu").write_text("__device__ int two() { return 2; }\n")
-    asked = ["k.cu", "--arch", "sm_80", "--link", "lib.cu"]
+    arguments = ["k.cu", "--arch", "sm_80", "--link", "lib.cu"]
     with monkeypatch.context() as patch:
         for module in ("nvrtc", "nvcc"):
             patch.setattr(f"rtcompile.compilers.{module}.compile", None)
-        assert main(["why-miss", *asked]) == 1
+        assert main(["why-miss", *arguments]) == 1
     assert "given by --link is not in the cache itself" in capsys.readouterr().out
-    main(["compile", *asked])
-    assert main(["why-miss", *asked]) == 0
+    main(["compile", *arguments])
+    assert main(["why-miss", *arguments]) == 0
 
 
 @pytest.mark.parametrize(

@@ -32,17 +32,17 @@ def shipped(door, source, options=(), **more):
     if door == "RawModule":
         return rtcompile.RawModule(code=source, options=options, **more, **policy)
     return rtcompile.CompileRequest(source, options, **more)
-for number, (door, asked, more) in enumerate({rows!r}):
-    globals()[f"row_{{number}}"] = shipped(door, *asked, **more)
+for number, (door, wanted, more) in enumerate({rows!r}):
+    globals()[f"row_{{number}}"] = shipped(door, *wanted, **more)
 """
 RECORDED = """
 from tests import doors
 doors.pretend_device()
 opened = {{}}
-for name, asked, more in {rows!r}:
+for name, wanted, more in {rows!r}:
     if name not in opened:
         opened[name] = doors.door(name)
-    opened[name](*asked, **more)
+    opened[name](*wanted, **more)
 """
 KEPT = {
     "bundle of what a package names": SHIPPED_DOORS,
@@ -52,20 +52,20 @@ KEPT = {
 
 
 def asked_of(kernels: dict[str, str]) -> dict[tuple[str, str], tuple]:
-    """Return what is asked for, by door and name: a source, options and further arguments."""
-    asked = {}
+    """Return what is wanted, by door and name: a source, options and further arguments."""
+    wanted = {}
     for door, spelling in matrix.MATRIX:
         options, more = matrix.SPELLINGS[spelling]
         text = matrix.TEMPLATE if "name_expressions" in more else matrix.KERNEL
-        asked[door, spelling] = ('#include "value.h"' + text, options, more)
+        wanted[door, spelling] = ('#include "value.h"' + text, options, more)
     for door in matrix.DOORS:
         for name, source in kernels.items():
-            asked[door, name] = (source, matrix.OPTIONS, {})
-        asked[door, "edited"] = (matrix.ASKING, matrix.EDITED, {})
-        asked[door, "options"] = (matrix.KERNEL, OPTIONS_FILE, {})
+            wanted[door, name] = (source, matrix.OPTIONS, {})
+        wanted[door, "edited"] = (matrix.ASKING, matrix.EDITED, {})
+        wanted[door, "options"] = (matrix.KERNEL, OPTIONS_FILE, {})
         if "headers" in TAKES[door]:
-            asked[door, "given"] = ('#include "given.h"' + matrix.ASKING, matrix.EDITED, GIVEN)
-    return asked
+            wanted[door, "given"] = ('#include "given.h"' + matrix.ASKING, matrix.EDITED, GIVEN)
+    return wanted
 
 
 class Kept:

@@ -223,16 +223,16 @@ def test_a_kernel_says_whether_it_is_cached(tmp_path, monkeypatch):
 @pytest.mark.needs_compiler
 def test_to_ask_whether_a_kernel_is_cached_counts_no_hit():
     code = rtcompile.compile(CODE, arch="sm_80")
-    asked = environment.current()
-    take_hits(asked.folder.path)
+    here = environment.current()
+    take_hits(here.folder.path)
     for _ in range(3):
         assert rtcompile.RawModule(code=CODE, arch="sm_80").is_cached()
-    asked.memory = None
+    here.memory = None
     assert rtcompile.RawModule(code=CODE, arch="sm_80").is_cached()
-    assert take_hits(asked.folder.path) == 0
+    assert take_hits(here.folder.path) == 0
 
     assert rtcompile.compile(CODE, arch="sm_80").code == code.code
-    assert take_hits(asked.folder.path) == 1
+    assert take_hits(here.folder.path) == 1
 
 
 @pytest.mark.needs_compiler

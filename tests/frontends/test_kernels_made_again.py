@@ -14,7 +14,7 @@ from rtcompile.lookup import environment
 from tests.lookups import CODE, WITH_HEADER
 from tests.processes import build_of
 
-pytestmark = [pytest.mark.needs_compiler, pytest.mark.usefixtures("asked")]
+pytestmark = [pytest.mark.needs_compiler, pytest.mark.usefixtures("absent_device")]
 
 
 @pytest.fixture

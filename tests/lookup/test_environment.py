@@ -20,7 +20,7 @@ from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
 from tests.lookups import CAPABILITY, CODE, build, found, kept, look
 
-pytestmark = pytest.mark.usefixtures("asked")
+pytestmark = pytest.mark.usefixtures("absent_device")
 
 compute_capability = device.compute_capability  # which the fixture replaces
 

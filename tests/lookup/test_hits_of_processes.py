@@ -9,7 +9,7 @@ import pytest
 
 from rtcompile.store.folder import Folder
 
-pytestmark = pytest.mark.usefixtures("asked")
+pytestmark = pytest.mark.usefixtures("absent_device")
 
 
 @pytest.mark.needs_compiler

@@ -23,7 +23,7 @@ from rtcompile.settings import Settings
 from rtcompile.store import folder as caches
 from tests.lookups import CODE, WITH_HEADER, build, found, kept, look
 
-pytestmark = pytest.mark.usefixtures("asked")
+pytestmark = pytest.mark.usefixtures("absent_device")
 
 
 @pytest.mark.needs_compiler

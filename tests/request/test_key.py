@@ -37,14 +37,14 @@ CONTENT = [
         id="one search directory inside another",
     ),
 ]
-ASKED = [pytest.param({"backend": "nvrtc"}, id="the requested compiler")]
+REQUESTED = [pytest.param({"backend": "nvrtc"}, id="the requested compiler")]
 PATHS = [
     pytest.param({"search": THERE}, id="where the search directories are"),
     pytest.param({"name": "/home/a/project/kernel.cu"}, id="the program's directory"),
 ]
 
 
-@pytest.mark.parametrize("change", [*CONTENT, *ASKED, *PATHS])
+@pytest.mark.parametrize("change", [*CONTENT, *REQUESTED, *PATHS])
 def test_the_lookup_key_has_all_that_is_known_before_a_build(change: dict[str, Any]) -> None:
     base = {"search": HERE}
     assert (
@@ -59,7 +59,7 @@ def test_the_portable_and_object_keys_have_every_content(change: dict[str, Any])
     assert object_key(one) != object_key(other)
 
 
-@pytest.mark.parametrize("change", ASKED)
+@pytest.mark.parametrize("change", REQUESTED)
 def test_an_object_is_of_the_compiler_that_made_it_whoever_requested_it(
     change: dict[str, Any],
 ) -> None:
@@ -176,9 +176,9 @@ def test_two_kinds_of_key_never_meet() -> None:
     [
         pytest.param("auto", "nvrtc", "12.9", True, id="auto takes NVRTC's"),
         pytest.param("auto", "nvcc", "12.8", True, id="auto takes NVCC's"),
-        pytest.param("nvrtc", "nvrtc", "12.9", True, id="NVRTC asked for and had"),
-        pytest.param("nvrtc", "nvcc", "12.8", False, id="NVRTC asked for, NVCC's is no answer"),
-        pytest.param("nvcc", "nvrtc", "12.9", False, id="NVCC asked for, NVRTC's is no answer"),
+        pytest.param("nvrtc", "nvrtc", "12.9", True, id="NVRTC requested and used"),
+        pytest.param("nvrtc", "nvcc", "12.8", False, id="NVRTC requested, NVCC used"),
+        pytest.param("nvcc", "nvrtc", "12.9", False, id="NVCC requested, NVRTC used"),
         pytest.param("auto", "nvrtc", "12.6", False, id="another build of the compiler"),
         pytest.param("auto", "clang", "19", False, id="a compiler that is not here"),
     ],
@@ -194,8 +194,8 @@ def test_an_object_serves_requests_for_its_compiler(
     ("backend", "built_by", "serves"),
     [
         pytest.param("auto", "nvcc", True, id="no NVCC is here to build it anew"),
-        pytest.param("nvcc", "nvcc", True, id="likewise where NVCC is asked for"),
-        pytest.param("nvrtc", "nvcc", False, id="NVRTC asked for"),
+        pytest.param("nvcc", "nvcc", True, id="NVCC requested and used"),
+        pytest.param("nvrtc", "nvcc", False, id="NVRTC requested"),
         pytest.param("auto", "clang", False, id="a compiler that never is here"),
     ],
 )
