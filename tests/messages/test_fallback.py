@@ -79,6 +79,7 @@ def test_a_rejected_source_is_decided_as_its_class_says(path: Path, toolchain: T
 
 
 @pytest.mark.needs_compiler
+@pytest.mark.in_turn("toolchain")
 @pytest.mark.parametrize(
     "path", [p for p in CLASSES if p.parent.name == "flags"], ids=lambda path: path.stem
 )
@@ -94,6 +95,7 @@ def test_the_flags_that_are_added_are_the_ones_that_were_missing(
 
 
 @pytest.mark.needs_compiler
+@pytest.mark.in_turn("toolchain")
 def test_every_missing_include_brings_what_it_is_included_for(toolchain: Toolchain) -> None:
     headers = {*facts.STD.values(), *facts.GLOBAL.values()}
     types = [name for name in facts.GLOBAL if name.endswith("_t")]

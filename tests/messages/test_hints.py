@@ -313,7 +313,14 @@ __global__ void k(uint64_t* d, float* x) {
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize(("arch", "warned"), [("sm_90", True), ("sm_90a", False)])
+@pytest.mark.parametrize(
+    ("arch", "warned"),
+    [
+        ("sm_90", True),
+        # tests/build/test_pipeline.py compiles for both, too.
+        pytest.param("sm_90a", False, marks=pytest.mark.slow),
+    ],
+)
 def test_traps_that_cute_put_instead_of_instructions_are_found(
     arch: str, warned: bool, toolchain: Callable[[str], Toolchain]
 ) -> None:

@@ -21,6 +21,7 @@ _DOCUMENT = Path(__file__).parents[2] / "docs" / "mistakes.md"
 _FRONTENDS = [frontend for frontend in FRONTENDS if frontend != "Python"]
 
 
+@pytest.mark.in_turn("frontend")
 @pytest.mark.parametrize("frontend", _FRONTENDS)
 @pytest.mark.parametrize(
     "mistake", [one for one in MISTAKES if not one.compiles], ids=lambda mistake: mistake.name

@@ -383,7 +383,7 @@ BY_KERNELS = [
     case(
         "asm-syntax",
         "Unknown modifier '.bar'",
-        "holds .bar",
+        "contains .bar",
         source='__global__ void k() { asm volatile("foo.bar;"); }',
     ),
     case(

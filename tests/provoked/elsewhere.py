@@ -122,7 +122,7 @@ BY_NVJITLINK = [
     (
         "asm-syntax",
         "Not a name of any known instruction: 'foo'",
-        "holds foo",
+        "contains foo",
         (
             "12",
             PTX_INPUT,
