@@ -84,12 +84,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at ``-m "not slow"``
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave each row of an `in_turn` matrix with one value of the parameter; the others are slow."""
-    matrices: dict[tuple[Path, str], dict[int, list[pytest.Function]]] = {}
+    matrices: dict[tuple[Path, str], dict[str, list[pytest.Function]]] = {}
     for item in items:
         mark = item.get_closest_marker("in_turn")
         if mark and isinstance(item, pytest.Function):
             columns = matrices.setdefault((item.path, item.originalname), {})
-            columns.setdefault(item.callspec.indices[mark.args[0]], []).append(item)
+            # By value: pytest's index of a parameter runs on through those that it is stacked with.
+            columns.setdefault(repr(item.callspec.params[mark.args[0]]), []).append(item)
     for columns in matrices.values():
         for row, alike in enumerate(zip(*columns.values(), strict=False)):
             kept = zlib.crc32(str(row).encode()) % len(alike)

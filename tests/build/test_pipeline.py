@@ -101,8 +101,6 @@ SOURCES = {
     "cub block": "#include <cub/block/block_reduce.cuh>\n"
     'extern "C" __global__ void k(int* x) { using R = cub::BlockReduce<int, 128>;\n'
     "  __shared__ R::TempStorage t; *x = R(t).Sum(threadIdx.x); }",
-    "cupy": "#include <cupy/complex.cuh>\n"
-    'extern "C" __global__ void k(complex<float>* x) { *x = exp(*x); }',
     "cute": "#include <cute/tensor.hpp>\n"
     'extern "C" __global__ void k(float* x) {\n'
     "  auto t = cute::make_tensor(x, cute::Int<4>{}); t(threadIdx.x) = 1; }",
@@ -112,11 +110,26 @@ SOURCES = {
 }
 
 
+@pytest.mark.in_turn("toolkit")
+@pytest.mark.parametrize("toolkit", ["the environment's", "CUDA 13"])
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_headers_are_found_in_the_wheels(source):
+def test_headers_are_found_in_the_wheels(source, toolkit, request):
+    is_13 = toolkit == "CUDA 13"
+    if is_13:
+        request.getfixturevalue("cuda13")
     code = compile(source, arch="sm_90a")
     assert [kernel.name for kernel in cubin.read(code.code).kernels] == ["k"]
     assert code.build.headers
+    if is_13:
+        assert not any("cuda_runtime/include" in header.path for header in code.build.headers)
+
+
+def test_cupys_headers_are_found():
+    source = (
+        "#include <cupy/complex.cuh>\n"
+        'extern "C" __global__ void k(complex<float>* x) { *x = exp(*x); }'
+    )
+    assert compile(source, arch="sm_90a").build.headers
 
 
 def test_a_kernel_that_includes_nothing_reads_nothing():
@@ -414,12 +427,6 @@ def test_cuda_13_compiles_wmma(cuda13, arch):
     code = compile(WMMA, arch=arch)
     assert code.build.compiler.startswith("nvrtc 13.")
     assert str(cubin.read(code.code).arch) == arch
-
-
-@pytest.mark.parametrize("source", [s for n, s in SOURCES.items() if n != "cupy"])
-def test_cuda_13_finds_its_headers(cuda13, source):
-    code = compile(source, arch="sm_90a")
-    assert not any("cuda_runtime/include" in header.path for header in code.build.headers)
 
 
 def test_cuda_13_links(cuda13):

@@ -1,0 +1,66 @@
+"""Of a matrix that is marked `in_turn`, `make test` tries each row once, with one value in turn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documentation import ROOT
+
+MATRIX = """
+import pytest
+
+@pytest.fixture(params=["x", "y"])
+def of_a_fixture(request): return request.param
+
+@pytest.mark.in_turn("column")
+@pytest.mark.parametrize("column", "xy")
+@pytest.mark.parametrize("row", range(12))
+def test_above(row, column): pass
+
+@pytest.mark.in_turn("column")
+@pytest.mark.parametrize("row", range(12))
+@pytest.mark.parametrize("column", "xy")
+def test_below(row, column): pass
+
+@pytest.mark.in_turn("of_a_fixture")
+@pytest.mark.parametrize("row", range(12))
+def test_of_a_fixture(row, of_a_fixture): pass
+"""
+
+
+@pytest.mark.takes_seconds
+def test_each_row_is_tried_once_and_each_value_in_some(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from tests.conftest import pytest_collection_modifyitems\n"
+    )
+    (tmp_path / "test_matrix.py").write_text(MATRIX)
+    markers = 'markers = ["slow: slow", "in_turn(parameter): in turn"]'
+    (tmp_path / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{markers}\n")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-m",
+            "not slow",
+            "test_matrix.py",
+        ],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in ("test_above", "test_below", "test_of_a_fixture"):
+        chosen = [
+            line.partition("[")[2] for line in done.stdout.splitlines() if f"::{name}[" in line
+        ]
+        values = [value for each in chosen for value in each.strip("]").split("-")]
+        assert sorted(int(value) for value in values if value.isdecimal()) == [*range(12)], name
+        assert {"x", "y"} <= {*values}, name
