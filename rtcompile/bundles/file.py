@@ -23,7 +23,7 @@ from rtcompile.bundles.index import (
 )
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import headers, sealed
-from rtcompile.files.fileset import FileSet
+from rtcompile.files.fileset import FileSet, joined, texts_in
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request import object_code, sources
@@ -88,7 +88,7 @@ _Entry = tuple[Row, Extent, Extent, Extent]
 
 
 def _decode(data: bytes) -> _Entry:
-    texts = data.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    texts = texts_in(data)
     key, arch, kind, backend, compiler, cuda, program, source = texts[:8]
     code, record, checks = (
         (number(texts[i]), number(texts[i + 1]), texts[i + 2]) for i in (8, 11, 14)
@@ -262,16 +262,13 @@ def contents_of(
 def _checks(checked: FileSet, own: Sequence[SearchDir]) -> bytes:
     """Encode the headers to check of a build, as `index.read_checks` reads them."""
 
-    def encoded(path: str) -> str:
+    def place(path: str) -> str:
         number, rest = sources.split_path(path, own)
-        return f"{number}/{rest}\0"
+        return f"{number}/{rest}"
 
-    fields = (
-        "".join(f"{encoded(header.path)}{header.digest}\0" for header in checked.headers),
-        "".join(map(encoded, checked.absent)),
-        "".join(map(encoded, checked.present)),
-    )
-    return sealed.seal(CHECKS, "", [field.encode("utf-8", "surrogateescape") for field in fields])
+    read = [text for header in checked.headers for text in (place(header.path), header.digest)]
+    paths = (read, map(place, checked.absent), map(place, checked.present))
+    return sealed.seal(CHECKS, "", [*map(joined, paths)])
 
 
 def write(path: str, builds: Iterable[Contents], left_out: Iterable[LeftOut] = ()) -> None:
@@ -312,4 +309,4 @@ def _encode(row: Row, extents: Sequence[str]) -> bytes:
     texts += [row.program, row.source, *extents]
     for group in (row.options, row.names, row.labels):
         texts += [str(len(group)), *group]
-    return "".join(text + "\0" for text in texts).encode("utf-8", "surrogateescape")
+    return joined(texts)

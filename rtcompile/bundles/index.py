@@ -15,7 +15,7 @@ import warnings
 
 from rtcompile.errors import RtcompileWarning
 from rtcompile.files import sealed
-from rtcompile.files.fileset import FileSet
+from rtcompile.files.fileset import FileSet, texts_in
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
@@ -153,9 +153,7 @@ def read_checks(data: bytes, folders: Sequence[str]) -> FileSet:
     if fields is None or len(fields) != 3:
         raise UnusableError("it contains builds of another format")
     try:
-        texts, absent, present = (
-            field.decode("utf-8", "surrogateescape").split("\0")[:-1] for field in fields
-        )
+        texts, absent, present = map(texts_in, fields)
         headers = []
         for place, digest in zip(texts[::2], texts[1::2], strict=True):
             at, _, rest = place.partition("/")
@@ -359,7 +357,7 @@ def _recorded(sections: Sections, row: int) -> tuple[Header, ...]:
     from rtcompile.store import manifests
 
     fields = sections.rows[row].split(b"\0")
-    labels = groups([field.decode("utf-8", "surrogateescape") for field in fields[:-1]])[2]
+    labels = groups(texts_in(sections.rows[row]))[2]
     # The toolkit's directories may be missing or different here: labels take their place.
     search = [SearchDir(label, f"<{label}>") for label in labels]
     builds = manifests.decode(_sealed_key(fields), sections.blob(_extent(fields[11:14])), search)

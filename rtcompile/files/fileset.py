@@ -359,10 +359,10 @@ def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
 
         own = [header for header in headers if chosen(header.path)]
         fields += [
-            _join([header.path for header in own]),
+            joined([header.path for header in own]),
             b"".join([_STAT.pack(*header[4:]) for header in own]),
-            _join(filter(chosen, absent)),
-            _join(filter(chosen, present)),
+            joined(filter(chosen, absent)),
+            joined(filter(chosen, present)),
         ]
     return [
         *fields,
@@ -373,7 +373,7 @@ def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:
                 for h in headers
             ]
         ),
-        *map(_join, (labels, include_results, own_path)),
+        *map(joined, (labels, include_results, own_path)),
     ]
 
 
@@ -381,22 +381,24 @@ def _unpack(fields: Sequence[bytes]) -> tuple[Any, ...]:
     from rtcompile.files.headers import Header
 
     parts = fields[_OWN], fields[_PROVIDED]
-    files = [zip(_split(part[0]), _STAT.iter_unpack(part[1]), strict=True) for part in parts]
+    files = [zip(texts_in(part[0]), _STAT.iter_unpack(part[1]), strict=True) for part in parts]
     digests, origins, *texts = fields[2 * _PART :]
-    labels, include_results, own_path = map(_split, texts)
+    labels, include_results, own_path = map(texts_in, texts)
     headers = []
     for at, (is_provided, label, length) in enumerate(_ORIGIN.iter_unpack(origins)):
         path, stat = next(files[is_provided])
         digest = digests[at * _DIGEST_BYTES :][:_DIGEST_BYTES]
         text = digest.hex() if any(digest) else ""
         headers.append(Header(path, labels[label], path[len(path) - length :], text, *stat))
-    absent, present = (tuple(_split(parts[0][at] + parts[1][at])) for at in (2, 3))
+    absent, present = (tuple(texts_in(parts[0][at] + parts[1][at])) for at in (2, 3))
     return tuple(headers), absent, present, tuple(include_results), tuple(own_path)
 
 
-def _join(texts: Any) -> bytes:
+def joined(texts: Iterable[str]) -> bytes:
+    """Return texts as one field of a file, each with a NUL at its end."""
     return "".join([f"{text}\0" for text in texts]).encode("utf-8", "surrogateescape")
 
 
-def _split(data: bytes) -> list[str]:
+def texts_in(data: bytes) -> list[str]:
+    """Return the texts of a field that `joined` made."""
     return data.decode("utf-8", "surrogateescape").split("\0")[:-1]

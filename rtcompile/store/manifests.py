@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rtcompile.files import clocks, fileset, sealed
-from rtcompile.files.fileset import FileSet
+from rtcompile.files.fileset import FileSet, joined, texts_in
 from rtcompile.files.headers import FOLDER, PROVIDED, Header, SearchDir
 from rtcompile.files.sealed import stat_of
 from rtcompile.request import sources
@@ -52,7 +52,7 @@ def encode(key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir
     fields = []
     for build in builds[:MOST_BUILDS]:
         names = (build.backend, build.compiler, build.object_key)
-        fields += [_join(names), *_columns(build.dependencies, tuple(search))]
+        fields += [joined(names), *_columns(build.dependencies, tuple(search))]
     return sealed.seal("manifest", key, fields)
 
 
@@ -67,7 +67,7 @@ def decode(key: str, data: bytes, search: Sequence[SearchDir]) -> list[ManifestE
     try:
         for at in range(0, len(fields), _COLUMNS):
             names, *columns = fields[at : at + _COLUMNS]
-            backend, compiler, object_key = _split(names)
+            backend, compiler, object_key = texts_in(names)
             dependencies = _dependencies(columns, directories, labels)
             builds.append(ManifestEntry(backend, compiler, object_key, dependencies))
     except (struct.error, IndexError, ValueError):
@@ -111,7 +111,7 @@ def _groups(key: str, data: bytes) -> dict[str, list[bytes]]:
     if fields is None or len(fields) % _COLUMNS:
         return {}
     groups = [fields[at : at + _COLUMNS] for at in range(0, len(fields), _COLUMNS)]
-    return {_split(group[0])[-1]: group for group in groups if group[0]}
+    return {texts_in(group[0])[-1]: group for group in groups if group[0]}
 
 
 # Memoised: the two manifests of a build, and those of a batch's variants, hold the same columns.
@@ -125,14 +125,14 @@ def _columns(dependencies: FileSet, search: tuple[SearchDir, ...]) -> list[bytes
         struct.pack(f"<{4 * len(headers)}q", *(number for h in headers for number in h[4:])),
         *_pack_paths(dependencies.absent, split_path),
         *_pack_paths(dependencies.present, split_path),
-        _join(dependencies.include_results),
-        _join(dependencies.own_path),
+        joined(dependencies.include_results),
+        joined(dependencies.own_path),
     ]
 
 
 def _dependencies(columns: Sequence[bytes], directories: list[str], labels: list[str]) -> FileSet:
     indices, rests, digests, numbers, *probes, include_results, own_path = columns
-    relatives = _split(rests)
+    relatives = texts_in(rests)
     positions = struct.unpack(f"<{len(relatives)}h", indices)
     stats = struct.unpack(f"<{4 * len(relatives)}q", numbers)
     digest = digests.hex()
@@ -151,8 +151,8 @@ def _dependencies(columns: Sequence[bytes], directories: list[str], labels: list
         headers=tuple(headers),
         absent=_unpack_paths(probes[0], probes[1], directories),
         present=_unpack_paths(probes[2], probes[3], directories),
-        include_results=tuple(_split(include_results)),
-        own_path=tuple(_split(own_path)),
+        include_results=tuple(texts_in(include_results)),
+        own_path=tuple(texts_in(own_path)),
     )
 
 
@@ -160,21 +160,13 @@ def _pack_paths(
     paths: Sequence[str], split_path: Callable[[str], tuple[int, str]]
 ) -> tuple[bytes, bytes]:
     split = [split_path(path) for path in paths]
-    return struct.pack(f"<{len(split)}h", *(i for i, _ in split)), _join(r for _, r in split)
+    return struct.pack(f"<{len(split)}h", *(i for i, _ in split)), joined(r for _, r in split)
 
 
 def _unpack_paths(indices: bytes, rests: bytes, directories: list[str]) -> tuple[str, ...]:
-    relatives = _split(rests)
+    relatives = texts_in(rests)
     positions = struct.unpack(f"<{len(relatives)}h", indices)
     return tuple([directories[i] + rest for i, rest in zip(positions, relatives, strict=True)])
-
-
-def _join(texts: Iterable[str]) -> bytes:
-    return "".join([text + "\0" for text in texts]).encode("utf-8", "surrogateescape")
-
-
-def _split(data: bytes) -> list[str]:
-    return data.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
 # --- Records what a build read --------------------------------------------------------------------
