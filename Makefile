@@ -6,12 +6,14 @@ VENV := .venv
 CUDA13 := .cuda13
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+FOR_DEMO := '.[cuda12,cutlass]'
+FOR_TESTS := '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
 CUDA13_PARTS := nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-nvcc nvidia-nvvm \
 	nvidia-cuda-cccl nvidia-curand nvidia-nvjitlink
 
-.PHONY: demo test test-fast docs lint types unit trials profile test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
+.PHONY: demo test test-fast docs look lint types unit trials profile test-slow test-cluster mutations test-gpu sanitize environments mistakes clean
 
-demo: $(VENV)/.made
+demo: $(VENV)/.base
 	$(BIN)/python -m examples.demo
 
 test: lint types unit
@@ -51,7 +53,13 @@ profile: $(VENV)/.made
 # The site, in docs/_build/html: pages, and what is generated from the code. A warning is an error.
 docs: $(VENV)/.made
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
-	@echo docs/_build/html/index.html
+	@echo docs/_build/html/index.html, and what it links to elsewhere: docs/_build/html/external-links.txt
+
+# Every page in a browser, 390 and 1440 px wide, light and dark: fails where something is cut off. CHROMIUM
+# names the browser; without it, Playwright's own (`playwright install chromium`).
+look: docs
+	$(PIP) playwright
+	$(BIN)/python docs/scripts/look.py docs/_build/html
 
 # Each trial as often as docs/security.md says; its table is written there. As root it tries two users.
 # TRIALS=tests/trials/test_cluster_trials.py runs some of them: the rows of the others stay.
@@ -84,10 +92,20 @@ sanitize:
 environments: $(VENV)/.made
 	$(BIN)/python -m benchmarks.environments
 
-$(VENV)/.made: pyproject.toml requirements/constraints.txt
+# What `make demo` needs, and then what the tests need besides. pip is silent while it unpacks a gigabyte of
+# wheels: a line every four seconds says that it works.
+$(VENV)/.base: pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[cuda12,cutlass,cli,redis,cloud,test,docs]'
+	@$(call saying,installing CuPy and the CUDA 12 toolkit into $(VENV),$(PIP) --editable $(FOR_DEMO))
 	touch $@
+
+$(VENV)/.made: $(VENV)/.base
+	@$(call saying,installing what the tests need into $(VENV),\
+		$(PIP) --editable $(FOR_TESTS))
+	touch $@
+
+saying = s=0; echo "$(1)"; $(2) & while kill -0 $$! 2>/dev/null; do sleep 1; s=$$((s+1)); \
+	[ $$((s % 4)) -ne 0 ] || echo "    … $(1), $$s s"; done; wait $$!
 
 # CUDA 13 is compiled with too; only the toolkit is needed, so it is a folder and not an environment.
 $(CUDA13)/.made: requirements/constraints.txt | $(VENV)/.made

@@ -53,3 +53,4 @@ napoleon_use_rtype = False
 
 def setup(app):  # type: ignore[no-untyped-def]
     app.connect("source-read", made.fill_in)
+    app.connect("build-finished", made.list_external_links)

@@ -21,6 +21,19 @@ _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((\.\.?/[\w./-]+)(#[\w-]*)?\)")
 
 
+_EXTERNAL = re.compile(r"\]\((https?://[^)\s]+)\)")
+external_links: dict[str, list[str]] = {}  # by page
+
+
+def list_external_links(app: Any, error: Exception | None) -> None:
+    """Write what leads away from the site, which no build can check, to external-links.txt."""
+    if error is None and external_links:
+        lines = [
+            f"{page}: {link}" for page, links in sorted(external_links.items()) for link in links
+        ]
+        Path(app.outdir, "external-links.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
 def text(name: str) -> str:
     """Return what a marker stands for, in Markdown."""
     kind, _, rest = name.partition(" ")
@@ -31,6 +44,7 @@ def fill_in(app: Any, page: str, source: list[str]) -> None:
     """Fill in a page, as Sphinx reads it."""
     whole = _MARKER.sub(lambda marker: text(marker[1]), source[0])
     whole = _CHART.sub(lambda chart: pictures.flowchart(chart[1]), whole)
+    external_links[page] = sorted(set(_EXTERNAL.findall(whole)))
     folder = (ROOT / "docs" / page).parent
     source[0] = _LINK.sub(lambda link: _to_repository(link, folder), whole)
 
